@@ -1,0 +1,113 @@
+"""Write docs/settings.md and docs/metrics.md from the code, which is where their text lives.
+
+    python scripts/gen_docs.py          writes the pages that changed
+    python scripts/gen_docs.py --check  says which are old, and exits 1 if any is
+
+A test compares the pages with what this makes, so they cannot go stale.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+from pathlib import Path
+
+from gossamer.config import settings_table
+from gossamer.record.metrics import METRICS
+
+ROOT = Path(__file__).resolve().parents[1]
+
+SETTINGS_INTRO = """\
+# Settings
+
+<!-- Written by scripts/gen_docs.py from the docstrings in the code; edit those. -->
+
+Every setting of `gossamer train`: its flag, the default, and what it means. The same names, with
+underscores and nested tables, are the keys of `--config` files:
+
+```toml
+env_id = "PongNoFrameskip-v4"
+num_envs = 64
+
+[algorithm]
+name = "ppo"
+passes = 2
+
+[optimizer]
+learning_rate = [2.5e-4]
+```
+
+The command line wins over `--config` files, these over the resumed run, that over the defaults of
+the environment's family, and those over the defaults below. `--show-config` prints what would be
+used and which of these set it. `0` and `auto` are resolved from the environment and the machine at
+start.
+
+"""
+
+METRICS_INTRO = """\
+# Metrics
+
+<!-- Written by scripts/gen_docs.py from gossamer/record/metrics.py; edit that. -->
+
+What the rows of `metrics.jsonl` hold: one JSON object a line, appended and flushed. A name that is
+not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
+are decisions; for Atari one of them is 4 emulator frames.
+
+"""
+
+HEADINGS = {
+    "": "The run",
+    "learner": "Learning",
+    "share": "Where the time goes",
+}
+
+
+def settings_page() -> str:
+    """Return docs/settings.md."""
+    return SETTINGS_INTRO + shown(settings_table().strip()) + "\n"
+
+
+def shown(text: str) -> str:
+    """Escape `<` outside code spans; Markdown would take runs/<env> for HTML and drop it."""
+    return re.sub(r"(`[^`]*`)|<", lambda found: found[1] or "&lt;", text)
+
+
+def metrics_page() -> str:
+    """Return docs/metrics.md: one table for each prefix of a name, in the order of the code."""
+    sections: dict[str, list[str]] = {}
+    for name, metric in METRICS.items():
+        prefix = name.rpartition("/")[0]
+        meaning = shown(metric.meaning).replace("|", "\\|")
+        sections.setdefault(prefix, []).append(f"| `{name}` | {metric.unit} | {meaning} |")
+    lines: list[str] = []
+    for prefix, rows in sections.items():
+        title = HEADINGS.get(prefix, prefix.replace("_", " ").capitalize())
+        lines += [f"## {title}", "", "| name | unit | meaning |", "|---|---|---|", *rows, ""]
+    return METRICS_INTRO + "\n".join(lines).strip() + "\n"
+
+
+def pages() -> dict[str, str]:
+    """Return each generated page by its path below the project."""
+    return {"docs/metrics.md": metrics_page(), "docs/settings.md": settings_page()}
+
+
+def main() -> int:
+    """Write the pages, or check them."""
+    parser = argparse.ArgumentParser(description="Write the generated pages of docs/.")
+    parser.add_argument("--check", action="store_true", help="write nothing; exit 1 if one is old")
+    check = parser.parse_args().check
+    old = [
+        (ROOT / name, text)
+        for name, text in pages().items()
+        if not (ROOT / name).exists() or (ROOT / name).read_text(encoding="utf-8") != text
+    ]
+    for path, text in old:
+        if not check:
+            path.write_text(text, encoding="utf-8")
+        print(f"{'old' if check else 'wrote'}: {path.relative_to(ROOT)}")
+    return 1 if check and old else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

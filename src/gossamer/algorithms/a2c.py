@@ -1,0 +1,50 @@
+"""A2C: the on-policy advantage actor-critic, with n-step returns or GAE."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from gossamer.algorithms.base import Algorithm, deal, episode_discount, with_returns
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from gossamer.algorithms.base import AlgorithmState, Policy
+    from gossamer.ops.distributions import ActionDistribution
+    from gossamer.ops.returns import Returns
+    from gossamer.types import Batch
+
+
+@dataclass(frozen=True)
+class A2C(Algorithm):
+    """Advantage actor-critic on data of the present policy: V-trace with every weight 1.
+
+    Source: Mnih et al. 2016 (arXiv:1602.01783), in its synchronous form.
+    """
+
+    name: ClassVar[str] = "a2c"
+    corrects: ClassVar[bool] = False
+
+    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
+        """Yield the batch's parts once; returns are fixed before the first part changes the policy."""
+        if self.normalize_advantage or self.num_minibatches > 1:
+            batch = with_returns(self, policy, batch, state)
+        yield from deal(batch, self.num_minibatches, state)
+
+    def returns(
+        self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution
+    ) -> tuple[Returns, Tensor]:
+        """Return n-step returns (GAE for trace_lambda < 1), and all valid rows."""
+        from gossamer.ops.returns import clip_reward, vtrace_returns
+
+        returns = vtrace_returns(
+            value=value,
+            reward=clip_reward(batch.reward, self.reward_clip),
+            discount=episode_discount(batch, self.discount),
+            carry=self.trace_lambda * batch.continues.float(),
+            log_rho=None,
+        )
+        return returns, batch.valid

@@ -1,0 +1,260 @@
+"""An algorithm is a loss over a batch. This is the protocol, and what the losses share.
+
+Shapes: T unroll length, B columns, P action-distribution parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    import torch
+    from torch import Tensor
+
+    from gossamer.ops.distributions import ActionDistribution
+    from gossamer.ops.returns import Returns
+    from gossamer.types import Batch, Metrics, PolicyOutput
+
+
+class Policy(Protocol):
+    """What an algorithm needs of a network; `gossamer.policies.actor_critic` has ours."""
+
+    core_units: int
+    value_norm: bool
+
+    def __call__(
+        self,
+        obs: Tensor,
+        starts: Tensor,
+        core_state: Tensor,
+        last_action: Tensor | None = None,
+        last_reward: Tensor | None = None,
+    ) -> PolicyOutput:
+        """Run rows [R, B] of observations."""
+        ...
+
+    def distribution(self, action_params: Tensor) -> ActionDistribution:
+        """Read parameters [..., P] as a distribution over actions."""
+        ...
+
+    def value_scale(self) -> Tensor:
+        """Deviation by which value errors are divided; 1 unless values are normalised."""
+        ...
+
+
+@dataclass
+class AlgorithmState:
+    """What an algorithm carries from update to update; saved in checkpoints."""
+
+    generator: torch.Generator
+    """Draws which columns go in which minibatch."""
+    cut: Callable[[Batch], list[tuple[int, int]]]
+    """Column ranges of a batch's micro-batches, as the learner cuts them."""
+    lr_scale: float = 1.0
+    """Factor on the scheduled learning rate."""
+    kl_nats: float = 0.0
+    """Mean KL between behavior and policy over the last minibatch."""
+    tensors: dict[str, Tensor] = field(default_factory=dict)
+    """Anything else an algorithm keeps, a target network for one."""
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return tensors and plain numbers."""
+        return {
+            "generator": self.generator.get_state(),
+            "lr_scale": self.lr_scale,
+            "kl_nats": self.kl_nats,
+            **{f"tensors.{name}": x for name, x in self.tensors.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.generator.set_state(state["generator"])
+        self.lr_scale, self.kl_nats = state["lr_scale"], state["kl_nats"]
+        for name, x in self.tensors.items():
+            x.copy_(state[f"tensors.{name}"])
+
+
+@dataclass(frozen=True)
+class Algorithm:
+    """Settings that every actor-critic shares, and the hooks the learner calls."""
+
+    name: ClassVar[str] = ""
+    corrects: ClassVar[bool] = False
+    """Whether data from an older policy may be learnt from."""
+
+    discount: float = 0.99
+    """Discount per decision, in [0, 1]; 0.99 as in A3C, IMPALA and PPO on Atari."""
+    trace_lambda: float = 1.0
+    """Lambda of the returns, in [0, 1]: 1 is the n-step return, 0 the one-step one."""
+    value_cost: float = 0.5
+    """Weight of the value loss 0.5 (target - V)^2, >= 0."""
+    entropy_cost: float = 0.01
+    """Weight of the entropy bonus, per nat, >= 0; 0.01 as in A3C and IMPALA on Atari."""
+    reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
+    """How rewards are squashed before learning; recorded returns never are."""
+    normalize_advantage: bool = False
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    value_norm: bool = False
+    """Learn values in units of the running deviation of their targets."""
+    num_minibatches: int = 1
+    """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
+    reduction: Literal["mean", "sum"] = "mean"
+    """mean divides the summed loss by the valid rows of the minibatch; sum does not (IMPALA's
+    published costs and gradient clip of 40)."""
+
+    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
+        """Yield what each optimizer step learns from; batch statistics are computed here."""
+        raise NotImplementedError
+
+    def returns(
+        self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution
+    ) -> tuple[Returns, Tensor]:
+        """Return targets from value [T + 1, B] and log pi(a|x) [T, B], and the rows [T, B] to learn."""
+        raise NotImplementedError
+
+    def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
+        """Return -log pi advantage + value loss - entropy summed over rows, and metrics.
+
+        The loss of A2C, V-trace and LASER (Mnih et al. 2016, section 4; Espeholt et al. 2018, eq. 4
+        to 6); what differs is `returns`.
+        """
+        from gossamer.ops.returns import Returns, masked_sum
+
+        t = batch.unroll_length
+        known = batch.advantage is not None and batch.target is not None
+        out = unroll(policy, batch, slice(0, t if known else t + 1))
+        now = policy.distribution(out.action_params[:t])
+        log_prob = now.log_prob(batch.action)
+        if batch.advantage is not None and batch.target is not None:
+            returns, keep = Returns(batch.target, batch.advantage), batch.valid
+        else:
+            returns, keep = self.returns(batch, out.value.detach(), log_prob.detach(), now)
+        value = out.value[:t]
+        sums = {
+            "learner/policy_loss": masked_sum(-log_prob * returns.advantage, keep),
+            "learner/value_loss": value_loss(policy, returns, value, keep),
+            "learner/entropy_nats": masked_sum(now.entropy(), keep),
+        }
+        loss = self.weighed(sums)
+        return loss, common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
+
+    def weighed(self, sums: dict[str, Tensor]) -> Tensor:
+        """Add policy loss, value loss and entropy with their costs."""
+        return (
+            sums["learner/policy_loss"]
+            + self.value_cost * sums["learner/value_loss"]
+            - self.entropy_cost * sums["learner/entropy_nats"]
+        )
+
+    def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
+        """Look at the means of the update that was made; nothing to do unless overridden."""
+
+    def divisor(self, batch: Batch) -> float:
+        """Return what the loss summed over a whole minibatch is divided by."""
+        if self.reduction == "sum":
+            return 1.0
+        return max(float(batch.valid.sum()), 1.0)
+
+
+def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
+    """Run the policy over rows of a batch, from its stored recurrent state."""
+    import torch
+
+    last_action = torch.cat([batch.last_action[None], batch.action])[rows]
+    last_reward = torch.cat([batch.last_reward[None], batch.reward])[rows]
+    return policy(batch.obs[rows], batch.starts[rows], batch.core_state, last_action, last_reward)
+
+
+def deal(batch: Batch, num_minibatches: int, state: AlgorithmState) -> Iterator[Batch]:
+    """Deal the columns of a batch at random into minibatches of whole columns."""
+    import torch
+
+    if num_minibatches == 1:
+        yield batch
+        return
+    order = torch.randperm(batch.num_columns, generator=state.generator)
+    for columns in order.tensor_split(num_minibatches):
+        yield batch.take(columns.to(batch.reward.device))
+
+
+def episode_discount(batch: Batch, discount: float) -> Tensor:
+    """[T, B] discount, 0 where the episode terminated."""
+    return discount * (~batch.terminated).float()
+
+
+def normalized(advantage: Tensor, keep: Tensor) -> Tensor:
+    """Shift and scale to mean 0 and deviation 1 over the rows of keep."""
+    from gossamer.ops.returns import masked_mean
+
+    mean = masked_mean(advantage, keep)
+    variance = masked_mean((advantage - mean) ** 2, keep)
+    return (advantage - mean) / (variance.sqrt() + 1e-8)
+
+
+def value_loss(policy: Policy, returns: Returns, value: Tensor, keep: Tensor) -> Tensor:
+    """Return the sum of 0.5 (target - V)^2 over keep, in units of the value's scale."""
+    from gossamer.ops.returns import masked_sum
+
+    error = (returns.target - value) / policy.value_scale()
+    return masked_sum(0.5 * error.square(), keep)
+
+
+def common_metrics(
+    policy: Policy,
+    batch: Batch,
+    returns: Returns,
+    keep: Tensor,
+    value: Tensor,
+    now: ActionDistribution,
+    log_prob: Tensor,
+    sums: dict[str, Tensor],
+) -> Metrics:
+    """Return the metrics every loss reports, as (sum, count) over the rows of keep."""
+    import torch
+
+    from gossamer.ops.returns import masked_sum
+
+    with torch.no_grad():
+        count = keep.sum()
+        acted = policy.distribution(batch.behavior)
+        log_rho = log_prob - acted.log_prob(batch.action)
+        more = {
+            "learner/mean_log_rho": log_rho,
+            "learner/mean_kl_nats": acted.kl(now),
+            "learner/advantage_mean": returns.advantage,
+            "learner/advantage_square": returns.advantage.square(),
+            "learner/value_mean": value,
+            "learner/target_mean": returns.target,
+            "learner/target_square": returns.target.square(),
+            "learner/error_square": (returns.target - value).square(),
+        }
+        metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
+        metrics |= {name: (masked_sum(x, keep), count) for name, x in more.items()}
+        metrics["learner/valid_fraction"] = (count, float(keep.numel()))
+    return metrics
+
+
+def with_returns(
+    algorithm: Algorithm, policy: Policy, batch: Batch, state: AlgorithmState
+) -> Batch:
+    """Copy of a batch with the algorithm's targets and advantages under the present policy.
+
+    Costs one forward pass, micro-batch by micro-batch; needed wherever statistics over the whole
+    minibatch enter the loss.
+    """
+    import torch
+
+    target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
+    with torch.no_grad():
+        for start, stop in state.cut(batch):
+            part = batch.columns(start, stop)
+            out = unroll(policy, part, slice(0, part.unroll_length + 1))
+            now = policy.distribution(out.action_params[:-1])
+            returns, _ = algorithm.returns(part, out.value, now.log_prob(part.action), now)
+            target[:, start:stop], advantage[:, start:stop] = returns
+        if algorithm.normalize_advantage:
+            advantage = normalized(advantage, batch.valid)
+    return replace(batch, target=target, advantage=advantage)

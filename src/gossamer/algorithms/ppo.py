@@ -1,0 +1,140 @@
+"""PPO: a clipped surrogate on returns that are computed once per batch."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar
+
+from gossamer.algorithms.base import (
+    Algorithm,
+    common_metrics,
+    deal,
+    episode_discount,
+    normalized,
+    unroll,
+    value_loss,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from gossamer.algorithms.base import AlgorithmState, Policy
+    from gossamer.ops.returns import Returns
+    from gossamer.types import Batch, Metrics
+
+
+@dataclass(frozen=True)
+class PPO(Algorithm):
+    """Proximal policy optimisation with generalised advantage estimation.
+
+    Advantages and targets come from the values the actor recorded; old log-probabilities from
+    `behavior`. Source: Schulman et al. 2017 (arXiv:1707.06347), eq. 7 and 9.
+    """
+
+    name: ClassVar[str] = "ppo"
+    corrects: ClassVar[bool] = False
+
+    trace_lambda: float = 0.95
+    """Lambda of GAE, in [0, 1]; the paper's Atari setting."""
+    normalize_advantage: bool = True
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    num_minibatches: int = 4
+    """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
+    passes: int = 4
+    """Times each batch is learnt, >= 1."""
+    clip_ratio: float = 0.2
+    """The surrogate stops rewarding ratios outside 1 +- this, > 0."""
+    clip_value: float = 0.0
+    """Predicted values may move this far from the recorded ones before the value loss stops
+    pulling, in units of return; 0 turns it off."""
+    max_kl_nats: float = 0.0
+    """No further minibatch of this batch once the mean KL(behavior || policy) exceeds this; 0: never."""
+    target_kl_nats: float = 0.0
+    """The learning rate is divided by 1.5 when the KL is over twice this, multiplied when it is
+    under half of it, within a hundredth and a hundred times the schedule; 0 turns it off."""
+
+    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
+        """Yield `passes` times the batch's parts, with returns of the recorded values."""
+        batch = self._with_recorded_returns(policy, batch, state)
+        state.kl_nats = 0.0
+        for _ in range(self.passes):
+            for minibatch in deal(batch, self.num_minibatches, state):
+                if self.max_kl_nats and state.kl_nats > self.max_kl_nats:
+                    return
+                if self.normalize_advantage:
+                    assert minibatch.advantage is not None
+                    advantage = normalized(minibatch.advantage, minibatch.valid)
+                    minibatch = replace(minibatch, advantage=advantage)
+                yield minibatch
+
+    def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
+        """Return the clipped surrogate + value loss - entropy, summed over rows, and metrics."""
+        import torch
+
+        from gossamer.ops.returns import Returns, masked_sum
+
+        assert batch.target is not None and batch.advantage is not None
+        returns, keep = Returns(batch.target, batch.advantage), batch.valid
+        out = unroll(policy, batch, slice(0, batch.unroll_length))
+        now = policy.distribution(out.action_params)
+        log_prob = now.log_prob(batch.action)
+        with torch.no_grad():
+            acted_log_prob = policy.distribution(batch.behavior).log_prob(batch.action)
+        ratio = (log_prob - acted_log_prob).exp()
+        clipped = ratio.clamp(1.0 - self.clip_ratio, 1.0 + self.clip_ratio)
+        surrogate = torch.minimum(ratio * returns.advantage, clipped * returns.advantage)
+        sums = {
+            "learner/policy_loss": masked_sum(-surrogate, keep),
+            "learner/value_loss": self._value_loss(policy, batch, returns, out.value),
+            "learner/entropy_nats": masked_sum(now.entropy(), keep),
+        }
+        metrics = common_metrics(policy, batch, returns, keep, out.value, now, log_prob, sums)
+        outside = ((ratio - 1.0).abs() > self.clip_ratio).float()
+        metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
+        return self.weighed(sums), metrics
+
+    def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
+        """Remember the KL, and adapt the learning rate to it if asked to."""
+        state.kl_nats = metrics["learner/mean_kl_nats"]
+        if not self.target_kl_nats:
+            return
+        if state.kl_nats > 2.0 * self.target_kl_nats:
+            state.lr_scale = max(state.lr_scale / 1.5, 0.01)
+        elif state.kl_nats < 0.5 * self.target_kl_nats:
+            state.lr_scale = min(state.lr_scale * 1.5, 100.0)
+
+    def _value_loss(self, policy: Policy, batch: Batch, returns: Returns, value: Tensor) -> Tensor:
+        import torch
+
+        from gossamer.ops.returns import masked_sum
+
+        if not self.clip_value:
+            return value_loss(policy, returns, value, batch.valid)
+        moved = batch.value + (value - batch.value).clamp(-self.clip_value, self.clip_value)
+        worse = torch.maximum((returns.target - value) ** 2, (returns.target - moved) ** 2)
+        return masked_sum(0.5 * worse / policy.value_scale() ** 2, batch.valid)
+
+    def _with_recorded_returns(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
+        import torch
+
+        from gossamer.ops.returns import clip_reward, vtrace_returns
+
+        t = batch.unroll_length
+        value = torch.cat([batch.value, torch.zeros_like(batch.value[:1])])  # [T + 1, B]
+        # Only the value of the last observation is missing; a recurrent policy needs the whole
+        # unroll to get there.
+        rows = slice(0, t + 1) if policy.core_units else slice(t, t + 1)
+        with torch.no_grad():
+            for start, stop in state.cut(batch):
+                part = batch.columns(start, stop)
+                value[t, start:stop] = unroll(policy, part, rows).value[-1]
+        returns = vtrace_returns(
+            value=value,
+            reward=clip_reward(batch.reward, self.reward_clip),
+            discount=episode_discount(batch, self.discount),
+            carry=self.trace_lambda * batch.continues.float(),
+            log_rho=None,
+        )
+        return replace(batch, target=returns.target, advantage=returns.advantage)

@@ -1,0 +1,70 @@
+"""IMPALA's V-trace: an actor-critic that corrects for actors acting on older parameters."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+from gossamer.algorithms.base import (
+    Algorithm,
+    deal,
+    episode_discount,
+    with_returns,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor
+
+    from gossamer.algorithms.base import AlgorithmState, Policy
+    from gossamer.ops.distributions import ActionDistribution
+    from gossamer.ops.returns import Returns
+    from gossamer.types import Batch
+
+
+@dataclass(frozen=True)
+class VTrace(Algorithm):
+    """IMPALA: an actor-critic that corrects for actors acting on older parameters.
+
+    Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4.
+    """
+
+    name: ClassVar[str] = "vtrace"
+    corrects: ClassVar[bool] = True
+
+    passes: int = 1
+    """Times each batch is learnt, >= 1; importance weights are recomputed every time."""
+    clip_rho: float = 1.0
+    """Cap on the importance weight in the targets, > 0; higher is less biased and noisier."""
+    clip_c: float = 1.0
+    """Cap on the weight that carries corrections back in time, > 0."""
+    clip_pg_rho: float = 1.0
+    """Cap on the importance weight of the policy gradient, > 0."""
+
+    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
+        """Yield `passes` times the batch's minibatches."""
+        for _ in range(self.passes):
+            for minibatch in deal(batch, self.num_minibatches, state):
+                if self.normalize_advantage:
+                    minibatch = with_returns(self, policy, minibatch, state)
+                yield minibatch
+
+    def returns(
+        self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution
+    ) -> tuple[Returns, Tensor]:
+        """Return V-trace targets under `now`, and the rows to learn from."""
+        from gossamer.ops.returns import clip_reward, vtrace_returns
+
+        acted = type(now)(now.spec, batch.behavior)
+        returns = vtrace_returns(
+            value=value,
+            reward=clip_reward(batch.reward, self.reward_clip),
+            discount=episode_discount(batch, self.discount),
+            carry=self.trace_lambda * batch.continues.float(),
+            log_rho=log_prob - acted.log_prob(batch.action),
+            clip_rho=self.clip_rho,
+            clip_c=self.clip_c,
+            clip_pg_rho=self.clip_pg_rho,
+        )
+        return returns, batch.valid

@@ -1,0 +1,273 @@
+"""TrainConfig -> policy, environments, actor, learner, replay: the only place that translates."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import dataclasses
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gossamer.actor import Actor, Episode
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.seeding import EVALUATION_RANK
+from gossamer.evaluator import Evaluator
+from gossamer.learner import Learner
+from gossamer.links import Alone, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.policies.actor_critic import ActorCritic
+from gossamer.replay.base import ReplayMix
+from gossamer.types import ConfigError, empty_trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from gossamer.config import TrainConfig
+    from gossamer.evaluator import Evaluation
+    from gossamer.types import EnvSpec, VecEnv
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+LINK_TIMEOUT_SECONDS = 300.0
+"""Longest wait for another role before the run is given up as stuck."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What "auto" became on this machine; saved with checkpoints, as sums depend on it."""
+
+    device: str
+    precision: str
+    num_envs: int
+    lag: int | None
+    """None: free."""
+    micro_batch_rows: int
+    learner_threads: int
+    actor_threads: int
+    env_threads: int
+    env_groups: int
+    max_episode_steps: int
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_bf16(device: str) -> bool:
+    """Whether the hardware computes in bfloat16 itself; emulated it is slower than float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in probes)
+
+
+def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
+    """Resolve every "auto" for an environment and this machine."""
+    device = config.device
+    if device == "auto":
+        device = "cuda" if torch.cuda.is_available() else "cpu"
+    elif device == "cuda" and not torch.cuda.is_available():
+        raise ConfigError("--device cuda: this machine or this build of torch has none; use --device cpu")
+    pixels = spec.obs_kind == "pixels"
+    precision = config.precision
+    if precision == "auto":
+        # A small MLP gains nothing from bf16 and loses precision.
+        precision = "bf16" if pixels and has_bf16(device) else "fp32"
+    lag = config.lag
+    if lag == "auto":
+        lag = "1" if config.algorithm.corrects else "0"
+    num_envs = config.num_envs or (64 if pixels else 16)
+    groups = min(config.env_groups, num_envs)
+    cores = num_cores()
+    rows = num_envs * (config.unroll_length + 1)
+    micro = config.micro_batch_rows or (128 if pixels and device == "cpu" else rows)
+    return Plan(
+        device=device,
+        precision=precision,
+        num_envs=num_envs,
+        lag=None if lag == "free" else int(lag),
+        micro_batch_rows=micro,
+        learner_threads=config.learner_threads or (max(1, cores // 2) if pixels else 1),
+        actor_threads=config.actor_threads or (max(1, cores // 8) if pixels else 1),
+        env_threads=config.env_threads or min(cores, num_envs),
+        env_groups=groups,
+        max_episode_steps=config.max_episode_steps,
+    )
+
+
+def stream_seed(seed: int, rank: int, role: str) -> int:
+    """Seed of one role's random stream, well apart from every other's."""
+    return int(np.random.SeedSequence([seed, rank, *role.encode()]).generate_state(1)[0])
+
+
+def build_policy(config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None) -> ActorCritic:
+    """Build the network with its initial weights, the same for every learner of a run."""
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(config.seed)
+        return ActorCritic(spec, config.policy, value_norm=config.algorithm.value_norm, torso=torso)
+
+
+def build_inference_policy(policy: ActorCritic, plan: Plan) -> ActorCritic:
+    """Copy a policy for acting; its torso's weights are kept in the plan's precision."""
+    acting = copy.deepcopy(policy).requires_grad_(False).to(plan.device)
+    acting.set_precision(PRECISIONS[plan.precision], inference=True)
+    return acting
+
+
+def build_env_groups(config: TrainConfig, plan: Plan, *, rank: int = 0) -> list[VecEnv]:
+    """Make the groups of environments that one actor steps in turn."""
+    bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
+    return [
+        make_vec_env(
+            config.env_id,
+            num_envs=stop - start,
+            seed=config.seed,
+            rank=rank,
+            first_env=rank * plan.num_envs + start,
+            num_threads=plan.env_threads,
+            settings=config.env,
+            max_episode_steps=plan.max_episode_steps,
+            training=True,
+        )
+        for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
+    ]
+
+
+def evaluation_envs(config: TrainConfig, *, seed: int, num_threads: int) -> Callable[[int], VecEnv]:
+    """Return a factory of environments with the evaluation protocol and seeds of their own."""
+
+    def make(num_envs: int) -> VecEnv:
+        return make_vec_env(
+            config.env_id,
+            num_envs=num_envs,
+            seed=seed,
+            rank=EVALUATION_RANK,
+            first_env=0,
+            num_threads=num_threads,
+            settings=config.env,
+            max_episode_steps=config.max_episode_steps,
+            training=False,
+        )
+
+    return make
+
+
+@dataclass
+class Parts:
+    """One learner and what serves it, joined by links."""
+
+    spec: EnvSpec
+    plan: Plan
+    policy: ActorCritic
+    learner: Learner
+    actor: Actor
+    queue: ThreadQueue
+    board: ThreadBoard
+    stop: StopSignal
+    evaluator: Evaluator | None
+    steps_per_version: int
+    """Env steps of one batch."""
+    checkpoint_seconds: float = 0.0
+    """Learner's time spent on checkpoints."""
+    collecting: threading.Lock = field(default_factory=threading.Lock)
+    """Held by the actor while it collects."""
+    gate: threading.Event = field(default_factory=threading.Event)
+    """Cleared while an actor may not begin a trajectory."""
+
+    @contextlib.contextmanager
+    def held_actor(self) -> Generator[None]:
+        """Keep the actor between two trajectories."""
+        self.gate.clear()
+        try:
+            with self.collecting:
+                yield
+        finally:
+            self.gate.set()
+
+    def close(self) -> None:
+        """Free what outlives threads."""
+        self.actor.close()
+
+
+def build_parts(
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    *,
+    on_episode: Callable[[Episode], None],
+    on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
+    torso: torch.nn.Module | None = None,
+) -> Parts:
+    """Build everything one learner's process holds."""
+    stop = StopSignal()
+    policy = build_policy(config, spec, torso).to(plan.device)
+    acting = build_inference_policy(policy, plan)
+    policy.set_precision(PRECISIONS[plan.precision])
+    if config.compile and plan.device == "cuda":
+        acting.compile(mode="reduce-overhead")
+    # One slot being learnt, one being written, and what may wait between them.
+    waiting = sum(s.capacity for s in config.replays) if plan.lag is None else 0
+    slots = [
+        empty_trajectory(
+            spec,
+            unroll_length=config.unroll_length,
+            num_columns=plan.num_envs,
+            core_units=policy.core_units,
+            pinned=plan.device == "cuda",
+        )
+        for _ in range(2 + waiting)
+    ]
+    queue = ThreadQueue(slots, stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
+    board = ThreadBoard(policy.shared_tensors(), stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
+    learner = Learner(
+        policy,
+        config.algorithm,
+        config.optimizer,
+        ReplayMix(queue, config.replays),
+        topology=config.topology,
+        peers=Alone(),
+        micro_batch_rows=plan.micro_batch_rows,
+        total_env_steps=config.total_env_steps,
+        seed=stream_seed(config.seed, 0, "learner"),
+    )
+    actor = Actor(
+        build_env_groups(config, plan),
+        acting,
+        unroll_length=config.unroll_length,
+        seed=stream_seed(config.seed, 0, "actor"),
+        on_episode=on_episode,
+    )
+    evaluator = None
+    if config.evaluation.every_seconds:
+        evaluator = Evaluator(
+            build_inference_policy(policy, plan),
+            policy.shared_tensors(),
+            evaluation_envs(config, seed=config.seed, num_threads=1),
+            board,
+            stop,
+            episodes=config.evaluation.episodes,
+            greedy=config.evaluation.greedy,
+            every_seconds=config.evaluation.every_seconds,
+            max_time_fraction=config.evaluation.max_time_fraction,
+            on_evaluation=on_evaluation,
+        )
+    return Parts(
+        spec, plan, policy, learner, actor, queue, board, stop, evaluator,
+        steps_per_version=plan.num_envs * config.unroll_length,
+    )  # fmt: skip
+
+
+def plan_from(saved: dict[str, Any], fresh: Plan, given: set[str]) -> Plan:
+    """Keep a saved run's plan, except for what was asked for anew."""
+    names = {f.name for f in dataclasses.fields(Plan)}
+    kept = {k: v for k, v in saved.items() if k in names and k not in given}
+    if fresh.device != kept.get("device", fresh.device):
+        # The machine has changed; its own choices are all that can work.
+        return fresh
+    return dataclasses.replace(fresh, **kept)
+
+

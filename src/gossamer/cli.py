@@ -1,0 +1,308 @@
+"""The `gossamer` command: words -> settings -> one function call.
+
+Importing this imports no torch and no simulator: help and listings answer at once.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import importlib.util
+import json
+import os
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+OVERVIEW = """\
+gossamer: deep reinforcement learning with many actors and many learners
+
+  gossamer train CartPole-v1                            learn something in under a minute
+  gossamer train PongNoFrameskip-v4 --config pong       learn Pong in minutes
+  gossamer eval last --episodes 30                      play the newest run's policy
+
+commands:
+  train ENV     train a policy; continue one with --resume RUN
+  eval RUN      play full episodes with a trained policy
+  bench         measure this machine's limits and how near training comes to them
+  tune ENV      find the fastest settings for this machine
+  list          algorithms, topologies, replays, environments and presets
+  runs          what has been run, with results
+
+gossamer COMMAND --help tells more; --version prints the version.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line and return the exit code: 0 done, 1 the run failed, 2 user's mistake."""
+    words = list(sys.argv[1:] if argv is None else argv)
+    try:
+        code = _dispatch(words)
+        sys.stdout.flush()
+    except ConfigError as error:
+        _complain(error)
+        return 2
+    except RunFailed as error:
+        _complain(error)
+        return 1
+    except KeyboardInterrupt:
+        return 130  # outside training, which has a handler of its own
+    except BrokenPipeError:
+        # `gossamer list | head`: nobody reads on. The interpreter must not flush again at exit.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 0
+    return code
+
+
+def _complain(error: Exception) -> None:
+    print(f"gossamer: {' '.join(str(error).split())}", file=sys.stderr)
+
+
+def _dispatch(words: list[str]) -> int:
+    if not words or words[0] in ("-h", "--help", "help"):
+        print(OVERVIEW, end="")
+        return 0
+    if words[0] == "--version":
+        import gossamer
+
+        print(f"gossamer {gossamer.__version__}")
+        return 0
+    command = _COMMANDS.get(words[0])
+    if command is None:
+        near = difflib.get_close_matches(words[0], _COMMANDS, n=1)
+        hint = f"did you mean gossamer {near[0]}?" if near else f"commands: {', '.join(_COMMANDS)}"
+        raise ConfigError(f"{words[0]} is not a command; {hint}")
+    command(words[1:])
+    return 0
+
+
+def _train(words: list[str]) -> None:
+    from gossamer.config import explicit, parse_train, resolve, show_config, train_help
+
+    asked = parse_train(words)
+    if asked.wants_help:
+        width = min(shutil.get_terminal_size((100, 24)).columns, 110)
+        print(train_help(width=width, color=_colors()))
+        return
+    saved: dict[str, Any] | None = None
+    if asked.resume is not None:
+        from gossamer.record.folder import RunFolder
+
+        if "run_folder" in asked.settings:
+            raise ConfigError(
+                "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
+            )
+        saved = RunFolder.open(asked.resume).read_json("config.json")
+    config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
+    if asked.show_config:
+        print(show_config(config, layers))
+        return
+    from gossamer.launch.run import train
+
+    train(
+        config,
+        layers=layers,
+        argv=["gossamer", "train", *words],
+        resume=asked.resume,
+        config_given=explicit(layers),
+    )
+
+
+def _eval(words: list[str]) -> None:
+    parser = _Parser("eval", "Play full episodes with a trained policy, with seeds of their own.")
+    parser.add_argument("run", metavar="RUN", help="a run folder, part of its name, or last")
+    parser.add_argument(
+        "--episodes", type=_count, default=30, metavar="N", help="episodes to play [30]"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        type=_checkpoint,
+        default="last",
+        metavar="last|best|N",
+        help="which parameters: the newest, the best evaluated, or those after N updates [last]",
+    )
+    parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
+    parser.add_argument(
+        "--seed", type=_natural, default=1, metavar="N", help="seed of episodes [1]"
+    )
+    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
+    parser.add_argument("--video", metavar="FILE", help="write the first episode as .mp4 or .gif")
+    parser.add_argument("--render", action="store_true", help="show a window, where there is one")
+    asked = parser.read(words)
+    from gossamer.launch.run import evaluate_run
+
+    evaluate_run(
+        asked.run,
+        episodes=asked.episodes,
+        checkpoint=asked.checkpoint,
+        sample=asked.sample,
+        seed=asked.seed,
+        json=asked.json,
+        video=asked.video,
+        render=asked.render,
+    )
+
+
+def _bench(words: list[str]) -> None:
+    parser = _Parser("bench", "Measure stepping, inference, learning and training on this machine.")
+    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
+    parser.add_argument(
+        "--seconds", type=_positive, default=100.0, metavar="S", help="time to take in all [100]"
+    )
+    asked = parser.read(words)
+    from gossamer.bench import main as bench
+
+    bench(json=asked.json, seconds=asked.seconds)
+
+
+def _tune(words: list[str]) -> None:
+    parser = _Parser("tune", "Find the fastest settings for this machine; write them as a preset.")
+    parser.add_argument("env_id", metavar="ENV", help="the environment to train on")
+    parser.add_argument(
+        "--seconds", type=_positive, default=90.0, metavar="S", help="time to take in all [90]"
+    )
+    parser.add_argument(
+        "--output", default="tuned.toml", metavar="FILE", help="preset file to write [tuned.toml]"
+    )
+    asked = parser.read(words)
+    if not asked.output.endswith(".toml"):
+        raise ConfigError(f"--output is {asked.output}; a preset file ends in .toml: tuned.toml")
+    from gossamer.tune import main as tune
+
+    tune(asked.env_id, seconds=asked.seconds, output=asked.output)
+
+
+def _runs(words: list[str]) -> None:
+    parser = _Parser("runs", "List what has been run, with results.")
+    parser.add_argument(
+        "folder", nargs="?", default="runs", metavar="FOLDER", help="where to look [runs]"
+    )
+    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
+    asked = parser.read(words)
+    from gossamer.record.runs import list_runs, runs_text
+
+    print(runs_text(list_runs(asked.folder), as_json=asked.json))
+
+
+def _list(words: list[str]) -> None:
+    parser = _Parser("list", "List algorithms, topologies, replays, environments and presets.")
+    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
+    asked = parser.read(words)
+    catalog = _catalog()
+    if asked.json:
+        print(json.dumps(catalog, indent=1))
+        return
+    width = max(len(name) for entries in catalog.values() for name in entries) + 2
+    for title, entries in catalog.items():
+        print(f"{title}:")
+        for name, meaning in entries.items():
+            print(f"  {name:<{width}}{meaning}")
+        print()
+    print("gossamer train --help tells how to choose them.")
+
+
+def _catalog() -> dict[str, dict[str, str]]:
+    from gossamer.config import kinds, preset_names, preset_summary
+
+    def extra(text: str, module: str) -> str:
+        if importlib.util.find_spec(module) is not None:
+            return text
+        name = {"ale_py": "atari"}.get(module, module)
+        return f'{text} (not installed: pip install "gossamer[{name}]")'
+
+    return {
+        "algorithms": kinds("algorithm"),
+        "topologies": kinds("topology"),
+        "replays": kinds("replays"),
+        "environments": {
+            "PongNoFrameskip-v4": extra("any Atari game, no sticky actions", "ale_py"),
+            "ALE/Pong-v5": extra("any Atari game, sticky actions", "ale_py"),
+            "CartPole-v1": "any environment registered with Gymnasium",
+            "HalfCheetah-v5": extra("MuJoCo tasks", "mujoco"),
+            "envpool:Ant-v5": extra("EnvPool's environments", "envpool"),
+            "module:function": "your own: a function that returns a gymnasium.Env",
+            "module:Name-v0": "your own: an id that importing the module registers",
+        },
+        "presets": {name: preset_summary(name) for name in preset_names()},
+    }
+
+
+class _Parser(argparse.ArgumentParser):
+    """argparse whose complaints are one line, and which knows the flag that was meant."""
+
+    def __init__(self, command: str, description: str):
+        super().__init__(prog=f"gossamer {command}", description=description, allow_abbrev=False)
+
+    def read(self, words: list[str]) -> argparse.Namespace:
+        """Parse all words; hyphens and underscores in flags are the same."""
+        heads = [word.partition("=") for word in words]
+        words = [
+            head.replace("_", "-") + equals + rest
+            if head.startswith("--")
+            else head + equals + rest
+            for head, equals, rest in heads
+        ]
+        asked, unknown = self.parse_known_args(words)
+        if unknown:
+            flags = [flag for action in self._actions for flag in action.option_strings]
+            near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
+            hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help lists what it knows"
+            raise ConfigError(f"{unknown[0]} is not understood; {hint}")
+        return asked
+
+    def error(self, message: str) -> NoReturn:
+        raise ConfigError(f"{message}; {self.prog} --help tells more")
+
+
+def _natural(text: str) -> int:
+    return _number(text, lambda x: x == int(x) and x >= 0, "a whole number >= 0", int)
+
+
+def _count(text: str) -> int:
+    return _number(text, lambda x: x == int(x) and x >= 1, "a whole number >= 1", int)
+
+
+def _positive(text: str) -> float:
+    return _number(text, lambda x: x > 0, "a number > 0", float)
+
+
+def _number(text: str, allows: Callable[[float], bool], words: str, kind: type) -> Any:
+    try:
+        value = float(text)
+        allowed = value - value == 0 and allows(value)  # neither NaN nor infinite
+    except ValueError:
+        allowed = False
+    if not allowed:
+        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {words}")
+    return kind(float(text))
+
+
+def _checkpoint(text: str) -> str | int:
+    if text in ("last", "best"):
+        return text
+    if text.isdecimal():
+        return int(text)
+    raise argparse.ArgumentTypeError(f"it is {text!r}; allowed: last, best or a number of updates")
+
+
+def _colors() -> bool:
+    return (
+        sys.stdout.isatty()
+        and "NO_COLOR" not in os.environ
+        and os.environ.get("TERM", "dumb") != "dumb"
+    )
+
+
+_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+    "train": _train,
+    "eval": _eval,
+    "bench": _bench,
+    "tune": _tune,
+    "list": _list,
+    "runs": _runs,
+}

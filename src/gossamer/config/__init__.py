@@ -1,0 +1,27 @@
+"""Configuration: what can be set, who set it, and what is refused."""
+
+from gossamer.config.arguments import Arguments, parse_train
+from gossamer.config.check import validate
+from gossamer.config.files import preset_names, preset_summary
+from gossamer.config.resolve import explicit, from_dict, make_config, resolve, to_dict
+from gossamer.config.show import kinds, settings_table, show_config, train_help
+from gossamer.config.train_config import EvaluationConfig, TrainConfig
+
+__all__ = [
+    "Arguments",
+    "EvaluationConfig",
+    "TrainConfig",
+    "explicit",
+    "from_dict",
+    "kinds",
+    "make_config",
+    "parse_train",
+    "preset_names",
+    "preset_summary",
+    "resolve",
+    "settings_table",
+    "show_config",
+    "to_dict",
+    "train_help",
+    "validate",
+]

@@ -1,0 +1,163 @@
+"""The words after `gossamer train`, read into the tree of settings they spell."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import typing
+from collections import deque
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from gossamer.config.files import is_config_name
+from gossamer.config.train_config import TrainConfig
+from gossamer.config.tree import (
+    Layer,
+    fields_of,
+    find_annotation,
+    flag,
+    listed,
+    member_name,
+    members,
+    unknown_setting,
+)
+from gossamer.config.values import SWITCH_WORDS, is_switch, read_value
+from gossamer.types import ConfigError
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+@dataclass
+class Arguments:
+    """What was typed, before files and defaults are looked at."""
+
+    configs: list[str] = field(default_factory=list[str])
+    resume: str | None = None
+    show_config: bool = False
+    wants_help: bool = False
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+
+def parse_train(words: Sequence[str]) -> Arguments:
+    """Read words in any order: ENV, algorithm:NAME, --config, --resume, and --any.setting VALUE.
+
+    Raises:
+        ConfigError: unknown flag (with the nearest one), a missing value, a second environment.
+    """
+    found = Arguments()
+    rest = deque(words)
+    choices = {name: members(f.annotation) for name, f in fields_of(TrainConfig).items()}
+    while rest:
+        word = rest.popleft()
+        kind, _, name = word.partition(":")
+        if word in ("-h", "--help"):
+            found.wants_help = True
+        elif word.startswith("-") and len(word) > 1:
+            _read_flag(word, rest, found)
+        elif name and any(member_name(member) for member in choices.get(kind, ())):
+            _place(found.settings, f"{kind}.name", name)
+        elif name and (near := _meant(kind, name, choices)):
+            raise ConfigError(f"{word} is not understood; did you mean {near}:{name}?")
+        elif "env_id" in found.settings:
+            raise ConfigError(
+                f"{word} is one word too many, the environment being {found.settings['env_id']}; "
+                "settings start with two hyphens: --num-envs 32"
+            )
+        else:
+            found.settings["env_id"] = word
+    return found
+
+
+def _meant(kind: str, name: str, choices: dict[str, tuple[type, ...]]) -> str | None:
+    """Return the choice that `kind:name` misspells; an environment may be `module:function` too."""
+    has_name = [c for c, kinds in choices.items() if name in [member_name(k) for k in kinds]]
+    return next(iter(difflib.get_close_matches(kind, has_name, n=1)), None)
+
+
+def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
+    head, equals, attached = word.partition("=")
+    if equals:
+        rest.appendleft(attached)
+    name = head.lstrip("-").replace("-", "_")
+    if not word.startswith("--"):
+        raise ConfigError(f"{head} is not a flag; flags start with two hyphens: --{name}")
+    if name == "config":
+        found.configs.append(_take(head, rest))
+        while rest and not equals and is_config_name(rest[0]):
+            found.configs.append(rest.popleft())
+    elif name == "resume":
+        found.resume = _take(head, rest)
+    elif name == "show_config":
+        found.show_config = True
+    elif name == "env_id":
+        raise ConfigError(
+            f"{head} is not a flag; type the environment's id alone: gossamer train ENV"
+        )
+    else:
+        _read_setting(head, name, rest, found, attached=bool(equals))
+
+
+def _read_setting(
+    head: str, name: str, rest: deque[str], found: Arguments, *, attached: bool
+) -> None:
+    annotation = find_annotation(TrainConfig, name)
+    if annotation is None:
+        path, dot, last = name.removeprefix("no_").rpartition(".")
+        positive = path + dot + last.removeprefix("no_")
+        if attached or not is_switch(find_annotation(TrainConfig, positive)):
+            raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
+        _place(found.settings, positive, False)
+    elif is_switch(annotation):
+        given = attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none"))
+        _place(found.settings, name, rest.popleft() if given else True)
+    elif members(annotation) or listed(annotation):
+        _place(found.settings, name, _json(head, _take(head, rest)))
+    elif typing.get_origin(annotation) is tuple:
+        values = [_take(head, rest)]
+        while rest and not attached and _reads(rest[0], annotation):
+            values.append(rest.popleft())
+        _place(found.settings, name, values)
+    else:
+        _place(found.settings, name, _take(head, rest))
+
+
+def _take(head: str, rest: deque[str]) -> str:
+    if not rest or rest[0].startswith("--"):
+        raise ConfigError(f"{head} needs a value: {head} VALUE")
+    return rest.popleft()
+
+
+def _json(head: str, text: str) -> Any:
+    if not text.lstrip().startswith(("[", "{")):
+        return text
+    try:
+        return json.loads(text)
+    except ValueError as error:
+        raise ConfigError(f"{head} is not valid JSON: {error}") from None
+
+
+def _reads(text: str, annotation: Any) -> bool:
+    try:
+        return bool(read_value(text, annotation, typed=True))
+    except ValueError:
+        return False
+
+
+def _place(tree: dict[str, Any], name: str, value: Any) -> None:
+    """Set a dotted name in a nested tree; the last mention of a setting wins."""
+    *path, last = name.split(".")
+    for position, part in enumerate(path):
+        below: Any = tree.setdefault(part, {})
+        if isinstance(below, str):
+            below = tree[part] = {"name": below}
+        if isinstance(below, list):
+            # `--replays '[...]' --replays.0.fraction 1`: an index changes the list given before.
+            entries = enumerate(cast("list[Any]", below))
+            below = tree[part] = {str(i): entry for i, entry in entries}
+        if not isinstance(below, dict):
+            raise ConfigError(
+                f"{flag(name)} goes into {'.'.join(path[: position + 1])}, no section"
+            )
+        tree = cast("dict[str, Any]", below)
+    tree[last] = value

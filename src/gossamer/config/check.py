@@ -1,0 +1,161 @@
+"""Refuse settings that cannot work, each in one line, before anything is made."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+from gossamer.config.tree import flag, flatten, member_name, to_tree
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gossamer.config.train_config import TrainConfig
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers a setting may take."""
+
+    words: str
+    allows: Callable[[float], bool]
+
+
+_ANY = Range("any number", lambda _: True)
+_NOT_NEGATIVE = Range(">= 0", lambda x: x >= 0)
+_POSITIVE = Range("> 0", lambda x: x > 0)
+_AT_LEAST_ONE = Range(">= 1", lambda x: x >= 1)
+_FRACTION = Range("in [0, 1]", lambda x: 0 <= x <= 1)
+_BELOW_ONE = Range("in [0, 1)", lambda x: 0 <= x < 1)
+_SHARE = Range("in (0, 1]", lambda x: 0 < x <= 1)
+
+RANGES: Mapping[str, Range] = {
+    "total_env_steps": _AT_LEAST_ONE,
+    "stop_at_return": _ANY,
+    "num_learners": _AT_LEAST_ONE,
+    "unroll_length": _AT_LEAST_ONE,
+    "env_groups": _AT_LEAST_ONE,
+    "algorithm.discount": _FRACTION,
+    "algorithm.trace_lambda": _FRACTION,
+    "algorithm.num_minibatches": _AT_LEAST_ONE,
+    "algorithm.passes": _AT_LEAST_ONE,
+    "algorithm.clip_rho": _POSITIVE,
+    "algorithm.clip_c": _POSITIVE,
+    "algorithm.clip_pg_rho": _POSITIVE,
+    "algorithm.clip_ratio": _POSITIVE,
+    "replays.fraction": _SHARE,
+    "replays.capacity": _AT_LEAST_ONE,
+    "optimizer.learning_rate": _POSITIVE,
+    "optimizer.schedule_end": _FRACTION,
+    "optimizer.schedule_power": _POSITIVE,
+    "optimizer.epsilon": _POSITIVE,
+    "optimizer.decay": _BELOW_ONE,
+    "optimizer.momentum": _BELOW_ONE,
+    "optimizer.beta1": _BELOW_ONE,
+    "optimizer.beta2": _BELOW_ONE,
+    "policy.hidden_sizes": _AT_LEAST_ONE,
+    "policy.last_filters": _AT_LEAST_ONE,
+    "policy.core_size": _AT_LEAST_ONE,
+    "policy.core_layers": _AT_LEAST_ONE,
+    "policy.obs_clip": _POSITIVE,
+    "policy.pixel_std_floor": _POSITIVE,
+    "policy.init_log_std": _ANY,
+    "env.frame_skip": _AT_LEAST_ONE,
+    "env.frame_stack": _AT_LEAST_ONE,
+    "env.size": _AT_LEAST_ONE,
+    "env.sticky": _BELOW_ONE,
+    "evaluation.episodes": _AT_LEAST_ONE,
+    "evaluation.max_time_fraction": _SHARE,
+}
+"""Where numbers may lie; any number that is not here must be >= 0."""
+
+
+def validate(config: TrainConfig) -> None:
+    """Refuse a configuration that cannot work.
+
+    Raises:
+        ConfigError: one line with the setting, its value, what is allowed and what to type.
+    """
+    if not config.env_id.strip():
+        raise ConfigError(
+            "no environment given; type its id, for example: gossamer train CartPole-v1"
+        )
+    _check_ranges(config)
+    _check_algorithm(config)
+    _check_counts(config)
+
+
+def range_of(name: str) -> Range:
+    """Return the numbers a dotted setting name may take."""
+    return RANGES.get(re.sub(r"\.\d+", "", name), _NOT_NEGATIVE)
+
+
+def _check_ranges(config: TrainConfig) -> None:
+    for name, value in flatten(to_tree(config)):
+        numbers = cast("list[Any]", value) if isinstance(value, list) else [value]
+        allowed = range_of(name)
+        for number in numbers:
+            is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
+            if is_number and not allowed.allows(number):
+                raise ConfigError(
+                    f"{name} is {number:g}; it must be {allowed.words}: {flag(name)} ..."
+                )
+
+
+def _check_algorithm(config: TrainConfig) -> None:
+    algorithm = config.algorithm
+    # PPO's ratio starts from the recorded behavior, so it lives with a known lag; A2C takes every
+    # row as its own.
+    if algorithm.name == "a2c" and config.lag not in ("auto", "0"):
+        raise ConfigError(
+            f"lag is {config.lag}, but a2c learns only from data of its present policy; "
+            "use --lag 0, or an algorithm that corrects: algorithm:vtrace"
+        )
+    kinds = [member_name(type(replay)) for replay in config.replays]
+    old = [kind for kind in kinds if kind != "queue"]
+    if old and not algorithm.corrects:
+        raise ConfigError(
+            f"replays holds {old[0]}, but {algorithm.name} cannot learn from older data; "
+            "use a queue only, or an algorithm that corrects: algorithm:vtrace"
+        )
+    if kinds.count("queue") != 1:
+        raise ConfigError(
+            f"replays holds {kinds.count('queue')} queues; it must hold exactly one: "
+            """--replays '[{"name": "queue"}]'"""
+        )
+    total = sum(replay.fraction for replay in config.replays)
+    if abs(total - 1.0) > 1e-9:
+        raise ConfigError(
+            f"replays: fractions sum to {total:g}; they must sum to 1: "
+            """--replays '[{"name": "queue", "fraction": 1.0}]'"""
+        )
+
+
+def _check_counts(config: TrainConfig) -> None:
+    if config.placement == "cluster":
+        raise ConfigError(
+            "placement is cluster; this version runs on one machine: --placement local or inline"
+        )
+    if config.num_learners > 1:
+        raise ConfigError(
+            f"num_learners is {config.num_learners}; this version has one learner: --num-learners 1"
+        )
+    rates = config.optimizer.learning_rate
+    if len(rates) not in (1, config.num_learners):
+        raise ConfigError(
+            f"optimizer.learning_rate has {len(rates)} values for {config.num_learners} learner(s); "
+            "give one value, or one per learner: --optimizer.learning-rate 5e-4"
+        )
+    parts = config.algorithm.num_minibatches
+    if config.num_envs and parts > config.num_envs:
+        raise ConfigError(
+            f"algorithm.num_minibatches is {parts}, more than num_envs {config.num_envs}, and a part "
+            f"holds whole columns: --algorithm.num-minibatches {config.num_envs}"
+        )
+    if config.num_envs and config.actors_per_learner > config.num_envs:
+        raise ConfigError(
+            f"actors_per_learner is {config.actors_per_learner}, more than num_envs "
+            f"{config.num_envs}, which they share: --num-envs {config.actors_per_learner}"
+        )

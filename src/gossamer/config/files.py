@@ -1,0 +1,71 @@
+"""Settings files: TOML and JSON read from paths, presets and suite defaults read from the package."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import tomllib
+from functools import cache
+from pathlib import Path
+from typing import Any, cast
+
+from gossamer.config.tree import Layer, Tree
+from gossamer.types import ConfigError
+
+_PRESETS = Path(__file__).parents[1] / "presets"
+
+
+@cache
+def preset_names() -> tuple[str, ...]:
+    """Return the names that `--config` knows."""
+    return tuple(sorted(path.stem for path in _PRESETS.glob("*.toml")))
+
+
+def preset_summary(name: str) -> str:
+    """Return the first line of a preset's leading comment."""
+    with (_PRESETS / f"{name}.toml").open(encoding="utf-8") as file:
+        return file.readline().lstrip("# ").strip()
+
+
+def is_config_name(word: str) -> bool:
+    """Whether a word can only be meant as a preset or a settings file."""
+    return word in preset_names() or word.endswith((".toml", ".json"))
+
+
+def suite_layer(suite: str) -> Layer:
+    """Return a suite's defaults."""
+    return Layer(f"suite {suite}", _parse(_PRESETS / "suite" / f"{suite}.toml", f"suite {suite}"))
+
+
+def config_layer(name: str) -> Layer:
+    """Read what `--config NAME` names: a .toml or .json file, or a preset."""
+    label = f"--config {name}"
+    path = Path(name)
+    if path.suffix in (".toml", ".json"):
+        return Layer(label, _parse(path, label))
+    if name in preset_names():
+        return Layer(label, _parse(_PRESETS / f"{name}.toml", label))
+    if path.exists() or len(path.parts) > 1:
+        raise ConfigError(
+            f"{label}: not a .toml or .json file, nor a preset; gossamer list has them"
+        )
+    near = difflib.get_close_matches(name, preset_names(), n=1)
+    hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
+    raise ConfigError(f"{label}: no such preset; {hint} A file must end in .toml or .json")
+
+
+def _parse(path: Path, label: str) -> Tree:
+    try:
+        text = path.read_text(encoding="utf-8")
+        held: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+    except FileNotFoundError:
+        raise ConfigError(f"{label}: there is no such file") from None
+    except OSError as error:
+        raise ConfigError(f"{label}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        kind = path.suffix[1:].upper()
+        first = str(error).splitlines()[0]
+        raise ConfigError(f"{label}: not valid {kind}: {first}") from None
+    if not isinstance(held, dict):
+        raise ConfigError(f'{label}: must hold an object of settings, for example {{"seed": 1}}')
+    return cast("Tree", held)

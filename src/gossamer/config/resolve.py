@@ -1,0 +1,95 @@
+"""From sources of settings to one `TrainConfig`: the precedence lives here and nowhere else."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+from gossamer.config.check import validate
+from gossamer.config.files import config_layer, suite_layer
+from gossamer.config.train_config import TrainConfig
+from gossamer.config.tree import Layer, Tree, merge, to_tree
+from gossamer.envs.settings import suite_of
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+COMMAND_LINE = "command line"
+"""Layer label of what was typed."""
+RESUMED = "resumed run"
+"""Layer label of what a resumed run had saved."""
+
+
+def resolve(
+    command_line: Tree | None = None,
+    *,
+    configs: Sequence[str] = (),
+    resumed: Tree | None = None,
+) -> tuple[TrainConfig, dict[str, str]]:
+    """Resolve settings: command line over files over resumed run over suite over defaults.
+
+    Args:
+        command_line: nested settings as typed; text stands for numbers.
+        configs: files and presets; later ones win over earlier ones.
+        resumed: the saved config of a run to continue.
+
+    Returns:
+        The validated config, and for every dotted setting name the layer that set it.
+
+    Raises:
+        ConfigError: unknown name, wrong type, or a combination that cannot work.
+    """
+    layers = [Layer(RESUMED, resumed)] if resumed else []
+    layers += [config_layer(name) for name in configs]
+    if command_line:
+        layers.append(Layer(COMMAND_LINE, command_line, typed=True))
+    env_id = ""
+    for layer in layers:
+        asked = layer.settings.get("env_id", env_id)
+        if env_id and asked != env_id and layers[0].label == RESUMED:
+            raise ConfigError(
+                f"the run to resume trains {env_id}, not {asked}; leave the environment out, or start "
+                f"a new run from its policy: gossamer train {asked} --init-from RUN"
+            )
+        env_id = asked
+    if isinstance(env_id, str) and env_id:
+        layers.insert(0, suite_layer(suite_of(env_id)))
+    config, origin = merge(TrainConfig, layers)
+    validate(config)
+    return config, origin
+
+
+def make_config(
+    env_id: str, settings: Mapping[str, Any] | None = None, *, presets: Sequence[str] = ()
+) -> TrainConfig:
+    """Return the config `gossamer train ENV` would use: the suite's defaults, presets, settings.
+
+    Args:
+        env_id: the environment.
+        settings: nested, by field name: {"num_envs": 8, "algorithm": {"name": "ppo"}}.
+        presets: preset names or settings files; later ones win.
+    """
+    return resolve({**(settings or {}), "env_id": env_id}, configs=presets)[0]
+
+
+def explicit(layers: Mapping[str, str]) -> set[str]:
+    """Return the dotted names that the user set for this run, on the command line or in files."""
+    return {
+        name
+        for name, label in layers.items()
+        if label == COMMAND_LINE or label.startswith("--config ")
+    }
+
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return a config as nested dicts of JSON values."""
+    return to_tree(config)
+
+
+def from_dict(settings: Tree) -> TrainConfig:
+    """Return the config that `to_dict` described; settings left out have their defaults.
+
+    Raises:
+        ConfigError: unknown name or wrong type.
+    """
+    return merge(TrainConfig, [Layer("config", settings)])[0]

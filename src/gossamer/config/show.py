@@ -1,0 +1,221 @@
+"""Settings told to people: the help of `train`, `--show-config` and the table of docs/settings.md.
+
+What a setting means is written once, in the docstring under its field, and read from the source.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import sys
+import textwrap
+import typing
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from gossamer.config.train_config import TrainConfig
+from gossamer.config.tree import fields_of, flag, flatten, listed, member_name, members, to_tree
+from gossamer.config.values import is_switch, is_union, spell
+
+if typing.TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+
+@dataclass(frozen=True)
+class Row:
+    """One setting."""
+
+    name: str
+    annotation: Any
+    default: Any
+    meaning: str
+
+
+@dataclass(frozen=True)
+class Group:
+    """Settings that are read together."""
+
+    title: str
+    intro: str
+    rows: tuple[Row, ...]
+
+
+@functools.cache
+def _docs_of_module(module: str) -> dict[str, dict[str, str]]:
+    path = Path(str(sys.modules[module].__file__))
+    found: dict[str, dict[str, str]] = {}
+    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+        if not isinstance(node, ast.ClassDef):
+            continue
+        docs = found[node.name] = {"": ast.get_docstring(node) or ""}
+        for line, after in zip(node.body, node.body[1:], strict=False):
+            if (
+                isinstance(line, ast.AnnAssign)
+                and isinstance(line.target, ast.Name)
+                and isinstance(after, ast.Expr)
+                and isinstance(after.value, ast.Constant)
+                and isinstance(after.value.value, str)
+            ):
+                docs[line.target.id] = " ".join(after.value.value.split())
+    return found
+
+
+def field_docs(section: type) -> dict[str, str]:
+    """Return the docstrings under a section's fields, inherited ones included."""
+    docs: dict[str, str] = {}
+    for owner in reversed(section.__mro__):
+        if owner.__module__ != "builtins":
+            docs |= _docs_of_module(owner.__module__).get(owner.__name__, {})
+    return {name: docs.get(name, "") for name in fields_of(section)}
+
+
+def _intro(section: type) -> str:
+    doc = _docs_of_module(section.__module__).get(section.__name__, {}).get("", "")
+    return " ".join(doc.split("\n\n")[0].split())
+
+
+def _rows(section: type, path: str) -> tuple[Row, ...]:
+    docs = field_docs(section)
+    return tuple(
+        Row(path + name, field.annotation, field.default, docs[name])
+        for name, field in fields_of(section).items()
+        if not members(field.annotation) and not listed(field.annotation)
+    )
+
+
+@functools.cache
+def setting_groups() -> tuple[Group, ...]:
+    """Return every setting, grouped: the run's own, then each section, then each of its kinds."""
+    groups = [Group("run", _intro(TrainConfig), _rows(TrainConfig, ""))]
+    for name, field in fields_of(TrainConfig).items():
+        sections = members(field.annotation) or listed(field.annotation)
+        path = f"{name}.0." if listed(field.annotation) else f"{name}."
+        each = {section: _rows(section, path) for section in sections}
+        if len(sections) == 1 and member_name(sections[0]) is None:
+            groups += [Group(name, _intro(s), rows) for s, rows in each.items()]
+            continue
+        # What all kinds have in common is told once.
+        shared = tuple(
+            r for r in next(iter(each.values()), ()) if all(r in e for e in each.values())
+        )
+        if len(sections) > 1:
+            kinds = ", ".join(f"{name}:{member_name(section)}" for section in sections)
+            groups.append(Group(name, f"Choose one of {kinds}; all have:", shared))
+        for section, rows in each.items():
+            own = rows if len(sections) == 1 else tuple(r for r in rows if r not in shared)
+            groups.append(Group(f"{name}:{member_name(section)}", _intro(section), own))
+    return tuple(groups)
+
+
+def kinds(section: str) -> dict[str, str]:
+    """Return the names a section can be chosen by, with what each is in one line."""
+    annotation = fields_of(TrainConfig)[section].annotation
+    found = members(annotation) or listed(annotation)
+    return {str(member_name(kind)): _intro(kind) for kind in found}
+
+
+def settings_table() -> str:
+    """Return every setting with default and meaning as Markdown tables; the body of docs/settings.md."""
+    lines: list[str] = []
+    for group in setting_groups():
+        lines += [f"## {group.title}", "", group.intro, ""]
+        if not group.rows:
+            lines += ["No settings of its own.", ""]
+            continue
+        lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
+        for row in group.rows:
+            cells = (
+                "`ENV`" if row.name == "env_id" else f"`{flag(row.name)}`",
+                f"`{_default(row.default)}`",
+                _kind(row.annotation).replace("|", " "),
+                row.meaning.replace("|", "\\|").replace("<", "&lt;"),
+            )
+            lines.append(f"| {' | '.join(cells)} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def show_config(config: TrainConfig, layers: Mapping[str, str]) -> str:
+    """Return every setting, its value and which layer set it, as TOML that --config can read."""
+    rows = [(f"{name} = {spell(value)}", layers[name]) for name, value in flatten(to_tree(config))]
+    width = max(len(left) for left, _ in rows if len(left) <= 60)
+    return "\n".join(f"{left:<{width}}  # {label}" for left, label in rows)
+
+
+def train_help(*, width: int = 100, color: bool = False) -> str:
+    """Return the help of `gossamer train`, grouped by section."""
+    lines = [_TRAIN_USAGE.rstrip()]
+    for group in setting_groups():
+        title = f"{group.title}:"
+        lines += ["", f"\033[1m{title}\033[0m" if color else title]
+        lines += textwrap.wrap(group.intro, width, initial_indent="  ", subsequent_indent="  ")
+        for row in group.rows:
+            if row.name != "env_id":  # told above, as ENV
+                lines += _help_of(row, width)
+    return "\n".join(lines)
+
+
+def _help_of(row: Row, width: int) -> Iterator[str]:
+    head = f"  {flag(row.name)}"
+    if not is_switch(row.annotation):
+        head += f" {_kind(row.annotation)}"
+    text = f"{row.meaning} [{_default(row.default)}]"
+    indent = 38
+    body = textwrap.wrap(text, max(width - indent, 30))
+    if len(head) < indent - 1:
+        yield f"{head:<{indent}}{body[0]}"
+        body = body[1:]
+    else:
+        yield head
+    for line in body:
+        yield " " * indent + line
+
+
+def _kind(annotation: Any) -> str:
+    if is_union(annotation):
+        parts = [a for a in typing.get_args(annotation) if a is not type(None)]
+        return "|".join(_kind(part) for part in parts)
+    origin = typing.get_origin(annotation)
+    if origin is Literal:
+        return "|".join(str(a) for a in typing.get_args(annotation))
+    if origin is tuple:
+        return _kind(typing.get_args(annotation)[0]) + " ..."
+    return {bool: "on or off", int: "N", float: "X", str: "TEXT"}[annotation]
+
+
+def _default(value: Any) -> str:
+    if isinstance(value, bool):
+        return "on" if value else "off"
+    if isinstance(value, tuple):
+        return " ".join(_default(item) for item in cast("tuple[Any, ...]", value))
+    if isinstance(value, int):
+        return f"{value:_}"
+    if isinstance(value, float):
+        return f"{value:g}"
+    return "none" if value is None else str(value) or "empty"
+
+
+_TRAIN_USAGE = """\
+usage: gossamer train ENV [--config NAME ...] [--resume RUN] [settings]
+
+Train a policy on ENV. Settings go in any order; hyphens and underscores are the same.
+Precedence: command line > --config > the resumed run > the suite's defaults > defaults.
+
+examples:
+  gossamer train PongNoFrameskip-v4 --config pong
+  gossamer train CartPole-v1 algorithm:ppo --algorithm.passes 3 --num-envs 32
+  gossamer train --resume last --total-env-steps 2e7
+
+general:
+  ENV                                 PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5,
+                                      envpool:Ant-v5, module:function; not needed with --resume or
+                                      a preset that names it
+  --config NAME ...                   presets (gossamer list) or .toml and .json files; later ones win
+  --resume RUN                        continue a run: a path, part of its name, or last
+  --show-config                       print every setting, its value and who set it; train nothing
+  algorithm:NAME, topology:NAME       choose the kind of a section
+  --SECTION.SETTING VALUE             as listed below; --no-SETTING turns a switch off
+  --replays JSON                      the whole list of replays, for example '[{"name": "queue"}]'
+  -h, --help                          this text
+"""

@@ -1,0 +1,107 @@
+"""Everything a training run can be told: `TrainConfig` and the section of settings it owns."""
+
+from dataclasses import dataclass, field
+from typing import Literal
+
+from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.ppo import PPO
+from gossamer.algorithms.vtrace import VTrace
+from gossamer.envs.settings import EnvConfig
+from gossamer.optimizers import OptimizerConfig
+from gossamer.policies.settings import PolicyConfig
+from gossamer.replay.base import QueueSettings
+from gossamer.topology import Single
+
+
+@dataclass(frozen=True)
+class EvaluationConfig:
+    """Full episodes played beside training, with seeds of their own."""
+
+    episodes: int = 5
+    """Episodes of one evaluation, >= 1."""
+    every_seconds: float = 60.0
+    """Seconds between evaluations, >= 0; 0 turns evaluation off."""
+    max_time_fraction: float = 0.03
+    """Largest share of the run's time that evaluation may take, in (0, 1]; it waits otherwise."""
+    greedy: bool = False
+    """Take the most likely action instead of sampling one."""
+
+
+@dataclass(frozen=True)
+class TrainConfig:
+    """A training run. 0 and "auto" are resolved from the environment and the machine at start."""
+
+    env_id: str = ""
+    """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
+    HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
+    algorithm: A2C | VTrace | PPO = field(default_factory=VTrace)
+    """The loss: a2c, vtrace or ppo."""
+    topology: Single = field(default_factory=Single)
+    """How learners mix: single."""
+    replays: tuple[QueueSettings, ...] = (QueueSettings(),)
+    """What a batch is made of; fractions sum to 1."""
+    optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
+    """How a gradient becomes a step."""
+    policy: PolicyConfig = field(default_factory=PolicyConfig)
+    """The network."""
+    env: EnvConfig = field(default_factory=EnvConfig)
+    """How the environment is set up."""
+    evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
+    """Episodes played beside training."""
+
+    seed: int = 1
+    """Seed of everything random in the run, >= 0."""
+    total_env_steps: int = 10_000_000
+    """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches.
+    Schedules end here."""
+    stop_after_seconds: float = 0.0
+    """Stop after this much wall time, summed over resumed sittings, >= 0; 0: never."""
+    stop_at_return: float | None = None
+    """Stop once the mean return of the last 100 training episodes reaches this; none: never."""
+    run_folder: str = ""
+    """Folder of the run, exactly here; empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
+    init_from: str = ""
+    """Run whose policy parameters and moments to start from; empty: fresh ones."""
+    checkpoint_every_seconds: float = 120.0
+    """Seconds between checkpoints, >= 0; 0: only at the end."""
+    keep_checkpoints: int = 3
+    """Newest checkpoints kept beside the best one, >= 0; 0 keeps all."""
+    tensorboard: bool = False
+    """Also write TensorBoard event files into the run folder."""
+    wandb: bool = False
+    """Also log to Weights & Biases; needs the extra gossamer[wandb]."""
+
+    placement: Literal["inline", "local", "cluster"] = "local"
+    """Where roles run: inline is one thread in lock-step, local overlaps them on this machine."""
+    lag: Literal["auto", "0", "1", "free"] = "auto"
+    """Versions by which acting may trail learning. 0: actors wait for the update. 1: overlapped and
+    reproducible. free: bounded queue, fastest. auto: 1 where the algorithm corrects, else 0."""
+    num_envs: int = 0
+    """Environments per learner, >= 0; 0: auto."""
+    num_learners: int = 1
+    """Learners, >= 1; only 1 for now."""
+    actors_per_learner: int = 0
+    """Actor processes per learner, >= 0; 0: the learner's own process steps the environments."""
+    unroll_length: int = 16
+    """Env steps of one trajectory, >= 1."""
+    max_episode_steps: int = 0
+    """Longer episodes are truncated, in env steps, >= 0; 0: 27,000 for Atari, 1,000 for other
+    environments without a limit, otherwise the environment's own."""
+
+    device: Literal["auto", "cpu", "cuda"] = "auto"
+    """Where the policy lives; auto: the GPU where there is one."""
+    precision: Literal["auto", "fp32", "bf16"] = "auto"
+    """Arithmetic of the network; auto: bf16 where the hardware has it, else fp32."""
+    compile: bool = False
+    """Compile the policy on a GPU; slower to start, faster to run."""
+    micro_batch_rows: int = 0
+    """Rows (env steps) per forward and backward pass, >= 0; gradients accumulate to the same result.
+    0: auto, what fits the cache on a CPU and everything on a GPU."""
+    learner_threads: int = 0
+    """Torch threads of the learner, >= 0; 0: auto."""
+    actor_threads: int = 0
+    """Torch threads of an actor, >= 0; 0: auto."""
+    env_threads: int = 0
+    """Threads that step environments, >= 0; 0: auto."""
+    env_groups: int = 2
+    """Parts an actor's environments are cut into, >= 1: while one is stepped, another is acted for."""

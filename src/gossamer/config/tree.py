@@ -1,0 +1,370 @@
+"""Settings as trees of frozen dataclasses: what each is called, what it accepts, who set it.
+
+A section is a dataclass; a field holding one of several dataclasses is chosen by their `name`. This
+module knows nothing of training, so the same rules hold for files, saved runs and the command line.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import difflib
+import functools
+import typing
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, TypeVar, cast
+
+from gossamer.config.values import is_union, read_value, shown, spell
+from gossamer.types import ConfigError
+
+T = TypeVar("T")
+Tree = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class Layer:
+    """One source of settings: a file, a saved run, a suite's defaults or the command line."""
+
+    label: str
+    """How the source is named to the user."""
+    settings: Tree
+    """Nested settings."""
+    typed: bool = False
+    """Typed at a shell: text stands for numbers, and errors name flags."""
+
+    def shown(self, name: str) -> str:
+        """Return a setting's dotted name the way the user wrote it in this source."""
+        return flag(name) if self.typed else f"{self.label}: {name}"
+
+
+class Field(NamedTuple):
+    """One field of a section."""
+
+    annotation: Any
+    default: Any
+
+
+def flag(name: str) -> str:
+    """Return the command-line flag of a dotted setting name."""
+    return "--" + name.replace("_", "-")
+
+
+@functools.cache
+def fields_of(section: type) -> dict[str, Field]:
+    """Return a section's fields in order, with evaluated annotations."""
+    hints = typing.get_type_hints(section)
+    found: dict[str, Field] = {}
+    for field in dataclasses.fields(section):
+        default = field.default
+        if field.default_factory is not dataclasses.MISSING:
+            default = field.default_factory()
+        found[field.name] = Field(hints[field.name], default)
+    return found
+
+
+@functools.cache
+def members(annotation: Any) -> tuple[type, ...]:
+    """Return the sections a field may hold; empty for a plain value."""
+    if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
+        return (annotation,)
+    if is_union(annotation):
+        found = tuple(members(a) for a in typing.get_args(annotation))
+        if all(found):
+            return tuple(member for group in found for member in group)
+    return ()
+
+
+def listed(annotation: Any) -> tuple[type, ...]:
+    """Return the sections that entries of a list of sections may be; empty for anything else."""
+    arguments = typing.get_args(annotation)
+    return members(arguments[0]) if typing.get_origin(annotation) is tuple and arguments else ()
+
+
+def member_name(section: type) -> str | None:
+    """Return the name a section is chosen by, or None if it is the only one of its kind."""
+    hint = typing.get_type_hints(section).get("name")
+    return getattr(section, "name", None) if typing.get_origin(hint) is ClassVar else None
+
+
+def names_of(root: type, path: str = "") -> Iterator[str]:
+    """Yield every dotted name below a section, of every member; list entries appear as `.0.`."""
+    for name, field in fields_of(root).items():
+        inner = members(field.annotation)
+        entry = listed(field.annotation)
+        if not inner:
+            yield path + name
+        prefix = f"{path}{name}.0." if entry else f"{path}{name}."
+        for section in inner or entry:
+            if member_name(section) is not None:
+                yield prefix + "name"
+            yield from names_of(section, prefix)
+
+
+def find_annotation(root: type, name: str) -> Any | None:
+    """Return what a dotted name accepts, in whichever member has it; None if there is no such name."""
+    head, _, rest = name.partition(".")
+    field = fields_of(root).get(head)
+    if field is None:
+        return None
+    if not rest:
+        return field.annotation
+    inner = members(field.annotation)
+    if entry := listed(field.annotation):
+        index, _, rest = rest.partition(".")
+        if not index.isdecimal() or not rest:
+            return None
+        inner = entry
+    for section in inner:
+        if rest == "name" and member_name(section) is not None:
+            return str
+        if (found := find_annotation(section, rest)) is not None:
+            return found
+    return None
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known dotted name that was probably meant, by its last part, siblings first."""
+    path, _, last = name.rpartition(".")
+    by_last: dict[str, list[str]] = {}
+    for candidate in known:
+        by_last.setdefault(candidate.rpartition(".")[2], []).append(candidate)
+    siblings = [
+        part
+        for part, names in by_last.items()
+        if any(candidate.rpartition(".")[0] == path for candidate in names)
+    ]
+    for parts, cutoff in (([last], 1.0), (siblings, 0.65), (list(by_last), 0.75)):
+        for part in difflib.get_close_matches(last, parts, n=1, cutoff=cutoff):
+            if part in by_last:
+                return min(by_last[part], key=lambda n: n.rpartition(".")[0] != path)
+    return None
+
+
+def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
+    """Build the error for a name that is no setting, with the nearest one."""
+    near = nearest(name, names_of(root))
+    # The environment has no flag of its own: it is the one positional argument.
+    shown = near and (flag(near) if layer.typed else near)
+    hint = f"did you mean {shown}?" if shown else "gossamer train --help lists all settings"
+    return ConfigError(f"{layer.shown(name)} is not a setting; {hint}")
+
+
+def merge(root: type[T], layers: Sequence[Layer]) -> tuple[T, dict[str, str]]:
+    """Return the settings that result from layers, lowest first, and which layer set each name.
+
+    A layer that names another member of a choice keeps what lower layers set where the new member
+    has a setting of that name too, and drops the rest.
+    """
+    origin: dict[str, str] = {}
+    sources = [(layer, _renamed(layer.settings)) for layer in layers]
+    return cast("T", _Merge(root, origin).section((root,), None, sources, "")), origin
+
+
+class _Merge:
+    def __init__(self, root: type, origin: dict[str, str]):
+        self._root, self._origin = root, origin
+
+    def section(
+        self,
+        allowed: tuple[type, ...],
+        default: Any,
+        sources: list[tuple[Layer, dict[str, Any]]],
+        path: str,
+    ) -> Any:
+        chosen, chooser = self._choose(allowed, default, sources, path)
+        known = fields_of(chosen)
+        others = {name for other in allowed for name in fields_of(other)} - set(known)
+        own_name = member_name(chosen)
+        sources = self._for_member(allowed, own_name, sources, path)
+        for position, (layer, tree) in enumerate(sources):
+            for name in tree:
+                if name in known or (name == "name" and own_name is not None):
+                    continue
+                if name in others and position < chooser:
+                    continue
+                if name in others:
+                    raise self._other_member(layer, path, name, allowed, str(own_name))
+                raise unknown_setting(layer, path + name, self._root)
+        values: dict[str, Any] = {}
+        for name, field in known.items():
+            start = getattr(default, name) if isinstance(default, chosen) else field.default
+            given = [
+                (p, layer, tree[name]) for p, (layer, tree) in enumerate(sources) if name in tree
+            ]
+            dotted = path + name
+            if inner := members(field.annotation):
+                trees = [(layer, self._table(layer, dotted, value)) for _, layer, value in given]
+                values[name] = self.section(inner, start, trees, dotted + ".")
+            elif entry := listed(field.annotation):
+                found = [(layer, value) for _, layer, value in given]
+                values[name] = self._list(entry, start, found, dotted)
+            else:
+                values[name] = self._leaf(field, start, given, chooser, dotted)
+        return chosen(**values)
+
+    def _for_member(
+        self,
+        allowed: tuple[type, ...],
+        chosen: str | None,
+        sources: list[tuple[Layer, dict[str, Any]]],
+        path: str,
+    ) -> list[tuple[Layer, dict[str, Any]]]:
+        """Spread tables named after the chosen member (`[algorithm.ppo]`) into their section."""
+        by_name = {member_name(member): member for member in allowed}
+        spread: list[tuple[Layer, dict[str, Any]]] = []
+        for layer, tree in sources:
+            own = {name: value for name, value in tree.items() if name not in by_name}
+            for name in (name for name in tree if name in by_name):
+                table = self._table(layer, path + name, tree[name])
+                for key in table:
+                    if key not in fields_of(by_name[name]):
+                        raise unknown_setting(layer, f"{path}{name}.{key}", self._root)
+                if name == chosen:
+                    own |= table
+            spread.append((layer, own))
+        return spread
+
+    def _choose(
+        self,
+        allowed: tuple[type, ...],
+        default: Any,
+        sources: list[tuple[Layer, dict[str, Any]]],
+        path: str,
+    ) -> tuple[type, int]:
+        """Return the member to build, and the position of the layer that asked for it."""
+        by_name = {member_name(member): member for member in allowed}
+        if None in by_name:
+            return allowed[0], -1
+        chosen = next((kind for kind in allowed if type(default) is kind), allowed[0])
+        chooser, label = -1, "default"
+        for position, (layer, tree) in enumerate(sources):
+            if "name" not in tree:
+                continue
+            asked = tree["name"]
+            if not isinstance(asked, str) or asked not in by_name:
+                names = [str(name) for name in by_name]
+                near = difflib.get_close_matches(str(asked), names, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                kind = path.rstrip(".")
+                raise ConfigError(
+                    f"{layer.shown(kind)} is {asked!r}; allowed: {', '.join(names)}{hint}"
+                )
+            if by_name[asked] is not chosen:
+                chooser = position
+            chosen, label = by_name[asked], layer.label
+        self._origin[path + "name"] = label
+        return chosen, chooser
+
+    def _leaf(
+        self,
+        field: Field,
+        start: Any,
+        given: list[tuple[int, Layer, Any]],
+        chooser: int,
+        dotted: str,
+    ) -> Any:
+        value, label = start, "default"
+        for position, layer, written in given:
+            try:
+                value = read_value(written, field.annotation, typed=layer.typed)
+                label = layer.label
+            except ValueError as error:
+                # It was meant for the member that a higher layer replaced.
+                if position < chooser:
+                    continue
+                example = spell(start).strip('"[]') if layer.typed else spell(start)
+                how = "" if start is None or start == "" else f", for example {example}"
+                raise ConfigError(
+                    f"{layer.shown(dotted)} is {shown(written)}; it must be {error}{how}"
+                ) from None
+        self._origin[dotted] = label
+        return value
+
+    def _list(
+        self, entry: tuple[type, ...], start: Any, found: list[tuple[Layer, Any]], dotted: str
+    ) -> Any:
+        """Build a list of sections: a whole list replaces the one below, an index changes one."""
+        defaults: list[Any] = list(start)
+        sources: list[list[tuple[Layer, dict[str, Any]]]] = [[] for _ in defaults]
+        for layer, value in found:
+            if isinstance(value, (list, tuple)):
+                entries = cast("Sequence[Any]", value)
+                if not entries:
+                    raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
+                defaults = [None] * len(entries)
+                sources = [
+                    [(layer, self._table(layer, f"{dotted}.{i}", one))]
+                    for i, one in enumerate(entries)
+                ]
+                continue
+            for key, one in self._table(layer, dotted, value).items():
+                index = int(key) if key.isdecimal() else -1
+                if not 0 <= index <= len(sources):
+                    raise ConfigError(
+                        f"{layer.shown(f'{dotted}.{key}')} names no entry; {dotted} has entries "
+                        f"0 to {len(sources) - 1}, and {len(sources)} adds one"
+                    )
+                if index == len(sources):
+                    defaults.append(None)
+                    sources.append([])
+                sources[index].append((layer, self._table(layer, f"{dotted}.{key}", one)))
+        return tuple(
+            self.section(entry, default, one, f"{dotted}.{i}.")
+            for i, (default, one) in enumerate(zip(defaults, sources, strict=True))
+        )
+
+    def _table(self, layer: Layer, dotted: str, value: Any) -> dict[str, Any]:
+        if isinstance(value, str):
+            return {"name": value}
+        if not isinstance(value, Mapping):
+            raise ConfigError(
+                f"{layer.shown(dotted)} is {shown(value)}; it must be a section of settings"
+            )
+        return _renamed(cast("Tree", value))
+
+    def _other_member(
+        self, layer: Layer, path: str, name: str, allowed: tuple[type, ...], chosen: str
+    ) -> ConfigError:
+        owners = [str(member_name(member)) for member in allowed if name in fields_of(member)]
+        kind = path.rstrip(".")
+        how = f"{kind}:{owners[0]}" if layer.typed else f'{kind}.name = "{owners[0]}"'
+        return ConfigError(
+            f"{layer.shown(path + name)} is a setting of {', '.join(owners)}, not of {chosen}; "
+            f"leave it out or choose {how}"
+        )
+
+
+def to_tree(section: Any) -> dict[str, Any]:
+    """Return a section as nested dicts of JSON values; `merge` reads them back."""
+    kind = cast("type[Any]", type(section))
+    found: dict[str, Any] = {}
+    if (name := member_name(kind)) is not None:
+        found["name"] = name
+    for field in fields_of(kind):
+        value = getattr(section, field)
+        if dataclasses.is_dataclass(value):
+            found[field] = to_tree(value)
+        elif isinstance(value, tuple):
+            items = cast("tuple[Any, ...]", value)
+            found[field] = [to_tree(v) if dataclasses.is_dataclass(v) else v for v in items]
+        else:
+            found[field] = value
+    return found
+
+
+def flatten(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (dotted name, value) of every plain value in a tree made by `to_tree`."""
+    for name, value in tree.items():
+        if isinstance(value, Mapping):
+            yield from flatten(cast("Tree", value), f"{path}{name}.")
+        elif isinstance(value, list) and value and isinstance(value[0], Mapping):
+            entries = cast("list[Tree]", value)
+            for index, entry in enumerate(entries):
+                yield from flatten(entry, f"{path}{name}.{index}.")
+        else:
+            yield path + name, value
+
+
+def _renamed(tree: Tree) -> dict[str, Any]:
+    """Allow hyphens in names, as on the command line."""
+    return {str(name).replace("-", "_"): value for name, value in tree.items()}

@@ -1,0 +1,1 @@
+"""Environments: any suite behind the one protocol `gossamer.types.VecEnv`."""

@@ -1,0 +1,108 @@
+"""Gymnasium environments stepped in a loop, every episode begun from its own seed.
+
+An episode is thereby a function of its seed and its actions, which is what exact resuming needs.
+"""
+
+from __future__ import annotations
+
+import traceback
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.envs.spaces import action_format, obs_format
+from gossamer.types import RunFailed, StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gossamer.envs.seeding import SeedStream
+
+
+class Episodes:
+    """N environments of one kind, one after another in this thread."""
+
+    def __init__(
+        self,
+        env_id: str,
+        make_env: Callable[[], Any],
+        *,
+        num_envs: int,
+        seeds: SeedStream,
+        stuck_steps: int,
+    ):
+        self._seeds = seeds
+        self._stuck_steps = stuck_steps
+        self.envs: list[Any] = [make_env() for _ in range(num_envs)]
+        self.obs = obs_format(env_id, self.envs[0].observation_space)
+        self.action = action_format(env_id, self.envs[0].action_space)
+        self._episode = [0] * num_envs
+        self._ended = [False] * num_envs
+        self._quiet_steps = [0] * num_envs
+
+    def begin(
+        self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
+    ) -> NDArray[Any]:
+        """Begin the given episodes, replay the actions logged since, return the observations."""
+        batch = self.obs.empty(len(self.envs))
+        for i, episode in enumerate(episodes.tolist()):
+            self._episode[i] = episode
+            try:
+                self._reset(batch, i)
+                if logs is None or not len(logs[i]):
+                    continue
+                for action in self.action.decode(logs[i]):
+                    _, terminated, truncated = self._step(batch, i, action)
+                    self._ended[i] = terminated or truncated
+            except Exception as error:
+                raise self._failure(i) from error
+        return batch
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        """Step every environment; begin the next episode in those whose last one is over."""
+        num_envs = len(self.envs)
+        batch = self.obs.empty(num_envs)
+        reward = np.zeros(num_envs, np.float32)
+        terminated = np.zeros(num_envs, np.bool_)
+        truncated = np.zeros(num_envs, np.bool_)
+        i = 0
+        try:
+            for i, action in enumerate(self.action.decode(actions)):
+                if self._ended[i]:
+                    self._episode[i] += 1
+                    self._reset(batch, i)
+                else:
+                    paid, died, cut = self._step(batch, i, action)
+                    reward[i] = paid
+                    if died or cut:
+                        terminated[i], truncated[i], self._ended[i] = died, cut, True
+        except Exception as error:
+            raise self._failure(i) from error
+        return StepResult(batch, reward, terminated, truncated, terminated | truncated)
+
+    def _reset(self, batch: NDArray[Any], i: int) -> None:
+        obs, _ = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
+        self.obs.write(batch, i, obs)
+        self._ended[i] = False
+        self._quiet_steps[i] = 0
+
+    def _step(self, batch: NDArray[Any], i: int, action: Any) -> tuple[float, bool, bool]:
+        obs, reward, terminated, truncated, _ = self.envs[i].step(action)
+        self.obs.write(batch, i, obs)
+        if self._stuck_steps:
+            self._quiet_steps[i] = 0 if reward else self._quiet_steps[i] + 1
+            truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
+        return reward, terminated, truncated
+
+    def _failure(self, i: int) -> RunFailed:
+        return RunFailed(
+            f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}:\n"
+            + traceback.format_exc().rstrip()
+        )
+
+    def close(self) -> None:
+        """Close every environment."""
+        for env in self.envs:
+            env.close()

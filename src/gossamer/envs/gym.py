@@ -1,0 +1,104 @@
+"""Any Gymnasium environment as a `VecEnv`, stepped in the caller's thread."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.envs.episodes import Episodes
+from gossamer.envs.making import make_gym_env, time_limit
+from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
+from gossamer.envs.spaces import action_format, check_actions, obs_format
+from gossamer.types import ConfigError, EnvSpec, StepResult
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gossamer.envs.seeding import SeedStream
+    from gossamer.envs.settings import EnvConfig
+
+
+class GymEnvs:
+    """N Gymnasium environments in the caller's thread, as a `VecEnv`."""
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        num_envs: int,
+        seeds: SeedStream,
+        settings: EnvConfig,
+        max_episode_steps: int,
+        render_mode: str | None = None,
+    ):
+        self._episodes = Episodes(
+            env_id,
+            partial(make_gym_env, env_id, max_episode_steps, render_mode),
+            num_envs=num_envs,
+            seeds=seeds,
+            stuck_steps=gym_stuck_steps(env_id, settings),
+        )
+        self.num_envs = num_envs
+        self.spec = gym_spec(env_id, self._episodes.envs[0])
+        self._action: NDArray[Any] | None = None
+
+    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
+        """Begin episode `episodes[i]` in every env i; return first observations."""
+        return self._episodes.begin(episodes)
+
+    def send(self, action: NDArray[Any]) -> None:
+        """Begin a step; the actions are copied."""
+        check_actions(action, self.num_envs, self.spec)
+        self._action = action.copy()
+
+    def recv(self) -> StepResult:
+        """Finish the step that `send` began."""
+        assert self._action is not None, "recv without send"
+        action, self._action = self._action, None
+        return self._episodes.step(action)
+
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+        """Begin episodes, replay each env's action log since, return the observations."""
+        check_logs(logs, self.spec)
+        return self._episodes.begin(episodes, logs)
+
+    def render(self) -> NDArray[np.uint8]:
+        """Return the first environment's picture [H, W, 3]; it was made with a render mode."""
+        return np.asarray(self._episodes.envs[0].render(), np.uint8)
+
+    def close(self) -> None:
+        """Close every environment."""
+        self._episodes.close()
+
+
+def gym_stuck_steps(env_id: str, settings: EnvConfig) -> int:
+    """Refuse what means nothing outside Atari; return the stuck guard's steps, 0 for off."""
+    refuse_settings(env_id, settings, ATARI_ONLY, "it is for Atari ids only")
+    stuck_steps = settings.stuck_steps or 0
+    if stuck_steps < 0:
+        raise ConfigError(f"{flag_of('stuck_steps')} is {stuck_steps}; allowed is 0 (off) or more")
+    return stuck_steps
+
+
+def gym_spec(env_id: str, env: Any) -> EnvSpec:
+    """Read from an environment what policies and actors must know."""
+    obs, action = obs_format(env_id, env.observation_space), action_format(env_id, env.action_space)
+    limit = time_limit(env)
+    return EnvSpec(
+        env_id=env_id,
+        obs_shape=obs.shape,
+        obs_kind=obs.kind,
+        action=action.spec,
+        protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps",
+        max_episode_steps=limit,
+        exact_resume=env.spec is None or not env.spec.nondeterministic,
+    )
+
+
+def check_logs(logs: list[NDArray[Any]], spec: EnvSpec) -> None:
+    """Raise ValueError unless every action of every log is one the environment takes."""
+    for log in logs:
+        if len(log):
+            check_actions(log, len(log), spec)

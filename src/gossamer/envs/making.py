@@ -1,0 +1,154 @@
+"""From an id to a Gymnasium environment, and from a mistyped id to the ones that were meant."""
+
+from __future__ import annotations
+
+import difflib
+import importlib
+import inspect
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gossamer.envs.atari import atari_ids
+from gossamer.envs.settings import suite_of
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+UNLIMITED_STEPS = 1_000
+"""Time limit given to an environment that has none."""
+
+
+def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = None) -> Any:
+    """Make one environment from an id, "module:Id-v0" or "module:function", with a time limit.
+
+    Args:
+        env_id: what to make.
+        max_episode_steps: replaces the limit an id is registered with; 0 keeps it (1,000 if none).
+        render_mode: Gymnasium's; None for no pictures.
+    """
+    import gymnasium
+
+    module_name, _, name = env_id.rpartition(":")
+    if module_name:
+        module = _import_module(module_name, env_id)
+        if name not in gymnasium.registry:
+            return _call_maker(module, env_id, max_episode_steps, render_mode)
+    if name not in _registered_ids():
+        raise unknown_id(name)
+    registered = gymnasium.registry[name]
+    limit = max_episode_steps or registered.max_episode_steps or UNLIMITED_STEPS
+    try:
+        # the checker costs as much as a step of CartPole; it is for those who write environments
+        return gymnasium.make(
+            name, max_episode_steps=limit, disable_env_checker=True, render_mode=render_mode
+        )
+    except gymnasium.error.DependencyNotInstalled as error:
+        hint = " ".join(str(error).split())
+        if suite_of(name) == "mujoco":
+            hint = 'MuJoCo is not installed; type: pip install "gossamer[mujoco]"'
+        raise ConfigError(f"{name} cannot be made: {hint}") from error
+    except (gymnasium.error.Error, ImportError) as error:
+        message = " ".join(str(error).split())
+        raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
+
+
+def _import_module(module_name: str, env_id: str) -> ModuleType:
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0]:
+            raise ConfigError(f"{env_id} cannot be imported: {error}") from error
+    # an installed command does not look into the folder it is started in; people expect it to
+    folder = os.getcwd()  # noqa: PTH109 - sys.path holds text
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        sys.path.remove(folder)
+        raise ConfigError(
+            f"{env_id} cannot be imported: {error}; start gossamer in the folder that holds "
+            f"{module_name.split('.')[0]}, or install it"
+        ) from error
+
+
+def _call_maker(
+    module: ModuleType, env_id: str, max_episode_steps: int, render_mode: str | None
+) -> Any:
+    import gymnasium
+    from gymnasium.wrappers import TimeLimit
+
+    name = env_id.rpartition(":")[2]
+    maker = getattr(module, name, None)
+    if not callable(maker):
+        raise ConfigError(
+            f"{env_id} is no environment: {module.__name__} neither registers an id {name} nor has "
+            f"a function of that name"
+        )
+    takes_mode = render_mode is not None and "render_mode" in inspect.signature(maker).parameters
+    env = maker(render_mode=render_mode) if takes_mode else maker()
+    if not isinstance(env, gymnasium.Env):
+        raise ConfigError(
+            f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
+            f"arguments"
+        )
+    if max_episode_steps:
+        return TimeLimit(env, max_episode_steps)  # pyright: ignore[reportUnknownArgumentType]
+    return env if time_limit(env) else TimeLimit(env, UNLIMITED_STEPS)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def time_limit(env: Any) -> int:
+    """Return the least time limit among an environment's wrappers, in env steps; 0 for none."""
+    from gymnasium import Wrapper
+    from gymnasium.wrappers import TimeLimit
+
+    limits: list[int] = []
+    while isinstance(env, Wrapper):
+        if isinstance(env, TimeLimit):
+            limits.append(int(env._max_episode_steps))  # noqa: SLF001 - kept nowhere else
+        env = env.env  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return min(limits, default=0)
+
+
+def known_ids() -> list[str]:
+    """Return every id that can be trained: Gymnasium's, and Atari's where ale-py is installed."""
+    return sorted({*_registered_ids(), *atari_ids()})
+
+
+def _registered_ids() -> list[str]:
+    import gymnasium
+
+    # importing ale-py registers ids without preprocessing, in protocols that we do not have
+    return [
+        name
+        for name, registered in gymnasium.registry.items()
+        if not str(registered.entry_point).startswith("ale_py")
+    ]
+
+
+def nearest_ids(env_id: str, num_ids: int = 3) -> list[str]:
+    """Return known ids spelt like this one: those of the same name, newest first, then similar."""
+    known = known_ids()
+    wanted = _bare_name(env_id)
+    same = [name for name in known if _bare_name(name) == wanted]
+    same.sort(key=lambda name: int(name.rpartition("-v")[2]), reverse=True)
+    folded = {name.lower(): name for name in known}
+    similar = difflib.get_close_matches(env_id.lower(), folded, n=num_ids)
+    return list(dict.fromkeys([*same, *(folded[name] for name in similar)]))[:num_ids]
+
+
+def _bare_name(env_id: str) -> str:
+    name, dash, version = env_id.lower().removeprefix("ale/").rpartition("-v")
+    bare = name if dash and version.isdigit() else env_id.lower()
+    return bare.removesuffix("noframeskip")
+
+
+def unknown_id(env_id: str) -> ConfigError:
+    """Return the error for an id that nobody registered."""
+    return ConfigError(f"unknown environment {env_id!r}{_suggestion(env_id)}")
+
+
+def _suggestion(env_id: str) -> str:
+    near = nearest_ids(env_id)
+    return f"; did you mean {' or '.join(near)}?" if near else "; `gossamer list` names some"

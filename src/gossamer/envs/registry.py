@@ -1,0 +1,112 @@
+"""One way in: an id and settings become a `VecEnv`, whatever the suite."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
+from gossamer.envs.making import known_ids, nearest_ids, unknown_id
+from gossamer.envs.seeding import SeedStream
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from gossamer.envs.settings import EnvConfig
+    from gossamer.types import EnvSpec, VecEnv
+
+__all__ = ["known_ids", "make_vec_env", "nearest_ids", "read_spec"]
+
+
+def make_vec_env(
+    env_id: str,
+    *,
+    num_envs: int,
+    seed: int,
+    settings: EnvConfig,
+    rank: int = 0,
+    first_env: int = 0,
+    num_threads: int = 1,
+    max_episode_steps: int = 0,
+    training: bool = True,
+) -> VecEnv:
+    """Make N environments that are stepped together.
+
+    Args:
+        env_id: "PongNoFrameskip-v4", "ALE/Pong-v5", any Gymnasium id, "envpool:Id", "module:function".
+        num_envs: N, at least 1.
+        seed: the run's.
+        settings: what to change about the id's protocol.
+        rank: of the learner the experience is for; `seeding.EVALUATION_RANK` for evaluation.
+        first_env: index of env 0 among the run's environments.
+        num_threads: of a native simulator; Python environments use the caller's.
+        max_episode_steps: truncation; 0 for the environment's own.
+        training: whether a lost life counts as terminated, where the protocol says so.
+    """
+    if num_envs < 1:
+        raise ConfigError(f"num_envs is {num_envs}; at least 1 is needed")
+    if max_episode_steps < 0:
+        raise ConfigError(
+            f"--max-episode-steps is {max_episode_steps}; allowed is 0 (the environment's own) or more"
+        )
+    seeds = SeedStream(seed, rank, first_env)
+    if env_id.startswith("envpool:"):
+        from gossamer.envs.envpool import EnvpoolEnvs
+
+        return EnvpoolEnvs(
+            env_id,
+            num_envs=num_envs,
+            num_threads=num_threads,
+            seeds=seeds,
+            settings=settings,
+            max_episode_steps=max_episode_steps,
+            training=training,
+        )
+    if is_atari(env_id):
+        game = atari_game(env_id)
+        if game is None:
+            raise unknown_id(env_id)
+        return AtariEnvs(
+            env_id,
+            game,
+            num_envs=num_envs,
+            num_threads=num_threads,
+            seeds=seeds,
+            protocol=atari_protocol(env_id, settings),
+            max_episode_steps=max_episode_steps,
+            training=training,
+        )
+    if settings.workers:
+        from gossamer.envs.workers import WorkerEnvs
+
+        return WorkerEnvs(
+            env_id,
+            num_envs=num_envs,
+            num_workers=settings.workers,
+            seeds=seeds,
+            settings=settings,
+            max_episode_steps=max_episode_steps,
+        )
+    from gossamer.envs.gym import GymEnvs
+
+    return GymEnvs(
+        env_id,
+        num_envs=num_envs,
+        seeds=seeds,
+        settings=settings,
+        max_episode_steps=max_episode_steps,
+    )
+
+
+def read_spec(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
+    """Make one environment, read what it is, and close it; mistakes in id or settings show here."""
+    if not is_atari(env_id):
+        settings = replace(settings, workers=None)  # one environment cannot be shared out
+    env = make_vec_env(
+        env_id,
+        num_envs=1,
+        seed=1,
+        settings=settings,
+        max_episode_steps=max_episode_steps,
+    )
+    env.close()
+    return env.spec

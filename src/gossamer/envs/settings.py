@@ -1,0 +1,116 @@
+"""Settings of an environment, and which suite an id belongs to. Nothing here imports a simulator."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING, Literal
+
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+Suite = Literal["atari", "classic", "mujoco", "other"]
+
+_ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
+_MUJOCO = re.compile(
+    r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum"
+    r"|Pusher|Reacher|Swimmer|Walker2d)-v\d+$"
+)
+_CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pendulum)-v\d+$")
+_ENVPOOL_ATARI = re.compile(
+    r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist"
+    r"|BattleZone|BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede"
+    r"|ChopperCommand|CrazyClimber|Defender|DemonAttack|DoubleDunk|ElevatorAction"
+    r"|Enduro|FishingDerby|Freeway|Frostbite|Gopher|Gravitar|Hero|IceHockey|Jamesbond"
+    r"|JourneyEscape|Kangaroo|Krull|KungFuMaster|MontezumaRevenge|MsPacman|NameThisGame"
+    r"|Phoenix|Pitfall|Pong|Pooyan|PrivateEye|Qbert|Riverraid|RoadRunner|Robotank"
+    r"|Seaquest|Skiing|Solaris|SpaceInvaders|StarGunner|Surround|Tennis|TimePilot"
+    r"|Tutankham|UpNDown|Venture|VideoPinball|WizardOfWor|YarsRevenge|Zaxxon"
+    r")-v5"
+)
+
+
+@dataclass(frozen=True)
+class EnvConfig:
+    """How an environment is set up. None means: what the environment's named protocol says."""
+
+    frame_skip: int | None = None
+    """Atari: emulator frames per decision, 1 to 60; the last two are merged by their maximum. Both
+    protocols: 4 (Mnih et al. 2015)."""
+    frame_stack: int | None = None
+    """Atari: newest frames in one observation, 1 to 16. Both protocols: 4 (Mnih et al. 2015)."""
+    size: int | None = None
+    """Atari: height and width of a frame in pixels, 36 to 150. Both protocols: 84 (Mnih et al.
+    2015)."""
+    grayscale: bool | None = None
+    """Atari: grey frames (one channel) or colour (three). Both protocols: grey."""
+    noop_max: int | None = None
+    """Atari: an episode begins with fewer than this many no-ops, 0 to 100, the number drawn at
+    random. Both protocols: 30 (Mnih et al. 2015)."""
+    sticky: float | None = None
+    """Atari: probability in [0, 1) that a frame repeats the previous action. NoFrameskip-v4: 0;
+    ALE/...-v5: 0.25 (Machado et al. 2018)."""
+    full_action_space: bool | None = None
+    """Atari: all 18 joystick actions instead of those the game knows. Both protocols: no."""
+    life_loss_terminal: bool | None = None
+    """Atari, training only: a lost life counts as terminated, while the game goes on.
+    NoFrameskip-v4: yes; ALE/...-v5: no (Machado et al. 2018)."""
+    fire_reset: bool | None = None
+    """Atari: press FIRE at the start of an episode, in games that have it. Both protocols: yes."""
+    stuck_steps: int | None = None
+    """Truncate an episode after this many env steps in a row without a reward; 0 is off. Default
+    0."""
+    workers: int | None = None
+    """Processes that step a Python environment, a divisor of the number of envs; 0 steps them in
+    the actor's own thread. For slow Python environments only. Default 0."""
+
+
+ATARI_ONLY = (
+    "frame_skip",
+    "frame_stack",
+    "size",
+    "grayscale",
+    "noop_max",
+    "sticky",
+    "full_action_space",
+    "life_loss_terminal",
+    "fire_reset",
+)
+"""Settings that mean something for Atari alone."""
+
+
+def suite_of(env_id: str) -> Suite:
+    """Name the suite of an id by its spelling alone."""
+    if env_id.startswith("envpool:"):
+        name = env_id.removeprefix("envpool:")
+        if _ENVPOOL_ATARI.fullmatch(name):
+            return "atari"
+        env_id = name
+    if _ATARI.match(env_id):
+        return "atari"
+    if _MUJOCO.search(env_id):
+        return "mujoco"
+    return "classic" if _CLASSIC.search(env_id) else "other"
+
+
+def flag_of(name: str) -> str:
+    """Return the command-line spelling of a setting of this section."""
+    return "--env." + name.replace("_", "-")
+
+
+def refuse_settings(env_id: str, settings: EnvConfig, names: Iterable[str], reason: str) -> None:
+    """Raise ConfigError if one of the named settings was set, though it means nothing here."""
+    for field in fields(settings):
+        if field.name in names and getattr(settings, field.name) is not None:
+            raise ConfigError(
+                f"{flag_of(field.name)} {getattr(settings, field.name)} does not apply to "
+                f"{env_id}: {reason}; leave it out"
+            )
+
+
+def check_range(name: str, value: float, low: float, high: float) -> None:
+    """Raise ConfigError unless low <= value <= high."""
+    if not low <= value <= high:
+        raise ConfigError(f"{flag_of(name)} is {value}; allowed is {low} to {high}")

@@ -1,0 +1,241 @@
+"""Gymnasium environments stepped by worker processes, as a `VecEnv`: for slow Python environments.
+
+Gymnasium's AsyncVectorEnv runs the processes. Each of its "environments" is a whole share of ours,
+so that N workers can hold any multiple of N environments.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box
+from gymnasium.vector import AsyncVectorEnv, AutoresetMode
+
+from gossamer.envs.episodes import Episodes
+from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
+from gossamer.envs.making import make_gym_env
+from gossamer.envs.spaces import check_actions
+from gossamer.types import ConfigError, RunFailed, StepResult
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gossamer.envs.seeding import SeedStream
+    from gossamer.envs.settings import EnvConfig
+    from gossamer.types import EnvSpec
+
+ANSWER_SECONDS = 120.0
+"""A worker that takes longer over one step, or over one start, is given up."""
+_LOST = (EOFError, OSError, multiprocessing.TimeoutError)
+
+
+class EnvWorkerDied(RunFailed):
+    """A worker process is gone or does not answer; the states of its environments are lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Share:
+    """What one worker process holds."""
+
+    env_id: str
+    make_env: Callable[[], Any]
+    num_envs: int
+    seeds: SeedStream
+    stuck_steps: int
+
+
+class _ShareEnv(gymnasium.Env[Any, Any]):
+    """One worker's environments, dressed as a single environment with batched everything."""
+
+    def __init__(self, share: _Share):
+        # Ctrl-C reaches the whole process group; the launcher decides when workers end
+        if multiprocessing.current_process().name.startswith("Worker<"):
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+        self._episodes = Episodes(
+            share.env_id,
+            share.make_env,
+            num_envs=share.num_envs,
+            seeds=share.seeds,
+            stuck_steps=share.stuck_steps,
+        )
+        self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
+        obs, action = self._episodes.obs, self._episodes.action.spec
+        shape = (share.num_envs, *obs.shape)
+        self.observation_space = (
+            Box(0, 255, shape, np.uint8)
+            if obs.kind == "pixels"
+            else Box(-np.inf, np.inf, shape, np.float32)
+        )
+        shape = (share.num_envs, *action.shape)
+        self.action_space = (
+            Box(-np.inf, np.inf, shape, np.float32)
+            if action.kind == "gaussian"
+            else Box(0, max(action.sizes), shape, np.int64)
+        )
+
+    def reset(
+        self, *, seed: int | None = None, options: dict[str, Any] | None = None
+    ) -> tuple[NDArray[Any], dict[str, Any]]:
+        """Begin the assigned episodes."""
+        assert self.assignment is not None
+        try:
+            return self._episodes.begin(*self.assignment), {}
+        except RunFailed as error:
+            return self._episodes.obs.empty(len(self._episodes.envs)), {"failure": str(error)}
+
+    def step(self, action: NDArray[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
+        """Step the share; a failure travels as text, for tracebacks do not survive pickling."""
+        try:
+            obs, reward, terminated, truncated, _ = self._episodes.step(action)
+        except RunFailed as error:
+            num_envs = len(self._episodes.envs)
+            nothing = np.zeros(num_envs)
+            obs = self._episodes.obs.empty(num_envs)
+            return obs, nothing, nothing, nothing, {"failure": str(error)}
+        return obs, reward, terminated, truncated, {}
+
+    def close(self) -> None:
+        """Close the share's environments."""
+        self._episodes.close()
+
+
+class WorkerEnvs:
+    """N Gymnasium environments shared out among worker processes, as a `VecEnv`."""
+
+    def __init__(
+        self,
+        env_id: str,
+        *,
+        num_envs: int,
+        num_workers: int,
+        seeds: SeedStream,
+        settings: EnvConfig,
+        max_episode_steps: int,
+    ):
+        if num_workers < 1 or num_envs % num_workers:
+            raise ConfigError(
+                f"--env.workers is {num_workers}; allowed is 0, or a divisor of the {num_envs} "
+                f"environments stepped together"
+            )
+        size = num_envs // num_workers
+        make_env = partial(make_gym_env, env_id, max_episode_steps)
+        stuck_steps = gym_stuck_steps(env_id, settings)
+        shares = [
+            _Share(env_id, make_env, size, seeds.part(first), stuck_steps)
+            for first in range(0, num_envs, size)
+        ]
+        env = make_env()  # mistakes in the id show here, in words, before any process starts
+        self.spec: EnvSpec = gym_spec(env_id, env)
+        env.close()
+        self.num_envs = num_envs
+        self._share_size = size
+        self._in_flight = False
+        try:
+            # spawn: forking a process that has threads can leave a child with locks held for ever;
+            # resets are ours (DISABLED): they must carry the next episode's seed
+            self._workers = AsyncVectorEnv(
+                [partial(_ShareEnv, share) for share in shares],
+                copy=False,
+                context="spawn",
+                autoreset_mode=AutoresetMode.DISABLED,
+            )
+        except _LOST as error:
+            raise EnvWorkerDied(f"a worker process of {env_id} died at its start") from error
+
+    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
+        """Begin episode `episodes[i]` in every env i; return first observations."""
+        return self._begin(episodes, None)
+
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+        """Begin episodes, replay each env's action log since, return the observations."""
+        check_logs(logs, self.spec)
+        return self._begin(episodes, logs)
+
+    def _begin(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None) -> NDArray[Any]:
+        size = self._share_size
+        assignments = [
+            (episodes[i : i + size], None if logs is None else logs[i : i + size])
+            for i in range(0, self.num_envs, size)
+        ]
+        try:
+            self._workers.set_attr("assignment", assignments)
+            # replaying a log takes as long as the episode did, hence no time limit here; a worker
+            # that dies closes its pipe, which ends the wait
+            obs, info = self._workers.reset()
+        except _LOST as error:
+            raise self._lost() from error
+        self._check(info)
+        return self._batch(obs)
+
+    def send(self, action: NDArray[Any]) -> None:
+        """Begin a step in every worker."""
+        check_actions(action, self.num_envs, self.spec)
+        try:
+            self._workers.step_async(action.reshape(-1, self._share_size, *self.spec.action.shape))
+        except _LOST as error:
+            raise self._lost() from error
+        self._in_flight = True
+
+    def recv(self) -> StepResult:
+        """Wait for the step; EnvWorkerDied when a worker is gone or takes two minutes."""
+        assert self._in_flight, "recv without send"
+        self._in_flight = False
+        try:
+            obs, reward, terminated, truncated, info = self._workers.step_wait(ANSWER_SECONDS)
+        except _LOST as error:
+            raise self._lost() from error
+        self._check(info)
+        terminated, truncated = terminated.ravel(), truncated.ravel()
+        return StepResult(
+            self._batch(obs),
+            reward.ravel().astype(np.float32),
+            terminated,
+            truncated,
+            terminated | truncated,
+        )
+
+    def _batch(self, obs: Any) -> NDArray[Any]:
+        # the workers write the next step over this shared memory
+        return np.array(obs).reshape(self.num_envs, *self.spec.obs_shape)
+
+    def _check(self, info: dict[str, Any]) -> None:
+        for failure in info.get("failure", ()):
+            if failure is not None:
+                raise RunFailed(failure)
+
+    def _lost(self) -> EnvWorkerDied:
+        for process in self._workers.processes:
+            process.join(timeout=0.2)  # a process killed a moment ago may not have its code yet
+        gone = [
+            f"worker {i} (pid {process.pid}, exit code {process.exitcode})"
+            for i, process in enumerate(self._workers.processes)
+            if not process.is_alive()
+        ]
+        what = f"{', '.join(gone)} died" if gone else f"no answer in {ANSWER_SECONDS:.0f} seconds"
+        return EnvWorkerDied(f"environment workers of {self.spec.env_id}: {what}")
+
+    def close(self) -> None:
+        """End the worker processes."""
+        if self._workers.closed:
+            return
+        # AsyncVectorEnv.close waits for an answer from each worker, which a dead or hung one never
+        # gives
+        self._workers.closed = True
+        for process in self._workers.processes:
+            process.terminate()
+        for process in self._workers.processes:
+            process.join(timeout=5)
+            if process.is_alive():
+                process.kill()
+                process.join()
+        for pipe in self._workers.parent_pipes:
+            if pipe is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                pipe.close()

@@ -1,0 +1,203 @@
+"""Evaluation: full episodes with seeds of their own, and the role that does it during training."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gossamer.links import ParamsBoard, StopSignal
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.types import VecEnv
+
+MAX_ENVS = 16
+"""Episodes played at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Returns of whole episodes, in the order of their numbers."""
+
+    returns: tuple[float, ...]
+    """Sums of unclipped rewards."""
+    lengths: tuple[int, ...]
+    """Env steps."""
+    truncated: int
+    """Episodes that a time limit cut."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean; 0 for a single episode."""
+        n = len(self.returns)
+        return float(np.std(self.returns, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+
+class Interrupted(Exception):
+    """Evaluation was asked to stop before its last episode ended."""
+
+
+@torch.no_grad()
+def evaluate(
+    policy: ActorCritic,
+    make_envs: Callable[[int], VecEnv],
+    *,
+    episodes: int,
+    greedy: bool,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[VecEnv], None] | None = None,
+) -> Evaluation:
+    """Play exactly `episodes` full episodes and return what they earned.
+
+    Which env plays which episodes is fixed beforehand (episode j is number j // n of env j % n), so
+    short episodes are not counted more often than long ones. Episodes that never end are cut by the
+    env's own limit and counted.
+
+    Args:
+        policy: set up for inference.
+        make_envs: builds that many environments with the evaluation protocol.
+        episodes: at least 1.
+        greedy: take the likeliest action instead of sampling.
+        seed: of the stream that samples actions.
+        stop: asked every step; True raises Interrupted.
+        on_step: shown the environments before the first and after every step.
+    """
+    n = min(episodes, MAX_ENVS)
+    envs = make_envs(n)
+    try:
+        return _play(policy, envs, episodes, greedy, seed, stop, on_step)
+    finally:
+        envs.close()
+
+
+def _play(
+    policy: ActorCritic,
+    envs: VecEnv,
+    episodes: int,
+    greedy: bool,
+    seed: int,
+    stop: Callable[[], bool],
+    on_step: Callable[[VecEnv], None] | None,
+) -> Evaluation:
+    n = envs.num_envs
+    device = policy.obs_scale.device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
+    truncated, left = 0, episodes
+    obs: Any = envs.start(np.zeros(n, dtype=np.int64))
+    core_state = policy.initial_state(n)
+    starts = torch.ones(1, n, dtype=torch.bool, device=device)
+    action_shape = (1, n, *policy.spec.action.shape)
+    kind = torch.float32 if policy.spec.action.kind == "gaussian" else torch.int64
+    last_action = torch.zeros(action_shape, dtype=kind, device=device)
+    last_reward = torch.zeros(1, n, device=device)
+    ended = np.zeros(n, dtype=bool)
+    if on_step:
+        on_step(envs)
+    while left:
+        if stop():
+            raise Interrupted
+        out = policy(
+            torch.from_numpy(obs)[None].to(device), starts, core_state, last_action, last_reward
+        )
+        core_state = out.core_state
+        distribution = policy.distribution(out.action_params)
+        last_action = distribution.mode() if greedy else distribution.sample(generator)
+        envs.send(policy.env_action(last_action[0].cpu()).numpy())
+        result = envs.recv()
+        if on_step:
+            on_step(envs)
+        was_reset, ended, obs = ended, result.ended.copy(), result.obs
+        playing = (episode < episodes) & ~was_reset
+        np.add.at(returns, episode[playing], result.reward[playing])
+        np.add.at(lengths, episode[playing], 1)
+        starts = torch.from_numpy(was_reset)[None].to(device)
+        last_reward = torch.from_numpy(result.reward)[None].to(device)
+        if ended.any():
+            finished = ended & playing
+            truncated += int((result.truncated & finished).sum())
+            left -= int(finished.sum())
+            episode = episode + n * ended
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
+
+
+class Evaluator:
+    """The role that evaluates the newest parameters now and then, beside training.
+
+    Args:
+        policy: a copy of its own, set up for inference.
+        make_envs: builds environments with the evaluation protocol.
+        like: tensors like those on the board; the policy's own may be rounded.
+        board: where the newest parameters are.
+        stop: ends the role.
+        episodes: of one evaluation.
+        greedy: take the likeliest action instead of sampling.
+        every_seconds: at most one evaluation in this time.
+        max_time_fraction: at most this share of the time, so long episodes are evaluated less often.
+        on_evaluation: told the result, the version and its tensors; runs in this role's thread.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        like: list[Tensor],
+        make_envs: Callable[[int], VecEnv],
+        board: ParamsBoard,
+        stop: StopSignal,
+        *,
+        episodes: int,
+        greedy: bool,
+        every_seconds: float,
+        max_time_fraction: float,
+        on_evaluation: Callable[[Evaluation, int, list[Tensor]], None],
+    ):
+        self.policy = policy
+        self._params = [torch.empty_like(x, requires_grad=False) for x in like]
+        self.seconds = 0.0
+        self._make_envs, self._board, self._stop = make_envs, board, stop
+        self._episodes, self._greedy = episodes, greedy
+        self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
+        self._on_evaluation = on_evaluation
+
+    def run(self) -> None:
+        """Evaluate until stopped."""
+        pause = self._every_seconds
+        while not self._stop.wait(pause):
+            began = time.monotonic()
+            try:
+                self.evaluate_newest()
+            except Interrupted:
+                return
+            took = time.monotonic() - began
+            self.seconds += took
+            pause = max(self._every_seconds, took / self._max_time_fraction) - took
+
+    def evaluate_newest(self, stop: Callable[[], bool] | None = None) -> None:
+        """Evaluate the newest parameters once; raise Interrupted when `stop` says so."""
+        version = self._board.read(0, self._params, exact=False)
+        with torch.no_grad():
+            for target, x in zip(self.policy.shared_tensors(), self._params, strict=True):
+                target.copy_(x)
+        self.policy.refresh()
+        result = evaluate(
+            self.policy,
+            self._make_envs,
+            episodes=self._episodes,
+            greedy=self._greedy,
+            seed=version,
+            stop=stop or (lambda: self._stop.stopped),
+        )
+        self._on_evaluation(result, version, self._params)

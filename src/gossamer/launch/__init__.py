@@ -1,0 +1,1 @@
+"""Launchers: who runs where. They know nothing of RL; roles know nothing of them."""

@@ -1,0 +1,228 @@
+"""What a run tells: log files, live progress, and the summary; the same for every launcher."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import psutil
+
+from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
+from gossamer.record.progress import Progress
+
+if TYPE_CHECKING:
+    from gossamer.actor import Episode
+    from gossamer.build import Parts
+    from gossamer.config import TrainConfig
+    from gossamer.evaluator import Evaluation
+    from gossamer.record.folder import RunFolder
+
+ROW_SECONDS = 1.0
+"""Shortest time between two rows of metrics.jsonl."""
+
+
+class Recorder:
+    """Collects what roles report and writes it; safe to call from their threads."""
+
+    def __init__(self, config: TrainConfig, folder: RunFolder, *, began: float, title: str):
+        self.began = began
+        self.seconds_before = 0.0
+        self.best_evaluation: float | None = None
+        self.last_evaluation: dict[str, float] = {}
+        self._config, self._folder = config, folder
+        self._title = title
+        self._returns: deque[float] = deque(maxlen=100)
+        self._lengths: deque[int] = deque(maxlen=100)
+        self._lock = threading.Lock()
+        self._process = psutil.Process()
+        self._process.cpu_percent()
+        self._row_at = float("-inf")
+        self._shares_at: tuple[float, dict[str, float]] | None = None
+        # Steps and seconds behind the first update of every sitting.
+        self._paced = [0, 0.0]
+        self._first: tuple[float, int] | None = None
+        self._lag_max = 0.0
+
+    def open(self, *, resumed_at: int | None) -> None:
+        """Open the log files, after a resume has cut them."""
+        config, folder = self._config, self._folder
+        self._metrics = MetricLog(folder.path / "metrics.jsonl")
+        t_start = folder.read_json("meta.json")["started_unix"]
+        self.episodes = EpisodeLog(folder.path, t_start, config.env_id)
+        self._evaluations = JsonLog(folder.path / "evaluation.jsonl")
+        self._others: list[Any] = []
+        if config.tensorboard:
+            from gossamer.record.tensorboard import TensorboardWriter
+
+            self._others.append(TensorboardWriter(folder.path, resumed_at=resumed_at))
+        if config.wandb:
+            from gossamer.record.wandb_log import WandbLog
+
+            self._others.append(WandbLog(folder.path, folder.read_json("config.json")))
+        self._progress = Progress(
+            config.total_env_steps,
+            target=config.stop_at_return,
+            title=self._title,
+            stop_after_seconds=config.stop_after_seconds,
+        )
+
+    def seconds(self) -> float:
+        """Wall time of the run, over all sittings."""
+        return self.seconds_before + time.time() - self.began
+
+    def say(self, text: str) -> None:
+        """Show a line and keep it in log.txt."""
+        self._progress.message(text)
+        self._folder.log(text)
+
+    def on_episode(self, episode: Episode) -> None:
+        """Record a finished training episode."""
+        with self._lock:
+            self._returns.append(episode.episode_return)
+            self._lengths.append(episode.length)
+        self.episodes.write(
+            env=episode.env,
+            episode_return=episode.episode_return,
+            length=episode.length,
+            env_steps=episode.env_steps,
+            time_s=self.seconds(),
+            truncated=episode.truncated,
+        )
+
+    def mean_return(self) -> float | None:
+        """Mean return of the last 100 training episodes; None before the first."""
+        with self._lock:
+            return sum(self._returns) / len(self._returns) if self._returns else None
+
+    def on_evaluation(self, result: Evaluation, *, version: int, updates: int, env_steps: int) -> None:
+        """Record an evaluation."""
+        best = self.best_evaluation
+        self.best_evaluation = result.mean if best is None else max(best, result.mean)
+        self.last_evaluation = {
+            "evaluation_mean": result.mean,
+            "evaluation_standard_error": result.standard_error,
+            "evaluation_episodes": len(result.returns),
+            "evaluation_best": self.best_evaluation,
+        }
+        self._evaluations.write(
+            {
+                "time_s": round(self.seconds(), 3),
+                "env_steps": env_steps,
+                "updates": updates,
+                "version": version,
+                "mean": result.mean,
+                "standard_error": result.standard_error,
+                "returns": list(result.returns),
+                "lengths": list(result.lengths),
+                "truncated": result.truncated,
+            }
+        )
+
+    def on_version(self, parts: Parts, metrics: dict[str, float], *, last: bool = False) -> None:
+        """Record one learnt batch; a row is written at most once a second."""
+        learner = parts.learner
+        now = time.monotonic()
+        self._lag_max = max(self._lag_max, learner.lag_versions)
+        if self._first is None:
+            self._first = (now, learner.env_steps)
+        if now - self._row_at < ROW_SECONDS and not last:
+            return
+        self._row_at = now
+        row: dict[str, Any] = {
+            "time_s": round(self.seconds(), 3),
+            "env_steps": learner.env_steps,
+            "updates": learner.update,
+            "version": learner.version,
+            "learner": 0,
+            "steps_per_second": self.steps_per_second(learner.env_steps),
+            "episodes": self.episodes.count,
+            "lag_versions_max": self._lag_max,
+            "cpu_percent": self._process.cpu_percent(),
+            "memory_bytes": self._process.memory_info().rss,
+            **metrics,
+            **self._shares(parts, now),
+            **self.last_evaluation,
+            **_gpu(parts.plan.device),
+        }
+        with self._lock:
+            if self._returns:
+                row["return_mean_100"] = sum(self._returns) / len(self._returns)
+                row["return_min_100"], row["return_max_100"] = min(self._returns), max(self._returns)
+                row["length_mean_100"] = sum(self._lengths) / len(self._lengths)
+        self._lag_max = 0.0
+        self._metrics.write(row)
+        self._progress.update(row)
+        for other in self._others:
+            other.write(row, learner.env_steps)
+
+    def steps_per_second(self, env_steps: int) -> float | None:
+        """Env steps after the first update / seconds since, over all sittings; None before it."""
+        steps, seconds = self._pace(env_steps)
+        return steps / seconds if seconds > 0 and steps > 0 else None
+
+    def _pace(self, env_steps: int) -> tuple[int, float]:
+        if self._first is None:
+            return int(self._paced[0]), self._paced[1]
+        began, first = self._first
+        return int(self._paced[0]) + env_steps - first, self._paced[1] + time.monotonic() - began
+
+    def _shares(self, parts: Parts, now: float) -> dict[str, float]:
+        spent = {
+            "share/env": parts.actor.seconds["env"],
+            "share/inference": parts.actor.seconds["inference"],
+            "share/learn": parts.learner.seconds["learn"],
+            "share/wait_learner": parts.learner.seconds["wait"],
+            "share/wait_actor": parts.queue.waited_seconds["slot"] + parts.board.waited_seconds,
+            "queue_wait_seconds_fraction": parts.queue.waited_seconds["slot"],
+            "share/evaluation": parts.evaluator.seconds if parts.evaluator else 0.0,
+            "share/checkpoint": parts.checkpoint_seconds,
+        }
+        before, self._shares_at = self._shares_at, (now, spent)
+        if before is None:
+            return {}
+        took = max(now - before[0], 1e-9)
+        return {name: (x - before[1][name]) / took for name, x in spent.items()}
+
+    def state_dict(self, env_steps: int) -> dict[str, Any]:
+        """What a resumed run's records continue from."""
+        with self._lock:
+            return {
+                "returns": list(self._returns),
+                "lengths": list(self._lengths),
+                "episode_rows": self.episodes.count,
+                "seconds": self.seconds(),
+                "best_evaluation": self.best_evaluation,
+                "paced": list(self._pace(env_steps)),
+            }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._returns.extend(state["returns"])
+        self._lengths.extend(state["lengths"])
+        self.seconds_before = state["seconds"]
+        self.best_evaluation = state["best_evaluation"]
+        self._paced = list(state["paced"])
+
+    def close(self) -> None:
+        """Close every file and give the terminal back."""
+        self._progress.close()
+        self._metrics.close()
+        self.episodes.close()
+        self._evaluations.close()
+        for other in self._others:
+            other.close()
+
+
+def _gpu(device: str) -> dict[str, float]:
+    if device != "cuda":
+        return {}
+    import torch
+
+    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
+    try:
+        row["gpu_percent"] = float(torch.cuda.utilization())
+    except Exception:  # noqa: BLE001 - needs NVIDIA's management library, which may be missing
+        return row
+    return row

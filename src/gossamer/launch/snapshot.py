@@ -1,0 +1,104 @@
+"""A run's whole state between two versions: taken, put back, and written while training goes on."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gossamer.links import Stopped
+from gossamer.types import ConfigError, Trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gossamer.build import Parts
+    from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+
+EXACT = "exact"
+
+
+def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Copy everything needed to continue exactly, as (tensors, plain state).
+
+    Called between two versions, before the newest is published: at lag 0 and 1 the actor then has
+    finished the trajectory in flight and waits for that version; at lag free it is held at the next
+    boundary, and trajectories that wait are not saved.
+    """
+    held: dict[str, Any] = {f"learner.{k}": x for k, x in parts.learner.state_dict().items()}
+    exact = parts.plan.lag is not None and parts.spec.exact_resume
+    if exact:
+        for i, trajectory in enumerate(parts.queue.wait_full(parts.plan.lag or 0)):
+            for field in fields(Trajectory):
+                held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
+    with parts.held_actor():
+        held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
+    tensors = {k: x.detach().cpu().clone() for k, x in held.items() if isinstance(x, Tensor)}
+    state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
+    return tensors, {"held": state, "plan": asdict(parts.plan), EXACT: exact, **more}
+
+
+def put_back(parts: Parts, checkpoint: Checkpoint) -> None:
+    """Continue from a checkpoint of the same environment and network."""
+    held: dict[str, Any] = {**checkpoint.tensors, **checkpoint.state["held"]}
+    exact = bool(checkpoint.state[EXACT])
+    try:
+        parts.learner.load_state_dict(_part(held, "learner."))
+    except (RuntimeError, KeyError) as error:
+        raise ConfigError(
+            f"{checkpoint.path} does not fit these settings ({' '.join(str(error).split())[:200]}); "
+            "resume with the network and optimizer it was trained with"
+        ) from None
+    parts.actor.load_state_dict(_part(held, "actor."), exact=exact)
+    i = 0
+    while exact and f"queue.{i}.obs" in held:
+        slot = parts.queue.slot()
+        for field in fields(Trajectory):
+            getattr(slot, field.name).copy_(held[f"queue.{i}.{field.name}"])
+        parts.queue.put(slot)
+        i += 1
+
+
+def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+
+
+class BackgroundSaver:
+    """Writes checkpoints on a thread of its own; one at a time, errors surface at the next call."""
+
+    def __init__(self, store: CheckpointStore):
+        self._store = store
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Begin to write; the tensors must be copies."""
+        self.finish()
+
+        def write() -> None:
+            torch.get_num_threads()
+            torch.set_num_threads(1)
+            try:
+                self._store.save(updates, tensors, state)
+            except (OSError, Stopped) as error:
+                self._error = error
+
+        self._thread = threading.Thread(target=write, name="checkpoint")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """Wait for the writing to end; raise what went wrong."""
+        if self._thread is not None:
+            self._thread.join()
+            self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error

@@ -1,0 +1,271 @@
+"""The learner: adapt (a local gradient), then combine (hear the neighbours)."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gossamer.algorithms.base import AlgorithmState
+from gossamer.optimizers import make_optimizer, scheduled
+from gossamer.topology import blend
+from gossamer.types import RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gossamer.algorithms.base import Algorithm
+    from gossamer.links import Peers
+    from gossamer.optimizers import OptimizerConfig
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.replay.base import ReplayMix
+    from gossamer.topology import Topology
+    from gossamer.types import Batch
+
+MAX_NONFINITE = 5
+"""Updates in a row whose loss or gradient is not finite before the run is given up."""
+
+
+class Learner:
+    """Turns trajectories into better parameters; one of L equals.
+
+    A launcher calls `adapt` on every learner, then `combine` on every learner. Between the two,
+    every message of this update has been posted, which is all that a synchronous topology needs.
+
+    Args:
+        policy: the parameters being learnt.
+        algorithm: the loss.
+        optimizer_config: how gradients become steps, and the schedule.
+        replay: where batches come from.
+        topology: whom to hear, with which weight.
+        peers: the link to the other learners.
+        micro_batch_rows: rows of one forward and backward pass; whole columns, at least one.
+        total_env_steps: end of the schedule, counted over all learners.
+        seed: of the stream that deals minibatches.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        algorithm: Algorithm,
+        optimizer_config: OptimizerConfig,
+        replay: ReplayMix,
+        *,
+        topology: Topology,
+        peers: Peers,
+        micro_batch_rows: int,
+        total_env_steps: int,
+        seed: int,
+    ):
+        self.policy = policy
+        self.update = 0  # optimizer steps
+        self.version = 0  # batches learnt
+        self.env_steps = 0  # steps learnt from, over all learners
+        self.nonfinite_updates = 0
+        self.seconds = {"learn": 0.0, "wait": 0.0}
+        self.lag_versions = 0.0
+        self._algorithm = algorithm
+        self._config = optimizer_config
+        self._replay = replay
+        self._topology, self._peers = topology, peers
+        self._micro_batch_rows = micro_batch_rows
+        self._total_env_steps = total_env_steps
+        self._params = [p for p in policy.parameters() if p.requires_grad]
+        self.optimizer = make_optimizer(optimizer_config, self._params, rank=peers.rank,
+                                        num_learners=len(peers.members))  # fmt: skip
+        self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
+        self._state = AlgorithmState(torch.Generator().manual_seed(seed), self._cut)
+        self._minibatches: Iterator[Batch] = iter(())
+        self._minibatch: Batch | None = None
+        self._batch: Batch | None = None
+        self._update_sums: dict[str, list[Tensor | float]] = {}
+        self._version_sums: dict[str, list[float]] = {}
+        self._nonfinite_in_a_row = 0
+
+    def learn_version(self) -> dict[str, float]:
+        """Learn one whole batch, alone: adapt and combine until the version is complete."""
+        version = self.version
+        while self.version == version:
+            self.adapt()
+            self.combine()
+        return self.take_metrics()
+
+    def adapt(self) -> None:
+        """Take one gradient from the next minibatch, and tell the neighbours."""
+        if self._minibatch is None:
+            began = time.perf_counter()
+            batch = self._replay.sample()
+            self.seconds["wait"] += time.perf_counter() - began
+            self._begin(batch)
+        began = time.perf_counter()
+        assert self._minibatch is not None
+        self._set_gradient(self._minibatch)
+        if self._topology.mixes == "parameters":
+            self._descend()
+        self._peers.post(self._message(), self.update)
+        self.seconds["learn"] += time.perf_counter() - began
+
+    @torch.no_grad()
+    def combine(self) -> None:
+        """Mix in what the neighbours posted; close the version after its last minibatch."""
+        began = time.perf_counter()
+        own = self._message()
+        if own is not None:
+            row = self._topology.row(self.update, self._peers.rank, self._peers.members)
+            mixed = blend(own, row, self._peers, self._topology.acceptable(self.update))
+            self._unpack(mixed)
+            if self._topology.mixes == "gradients":
+                self._descend()
+        self.update += 1
+        with torch.enable_grad():
+            self._minibatch = next(self._minibatches, None)
+        if self._minibatch is None:
+            self._close_version()
+        self.seconds["learn"] += time.perf_counter() - began
+
+    def _begin(self, batch: Batch) -> None:
+        device = self._params[0].device
+        if batch.reward.device != device:
+            batch = batch.to(device)
+        self._batch = batch
+        self.lag_versions = float((self.version - batch.version).float().mean())
+        self._set_learning_rate()
+        self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
+        self._minibatch = next(self._minibatches)
+
+    def _close_version(self) -> None:
+        batch = self._batch
+        assert batch is not None
+        freeze = 0 < self.policy.config.normalize_steps <= self.env_steps
+        self.policy.observe(batch.obs, batch.valid, freeze=freeze)
+        if self.policy.value_norm and "learner/target_mean" in self._version_sums:
+            total, count = self._version_sums["learner/target_mean"]
+            squares, _ = self._version_sums["learner/target_square"]
+            self.policy.observe_values(total, squares, count)
+        self.env_steps += batch.reward.numel() * len(self._peers.members)
+        self.version += 1
+        self._batch = None
+        self._replay.release()
+
+    def _cut(self, batch: Batch) -> list[tuple[int, int]]:
+        columns = max(self._micro_batch_rows // (batch.unroll_length + 1), 1)
+        total = batch.num_columns
+        # Even parts: a small rest would cost nearly as much as a full part.
+        parts = math.ceil(total / columns)
+        bounds = [round(i * total / parts) for i in range(parts + 1)]
+        return list(zip(bounds[:-1], bounds[1:], strict=True))
+
+    def _set_gradient(self, minibatch: Batch) -> None:
+        self.optimizer.zero_grad(set_to_none=False)
+        divisor = self._algorithm.divisor(minibatch)
+        device = self._params[0].device.type
+        with self.policy.accumulating():
+            for start, stop in self._cut(minibatch):
+                part = minibatch.columns(start, stop)
+                loss, metrics = self._algorithm.loss(self.policy, part, self._state)
+                # Autocast must not see the backward pass: it would round what forward kept exact.
+                with torch.autocast(device, enabled=False):
+                    (loss / divisor).backward()
+                for name, pair in metrics.items():
+                    held = self._update_sums.setdefault(name, [0.0, 0.0])
+                    held[0], held[1] = held[0] + pair[0], held[1] + pair[1]
+
+    def _descend(self) -> None:
+        limit = self._config.max_grad_norm
+        norm = float(torch.nn.utils.clip_grad_norm_(self._params, limit if limit else math.inf))
+        sums = {name: (float(x), float(n)) for name, (x, n) in self._update_sums.items()}
+        self._update_sums.clear()
+        if not math.isfinite(norm):
+            self._skip(norm)
+            return
+        self._nonfinite_in_a_row = 0
+        self.optimizer.step()
+        sums["learner/grad_norm"] = (norm, 1.0)
+        for name, (x, n) in sums.items():
+            held = self._version_sums.setdefault(name, [0.0, 0.0])
+            held[0], held[1] = held[0] + x, held[1] + n
+        means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
+        self._algorithm.after_update(self._state, means)
+
+    def _skip(self, norm: float) -> None:
+        self.nonfinite_updates += 1
+        self._nonfinite_in_a_row += 1
+        if self._nonfinite_in_a_row >= MAX_NONFINITE:
+            raise RunFailed(
+                f"the gradient was not finite ({norm}) in {MAX_NONFINITE} updates in a row, at update "
+                f"{self.update}; try a smaller --optimizer.learning-rate, or "
+                "--algorithm.reward-clip clamp"
+            )
+
+    def _set_learning_rate(self) -> None:
+        progress = self.env_steps / self._total_env_steps
+        for group, base in zip(self.optimizer.param_groups, self._base_lr, strict=True):
+            group["lr"] = scheduled(self._config, base, progress) * self._state.lr_scale
+
+    def _message(self) -> Tensor | None:
+        """My parameters (or gradients) and moments as one vector; None when nobody would hear it."""
+        if self._peers.members == (self._peers.rank,):
+            return None
+        return torch.cat([x.detach().flatten().double() for x in self._mixed()])
+
+    def _unpack(self, message: Tensor) -> None:
+        held = self._mixed()
+        parts = message.split([x.numel() for x in held])
+        for x, part in zip(held, parts, strict=True):
+            x.detach().copy_(part.view(x.shape))
+
+    def _mixed(self) -> list[Tensor]:
+        if self._topology.mixes == "parameters":
+            return [*self.policy.parameters(), *self.policy.moments()]
+        grads = [p.grad for p in self._params if p.grad is not None]
+        return [*grads, *self.policy.moments()]
+
+    def take_metrics(self) -> dict[str, float]:
+        """Return the means over the updates since the last call, and forget them."""
+        sums, self._version_sums = self._version_sums, {}
+        means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
+        if "learner/target_square" in means:
+            variance = means.pop("learner/target_square") - means["learner/target_mean"] ** 2
+            error = means.pop("learner/error_square")
+            means["learner/explained_variance"] = 1.0 - error / variance if variance > 1e-8 else 0.0
+            square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2
+            means["learner/advantage_std"] = max(square, 0.0) ** 0.5
+        means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
+        means["lag_versions_mean"] = self.lag_versions
+        return means
+
+    def state_dict(self) -> dict[str, Any]:
+        """Tensors and plain numbers: parameters, moments, optimizer, counters, streams."""
+        assert self._batch is None, "a version is being learnt"
+        state: dict[str, Any] = {f"policy.{k}": x for k, x in self.policy.state_dict().items()}
+        state |= {f"algorithm.{k}": x for k, x in self._state.state_dict().items()}
+        for i, p in enumerate(self._params):
+            for name, x in self.optimizer.state[p].items():
+                state[f"optimizer.{i}.{name}"] = x
+        for name in ("update", "version", "env_steps", "nonfinite_updates"):
+            state[name] = getattr(self, name)
+        state["nonfinite_in_a_row"] = self._nonfinite_in_a_row
+        return state
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.policy.load_state_dict(_part(state, "policy."))
+        self.policy.refresh()
+        self._state.load_state_dict(_part(state, "algorithm."))
+        for i, p in enumerate(self._params):
+            for name, x in _part(state, f"optimizer.{i}.").items():
+                if isinstance(x, Tensor) and x.shape == p.shape:
+                    x = torch.empty_like(p).copy_(x)  # the parameter's device and memory format
+                self.optimizer.state[p][name] = x
+        for name in ("update", "version", "env_steps", "nonfinite_updates"):
+            setattr(self, name, state[name])
+        self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
+
+
+def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}

@@ -1,0 +1,145 @@
+"""Optimizers and learning-rate schedules on the global count of env steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal
+
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    import torch
+    from torch import Tensor
+
+
+@dataclass(frozen=True)
+class OptimizerConfig:
+    """How a gradient becomes a step."""
+
+    name: Literal["rmsprop", "rmsprop_tf", "adam", "adamw"] = "adam"
+    """rmsprop: PyTorch's. rmsprop_tf: epsilon inside the square root, mean square starting at 1, as
+    in TensorFlow and IMPALA's paper. adam, adamw: Kingma and Ba 2015, Loshchilov and Hutter 2019."""
+    learning_rate: tuple[float, ...] = (5e-4,)
+    """Step size, > 0: one, or one per learner."""
+    schedule: Literal["constant", "linear", "polynomial"] = "linear"
+    """How the learning rate falls over total_env_steps, counted over all learners."""
+    schedule_end: float = 0.0
+    """Learning rate at the end as a fraction of the first, in [0, 1]; constant ignores it."""
+    schedule_power: float = 2.0
+    """Exponent of the polynomial schedule, > 0; 1 is linear."""
+    epsilon: float = 1e-5
+    """Added to the root of the mean square (inside the root for rmsprop_tf), > 0."""
+    decay: float = 0.99
+    """rmsprop: decay of the running mean square, in [0, 1)."""
+    momentum: float = 0.0
+    """rmsprop: momentum, in [0, 1)."""
+    beta1: float = 0.9
+    """adam: decay of the first moment, in [0, 1)."""
+    beta2: float = 0.999
+    """adam: decay of the second moment, in [0, 1)."""
+    weight_decay: float = 0.0
+    """adamw: decoupled weight decay, >= 0; adam and rmsprop: L2 penalty."""
+    max_grad_norm: float = 0.5
+    """Gradients are scaled down to this global norm; 0 turns clipping off."""
+
+
+def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) -> float:
+    """Return the learning rate at `progress` in [0, 1] of total_env_steps."""
+    left = 1.0 - min(max(progress, 0.0), 1.0)
+    if config.schedule == "constant":
+        return learning_rate
+    if config.schedule == "polynomial":
+        left = left**config.schedule_power
+    return learning_rate * (config.schedule_end + (1.0 - config.schedule_end) * left)
+
+
+def make_optimizer(
+    config: OptimizerConfig, params: Iterable[Tensor], *, rank: int = 0, num_learners: int = 1
+) -> torch.optim.Optimizer:
+    """Build the optimizer of learner `rank`; refuse a list of rates that fits no learner count."""
+    import torch
+
+    rates = config.learning_rate
+    if len(rates) not in (1, num_learners):
+        raise ConfigError(
+            f"optimizer.learning_rate has {len(rates)} values for {num_learners} learners; give one "
+            "value, or one per learner: --optimizer.learning-rate 5e-4"
+        )
+    lr = rates[rank] if len(rates) > 1 else rates[0]
+    held = list(params)
+    # foreach is the default on CUDA only; on CPU it spares a Python loop over tensors. The fused
+    # Adam kernel makes one pass over parameters and both moments.
+    if config.name in ("adam", "adamw"):
+        kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
+        return kind(
+            held,
+            lr=lr,
+            betas=(config.beta1, config.beta2),
+            eps=config.epsilon,
+            weight_decay=config.weight_decay,
+            fused=True,
+        )
+    if config.name == "rmsprop":
+        return torch.optim.RMSprop(
+            held,
+            lr=lr,
+            alpha=config.decay,
+            eps=config.epsilon,
+            momentum=config.momentum,
+            weight_decay=config.weight_decay,
+            foreach=True,
+        )
+    return _rmsprop_tf(held, lr=lr, config=config)
+
+
+def _rmsprop_tf(
+    params: list[Tensor], *, lr: float, config: OptimizerConfig
+) -> torch.optim.Optimizer:
+    import torch
+
+    class RMSpropTF(torch.optim.Optimizer):
+        """RMSprop with epsilon inside the root and the mean square starting at one.
+
+        Source: TensorFlow's ApplyRMSProp; the optimizer of Espeholt et al. 2018, appendix G.
+        """
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # type: ignore[override]
+            """Apply one update from the gradients held by the parameters."""
+            assert closure is None
+            for group in self.param_groups:
+                held = [p for p in group["params"] if p.grad is not None]
+                for p in held:
+                    if not self.state[p]:
+                        self.state[p]["square_avg"] = torch.ones_like(p)
+                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                grads = [p.grad for p in held]
+                if group["weight_decay"]:
+                    grads = torch._foreach_add(grads, held, alpha=group["weight_decay"])
+                squares = [self.state[p]["square_avg"] for p in held]
+                torch._foreach_mul_(squares, group["decay"])
+                torch._foreach_addcmul_(squares, grads, grads, value=1.0 - group["decay"])
+                steps = torch._foreach_add(squares, group["eps"])
+                torch._foreach_sqrt_(steps)
+                steps = torch._foreach_div(grads, steps)
+                torch._foreach_mul_(steps, group["lr"])
+                if group["momentum"]:
+                    # TensorFlow scales by the learning rate before momentum, PyTorch after it.
+                    buffers = [self.state[p]["momentum_buffer"] for p in held]
+                    torch._foreach_mul_(buffers, group["momentum"])
+                    torch._foreach_add_(buffers, steps)
+                    steps = buffers
+                torch._foreach_sub_(held, steps)
+
+    return RMSpropTF(
+        params,
+        {
+            "lr": lr,
+            "eps": config.epsilon,
+            "decay": config.decay,
+            "momentum": config.momentum,
+            "weight_decay": config.weight_decay,
+        },
+    )

@@ -1,0 +1,1 @@
+"""Networks: torsos chosen by observation shape, heads read from the action space."""

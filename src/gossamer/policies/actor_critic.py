@@ -1,0 +1,257 @@
+"""The policy: normaliser, torso, optional recurrent core, action head and value head.
+
+Shapes: R rows, B columns, F features, P action parameters, S numbers of recurrent state a column.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+
+from gossamer.ops.distributions import ActionDistribution, encode_action, make_distribution
+from gossamer.policies.core import Core
+from gossamer.policies.moments import Moments
+from gossamer.policies.torsos import MLP, make_torso, orthogonal
+from gossamer.types import ConfigError, PolicyOutput
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from gossamer.policies.settings import PolicyConfig
+    from gossamer.types import EnvSpec
+
+VALUE_WINDOW = 1e6
+"""Value targets remembered by the value moments."""
+
+
+class ActorCritic(nn.Module):
+    """An actor-critic read from an environment's spec.
+
+    Args:
+        spec: shapes and action space.
+        config: the network's settings.
+        value_norm: the value head predicts in units of the targets' running deviation.
+        torso: your own feature layers in place of config.torso; [N, *obs_shape] float -> [N, F], with
+            an attribute `feature_size`.
+    """
+
+    obs_scale: Tensor
+    obs_bias: Tensor
+
+    def __init__(
+        self,
+        spec: EnvSpec,
+        config: PolicyConfig,
+        *,
+        value_norm: bool = False,
+        torso: nn.Module | None = None,
+    ):
+        super().__init__()
+        _check(spec, config)
+        self.spec, self.config, self.value_norm = spec, config, value_norm
+        self.pixels = spec.obs_kind == "pixels"
+        self.torso = torso if torso is not None else make_torso(config, spec.obs_shape)
+        size = int(self.torso.feature_size)  # type: ignore[arg-type]
+        size += config.last_reward + config.last_action * spec.action.encoded_size
+        self.core = Core(config, size)
+        size = self.core.output_size
+        gaussian = spec.action.kind == "gaussian"
+        num_outputs = spec.action.sizes[0] if gaussian else spec.action.num_params
+        self.action_head = orthogonal(nn.Linear(size, num_outputs), 0.01)
+        self.log_std = nn.Parameter(
+            torch.full((num_outputs if gaussian else 0,), config.init_log_std)
+        )
+        # A recurrent policy shares its state, so only a feed-forward one has a second tower.
+        separate = isinstance(self.torso, MLP) and config.separate_value and config.core == "none"
+        self.value_torso = make_torso(config, spec.obs_shape) if separate else None
+        value_size = int(self.value_torso.feature_size) if self.value_torso else size  # type: ignore[arg-type]
+        self.value_head = orthogonal(nn.Linear(value_size, 1), 1.0)
+        self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
+        self.value_moments = Moments((), max_count=VALUE_WINDOW)
+        self.core_units = self.core.state_size
+        self.compute_dtype = torch.float32
+        self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
+        self.register_buffer("obs_bias", _like_obs(spec.obs_shape), persistent=False)
+        self._value_mean_std = (0.0, 1.0)
+        if self.pixels:
+            self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self.refresh()
+
+    def forward(
+        self,
+        obs: Tensor,
+        starts: Tensor,
+        core_state: Tensor,
+        last_action: Tensor | None = None,
+        last_reward: Tensor | None = None,
+    ) -> PolicyOutput:
+        """Run rows of observations.
+
+        Args:
+            obs: [R, B, *obs_shape] raw, uint8 for pixels.
+            starts: [R, B] bool, where the recurrent state is cleared first.
+            core_state: [S, B] recurrent state before row 0.
+            last_action: [R, B, *action_shape]; needed if the network is fed last actions.
+            last_reward: [R, B]; needed if the network is fed last rewards.
+        """
+        r, b = obs.shape[:2]
+        x = self.normalize(obs).flatten(0, 1)  # [R * B, *obs_shape]
+        with self._autocast():
+            features = self.torso(x).float()
+            value_features = self.value_torso(x).float() if self.value_torso else None
+        with torch.autocast(obs.device.type, enabled=False):
+            if self.config.last_reward or self.config.last_action:
+                features = self._with_last(features, starts, last_action, last_reward)
+            features, core_state = self.core(features, starts, core_state)
+            params = self.action_head(features)
+            if len(self.log_std):
+                params = torch.cat([params, self.log_std.expand_as(params)], dim=-1)
+            value = self.value_head(features if value_features is None else value_features)
+            mean, std = self._value_mean_std
+            value = value.squeeze(-1) * std + mean
+        return PolicyOutput(
+            params.view(r, b, -1), value.view(r, b), features.view(r, b, -1), core_state
+        )
+
+    def distribution(self, action_params: Tensor) -> ActionDistribution:
+        """Read parameters [..., P] as a distribution over actions."""
+        return make_distribution(self.spec.action, action_params)
+
+    def initial_state(self, batch_size: int) -> Tensor:
+        """Recurrent state at an episode's start: zeros [S, B]."""
+        return torch.zeros(self.core_units, batch_size, device=self.obs_scale.device)
+
+    def normalize(self, obs: Tensor) -> Tensor:
+        """Scale raw observations [..., *obs_shape] for the torso, in its precision."""
+        x = torch.addcmul(self.obs_bias, obs, self.obs_scale)
+        if self.pixels or not self.config.normalize_obs:
+            return x
+        return x.clamp(-self.config.obs_clip, self.config.obs_clip)
+
+    def env_action(self, action: Tensor) -> Tensor:
+        """Turn actions of the distribution into the environment's: tanh-squashed if asked for.
+
+        The learner sees the action before squashing: the Jacobian cancels in every importance weight.
+        """
+        if not self.config.squash:
+            return action
+        low = torch.tensor(self.spec.action.low)
+        high = torch.tensor(self.spec.action.high)
+        return low + 0.5 * (high - low) * (torch.tanh(action) + 1.0)
+
+    def value_scale(self) -> Tensor:
+        """Deviation by which value errors are divided; 1 unless values are normalised."""
+        return torch.tensor(self._value_mean_std[1])
+
+    @torch.no_grad()
+    def observe(self, obs: Tensor, valid: Tensor, *, freeze: bool) -> None:
+        """Update the observation moments from a batch: obs [R, B, ...], valid [T, B] bool.
+
+        Of pixels only the first row is used: neighbouring frames tell the same, and all would cost
+        as much as an inference pass.
+        """
+        if not self.config.normalize_obs or freeze:
+            return
+        if self.pixels:
+            self.obs_moments.update(obs[0])
+        else:
+            self.obs_moments.update(obs[: len(valid)][valid])
+        self.refresh()
+
+    def observe_values(self, total: float, squares: float, count: float) -> None:
+        """Update the value moments from sums over the targets of a batch."""
+        self.value_moments.update_sums(total, squares, count)
+        self.refresh()
+
+    @torch.no_grad()
+    def refresh(self) -> None:
+        """Recompute what is derived from the moments; call after loading tensors."""
+        if self.config.normalize_obs and self.obs_moments.count > 0:
+            floor = self.config.pixel_std_floor if self.pixels else 1e-4
+            mean, std = self.obs_moments.mean_std(floor)
+            self.obs_scale.copy_(1.0 / std)
+            self.obs_bias.copy_(-mean / std)
+        elif self.pixels:
+            self.obs_scale.fill_(1.0 / 255.0)
+            self.obs_bias.zero_()
+        if self.value_norm:
+            mean, std = self.value_moments.mean_std(1e-2)
+            self._value_mean_std = (float(mean), float(std))
+
+    def shared_tensors(self) -> list[Tensor]:
+        """Every parameter, then the moments: what a version of the policy consists of."""
+        return [*self.parameters(), *self.moments()]
+
+    def shared_names(self) -> list[str]:
+        """Names of the shared tensors in the state dict, in their order."""
+        buffers = [f"{home}.{name}" for home in ("obs_moments", "value_moments")
+                   for name in ("count", "mean", "mean_square")]  # fmt: skip
+        return [*(name for name, _ in self.named_parameters()), *buffers]
+
+    def moments(self) -> list[Tensor]:
+        """Moments of observations and values, float64."""
+        return [*self.obs_moments.tensors(), *self.value_moments.tensors()]
+
+    def set_precision(self, dtype: torch.dtype, *, inference: bool = False) -> None:
+        """Compute features in `dtype`; for inference the torso's weights are kept in it too."""
+        self.compute_dtype = dtype
+        self.obs_scale.data = self.obs_scale.data.to(dtype)
+        self.obs_bias.data = self.obs_bias.data.to(dtype)
+        if inference:
+            self.torso.to(dtype)
+            if self.value_torso:
+                self.value_torso.to(dtype)
+        self._casts_weights = not inference and dtype != torch.float32
+        self.refresh()
+
+    _casts_weights = False
+
+    @contextlib.contextmanager
+    def accumulating(self) -> Generator[None]:
+        """Cast weights once for all forward passes inside; they must not change meanwhile."""
+        with self._autocast():
+            yield
+
+    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+        if not self._casts_weights:
+            return contextlib.nullcontext()
+        return torch.autocast(self.obs_scale.device.type, dtype=self.compute_dtype)
+
+    def _with_last(
+        self,
+        features: Tensor,
+        starts: Tensor,
+        last_action: Tensor | None,
+        last_reward: Tensor | None,
+    ) -> Tensor:
+        assert last_action is not None and last_reward is not None
+        going_on = (~starts).flatten().unsqueeze(-1).float()  # an episode starts without a past
+        parts = [features]
+        if self.config.last_reward:
+            parts.append(last_reward.flatten().unsqueeze(-1).clamp(-1.0, 1.0) * going_on)
+        if self.config.last_action:
+            encoded = encode_action(self.spec.action, last_action.flatten(0, 1))
+            parts.append(encoded * going_on)
+        return torch.cat(parts, dim=-1)
+
+
+def _like_obs(shape: tuple[int, ...]) -> Tensor:
+    if len(shape) != 3:
+        return torch.zeros(shape)
+    # Channels last, as trajectories keep pixels: elementwise work then runs straight through memory.
+    channels, height, width = shape
+    return torch.zeros(height, width, channels).permute(2, 0, 1)
+
+
+def _check(spec: EnvSpec, config: PolicyConfig) -> None:
+    if not config.squash:
+        return
+    bounds = (*spec.action.low, *spec.action.high)
+    if spec.action.kind != "gaussian" or not all(abs(x) < float("inf") for x in bounds):
+        raise ConfigError(
+            f"policy.squash needs continuous actions with finite bounds, {spec.env_id} has "
+            f"{spec.action.kind} actions; leave it out"
+        )

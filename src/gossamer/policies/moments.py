@@ -1,0 +1,55 @@
+"""Running moments that normalise observations and values; learners average them like parameters."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor, nn
+
+
+class Moments(nn.Module):
+    """Mean and mean square of everything seen, in float64, around a shift common to all learners.
+
+    Both are plain averages, so averaging the moments of several learners gives the moments of their
+    joint data; a variance would not add up that way.
+    """
+
+    count: Tensor
+    mean: Tensor
+    mean_square: Tensor
+
+    def __init__(self, shape: tuple[int, ...], *, shift: float = 0.0, max_count: float = 0.0):
+        super().__init__()
+        self.shift = shift
+        self.max_count = max_count
+        self.register_buffer("count", torch.zeros((), dtype=torch.float64))
+        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("mean_square", torch.zeros(shape, dtype=torch.float64))
+
+    @torch.no_grad()
+    def update(self, x: Tensor) -> None:
+        """Take in rows [N, *shape]."""
+        x = x.double() - self.shift
+        self.update_sums(x.sum(0), x.square().sum(0), x.shape[0])
+
+    @torch.no_grad()
+    def update_sums(self, total: Tensor | float, squares: Tensor | float, n: float) -> None:
+        """Take in sums over n rows around the shift; with a max_count, older rows fade behind it."""
+        if n == 0:
+            return
+        if self.max_count:
+            self.count.clamp_(max=self.max_count)
+        share = n / (self.count + n)
+        self.mean += (total / n - self.mean) * share
+        self.mean_square += (squares / n - self.mean_square) * share
+        self.count += n
+
+    def mean_std(self, floor: float) -> tuple[Tensor, Tensor]:
+        """Return mean and deviation (at least `floor`), float64; 0 and 1 before the first row."""
+        if self.count == 0:
+            return torch.zeros_like(self.mean), torch.ones_like(self.mean)
+        variance = (self.mean_square - self.mean.square()).clamp(min=0.0)
+        return self.mean + self.shift, variance.sqrt().clamp(min=floor)
+
+    def tensors(self) -> list[Tensor]:
+        """What learners average and actors read."""
+        return [self.count, self.mean, self.mean_square]

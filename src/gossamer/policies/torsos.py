@@ -1,0 +1,135 @@
+"""Feature layers: MLP for vectors, Nature CNN and IMPALA ResNet for pixels.
+
+Shapes: N rows, C, H, W channels and size of an image, F features.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from gossamer.policies.settings import PolicyConfig
+
+ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
+
+
+def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
+    """Initialise a layer's weight orthogonally with a gain, its bias with 0."""
+    nn.init.orthogonal_(layer.weight, gain)  # type: ignore[arg-type]
+    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
+    return layer
+
+
+class MLP(nn.Module):
+    """Fully connected layers over a vector or a flattened image."""
+
+    def __init__(self, input_size: int, hidden_sizes: tuple[int, ...], activation: str):
+        super().__init__()
+        layers: list[nn.Module] = []
+        for size in hidden_sizes:
+            linear = orthogonal(nn.Linear(input_size, size), math.sqrt(2.0))
+            layers += [linear, ACTIVATIONS[activation]()]
+            input_size = size
+        self.layers = nn.Sequential(*layers)
+        self.feature_size = input_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, ...] -> [N, F]."""
+        return self.layers(x.flatten(1))
+
+
+class Nature(nn.Module):
+    """Three convolutions and a layer: Mnih et al. 2015; 32 last filters as GALA used."""
+
+    def __init__(self, obs_shape: tuple[int, ...], *, last_filters: int, fc_size: int):
+        super().__init__()
+        channels, height, width = obs_shape
+        sizes = [_nature_out(n) for n in (height, width)]
+        if min(sizes) < 1:
+            raise ConfigError(
+                f"policy.torso nature needs images of at least 36 x 36, this environment has {height} x "
+                f"{width}; use --policy.torso impala or mlp"
+            )
+        gain = math.sqrt(2.0)
+        self.convs = nn.Sequential(
+            orthogonal(nn.Conv2d(channels, 32, 8, 4), gain),
+            nn.ReLU(),
+            orthogonal(nn.Conv2d(32, 64, 4, 2), gain),
+            nn.ReLU(),
+            orthogonal(nn.Conv2d(64, last_filters, 3, 1), gain),
+            nn.ReLU(),
+        )
+        self.fc = orthogonal(nn.Linear(last_filters * sizes[0] * sizes[1], fc_size), gain)
+        self.feature_size = fc_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, H, W] -> [N, F]."""
+        return F.relu(self.fc(_flatten(self.convs(x))))
+
+
+def _nature_out(n: int) -> int:
+    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
+        n = (n - kernel) // stride + 1
+    return n
+
+
+def _flatten(x: Tensor) -> Tensor:
+    # Rows, columns, channels: a view of what channels_last convolutions return.
+    return x.permute(0, 2, 3, 1).flatten(1)
+
+
+class _Residual(nn.Module):
+    def __init__(self, channels: int):
+        super().__init__()
+        self.conv0 = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2.0))
+        self.conv1 = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2.0))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.conv1(F.relu(self.conv0(F.relu(x))))
+
+
+class Impala(nn.Module):
+    """Residual network with sections of 16, 32, 32 filters: Espeholt et al. 2018, figure 3."""
+
+    def __init__(self, obs_shape: tuple[int, ...], *, fc_size: int):
+        super().__init__()
+        channels, height, width = obs_shape
+        sections: list[nn.Module] = []
+        for filters in (16, 32, 32):
+            sections += [
+                orthogonal(nn.Conv2d(channels, filters, 3, padding=1), math.sqrt(2.0)),
+                nn.MaxPool2d(3, 2, padding=1),
+                _Residual(filters),
+                _Residual(filters),
+            ]
+            channels, height, width = filters, (height + 1) // 2, (width + 1) // 2
+        self.sections = nn.Sequential(*sections)
+        self.fc = orthogonal(nn.Linear(channels * height * width, fc_size), math.sqrt(2.0))
+        self.feature_size = fc_size
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, C, H, W] -> [N, F]."""
+        return F.relu(self.fc(_flatten(F.relu(self.sections(x)))))
+
+
+def make_torso(config: PolicyConfig, obs_shape: tuple[int, ...]) -> nn.Module:
+    """Build the torso that fits an observation; it has `feature_size`."""
+    pixels = len(obs_shape) == 3
+    kind = config.torso if config.torso != "auto" else ("nature" if pixels else "mlp")
+    if kind == "mlp":
+        return MLP(math.prod(obs_shape), config.hidden_sizes, config.activation)
+    if not pixels:
+        raise ConfigError(
+            f"policy.torso {kind} needs images, this environment observes vectors of {obs_shape}; use "
+            "--policy.torso mlp"
+        )
+    if kind == "impala":
+        return Impala(obs_shape, fc_size=config.fc_size or 256)
+    return Nature(obs_shape, last_filters=config.last_filters, fc_size=config.fc_size or 512)

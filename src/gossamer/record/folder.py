@@ -1,0 +1,389 @@
+"""Run folders: create, find, lock, describe, and cut back to a checkpoint."""
+
+from __future__ import annotations
+
+import difflib
+import errno
+import fcntl
+import json
+import os
+import re
+import shutil
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.files import take_lock, write_whole
+from gossamer.record.machine import describe_machine, git_state, package_versions
+from gossamer.record.metrics import keep_rows, monitor_line, plain, read_rows
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+MIN_FREE_BYTES = 64 * 2**20
+"""Free space a run needs to begin; the first few checkpoints of an Atari policy."""
+LOCK = ".lock"
+MEMBERS = ".members"
+MEMBERS_SECONDS = 3.0
+"""How long a new sitting waits for processes of the last one; they end within a second."""
+_ROW_FILES = ("metrics.jsonl", "episodes.jsonl", "evaluation.jsonl")
+_OWN_NAMES = (
+    "config.json",
+    "layers.json",
+    "meta.json",
+    "summary.json",
+    "processes.json",
+    "wandb.json",
+)
+
+
+class RunFolder:
+    """One run's folder. `create` and `open` find it; `lock` makes it this process's alone."""
+
+    def __init__(self, path: Path | str) -> None:
+        """Name a folder without touching it."""
+        self.path = Path(path)
+        self._lock: int | None = None
+        self._member: int | None = None
+        self._created: list[Path] = []  # by this object, outermost first
+        self._ours = False  # locked before anything was in it
+
+    @classmethod
+    def create(
+        cls,
+        path: str | None,
+        *,
+        env_id: str,
+        algorithm: str,
+        topology: str,
+        seed: int,
+        root: str = "runs",
+        min_free_bytes: int = MIN_FREE_BYTES,
+    ) -> RunFolder:
+        """Make a new, locked run folder; ConfigError, and nothing left behind, if that cannot be.
+
+        Args:
+            path: Exactly here; None or "" for `<root>/<env>/<algorithm>-<topology>/<time>-s<seed>`.
+            env_id: Names the folder, as do the next three.
+            algorithm: Its name.
+            topology: Its name.
+            seed: The run's seed.
+            root: Where runs are kept.
+            min_free_bytes: Refuse a disk with less.
+        """
+        if path:
+            target = Path(path).expanduser()
+        else:
+            stamp = time.strftime("%Y%m%d-%H%M%S")
+            parent = Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
+            target = parent / f"{stamp}-s{seed}"
+        folder = cls(target)
+        try:
+            if not _holds_run(target):
+                _check_space(target, min_free_bytes)
+                folder._make(numbered=not path)
+                folder.lock()
+            # Asked again under the lock: another process may have been quicker.
+            folder._ours = not _holds_run(folder.path)
+            if not folder._ours:
+                raise ConfigError(
+                    f"--run-folder {target} already holds a run; "
+                    f"continue it with --resume {target}, or name another folder"
+                )
+        except OSError as error:
+            folder.discard()
+            raise ConfigError(
+                f"cannot write run folder {target}: {error.strerror}; "
+                "choose another with --run-folder PATH"
+            ) from None
+        except ConfigError:
+            folder.discard()
+            raise
+        return folder
+
+    @classmethod
+    def open(cls, run: str, *, root: str = "runs") -> RunFolder:
+        """Find an existing run; not locked, so that a running one can be read.
+
+        Args:
+            run: Its path, "last" for the one started last, or the only beginning or end of a path
+                below `root` that fits.
+            root: Where runs are kept.
+        """
+        if run != "last" and is_run(Path(run).expanduser()):
+            return cls(Path(run).expanduser())
+        runs = find_runs(Path(root))
+        if run == "last":
+            if not runs:
+                raise ConfigError(f"no run below {root}; name a run folder, or train one first")
+            return cls(max(runs, key=_started))
+        names = {path.relative_to(root).as_posix(): path for path in runs}
+        key = run.strip("/")
+        fits = [name for name in names if key and _fits(name, key)]
+        if len(fits) == 1:
+            return cls(names[fits[0]])
+        if fits:
+            raise ConfigError(
+                f"{run!r} fits {len(fits)} runs below {root} ({', '.join(sorted(fits)[-3:])}); "
+                "type more of the path"
+            )
+        near = difflib.get_close_matches(run, names, n=1, cutoff=0.3)
+        hint = f"did you mean {root}/{near[0]}?" if near else "gossamer runs lists them"
+        raise ConfigError(
+            f"no run {run!r}, neither a run folder nor part of one below {root}; {hint}"
+        )
+
+    def lock(self) -> None:
+        """Become the only process that may write here; ConfigError if another one is."""
+        if self._lock is not None:
+            return
+        # Short patience: whoever lists runs holds the lock for an instant to see if it is free.
+        try:
+            handle = take_lock(self.path / LOCK, fcntl.LOCK_EX, patience_seconds=0.5)
+        except OSError as error:
+            raise ConfigError(
+                f"cannot lock run folder {self.path}: {error.strerror}; it must exist, be writable "
+                "and lie on a file system with locks"
+            ) from None
+        if handle is None:
+            owner = _first_line(self.path / LOCK)
+            raise ConfigError(
+                f"run folder {self.path} is in use by process {owner}; stop that one first, "
+                "or train into another folder"
+            )
+        members = take_lock(self.path / MEMBERS, fcntl.LOCK_EX, patience_seconds=MEMBERS_SECONDS)
+        if members is None:
+            os.close(handle)
+            raise ConfigError(
+                f"processes of an earlier sitting still run in {self.path}; stop them first"
+            )
+        os.close(members)
+        with suppress(OSError):  # only a message to others; a full disk shows soon enough
+            os.ftruncate(handle, 0)
+            os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        self._lock = handle
+
+    def join(self) -> None:
+        """Hold the folder from a child process: no new sitting begins before it has ended."""
+        if self._member is None:
+            self._member = take_lock(self.path / MEMBERS, fcntl.LOCK_SH, patience_seconds=1.0)
+            if self._member is None:
+                raise RunFailed(f"another sitting has begun in {self.path}; this process ends")
+
+    def unlock(self) -> None:
+        """Give up what `lock` or `join` took."""
+        for handle in (self._lock, self._member):
+            if handle is not None:
+                os.close(handle)
+        self._lock = self._member = None
+
+    def discard(self) -> None:
+        """Remove a run that `create` made and that has not begun; of a given folder, its files."""
+        if self._ours:
+            for name in (*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS):
+                (self.path / name).unlink(missing_ok=True)
+            for name in ("monitor", "checkpoints", "tensorboard", "wandb"):
+                shutil.rmtree(self.path / name, ignore_errors=True)
+        for path in reversed(self._created):
+            with suppress(OSError):
+                path.rmdir()  # refuses to take what someone else put there
+        self._created, self._ours = [], False
+        self.unlock()
+
+    def checkpoints(self, keep: int = 0) -> CheckpointStore:
+        """The run's checkpoints."""
+        return CheckpointStore(self.path / "checkpoints", keep)
+
+    def write_json(
+        self, name: str, content: Any, *, exact: bool = False, durable: bool = True
+    ) -> None:
+        """Replace a JSON file whole.
+
+        Args:
+            name: File name in the folder.
+            content: What JSON holds, and numbers of numpy and torch.
+            exact: Keep NaN and infinities, as only Python reads them; otherwise they become null.
+            durable: Wait until a power cut cannot undo it.
+        """
+        data = json.dumps(content if exact else plain(content), indent=1).encode() + b"\n"
+        write_whole(self.path / name, lambda file: file.write(data), durable=durable)
+
+    def read_json(self, name: str) -> Any:
+        """Content of a JSON file; ConfigError if it is missing or damaged."""
+        try:
+            return json.loads((self.path / name).read_bytes())
+        except FileNotFoundError:
+            raise ConfigError(f"{self.path} holds no {name}: not a whole run folder") from None
+        except (OSError, ValueError) as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"{self.path / name} is damaged: {reason}") from None
+
+    def log(self, text: str) -> None:
+        """Append a line to log.txt with the time before it."""
+        line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n"
+        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+            file.write(line)
+
+    def write_start(
+        self, config: Mapping[str, Any], layers: Mapping[str, Any], argv: Sequence[str]
+    ) -> None:
+        """Record what is about to run; on resume, add this sitting to the first one's record.
+
+        Args:
+            config: Every setting.
+            layers: Which layer set each setting.
+            argv: The command line.
+        """
+        sitting = {
+            "time_unix": time.time(),
+            "argv": list(argv),
+            "process": os.getpid(),
+            "versions": package_versions(),
+            "git": git_state(),
+            "machine": describe_machine(),
+        }
+        before: list[Any] = []
+        if (self.path / "meta.json").exists():
+            with suppress(ConfigError):
+                before = self.read_json("meta.json")["sittings"]
+        started = before[0]["time_unix"] if before else sitting["time_unix"]
+        self.write_json("meta.json", {"started_unix": started, "sittings": [*before, sitting]})
+        self.write_json("layers.json", layers, exact=True)
+        # Last, as it makes the folder a run; exact, as a setting may be infinite.
+        self.write_json("config.json", config, exact=True)
+
+    def cut(self, env_steps: int, updates: int, *, episodes: int | None = None) -> int:
+        """Drop the log rows later than a checkpoint; return how many. Files are replaced whole.
+
+        Args:
+            env_steps: The checkpoint's; rows with more go, episodes and evaluations too.
+            updates: The checkpoint's, likewise.
+            episodes: Keep exactly this many rows of `episodes.jsonl` instead of going by env_steps.
+        """
+
+        def early(row: Mapping[str, Any]) -> bool:
+            at_steps, at_updates = row.get("env_steps") or 0, row.get("updates") or 0
+            return at_steps <= env_steps and at_updates <= updates
+
+        dropped = 0
+        for name in _ROW_FILES:
+            counted = episodes if name == "episodes.jsonl" else None
+            dropped += keep_rows(self.path / name, early, counted)
+        self._rewrite_monitors()
+        return dropped
+
+    def _rewrite_monitors(self) -> None:
+        # The CSVs repeat episodes.jsonl, so they are made from it: a kill between the two writes
+        # of an episode is healed too.
+        lines: dict[str, list[bytes]] = {}
+        for row in read_rows(self.path / "episodes.jsonl"):
+            lines.setdefault(f"{row['env']}.monitor.csv", []).append(monitor_line(row))
+        monitors = sorted((self.path / "monitor").glob("*.monitor.csv"))
+        for path in monitors:
+            old = path.read_bytes()
+            head = old.splitlines(keepends=True)[:2]
+            whole = len(head) == 2 and head[1] == b"r,l,t\n"
+            # A file killed inside its header has no episode; EpisodeLog writes a new header.
+            new = b"".join([*head, *lines.get(path.name, [])]) if whole else b""
+            if new != old:
+                write_whole(path, lambda file, data=new: file.write(data))
+
+    def _make(self, *, numbered: bool) -> None:
+        for parent in reversed(self.path.parents):
+            if not parent.exists():
+                self._mkdir(parent)
+        name, number = self.path.name, 1
+        while not self._mkdir(self.path) and numbered:
+            number += 1
+            self.path = self.path.with_name(f"{name}-{number}")
+        if not os.access(self.path, os.W_OK | os.X_OK):
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
+
+    def _mkdir(self, path: Path) -> bool:
+        """Make a folder; False if it was there."""
+        try:
+            path.mkdir()
+        except FileExistsError:
+            if not path.is_dir():
+                raise
+            return False
+        self._created.append(path)
+        return True
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's."""
+    others = ("meta.json", "metrics.jsonl", "checkpoints")
+    return (path / "config.json").is_file() and any((path / name).exists() for name in others)
+
+
+def _holds_run(path: Path) -> bool:
+    # Stricter than is_run: these must not be overwritten, whoever wrote them.
+    names = (*_OWN_NAMES, *_ROW_FILES, "checkpoints")
+    return any((path / name).exists() for name in names)
+
+
+def is_running(path: Path) -> bool:
+    """Whether some process holds the run's lock."""
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Every run folder below `root`, sorted by path; links are not followed."""
+    return sorted(_walk(root, depth=6))
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+    elif depth:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    yield from _walk(Path(entry.path), depth - 1)
+
+
+def _started(path: Path) -> tuple[float, str]:
+    # Every sitting writes config.json once, when it begins.
+    try:
+        return (path / "config.json").stat().st_mtime, path.name
+    except OSError:
+        return 0.0, path.name
+
+
+def _fits(name: str, key: str) -> bool:
+    return name.startswith(key) or name.endswith(key) or name.rsplit("/", 1)[-1].startswith(key)
+
+
+def _file_name(text: str) -> str:
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "env"
+
+
+def _check_space(path: Path, min_free_bytes: int) -> None:
+    while not path.exists():
+        path = path.parent
+    free = shutil.disk_usage(path).free
+    if free < min_free_bytes:
+        raise ConfigError(
+            f"only {free / 2**20:.0f} MiB free at {path}, a run needs "
+            f"{min_free_bytes / 2**20:.0f} MiB; free some, or choose --run-folder on another disk"
+        )
+
+
+def _first_line(path: Path) -> str:
+    with suppress(OSError, IndexError):
+        return path.read_text().splitlines()[0]
+    return "unknown"

@@ -1,0 +1,76 @@
+"""What a run's record says of the software and the machine; read without importing either."""
+
+from __future__ import annotations
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+from typing import Any
+
+_PACKAGES = (
+    "gossamer",
+    "torch",
+    "numpy",
+    "gymnasium",
+    "ale-py",
+    "mujoco",
+    "envpool",
+    "safetensors",
+    "tyro",
+    "rich",
+)
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of the packages that shape results, those that are installed."""
+    from importlib import metadata  # 25 ms, which a list of runs need not wait for
+
+    versions = {"python": platform.python_version()}
+    for name in _PACKAGES:
+        try:
+            versions[name] = metadata.version(name)
+        except metadata.PackageNotFoundError:
+            continue
+    return versions
+
+
+def git_state() -> dict[str, Any] | None:
+    """Commit of gossamer's sources and whether they were changed since; None outside a checkout."""
+    folder = str(Path(__file__).parent)
+    commit = _git(folder, "rev-parse", "HEAD")
+    if commit is None:
+        return None
+    changed = _git(folder, "status", "--porcelain", "--untracked-files=no")
+    return {"commit": commit, "changed": changed != ""}
+
+
+def describe_machine() -> dict[str, Any]:
+    """Host, processor, cores this process may use, memory."""
+    allowed = getattr(os, "sched_getaffinity", None)
+    return {
+        "host": platform.node(),
+        "platform": platform.platform(),
+        "processor": _processor(),
+        "cores": len(allowed(0)) if allowed is not None else os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+    }
+
+
+def _git(folder: str, *command: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", folder, *command], capture_output=True, text=True, timeout=5, check=False
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    return done.stdout.strip() if done.returncode == 0 else None
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())

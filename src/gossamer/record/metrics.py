@@ -1,0 +1,297 @@
+"""The table of metric names, and the append-only logs of a run: metrics, episodes, evaluations."""
+
+from __future__ import annotations
+
+import difflib
+import json
+import math
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from gossamer.record.files import write_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """What a logged number is."""
+
+    unit: str
+    meaning: str
+
+
+_SHARE = "fraction"
+
+METRICS: Mapping[str, Metric] = {
+    "time_s": Metric("s", "wall time since the start of the command, over all sittings"),
+    "env_steps": Metric("steps", "decisions learnt from, over all learners"),
+    "updates": Metric("updates", "optimizer steps of this learner"),
+    "version": Metric("versions", "batches learnt behind the current parameters"),
+    "learner": Metric("rank", "which learner wrote the row"),
+    "restarts": Metric("count", "restarts of this learner's process"),
+    "steps_per_second": Metric("steps/s", "env steps after the first update / seconds since"),
+    "updates_per_second": Metric("updates/s", "updates after the first / seconds since"),
+    "episodes": Metric("episodes", "finished training episodes"),
+    "return_mean_100": Metric("return", "mean of the last 100 training episodes, unclipped"),
+    "return_min_100": Metric("return", "smallest of the last 100 training episodes"),
+    "return_max_100": Metric("return", "largest of the last 100 training episodes"),
+    "length_mean_100": Metric("steps", "mean length of the last 100 training episodes"),
+    "learner/loss": Metric("1", "what was minimised: sum over valid rows / their count"),
+    "learner/policy_loss": Metric("1", "policy gradient term, before its weight"),
+    "learner/value_loss": Metric("return^2", "half squared error of the value, before its weight"),
+    "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
+    "learner/mean_log_rho": Metric("nats", "mean log pi(a|x) - log mu(a|x); 0 is on-policy"),
+    "learner/mean_rho": Metric("1", "mean importance weight pi(a|x) / mu(a|x)"),
+    "learner/clip_rho_fraction": Metric(_SHARE, "rows whose importance weight was capped"),
+    "learner/mean_kl_nats": Metric("nats", "mean KL between behavior and policy"),
+    "learner/clip_fraction": Metric(_SHARE, "rows whose ratio left PPO's clip range"),
+    "learner/value_clip_fraction": Metric(_SHARE, "rows whose value change was clipped"),
+    "learner/grad_norm": Metric("1", "norm of the gradient before clipping"),
+    "learner/grad_clip_fraction": Metric(_SHARE, "updates whose gradient was clipped"),
+    "learner/param_norm": Metric("1", "norm of all parameters"),
+    "learner/learning_rate": Metric("1", "step size of the last update"),
+    "learner/advantage_mean": Metric("return", "mean advantage before normalisation"),
+    "learner/advantage_std": Metric("return", "deviation of the advantage before normalisation"),
+    "learner/explained_variance": Metric("1", "1 - var(target - value) / var(target); 1 is best"),
+    "learner/value_mean": Metric("return", "mean value that was predicted"),
+    "learner/target_mean": Metric("return", "mean value target"),
+    "learner/reward_mean": Metric("reward", "mean reward per valid row, unclipped"),
+    "learner/passes": Metric("passes", "passes made over the batch; fewer after a KL stop"),
+    "learner/nonfinite_updates": Metric("updates", "updates skipped as not finite, so far"),
+    "learner/valid_fraction": Metric(_SHARE, "rows that may be learnt from"),
+    "lag_versions_mean": Metric("versions", "learner's version - version that acted, mean"),
+    "lag_versions_max": Metric("versions", "learner's version - version that acted, largest"),
+    "queue_wait_seconds_fraction": Metric(_SHARE, "actors' time blocked on a full queue"),
+    "queue_size_mean": Metric("trajectories", "trajectories waiting for the learner"),
+    "share/env": Metric(_SHARE, "actors' time stepping environments"),
+    "share/inference": Metric(_SHARE, "actors' time choosing actions"),
+    "share/learn": Metric(_SHARE, "learner's time learning"),
+    "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
+    "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
+    "share/evaluation": Metric(_SHARE, "wall time in which an evaluation ran"),
+    "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
+    "checkpoint_seconds": Metric("s", "time the last checkpoint took to write"),
+    "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
+    "memory_bytes": Metric("bytes", "resident memory of all processes of the run"),
+    "gpu_percent": Metric("percent", "use of the GPU"),
+    "gpu_memory_bytes": Metric("bytes", "memory the run holds on the GPU"),
+    "evaluation_mean": Metric("return", "mean return of the last evaluation"),
+    "evaluation_standard_error": Metric("return", "standard error of that mean"),
+    "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
+    "evaluation_best": Metric("return", "best evaluation mean so far"),
+}
+"""Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
+
+
+def plain(value: Any) -> Any:
+    """Copy into what strict JSON holds: numpy and torch numbers unwrapped, NaN and inf to null."""
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, Mapping):
+        items = cast("Mapping[Any, Any]", value).items()
+        return {str(key): plain(item) for key, item in items}
+    if isinstance(value, list | tuple):
+        return [plain(item) for item in cast("list[Any]", value)]
+    if hasattr(value, "tolist"):
+        return plain(value.tolist())
+    raise TypeError(f"{type(value).__name__} does not fit into JSON: {value!r}")
+
+
+class JsonLog:
+    """Append-only file of one JSON object a line, in the operating system's hands at once."""
+
+    def __init__(self, path: Path) -> None:
+        """Open for appending; a line cut off by a kill stays one broken line."""
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._file = _open_append(path)
+        self._writing = threading.Lock()
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; OSError on a full disk."""
+        line = json.dumps(plain(row)).encode() + b"\n"
+        with self._writing:
+            _write_all(self._file, line)
+
+    def close(self) -> None:
+        """Close the file; further writes raise."""
+        self._file.close()
+
+
+class MetricLog(JsonLog):
+    """`metrics.jsonl`: rows of names from METRICS."""
+
+    def write(self, row: Mapping[str, Any]) -> None:
+        """Append one row; KeyError for a name that METRICS does not explain."""
+        for name in row:
+            if name not in METRICS:
+                near = difflib.get_close_matches(name, METRICS, n=1)
+                hint = f"; did you mean {near[0]}?" if near else ""
+                raise KeyError(f"{name} is not in METRICS{hint}")
+        super().write(row)
+
+
+MAX_OPEN_MONITORS = 128
+"""Files held open at once; a process may often open only 1,024."""
+
+
+class EpisodeLog:
+    """One line per finished training episode, in `episodes.jsonl` and the env's monitor CSV.
+
+    The CSV is the format of the Baselines family's Monitor, so that its plotting tools read it.
+    """
+
+    def __init__(self, folder: Path, t_start: float, env_id: str) -> None:
+        """Append to the logs of the run in `folder`.
+
+        Args:
+            folder: The run folder.
+            t_start: Unix time at which the run began; the header of a new CSV.
+            env_id: Environment, likewise.
+        """
+        path = folder / "episodes.jsonl"
+        self.count = sum(1 for _ in read_rows(path))
+        """Rows in `episodes.jsonl`, earlier sittings included."""
+        self._rows = JsonLog(path)
+        self._folder = folder / "monitor"
+        self._folder.mkdir(exist_ok=True)
+        self._first_line = "#" + json.dumps({"t_start": t_start, "env_id": env_id})
+        self._open: dict[int, BinaryIO] = {}
+        self._writing = threading.Lock()
+
+    def write(
+        self,
+        *,
+        env: int,
+        episode_return: float,
+        length: int,
+        env_steps: int,
+        time_s: float,
+        learner: int = 0,
+        task: int = 0,
+        truncated: bool = False,
+    ) -> None:
+        """Append one finished episode.
+
+        Args:
+            env: Index of the simulator among the run's.
+            episode_return: Sum of unclipped rewards.
+            length: Decisions.
+            env_steps: The run's env steps when it ended; `RunFolder.cut` goes by it.
+            time_s: Seconds of the run, over all sittings.
+            learner: Rank of the learner.
+            task: Index of the task.
+            truncated: It ended by a time limit.
+        """
+        row = {
+            "time_s": round(time_s, 3),
+            "env_steps": env_steps,
+            "return": episode_return,
+            "length": length,
+            "env": env,
+            "learner": learner,
+            "task": task,
+            "truncated": truncated,
+        }
+        with self._writing:
+            self._rows.write(row)
+            self.count += 1
+            _write_all(self._monitor(env), monitor_line(plain(row)))
+
+    def close(self) -> None:
+        """Close every file."""
+        self._rows.close()
+        for file in self._open.values():
+            file.close()
+        self._open.clear()
+
+    def _monitor(self, env: int) -> BinaryIO:
+        if env not in self._open:
+            if len(self._open) >= MAX_OPEN_MONITORS:
+                self._open.pop(next(iter(self._open))).close()
+            file = _open_append(self._folder / f"{env}.monitor.csv")
+            if file.tell() == 0:
+                _write_all(file, f"{self._first_line}\nr,l,t\n".encode())
+            self._open[env] = file
+        return self._open[env]
+
+
+def monitor_line(row: Mapping[str, Any]) -> bytes:
+    """The line of a monitor CSV that belongs to a row of `episodes.jsonl`."""
+    score = "nan" if row["return"] is None else round(row["return"], 6)
+    return f"{score},{row['length']},{row['time_s']}\n".encode()
+
+
+def read_rows(path: Path) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSON-lines file; a missing file has none, a broken line is skipped."""
+    try:
+        file = path.open("rb")
+    except FileNotFoundError:
+        return
+    with file:
+        for line in file:
+            row = parse_row(line)
+            if row is not None:
+                yield row
+
+
+def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:
+    """The newest whole row, found by reading the file's last bytes; empty without one."""
+    try:
+        with path.open("rb") as file:
+            file.seek(max(0, file.seek(0, 2) - max_bytes))
+            lines = file.read().splitlines(keepends=True)
+    except OSError:
+        return {}
+    for line in reversed(lines):
+        row = parse_row(line)
+        if row is not None:
+            return row
+    return {}
+
+
+def parse_row(line: bytes) -> dict[str, Any] | None:
+    """The object on a line; None if the line was cut off."""
+    if not line.endswith(b"\n"):
+        return None
+    try:
+        row = json.loads(line)
+    except ValueError:
+        return None
+    return cast("dict[str, Any]", row) if isinstance(row, dict) else None
+
+
+def keep_rows(path: Path, early: Callable[[Mapping[str, Any]], bool], count: int | None) -> int:
+    """Keep the first `count` rows of a JSON-lines file, or the early ones; return how many went."""
+    if not path.exists():
+        return 0
+    lines = path.read_bytes().splitlines(keepends=True)
+    rows = [(line, row) for line in lines if (row := parse_row(line)) is not None]
+    kept = [line for line, row in rows if early(row)] if count is None else None
+    if kept is None:
+        kept = [line for line, _ in rows[:count]]
+    if len(kept) < len(lines):
+        write_whole(path, lambda file: file.writelines(kept))
+    return len(lines) - len(kept)
+
+
+def _open_append(path: Path) -> BinaryIO:
+    file = cast("BinaryIO", path.open("ab+", buffering=0))  # O_APPEND: processes may share it
+    if file.seek(0, 2):
+        file.seek(-1, 2)
+        if file.read(1) != b"\n":
+            _write_all(file, b"\n")
+    return file
+
+
+def _write_all(file: BinaryIO, data: bytes) -> None:
+    # An unbuffered write may stop early, which is what a nearly full disk does first.
+    view = memoryview(data)
+    while view:
+        view = view[file.write(view) :]

@@ -1,0 +1,218 @@
+"""What a run shows while it trains: a live panel in a terminal, plain lines elsewhere."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING, Any, TextIO
+
+from gossamer.record.metrics import plain
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from rich.console import RenderableType
+
+PLAIN_EVERY_SECONDS = 5.0
+"""At most one plain line in this time."""
+REDRAWS_PER_SECOND = 2
+"""A drawing costs some milliseconds, on a thread of its own."""
+
+
+class Progress:
+    """Shows the newest metrics. Nothing here raises: a broken terminal must not end a run.
+
+    `update` only notes the row; drawing happens on another thread, or once in five seconds.
+    """
+
+    def __init__(
+        self,
+        total_env_steps: int,
+        *,
+        target: float | None = None,
+        title: str = "",
+        stop_after_seconds: float = 0.0,
+        stream: TextIO | None = None,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        """Begin to show.
+
+        Args:
+            total_env_steps: Where the run ends.
+            target: Mean return at which it ends earlier; shown beside the return.
+            title: Environment, algorithm; the panel's title.
+            stop_after_seconds: Time at which it ends earlier; 0 for none.
+            stream: Where to; standard error if None.
+            clock: Seconds that only grow.
+        """
+        self._total, self._target, self._title = total_env_steps, target, title
+        self._stop_after_seconds = stop_after_seconds
+        self._stream = sys.stderr if stream is None else stream
+        self._clock = clock
+        self._row: dict[str, Any] = {}
+        self._printed_at = float("-inf")
+        self._unprinted = False
+        self._writing = threading.Lock()
+        self._closed = threading.Event()
+        self._drawing: threading.Thread | None = None
+        self._live: Any = None
+        if _is_live(self._stream):
+            self._quietly(self._start_live)
+
+    def update(self, row: Mapping[str, Any]) -> None:
+        """Note the newest values of some metrics, by their names in METRICS."""
+        self._quietly(lambda: self._update(row))
+
+    def message(self, text: str) -> None:
+        """Print a line, above the panel if there is one."""
+        self._quietly(lambda: self._print(text))
+
+    def close(self) -> None:
+        """Draw the last state and give the terminal back."""
+        self._quietly(self._close)
+
+    def _update(self, row: Mapping[str, Any]) -> None:
+        # None says that there is nothing new to say.
+        news = {name: value for name, value in plain(row).items() if value is not None}
+        self._row = {**self._row, **news}  # replaced, not changed: another thread may be drawing
+        self._unprinted = True
+        if self._live is None and self._clock() - self._printed_at >= PLAIN_EVERY_SECONDS:
+            self._print_row()
+
+    def _print_row(self) -> None:
+        self._printed_at, self._unprinted = self._clock(), False
+        self._print("  ".join(self._sections()))
+
+    def _print(self, text: str) -> None:
+        if self._live is not None:
+            self._live.console.print(text, markup=False, highlight=False)
+            return
+        with self._writing:
+            self._stream.write(text.rstrip("\n") + "\n")
+            self._stream.flush()
+
+    def _close(self) -> None:
+        self._closed.set()
+        if self._drawing is not None:
+            self._drawing.join(timeout=2.0)  # it looks at _live until it has ended
+            self._drawing = None
+        live, self._live = self._live, None
+        if live is not None:
+            live.stop()
+        elif self._unprinted:
+            self._print_row()
+
+    def _start_live(self) -> None:
+        from rich.console import Console
+        from rich.live import Live
+
+        console = Console(file=self._stream)
+        live = Live(
+            console=console,
+            get_renderable=self._panel,
+            auto_refresh=False,  # its thread would die with a traceback when the terminal goes
+            redirect_stdout=sys.stdout.isatty(),  # what is piped must arrive in the pipe
+        )
+        live.start()
+        self._live = live
+        self._drawing = threading.Thread(target=self._draw, name="progress", daemon=True)
+        self._drawing.start()
+
+    def _draw(self) -> None:
+        while not self._closed.wait(1 / REDRAWS_PER_SECOND):
+            if not self._quietly(self._live.refresh):
+                return
+
+    def _panel(self) -> RenderableType:
+        from rich.panel import Panel
+        from rich.progress_bar import ProgressBar
+        from rich.table import Table
+        from rich.text import Text
+
+        try:
+            steps = float(self._row.get("env_steps", 0))
+            table = Table.grid(padding=(0, 1), expand=True)
+            table.add_column(ratio=1)
+            table.add_row(ProgressBar(total=max(1, self._total), completed=min(steps, self._total)))
+            for section in self._sections():
+                table.add_row(Text(section))
+            return Panel(table, title=Text(self._title), title_align="left")
+        except Exception as error:  # noqa: BLE001 - an odd row must not end the drawing thread
+            return Text(f"progress cannot be shown: {error}")
+
+    def _sections(self) -> list[str]:
+        row = self._row
+        sections = [
+            self._steps_text(row),
+            self._returns_text(row),
+            _values_text(row, _LEARNER),
+            _values_text(row, _SHARES),
+        ]
+        return [section for section in sections if section]
+
+    def _steps_text(self, row: Mapping[str, Any]) -> str:
+        steps, speed = row.get("env_steps", 0), row.get("steps_per_second")
+        text = f"steps {steps:,}/{self._total:,} ({steps / max(1, self._total):.0%})"
+        left = [(self._total - steps) / speed] if speed else []
+        if self._stop_after_seconds:
+            left.append(self._stop_after_seconds - row.get("time_s", 0.0))
+        if speed:
+            text += f" {speed:,.0f}/s"
+        return text + (f" left {_duration(max(0.0, min(left)))}" if left else "")
+
+    def _returns_text(self, row: Mapping[str, Any]) -> str:
+        parts: list[str] = []
+        if "return_mean_100" in row:
+            goal = "" if self._target is None else f" of {self._target:g}"
+            parts.append(f"return {row['return_mean_100']:.4g}{goal}")
+        if "episodes" in row:
+            parts.append(f"episodes {row['episodes']:,}")
+        if "evaluation_mean" in row:
+            best = f" (best {row['evaluation_best']:.4g})" if "evaluation_best" in row else ""
+            parts.append(f"evaluation {row['evaluation_mean']:.4g}{best}")
+        return " ".join(parts)
+
+    def _quietly(self, act: Callable[[], object]) -> bool:
+        try:
+            act()
+        except Exception:  # noqa: BLE001 - the terminal is gone, a row is odd: train on unseen
+            return False
+        return True
+
+
+_LEARNER = {
+    "loss": ("learner/loss", ".3g"),
+    "policy": ("learner/policy_loss", ".3g"),
+    "value": ("learner/value_loss", ".3g"),
+    "entropy": ("learner/entropy_nats", ".3g"),
+    "lag": ("lag_versions_mean", ".2g"),
+}
+_SHARES = {
+    "env": ("share/env", ".0%"),
+    "inference": ("share/inference", ".0%"),
+    "actor waits": ("share/wait_actor", ".0%"),
+    "learn": ("share/learn", ".0%"),
+    "learner waits": ("share/wait_learner", ".0%"),
+}
+
+
+def _values_text(row: Mapping[str, Any], values: Mapping[str, tuple[str, str]]) -> str:
+    there = ((label, name, form) for label, (name, form) in values.items() if name in row)
+    return " ".join(f"{label} {format(row[name], form)}" for label, name, form in there)
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(int(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    if hours:
+        return f"{hours}h{minutes:02}m"
+    return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
+
+
+def _is_live(stream: TextIO) -> bool:
+    try:
+        return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
+    except Exception:  # noqa: BLE001 - a closed or foreign stream
+        return False

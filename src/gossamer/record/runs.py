@@ -1,0 +1,164 @@
+"""The table behind `gossamer runs`: what has been run, with results, read from run folders."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal, cast
+
+from gossamer.record.folder import find_runs, is_running
+from gossamer.record.metrics import last_row, read_rows
+from gossamer.types import ConfigError
+
+State = Literal["running", "done", "stopped", "failed"]
+
+_STOPPED = ("signal", "stopped", "interrupt", "sig")
+_FAILED = ("fail", "error", "crash", "dead", "killed", "nonfinite", "non_finite")
+
+
+@dataclass(frozen=True, slots=True)
+class RunRow:
+    """One line of the table; None where the run has not said yet."""
+
+    run: str
+    """Path of the run folder."""
+    env: str
+    algorithm: str
+    topology: str
+    env_steps: int
+    seconds: float
+    """Wall time over all sittings."""
+    steps_per_second: float | None
+    mean_return_last_100: float | None
+    best_evaluation: float | None
+    state: State
+
+
+def list_runs(root: str = "runs") -> list[RunRow]:
+    """Read every run below `root`, the one that began last at the end.
+
+    Args:
+        root: A folder of runs, or a run folder. ConfigError if it does not exist, except for the
+            default, which is absent before the first run.
+    """
+    folder = Path(root).expanduser()
+    if not folder.is_dir() and root != "runs":
+        raise ConfigError(f"folder {root} does not exist; name one that holds runs")
+    return [_read_run(path) for path in sorted(find_runs(folder), key=_began)]
+
+
+def runs_text(rows: list[RunRow], *, as_json: bool = False) -> str:
+    """Format the table for people, or as a JSON list."""
+    if as_json:
+        return json.dumps([asdict(row) for row in rows], indent=1)
+    if not rows:
+        return "no runs yet; type: gossamer train CartPole-v1"
+    head = (
+        "env",
+        "algorithm",
+        "steps",
+        "seconds",
+        "steps/s",
+        "return",
+        "best eval",
+        "state",
+        "run",
+    )
+    lines = [head, *(_cells(row) for row in rows)]
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    numbers = range(2, 7)
+    return "\n".join(
+        "  ".join(
+            cell.rjust(width) if i in numbers else cell.ljust(width)
+            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+        ).rstrip()
+        for line in lines
+    )
+
+
+def state_of(exit_reason: str | None, *, running: bool) -> State:
+    """Tell a run's state from `summary.json`; one that ended without a word was killed: failed."""
+    if running:
+        return "running"
+    reason = (exit_reason or "killed").lower()
+    if any(word in reason for word in _FAILED):
+        return "failed"
+    return "stopped" if any(word in reason for word in _STOPPED) else "done"
+
+
+def _read_run(path: Path) -> RunRow:
+    config, summary = _read(path / "config.json"), _read(path / "summary.json")
+    row = last_row(path / "metrics.jsonl")
+    running = is_running(path)
+    if running or _number(summary.get("env_steps")) is None:  # a live summary is out of date
+        names = {"env_steps": "env_steps", "time_s": "seconds", "return_mean_100": _RETURN}
+        names["steps_per_second"] = "steps_per_second"
+        fresh = {name: row[key] for key, name in names.items() if row.get(key) is not None}
+        summary = {**summary, **fresh}
+    best = _number(summary.get("best_evaluation"))
+    if best is None or running:
+        best = _best_evaluation(path) if best is None else max(best, _best_evaluation(path) or best)
+    kind, _, topology = path.parent.name.partition("-")
+    return RunRow(
+        run=str(path),
+        env=str(config.get("env_id", path.parent.parent.name)),
+        algorithm=_kind(config.get("algorithm"), kind),
+        topology=_kind(config.get("topology"), topology),
+        env_steps=int(_number(summary.get("env_steps")) or 0),
+        seconds=_number(summary.get("seconds")) or 0.0,
+        steps_per_second=_number(summary.get("steps_per_second")),
+        mean_return_last_100=_number(summary.get(_RETURN)),
+        best_evaluation=best,
+        state=state_of(summary.get("exit_reason"), running=running),
+    )
+
+
+_RETURN = "mean_return_last_100"
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        content = json.loads(path.read_bytes())
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def _number(value: Any) -> float | None:
+    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def _kind(section: Any, fallback: str) -> str:
+    if isinstance(section, dict):
+        return str(cast("dict[str, Any]", section).get("name", fallback))
+    return section if isinstance(section, str) else fallback
+
+
+def _best_evaluation(path: Path) -> float | None:
+    means = (_number(row.get("mean")) for row in read_rows(path / "evaluation.jsonl"))
+    return max((mean for mean in means if mean is not None), default=None)
+
+
+def _began(path: Path) -> tuple[float, str]:
+    meta = _read(path / "meta.json")
+    return _number(meta.get("started_unix")) or 0.0, str(path)
+
+
+def _cells(row: RunRow) -> tuple[str, ...]:
+    kind = f"{row.algorithm}-{row.topology}" if row.topology else row.algorithm
+    return (
+        row.env,
+        kind,
+        f"{row.env_steps:,}",
+        f"{row.seconds:,.0f}",
+        _show(row.steps_per_second, ",.0f"),
+        _show(row.mean_return_last_100, ".4g"),
+        _show(row.best_evaluation, ".4g"),
+        row.state,
+        row.run,
+    )
+
+
+def _show(value: float | None, form: str) -> str:
+    return "-" if value is None else format(value, form)

@@ -1,0 +1,65 @@
+"""Weights & Biases, for those who ask with --wandb."""
+
+from __future__ import annotations
+
+import importlib
+import json
+import uuid
+from typing import TYPE_CHECKING, Any
+
+from gossamer.record.files import write_whole
+from gossamer.record.metrics import plain
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+
+class WandbLog:
+    """Sends rows of metrics to one W&B run, the same one after a resume."""
+
+    def __init__(
+        self, folder: Path, config: Mapping[str, Any], *, project: str = "gossamer"
+    ) -> None:
+        """Begin or continue the W&B run; ConfigError if the package is missing.
+
+        Args:
+            folder: The run folder; `wandb.json` in it remembers the W&B run's id.
+            config: The settings, shown beside the run.
+            project: W&B project.
+        """
+        try:
+            wandb: Any = importlib.import_module("wandb")
+        except ImportError:
+            raise ConfigError(
+                "--wandb needs the package wandb, which is not installed; "
+                'type: pip install "gossamer[wandb]"'
+            ) from None
+        self._run: Any = wandb.init(
+            project=project,
+            name=folder.name,
+            id=_run_id(folder / "wandb.json"),
+            resume="allow",
+            dir=str(folder),
+            config=plain(config),
+        )
+
+    def write(self, row: Mapping[str, Any], env_steps: int) -> None:
+        """Send every finite number of a row."""
+        numbers = {k: v for k, v in plain(row).items() if isinstance(v, int | float)}
+        self._run.log(numbers, step=env_steps)
+
+    def close(self) -> None:
+        """Send what is queued."""
+        self._run.finish()
+
+
+def _run_id(path: Path) -> str:
+    try:
+        return str(json.loads(path.read_bytes())["id"])
+    except (OSError, ValueError, KeyError):
+        made = uuid.uuid4().hex[:12]
+        data = json.dumps({"id": made}).encode()
+        write_whole(path, lambda file: file.write(data))
+        return made

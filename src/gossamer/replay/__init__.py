@@ -1,0 +1,1 @@
+"""What a batch is made of: shares from replays that store, choose and pace."""

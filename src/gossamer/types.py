@@ -1,0 +1,318 @@
+"""The data that crosses between roles: trajectories, batches, what a policy returns, what an env is.
+
+Shapes: T unroll length, B columns (environments), P action-distribution parameters, F features.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import numpy as np
+    import torch
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
+"""Metric name -> (sum, count); sums and counts add over micro-batches and learners."""
+
+ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"]
+
+
+class ConfigError(ValueError):
+    """The user's mistake, told in one line: what was wrong, the value, what is allowed, what to type."""
+
+
+class RunFailed(RuntimeError):
+    """A run that cannot go on; the message is for the user and the exit code is 1."""
+
+
+@dataclass(frozen=True, slots=True)
+class ActionSpec:
+    """Which distribution acts in an environment, and how its actions are laid out.
+
+    categorical: int64 scalar in [0, sizes[0]); multi_categorical: int64 [len(sizes)];
+    bernoulli: int64 0/1 [sizes[0]]; gaussian: float32 [sizes[0]], clipped to [low, high] by the env.
+    """
+
+    kind: ActionKind
+    sizes: tuple[int, ...]
+    low: tuple[float, ...] = ()
+    high: tuple[float, ...] = ()
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one action."""
+        if self.kind == "categorical":
+            return ()
+        return (len(self.sizes),) if self.kind == "multi_categorical" else (self.sizes[0],)
+
+    @property
+    def num_params(self) -> int:
+        """P: parameters of the distribution for one state (mean and log-std for a Gaussian)."""
+        return 2 * self.sizes[0] if self.kind == "gaussian" else sum(self.sizes)
+
+    @property
+    def encoded_size(self) -> int:
+        """Length of an action as network input: one-hot for discrete kinds, the value otherwise."""
+        return self.sizes[0] if self.kind in ("gaussian", "bernoulli") else sum(self.sizes)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What policies and actors must know of an environment; read from the env, never hard-coded.
+
+    Pixels are uint8 [C, H, W]; anything else is a float32 vector.
+    """
+
+    env_id: str
+    obs_shape: tuple[int, ...]
+    obs_kind: Literal["pixels", "vector"]
+    action: ActionSpec
+    protocol: str
+    """How the env was set up, in words; printed beside every score."""
+    max_episode_steps: int
+    action_repeat: int = 1
+    """Emulator frames per env step."""
+    stack_padding: Literal["zero", "repeat", "none"] = "none"
+    """What a reset fills the older frames of a stack with."""
+    exact_resume: bool = True
+    """An episode is a function of its seed and its actions."""
+
+
+class StepResult(NamedTuple):
+    """What one step of N environments returned."""
+
+    obs: NDArray[Any]
+    """[N, *obs_shape]; after an end, the true final observation; on a reset row, the first."""
+    reward: NDArray[np.float32]
+    """[N] unclipped; 0 on a reset row."""
+    terminated: NDArray[np.bool_]
+    """[N] the value of obs is 0 (a lost life counts where the env says so)."""
+    truncated: NDArray[np.bool_]
+    """[N] a time limit; obs still has a value."""
+    ended: NDArray[np.bool_]
+    """[N] the episode is over: the next step ignores its action and returns a first observation."""
+
+
+class VecEnv(Protocol):
+    """N environments stepped together. Episode e of env i is a function of seeds and actions.
+
+    After `ended[i]`, the next step ignores action i, begins episode episodes[i] + 1 and returns its
+    first observation with reward 0 (Gymnasium's NEXT_STEP).
+    """
+
+    @property
+    def num_envs(self) -> int:
+        """N."""
+        ...
+
+    @property
+    def spec(self) -> EnvSpec:
+        """Shapes, action space and protocol."""
+        ...
+
+    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
+        """Begin episode `episodes[i]` in every env i; return first observations [N, *obs_shape]."""
+        ...
+
+    def send(self, action: NDArray[Any]) -> None:
+        """Begin a step with actions [N, *action_shape]; `recv` finishes it."""
+        ...
+
+    def recv(self) -> StepResult:
+        """Wait for the step that `send` began."""
+        ...
+
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+        """Begin episodes `episodes`, replay each env's action log since, return the observations."""
+        ...
+
+    def close(self) -> None:
+        """Free processes and memory."""
+        ...
+
+
+class PolicyOutput(NamedTuple):
+    """What a policy says about rows of observations [R, B]."""
+
+    action_params: Tensor
+    """[R, B, P] float32"""
+    value: Tensor
+    """[R, B] float32, in units of return (denormalised)"""
+    features: Tensor
+    """[R, B, F] last hidden layer"""
+    core_state: Tensor
+    """[S, B] recurrent state after the last row; S = 0 without a core"""
+
+
+@dataclass(slots=True)
+class Trajectory:
+    """A fixed-length slice of experience from B environments.
+
+    Row t is one decision: seeing obs[t] the actor took action[t]; the environment paid reward[t]
+    and moved to obs[t + 1]. Only `obs` and `starts` have T + 1 rows, so nothing needs shifting.
+    """
+
+    obs: Tensor  # [T + 1, B, *obs_shape] raw; uint8 for pixels, float32 for vectors
+    action: Tensor  # [T, B, *action_shape] int64, or float32 for continuous actions
+    reward: Tensor  # [T, B] float32, unclipped
+    terminated: Tensor  # [T, B] bool: obs[t + 1] is final, its value is 0
+    truncated: Tensor  # [T, B] bool: a time limit; obs[t + 1] still has a value
+    valid: Tensor  # [T, B] bool: False on the reset row that follows an episode's end
+    starts: Tensor  # [T + 1, B] bool: an episode begins here; the recurrent state is cleared
+    behavior: Tensor  # [T, B, P] float32, parameters of the distribution that chose `action`
+    value: Tensor  # [T, B] float32, what the actor's value head said
+    core_state: Tensor  # [S, B] float32, recurrent state before row 0; S = 0 without a core
+    last_action: Tensor  # [B, *action_shape], the action before row 0
+    last_reward: Tensor  # [B] float32, the reward before row 0, unclipped
+    task: Tensor  # [B] int64, index of the task a column belongs to
+    version: Tensor  # [B] int64, version of the parameters that acted
+
+    @property
+    def continues(self) -> Tensor:
+        """[T, B] bool: row t + 1 belongs to the same episode as row t and may be learnt from."""
+        return self.valid & ~(self.terminated | self.truncated)
+
+    @property
+    def unroll_length(self) -> int:
+        """T."""
+        return self.reward.shape[0]
+
+    @property
+    def num_columns(self) -> int:
+        """B."""
+        return self.reward.shape[1]
+
+    def columns(self, start: int, stop: int) -> Self:
+        """View of columns [start, stop); nothing is copied."""
+        return replace(self, **{name: x[index] for name, x, index in self._each(slice(start, stop))})
+
+    def take(self, columns: Tensor) -> Self:
+        """Copy of the given columns [K] int64, in that order."""
+        return replace(self, **{name: x[index] for name, x, index in self._each(columns)})
+
+    def _each(self, columns: slice | Tensor) -> list[tuple[str, Tensor, Any]]:
+        each: list[tuple[str, Tensor, Any]] = []
+        for field in fields(self):
+            x = getattr(self, field.name)
+            if x is not None:
+                lead = field.name in PER_COLUMN
+                each.append((field.name, x, columns if lead else (slice(None), columns)))
+        return each
+
+    def to(self, device: torch.device) -> Self:
+        """Copy to a device, without waiting for it where memory is pinned."""
+        moved = {
+            field.name: x.to(device, non_blocking=True)
+            for field in fields(self)
+            if (x := getattr(self, field.name)) is not None
+        }
+        return replace(self, **moved)
+
+    def check(self, spec: EnvSpec) -> None:
+        """Verify every shape and dtype once, where a trajectory crosses a link; raise ValueError."""
+        t, b = self.reward.shape
+        expected: Mapping[str, tuple[int, ...]] = {
+            "obs": (t + 1, b, *spec.obs_shape),
+            "action": (t, b, *spec.action.shape),
+            "terminated": (t, b),
+            "truncated": (t, b),
+            "valid": (t, b),
+            "starts": (t + 1, b),
+            "behavior": (t, b, spec.action.num_params),
+            "value": (t, b),
+            "last_action": (b, *spec.action.shape),
+            "last_reward": (b,),
+            "version": (b,),
+        }
+        for name, shape in expected.items():
+            got = tuple(getattr(self, name).shape)
+            if got != shape:
+                raise ValueError(f"trajectory.{name} has shape {got}, expected {shape}")
+        for name, dtype in _dtypes(spec).items():
+            got = str(getattr(self, name).dtype).removeprefix("torch.")
+            if got != dtype:
+                raise ValueError(f"trajectory.{name} is {got}, expected {dtype}")
+
+
+PER_COLUMN = frozenset({"last_action", "last_reward", "task", "version", "replayed", "entry"})
+"""Fields whose first axis is the column; `core_state` is [S, B] and follows the row rule."""
+
+
+def _dtypes(spec: EnvSpec) -> dict[str, str]:
+    action = "float32" if spec.action.kind == "gaussian" else "int64"
+    obs = "uint8" if spec.obs_kind == "pixels" else "float32"
+    flags = dict.fromkeys(("terminated", "truncated", "valid", "starts"), "bool")
+    numbers = dict.fromkeys(("reward", "behavior", "value", "core_state", "last_reward"), "float32")
+    return {"obs": obs, "action": action, "last_action": action, **flags, **numbers}
+
+
+def empty_trajectory(
+    spec: EnvSpec,
+    *,
+    unroll_length: int,
+    num_columns: int,
+    core_units: int,
+    shared: bool = False,
+    pinned: bool = False,
+) -> Trajectory:
+    """Allocate a trajectory slot, zeroed; in shared memory, or in memory pinned for a GPU."""
+    import torch
+
+    t, b = unroll_length, num_columns
+    dtypes = _dtypes(spec)
+    shapes: dict[str, tuple[int, ...]] = {
+        "obs": (t + 1, b, *spec.obs_shape),
+        "action": (t, b, *spec.action.shape),
+        "behavior": (t, b, spec.action.num_params),
+        "starts": (t + 1, b),
+        "core_state": (core_units, b),
+        "last_action": (b, *spec.action.shape),
+        "last_reward": (b,),
+        "task": (b,),
+        "version": (b,),
+    }
+    made: dict[str, Tensor] = {}
+    for field in fields(Trajectory):
+        shape = shapes.get(field.name, (t, b))
+        dtype = getattr(torch, dtypes.get(field.name, "int64"))
+        if len(shape) == 5:
+            # Pixels lie channels last, the layout convolutions want: written once so by the actor,
+            # then read as views by inference and learning.
+            *lead, channels, height, width = shape
+            made[field.name] = torch.zeros(*lead, height, width, channels, dtype=dtype).movedim(-1, 2)
+        else:
+            made[field.name] = torch.zeros(shape, dtype=dtype)
+        if shared:
+            made[field.name].share_memory_()
+        elif pinned:
+            made[field.name] = made[field.name].pin_memory()
+    return Trajectory(**made)
+
+
+@dataclass(slots=True)
+class Batch(Trajectory):
+    """Columns to learn from, online and replayed, and what `Algorithm.minibatches` adds."""
+
+    replayed: Tensor  # [B] bool: the column came from a replay that keeps entries
+    entry: Tensor  # [B] int64: the replay's entry id, -1 for online columns
+    target: Tensor | None = None  # [T, B] learning target of the value, where computed beforehand
+    advantage: Tensor | None = None  # [T, B] likewise
+    log_prob: Tensor | None = None  # [T, B] log mu(a|x) of the behavior, where computed beforehand
+
+
+def online_batch(trajectory: Trajectory) -> Batch:
+    """Present a trajectory as a batch of online columns, sharing its memory."""
+    import torch
+
+    b = trajectory.num_columns
+    held = {field.name: getattr(trajectory, field.name) for field in fields(Trajectory)}
+    return Batch(
+        **held,
+        replayed=torch.zeros(b, dtype=torch.bool),
+        entry=torch.full((b,), -1, dtype=torch.int64),
+    )

@@ -1,0 +1,194 @@
+"""The words after `gossamer train`."""
+
+from __future__ import annotations
+
+import contextlib
+from itertools import chain, permutations
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.config import parse_train, resolve
+from gossamer.types import ConfigError
+
+
+def typed(*words: str) -> Any:
+    """The config that words result in."""
+    asked = parse_train(words)
+    return resolve(asked.settings, configs=asked.configs)[0]
+
+
+def refusal(*words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        typed(*words)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def test_words_may_come_in_any_order() -> None:
+    parts = (
+        ["PongNoFrameskip-v4"],
+        ["algorithm:ppo"],
+        ["--algorithm.passes", "3"],
+        ["--num-envs", "32"],
+    )
+    configs = [typed(*chain(*order)) for order in permutations(parts)]
+    assert all(config == configs[0] for config in configs)
+    assert configs[0].algorithm.name == "ppo"
+    assert configs[0].algorithm.passes == 3
+    assert configs[0].num_envs == 32
+
+
+@pytest.mark.parametrize("flag", ["--num-envs", "--num_envs"])
+def test_hyphens_and_underscores_are_the_same(flag: str) -> None:
+    assert typed("x:y", flag, "32").num_envs == typed("x:y", f"{flag}=32").num_envs == 32
+    assert typed("x:y", "--algorithm.value_cost", "2").algorithm.value_cost == 2.0
+
+
+def test_switches() -> None:
+    assert typed("--tensorboard", "CartPole-v1").tensorboard is True
+    assert typed("CartPole-v1", "--no-tensorboard").tensorboard is False
+    assert typed("CartPole-v1", "--tensorboard", "false").tensorboard is False
+    assert typed("CartPole-v1", "--tensorboard=yes").tensorboard is True
+    assert typed("CartPole-v1", "--policy.no-normalize-obs").policy.normalize_obs is False
+    assert typed("CartPole-v1", "--no-policy.normalize-obs").policy.normalize_obs is False
+    atari = "ALE/Pong-v5"
+    assert typed(atari).env.grayscale is None
+    assert typed("--env.grayscale", atari).env.grayscale is True
+    assert typed("--env.no-grayscale", atari).env.grayscale is False
+    assert typed("--env.grayscale", "none", atari).env.grayscale is None
+
+
+def test_lists_of_numbers_end_where_numbers_end() -> None:
+    assert typed("--policy.hidden-sizes", "32", "16", "x:y").policy.hidden_sizes == (32, 16)
+    assert typed("--policy.hidden-sizes", "32,16", "x:y").policy.hidden_sizes == (32, 16)
+    assert typed("--policy.hidden-sizes=[8, 4]", "x:y").policy.hidden_sizes == (8, 4)
+    assert typed("x:y", "--optimizer.learning-rate", "1e-3").optimizer.learning_rate == (1e-3,)
+    two = parse_train(["x:y", "--optimizer.learning-rate", "1e-3", "2e-3", "--seed", "2"])
+    assert two.settings["optimizer"]["learning_rate"] == ["1e-3", "2e-3"]
+
+
+def test_replays_as_json_and_by_index() -> None:
+    assert typed("x:y", "--replays", '[{"name": "queue", "capacity": 2}]').replays[0].capacity == 2
+    assert typed("x:y", "--replays.0.capacity", "3").replays[0].capacity == 3
+    both = typed("x:y", "--replays", '[{"capacity": 2}]', "--replays.0.capacity", "4")
+    assert both.replays[0].capacity == 4
+    assert typed("x:y", "--algorithm", '{"name": "ppo", "passes": 2}').algorithm.passes == 2
+    assert typed("x:y", "--algorithm", "a2c").algorithm.name == "a2c"
+    assert typed("x:y", "--algorithm.name", "a2c").algorithm.name == "a2c"
+
+
+def test_negative_values_and_none_are_values() -> None:
+    assert typed("x:y", "--stop-at-return", "-90").stop_at_return == -90.0
+    assert typed("x:y", "--stop-at-return", "none").stop_at_return is None
+    assert typed("x:y", "--total-env-steps", "1e6").total_env_steps == 1_000_000
+
+
+def test_several_configs_stack() -> None:
+    for words in (("--config", "pong", "debug"), ("--config", "pong", "--config=debug")):
+        config = typed(*words)
+        assert config.env_id == "PongNoFrameskip-v4"
+        assert config.num_envs == 4
+    assert typed("--config", "debug", "CartPole-v1").env_id == "CartPole-v1"
+
+
+def test_the_last_mention_wins() -> None:
+    assert typed("x:y", "--seed", "1", "--seed", "2").seed == 2
+    assert typed("x:y", "algorithm:a2c", "algorithm:ppo").algorithm.name == "ppo"
+
+
+def test_resume_and_show_config_are_read() -> None:
+    asked = parse_train(["--resume", "last", "--show-config"])
+    assert (asked.resume, asked.show_config, asked.settings) == ("last", True, {})
+    assert parse_train(["-h"]).wants_help
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("CartPole-v1 --num-env 3", "--num-env is not a setting; did you mean --num-envs?"),
+        ("CartPole-v1 --learning-rate 3", "did you mean --optimizer.learning-rate?"),
+        ("CartPole-v1 --algorithm.pases 3", "did you mean --algorithm.passes?"),
+        ("CartPole-v1 --no-num-envs", "--no-num-envs is not a setting"),
+        ("CartPole-v1 --replays.0.fracton 1", "did you mean --replays.0.fraction?"),
+        ("CartPole-v1 -n 3", "flags start with two hyphens"),
+        ("CartPole-v1 --num-envs", "--num-envs needs a value"),
+        ("CartPole-v1 --num-envs --seed 1", "--num-envs needs a value"),
+        ("CartPole-v1 --num-envs many", '--num-envs is "many"; it must be a whole number'),
+        ("CartPole-v1 --num-envs 1.5", "a whole number"),
+        ("CartPole-v1 --num-envs nan", "a whole number"),
+        ("CartPole-v1 --seed 1e400", "a whole number"),
+        ("CartPole-v1 --lag 2", "one of auto, 0, 1, free, for example auto"),
+        ("CartPole-v1 --tensorboard=maybe", "true or false"),
+        ("CartPole-v1 --optimizer.learning-rate fast", "each entry a number"),
+        ("CartPole-v1 --replays [", "not valid JSON"),
+        ("CartPole-v1 --replays 3", "replays"),
+        ("CartPole-v1 --replays.x.capacity 3", "--replays.x.capacity is not a setting"),
+        ("CartPole-v1 --seed.x 3", "--seed.x is not a setting"),
+        ("CartPole-v1 --seed 3 --algorithm.passes 0", "algorithm.passes is 0; it must be >= 1"),
+        ("CartPole-v1 algorithm:dqn", "allowed: a2c, vtrace, ppo"),
+        ("CartPole-v1 topology:gossip", "allowed: single"),
+        ("CartPole-v1 algoritm:ppo", "did you mean algorithm:ppo?"),
+        ("algoritm:ppo", "did you mean algorithm:ppo?"),
+        ("algoritm:ppo CartPole-v1", "did you mean algorithm:ppo?"),
+        ("CartPole-v1 Acrobot-v1", "Acrobot-v1 is one word too many"),
+        ("--env-id CartPole-v1", "type the environment's id alone"),
+        ("--config", "--config needs a value"),
+        ("--num-envs 3", "no environment given"),
+        ("CartPole-v1 algorithm:a2c --algorithm.clip-rho 1", "is a setting of vtrace, not of a2c"),
+        ("CartPole-v1 --= 3", "is not a setting"),
+        ("CartPole-v1 --", "is not a setting"),
+    ],
+)
+def test_mistakes_are_told_in_one_line(words: str, says: str) -> None:
+    assert says in refusal(*words.split())
+
+
+WORDS = [
+    "CartPole-v1",
+    "x:y",
+    "algorithm:ppo",
+    "algorithm:",
+    "--seed",
+    "3",
+    "-1",
+    "--replays",
+    "[{}]",
+    "[]",
+    "[1]",
+    "--replays.0.capacity",
+    "--replays.1.fraction",
+    "--algorithm",
+    "{}",
+    "--no-wandb",
+    "none",
+    "--optimizer.learning-rate",
+    "1e-3",
+    "--config",
+    "debug",
+    "--lag=0",
+    "--resume",
+    "--",
+    "=",
+    "--algorithm.passes",
+    "--algorithm.",
+    "--.",
+    "--replays.",
+    "--replays.0",
+    "1e400",
+    '{"name":1}',
+    '{"name":[]}',
+    '{"seed":{}}',
+    "--env.grayscale",
+    "--policy.hidden-sizes",
+]
+
+
+@settings(max_examples=200, deadline=None)
+@given(st.lists(st.sampled_from(WORDS) | st.text(max_size=8), max_size=7))
+def test_no_words_are_worse_than_a_refusal(words: list[str]) -> None:
+    with contextlib.suppress(ConfigError):
+        typed(*words)

@@ -1,0 +1,230 @@
+"""The command as people run it: exit codes, one-line errors, quick answers without torch."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tomllib
+import types
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gossamer import cli
+from gossamer.config import from_dict, make_config, settings_table, to_dict
+from gossamer.config.show import setting_groups
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAVY = ("torch", "gymnasium", "ale_py", "mujoco", "numpy", "rich", "tyro", "safetensors")
+
+QUICK = [
+    [],
+    ["--help"],
+    ["--version"],
+    ["list"],
+    ["list", "--json"],
+    ["runs"],
+    ["runs", "--json"],
+    ["train", "--help"],
+    ["train", "CartPole-v1", "--show-config"],
+    ["train", "--config", "pong", "--show-config"],
+    ["eval", "--help"],
+    ["bench", "--help"],
+    ["tune", "--help"],
+    ["runs", "--help"],
+    ["list", "--help"],
+]
+
+
+def test_quick_commands_import_nothing_heavy(tmp_path: Path) -> None:
+    """In one fresh process, one after the other; an import stays in sys.modules."""
+    program = f"""
+import sys
+from gossamer.cli import main
+for words in {QUICK!r}:
+    try:
+        assert main(words) == 0, words
+    except SystemExit as stop:
+        assert stop.code == 0, words
+    held = [name for name in {HEAVY!r} if name in sys.modules]
+    assert not held, (words, held)
+"""
+    done = subprocess.run(
+        [sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+    assert "\033" not in done.stdout, "plain when not a terminal"
+
+
+def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "gossamer", "train", "CartPole-v1", "--num-env", "3"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert done.stderr == "gossamer: --num-env is not a setting; did you mean --num-envs?\n"
+    assert list(tmp_path.iterdir()) == [], "nothing is created"
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("trian CartPole-v1", "did you mean gossamer train?"),
+        ("dance", "commands: train, eval"),
+        ("eval", "RUN"),
+        ("eval nowhere --episods 3", "did you mean --episodes?"),
+        ("eval nowhere --episodes 0", "a whole number >= 1"),
+        ("eval nowhere --episodes x", "it is 'x'"),
+        ("eval nowhere --checkpoint newest", "last, best or a number"),
+        ("eval nowhere --seed -1", "a whole number >= 0"),
+        ("bench --seconds inf", "a number > 0"),
+        ("bench extra", "extra is not understood"),
+        ("tune", "ENV"),
+        ("tune CartPole-v1 --output tuned.json", "ends in .toml"),
+        ("runs nowhere", "nowhere"),
+        ("list things", "things is not understood"),
+        ("train --resume nowhere", "nowhere"),
+        ("train --resume nowhere --run-folder x", "--run-folder cannot be given with --resume"),
+        ("train", "gossamer train CartPole-v1"),
+    ],
+)
+def test_mistakes_of_every_command(
+    words: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert cli.main(words.split()) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert says in err
+    assert list(tmp_path.iterdir()) == []
+
+
+class Launch(types.ModuleType):
+    """Stands in for gossamer.launch.run, which imports torch."""
+
+    def __init__(self, outcome: Exception | None = None):
+        super().__init__("gossamer.launch.run")
+        self.outcome, self.calls = outcome, []
+
+    def train(self, config: Any, **rest: Any) -> None:
+        self.calls.append((config, rest))
+        if self.outcome:
+            raise self.outcome
+
+    def evaluate_run(self, run: str, **rest: Any) -> None:
+        self.calls.append((run, rest))
+
+
+def stand_in(monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None) -> Launch:
+    launch = Launch(outcome)
+    monkeypatch.setitem(sys.modules, "gossamer.launch.run", launch)
+    return launch
+
+
+def test_train_hands_over_config_layers_and_what_was_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = stand_in(monkeypatch)
+    assert cli.main(["train", "CartPole-v1", "algorithm:ppo", "--seed", "3"]) == 0
+    [(config, rest)] = launch.calls
+    assert config == make_config("CartPole-v1", {"algorithm": "ppo", "seed": 3})
+    assert rest["config_given"] == {"env_id", "algorithm.name", "seed"}
+    assert rest["layers"]["num_envs"] == "suite classic"
+    assert rest["argv"] == ["gossamer", "train", "CartPole-v1", "algorithm:ppo", "--seed", "3"]
+    assert rest["resume"] is None
+
+
+def test_resume_starts_from_the_saved_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    launch = stand_in(monkeypatch)
+    monkeypatch.chdir(tmp_path)
+    run = tmp_path / "runs" / "CartPole-v1" / "ppo-single" / "20260101-000000-s7"
+    run.mkdir(parents=True)
+    saved = make_config("CartPole-v1", {"algorithm": "ppo", "seed": 7, "num_envs": 8})
+    (run / "config.json").write_text(json.dumps(to_dict(saved)))
+    (run / "meta.json").write_text("{}")
+    assert cli.main(["train", "--resume", "last", "--total-env-steps", "2e6"]) == 0
+    [(config, rest)] = launch.calls
+    assert to_dict(config) == {**to_dict(saved), "total_env_steps": 2_000_000}
+    assert rest["config_given"] == {"total_env_steps"}
+    assert rest["resume"] == "last"
+    (run / "config.json").write_text("{")
+    assert cli.main(["train", "--resume", "last"]) == 2
+
+
+@pytest.mark.parametrize(
+    ("outcome", "code"), [(ConfigError("a\n  b"), 2), (RunFailed("lost the\nactor"), 1)]
+)
+def test_exit_codes(
+    outcome: Exception, code: int, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    stand_in(monkeypatch, outcome)
+    assert cli.main(["train", "CartPole-v1"]) == code
+    assert capsys.readouterr().err == f"gossamer: {' '.join(str(outcome).split())}\n"
+
+
+def test_eval_hands_over_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
+    launch = stand_in(monkeypatch)
+    words = (
+        "eval last --episodes 3 --checkpoint 120 --sample --seed 4 --json --video a.mp4 --render"
+    )
+    assert cli.main(words.split()) == 0
+    assert cli.main(["eval", "last"]) == 0
+    options = ("episodes", "checkpoint", "sample", "seed", "json", "video", "render")
+    values = [(3, 120, True, 4, True, "a.mp4", True), (30, "last", False, 1, False, None, False)]
+    expected = [("last", dict(zip(options, row, strict=True))) for row in values]
+    assert launch.calls == expected
+
+
+def test_show_config_prints_a_file_that_gives_the_same_config(capsys: Any) -> None:
+    assert cli.main(["train", "--config", "pong", "debug", "--show-config", "--seed", "4"]) == 0
+    text = capsys.readouterr().out
+    config = make_config("PongNoFrameskip-v4", {"seed": 4}, presets=["pong", "debug"])
+    assert from_dict(tomllib.loads(text)) == config
+    lines = {line.split(" = ")[0]: line for line in text.splitlines()}
+    assert lines["seed"].endswith("# command line")
+    assert lines["num_envs"].endswith("# --config debug")
+    assert lines["optimizer.epsilon"].endswith("# default")
+
+
+def test_list_json_names_everything(capsys: Any) -> None:
+    assert cli.main(["list", "--json"]) == 0
+    catalog = json.loads(capsys.readouterr().out)
+    assert list(catalog) == ["algorithms", "topologies", "replays", "environments", "presets"]
+    assert set(catalog["algorithms"]) == {"a2c", "vtrace", "ppo"}
+    assert {"pong", "debug", "bench"} <= set(catalog["presets"])
+    assert all(text for entries in catalog.values() for text in entries.values())
+
+
+def test_a_reader_that_leaves_early_is_no_error() -> None:
+    command = f"{sys.executable} -m gossamer train --help | head -n 1; echo ${{PIPESTATUS[0]}}"
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
+    assert done.stderr == ""
+    assert done.stdout.splitlines()[-1] == "0"
+
+
+def test_every_setting_has_a_docstring_and_is_in_help_and_table(capsys: Any) -> None:
+    assert cli.main(["train", "--help"]) == 0
+    text, table = capsys.readouterr().out, settings_table()
+    rows = [row for group in setting_groups() for row in group.rows]
+    assert len(rows) > 80
+    for row in rows:
+        assert row.meaning, row.name
+        shown = "--" + row.name.replace("_", "-") if row.name != "env_id" else "ENV"
+        assert shown in text
+        assert f"| `{shown}` |" in table
+    assert max(len(line) for line in text.splitlines()) <= 110
+
+
+def test_public_names_resolve_lazily() -> None:
+    import gossamer
+
+    assert gossamer.TrainConfig is type(make_config("CartPole-v1"))
+    assert gossamer.ConfigError is ConfigError
+    assert set(dir(gossamer)) == set(gossamer.__all__)
+    with pytest.raises(AttributeError, match="no attribute 'trian'"):
+        _ = gossamer.trian  # type: ignore[attr-defined]

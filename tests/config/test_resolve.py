@@ -1,0 +1,389 @@
+"""Precedence, refusals and round trips of the configuration."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.config import (
+    TrainConfig,
+    explicit,
+    from_dict,
+    make_config,
+    preset_names,
+    resolve,
+    show_config,
+    to_dict,
+    validate,
+)
+from gossamer.config.check import RANGES, range_of
+from gossamer.config.files import suite_layer
+from gossamer.config.tree import fields_of, find_annotation, flatten, members, merge, names_of
+from gossamer.replay.base import QueueSettings
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SUITES = {
+    "atari": "PongNoFrameskip-v4",
+    "classic": "CartPole-v1",
+    "mujoco": "HalfCheetah-v5",
+    "other": "my_module:make_env",
+}
+
+
+def refusal(*args: Any, **kwargs: Any) -> str:
+    """The one line with which `resolve` refuses."""
+    with pytest.raises(ConfigError) as caught:
+        resolve(*args, **kwargs)
+    line = str(caught.value)
+    assert "\n" not in line
+    return line
+
+
+def write(path: Path, text: str) -> str:
+    path.write_text(text)
+    return str(path)
+
+
+def test_each_layer_wins_over_the_one_below(tmp_path: Path) -> None:
+    low = write(tmp_path / "low.toml", "seed = 2\nnum_envs = 2\nunroll_length = 2\n")
+    high = write(tmp_path / "high.json", '{"seed": 3, "num_envs": 3}')
+    saved = to_dict(
+        make_config("CartPole-v1", {"seed": 9, "total_env_steps": 77, "algorithm": "a2c"})
+    )
+    config, layers = resolve({"seed": "4"}, configs=[low, high], resumed=saved)
+    assert (config.seed, layers["seed"]) == (4, "command line")
+    assert (config.num_envs, layers["num_envs"]) == (3, f"--config {high}")
+    assert (config.unroll_length, layers["unroll_length"]) == (2, f"--config {low}")
+    assert (config.total_env_steps, layers["total_env_steps"]) == (77, "resumed run")
+    assert explicit(layers) == {"seed", "num_envs", "unroll_length"}
+
+
+def test_suite_defaults_lie_between_defaults_and_files() -> None:
+    config, layers = resolve({"env_id": "CartPole-v1"})
+    assert config.num_envs == suite_layer("classic").settings["num_envs"] != TrainConfig().num_envs
+    assert layers["num_envs"] == "suite classic"
+    assert layers["seed"] == "default"
+    config, layers = resolve({"env_id": "CartPole-v1"}, configs=["debug"])
+    assert (config.num_envs, layers["num_envs"]) == (4, "--config debug")
+
+
+def test_every_setting_has_a_layer() -> None:
+    config, layers = resolve({"env_id": "CartPole-v1"})
+    assert set(layers) == {name for name, _ in flatten(to_dict(config))}
+
+
+def test_a_file_may_name_the_environment_and_the_command_line_another(tmp_path: Path) -> None:
+    file = write(tmp_path / "a.toml", 'env_id = "HalfCheetah-v5"\n')
+    config, layers = resolve(configs=[file])
+    assert config.env_id == "HalfCheetah-v5"
+    assert layers["num_envs"] == "suite mujoco"
+    config, layers = resolve({"env_id": "CartPole-v1"}, configs=[file])
+    assert config.env_id == "CartPole-v1"
+    assert layers["num_envs"] == "suite classic"
+
+
+@pytest.mark.parametrize("preset", preset_names())
+@pytest.mark.parametrize("algorithm", ["a2c", "vtrace", "ppo"])
+def test_every_preset_resolves_with_every_algorithm(preset: str, algorithm: str) -> None:
+    config, _ = (
+        resolve({"algorithm": algorithm}, configs=["debug", preset])
+        if ("env_id" in resolve_keys(preset))
+        else resolve({"env_id": "CartPole-v1", "algorithm": algorithm}, configs=[preset])
+    )
+    assert config.algorithm.name == algorithm
+
+
+def resolve_keys(preset: str) -> set[str]:
+    from gossamer.config.files import config_layer
+
+    return set(config_layer(preset).settings)
+
+
+@pytest.mark.parametrize("suite", SUITES)
+@pytest.mark.parametrize("algorithm", ["a2c", "vtrace", "ppo"])
+def test_every_suite_resolves_with_every_algorithm(suite: str, algorithm: str) -> None:
+    config, layers = resolve({"env_id": SUITES[suite], "algorithm": algorithm})
+    assert config.algorithm.name == algorithm
+    assert f"suite {suite}" in layers.values()
+
+
+def test_switching_keeps_what_both_kinds_have_and_drops_the_rest(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "v.toml",
+        'env_id = "x:y"\n[algorithm]\nname = "vtrace"\nclip_rho = 2.0\nentropy_cost = 0.03\n',
+    )
+    config, layers = resolve({"algorithm": {"name": "ppo"}}, configs=[file])
+    assert config.algorithm.name == "ppo"
+    assert config.algorithm.entropy_cost == 0.03
+    assert layers["algorithm.entropy_cost"] == f"--config {file}"
+    assert "algorithm.clip_rho" not in layers
+    assert config.algorithm.num_minibatches == 4, "PPO's own default, not V-trace's"
+
+
+def test_a_table_named_after_a_kind_speaks_only_to_that_kind(tmp_path: Path) -> None:
+    file = write(
+        tmp_path / "k.toml",
+        'env_id = "x:y"\n[algorithm]\npasses = 2\n[algorithm.ppo]\npasses = 7\nclip_ratio = 0.3\n',
+    )
+    assert (
+        resolve(configs=[file])[0].algorithm
+        == from_dict(
+            {"algorithm": {**to_dict(resolve({"env_id": "x:y"})[0])["algorithm"], "passes": 2}}
+        ).algorithm
+    )
+    ppo = resolve({"algorithm": "ppo"}, configs=[file])[0].algorithm
+    assert (ppo.passes, ppo.clip_ratio) == (7, 0.3)  # type: ignore[union-attr]
+    bad = write(tmp_path / "b.toml", "[algorithm.ppo]\nclip_rtio = 0.3\n")
+    assert "did you mean algorithm.clip_ratio?" in refusal({"env_id": "x:y"}, configs=[bad])
+
+
+def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
+    line = refusal({"env_id": "CartPole-v1", "algorithm": {"clip_ratio": "0.1"}})
+    assert "--algorithm.clip-ratio is a setting of ppo, not of vtrace" in line
+    assert "algorithm:ppo" in line
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("num_env = 3", "num_env is not a setting; did you mean num_envs?"),
+        ("[optimizer]\nlearning_rat = 1", "did you mean optimizer.learning_rate?"),
+        ("learning_rate = 0.1", "did you mean optimizer.learning_rate?"),
+        ("[algorithm]\nzzzz = 1", "gossamer train --help"),
+        ("[nonsense]\nx = 1", "nonsense is not a setting"),
+        ('num_envs = "64"', 'num_envs is "64"; it must be a whole number'),
+        ("num_envs = 1.5", "num_envs is 1.5; it must be a whole number"),
+        ("num_envs = true", "num_envs is true; it must be a whole number"),
+        ("num_envs = [1]", "num_envs is [1]; it must be a whole number"),
+        ("tensorboard = 1", "tensorboard is 1; it must be true or false"),
+        ("total_env_steps = inf", "it must be a whole number"),
+        ("stop_after_seconds = nan", "it must be a number"),
+        ("algorithm = 3", "algorithm is 3; it must be a section of settings"),
+        ('lag = "2"', "one of auto, 0, 1, free"),
+        ('[algorithm]\nname = "dqn"', "allowed: a2c, vtrace, ppo"),
+        ('[algorithm]\nname = "vtrac"', "did you mean vtrace?"),
+        ('[optimizer]\nlearning_rate = "big"', "each entry a number"),
+        ("[env]\nframe_skip = 0.5", "a whole number or none"),
+        ("replays = []", "at least one section"),
+        ("replays = [3]", "replays.0 is 3; it must be a section"),
+        ("[[replays]]\nfracton = 1", "did you mean replays.0.fraction?"),
+        ("[replays.3]\nfraction = 1", "replays.3 names no entry"),
+        ("seed = ", "not valid TOML"),
+    ],
+)
+def test_bad_files_are_refused_in_one_line(tmp_path: Path, text: str, says: str) -> None:
+    file = write(tmp_path / "bad.toml", text)
+    line = refusal({"env_id": "CartPole-v1"}, configs=[file])
+    assert says in line
+    assert line.startswith(f"--config {file}: ")
+
+
+def test_files_that_cannot_be_read(tmp_path: Path) -> None:
+    env = {"env_id": "CartPole-v1"}
+    assert "no such file" in refusal(env, configs=[str(tmp_path / "none.toml")])
+    assert "cannot be read" in refusal(env, configs=[_made(tmp_path / "folder.toml")])
+    assert "not valid JSON" in refusal(env, configs=[write(tmp_path / "x.json", "{")])
+    assert "object of settings" in refusal(env, configs=[write(tmp_path / "y.json", "[1]")])
+    (tmp_path / "z.toml").write_bytes(b"seed = \xff")
+    assert "not valid TOML" in refusal(env, configs=[str(tmp_path / "z.toml")])
+    assert "did you mean pong?" in refusal(env, configs=["pogn"])
+    assert "presets: bench" in refusal(env, configs=["qqqq"])
+    assert "not a .toml or .json file" in refusal(env, configs=[write(tmp_path / "f.yaml", "")])
+
+
+def _made(path: Path) -> str:
+    path.mkdir()
+    return str(path)
+
+
+def test_whole_numbers_may_be_written_1e6_and_numbers_need_no_point(tmp_path: Path) -> None:
+    file = write(tmp_path / "n.toml", "total_env_steps = 1e6\nstop_after_seconds = 5\n")
+    config, _ = resolve({"env_id": "CartPole-v1", "num_envs": "1_0"}, configs=[file])
+    assert (config.total_env_steps, config.stop_after_seconds, config.num_envs) == (10**6, 5.0, 10)
+    assert isinstance(config.total_env_steps, int)
+    assert isinstance(config.stop_after_seconds, float)
+
+
+def test_hyphens_and_a_bare_kind_are_understood_in_files(tmp_path: Path) -> None:
+    file = write(tmp_path / "h.toml", 'num-envs = 6\nalgorithm = "a2c"\nlag = 0\n')
+    config, _ = resolve({"env_id": "CartPole-v1"}, configs=[file])
+    assert (config.num_envs, config.algorithm.name, config.lag) == (6, "a2c", "0")
+
+
+def test_resuming_another_environment_is_refused() -> None:
+    saved = to_dict(make_config("CartPole-v1"))
+    assert resolve({"env_id": "CartPole-v1"}, resumed=saved)[0].env_id == "CartPole-v1"
+    assert "trains CartPole-v1, not Acrobot-v1" in refusal({"env_id": "Acrobot-v1"}, resumed=saved)
+    assert "not PongNoFrameskip-v4" in refusal(configs=["pong"], resumed=saved)
+
+
+def test_an_environment_is_needed() -> None:
+    assert "gossamer train CartPole-v1" in refusal()
+    assert "no environment" in refusal({"env_id": " "})
+    assert "env_id is 3" in refusal(resumed={"env_id": 3})
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"num_envs": -1}, "num_envs is -1; it must be >= 0: --num-envs"),
+        ({"total_env_steps": 0}, ">= 1"),
+        ({"unroll_length": 0}, ">= 1"),
+        ({"seed": -5}, ">= 0"),
+        ({"checkpoint_every_seconds": -0.1}, ">= 0"),
+        ({"algorithm": {"discount": 1.5}}, "in [0, 1]"),
+        ({"algorithm": {"passes": 0}}, ">= 1"),
+        ({"algorithm": {"entropy_cost": -1}}, ">= 0"),
+        ({"optimizer": {"learning_rate": 0}}, "> 0"),
+        ({"optimizer": {"learning_rate": [1e-3, 1e-4]}}, "2 values for 1 learner"),
+        ({"optimizer": {"beta1": 1.0}}, "in [0, 1)"),
+        ({"policy": {"hidden_sizes": [64, 0]}}, "policy.hidden_sizes is 0"),
+        ({"evaluation": {"max_time_fraction": 1.1}}, "in (0, 1]"),
+        ({"env": {"frame_skip": 0}}, ">= 1"),
+        ({"algorithm": "a2c", "lag": "1"}, "algorithm:vtrace"),
+        ({"algorithm": "a2c", "lag": "free"}, "algorithm:vtrace"),
+        ({"num_learners": 2}, "one learner"),
+        ({"placement": "cluster"}, "--placement local"),
+        ({"num_envs": 2, "algorithm": {"num_minibatches": 3}}, "--algorithm.num-minibatches 2"),
+        ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),
+        ({"replays": [{"fraction": 0.5}]}, "sum to 0.5"),
+        ({"replays": [{"fraction": 0.5}, {"fraction": 0.5}]}, "2 queues"),
+    ],
+)
+def test_what_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
+    assert says in refusal({"env_id": "x:y", "algorithm": {"num_minibatches": 1}} | changes)
+
+
+@pytest.mark.parametrize("algorithm", ["vtrace", "ppo"])
+@pytest.mark.parametrize("lag", ["0", "1", "free"])
+def test_algorithms_that_live_with_a_lag_may_have_one(algorithm: str, lag: str) -> None:
+    assert resolve({"env_id": "x:y", "algorithm": algorithm, "lag": lag})[0].lag == lag
+
+
+@dataclass(frozen=True)
+class RingSettings(QueueSettings):
+    """A replay that keeps entries, as later versions have."""
+
+    name: ClassVar[str] = "uniform"
+
+
+@pytest.mark.parametrize("algorithm", ["a2c", "ppo"])
+def test_on_policy_algorithms_refuse_replays_that_keep_entries(algorithm: str) -> None:
+    mix = (QueueSettings(fraction=0.5), RingSettings(fraction=0.5))
+    config = make_config("x:y", {"algorithm": algorithm})
+    with pytest.raises(ConfigError, match=r"replays holds uniform.*algorithm:vtrace"):
+        validate(replace(config, replays=mix))
+    validate(replace(make_config("x:y"), replays=mix))
+
+
+def test_ranges_name_settings_that_exist_and_hold_the_defaults() -> None:
+    known = {name.replace(".0.", ".") for name in names_of(TrainConfig)}
+    assert set(RANGES) <= known
+    for name, value in flatten(to_dict(TrainConfig())):
+        if isinstance(value, (int, float)):
+            assert range_of(name).allows(value), name
+
+
+def test_docstrings_tell_the_ranges_that_are_checked() -> None:
+    """The bracket or inequality a docstring states is the one that is enforced."""
+    from gossamer.config.show import setting_groups
+
+    stated = 0
+    for group in setting_groups():
+        for row in group.rows:
+            words = range_of(row.name).words
+            for bound in ("in [0, 1]", "in [0, 1)", "in (0, 1]"):
+                if bound in row.meaning:
+                    assert words == bound, row.name
+                    stated += 1
+            if ">= 1" in row.meaning:
+                assert words == ">= 1", row.name
+    assert stated >= 8
+
+
+def test_replays_may_be_given_whole_or_by_index() -> None:
+    env = {"env_id": "x:y"}
+    whole, layers = resolve({**env, "replays": [{"name": "queue", "capacity": 3}]})
+    assert whole.replays == (QueueSettings(capacity=3),)
+    assert layers["replays.0.capacity"] == "command line"
+    assert layers["replays.0.fraction"] == "default"
+    one, _ = resolve({**env, "replays": {"0": {"capacity": "2"}}})
+    assert one.replays == (QueueSettings(capacity=2),)
+    added = merge(TrainConfig, [_typed({"replays": {"1": {"fraction": "0.5"}}})])[0]
+    assert [replay.fraction for replay in added.replays] == [1.0, 0.5]
+
+
+def _typed(tree: dict[str, Any]) -> Any:
+    from gossamer.config.tree import Layer
+
+    return Layer("command line", tree, typed=True)
+
+
+def values_for(annotation: Any, name: str) -> st.SearchStrategy[Any]:
+    """Values that a setting may hold."""
+    import typing
+
+    if kinds := members(annotation):
+        return st.one_of([sections(kind) for kind in kinds])
+    origin, arguments = typing.get_origin(annotation), typing.get_args(annotation)
+    if origin is typing.Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        return st.lists(values_for(arguments[0], name), min_size=1, max_size=3).map(tuple)
+    if arguments:
+        return st.one_of([st.none() if a is type(None) else values_for(a, name) for a in arguments])
+    return {
+        int: st.integers(-(2**62), 2**62),
+        float: st.floats(allow_nan=False, allow_infinity=False),
+        bool: st.booleans(),
+        str: st.text(max_size=20),
+    }[annotation]
+
+
+def sections(kind: type) -> st.SearchStrategy[Any]:
+    fields = {name: values_for(f.annotation, name) for name, f in fields_of(kind).items()}
+    return st.builds(kind, **fields)
+
+
+@settings(max_examples=60, deadline=None)
+@given(sections(TrainConfig))
+def test_a_config_survives_json(config: TrainConfig) -> None:
+    assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+
+
+@settings(max_examples=40, deadline=None)
+@given(st.data())
+def test_what_show_config_prints_is_a_settings_file(data: st.DataObject) -> None:
+    import tomllib
+
+    config = data.draw(sections(TrainConfig))
+    layers = {name: "default" for name, _ in flatten(to_dict(config))}
+    assert from_dict(tomllib.loads(show_config(config, layers))) == config
+
+
+def test_every_printed_name_can_be_set() -> None:
+    for name, _ in flatten(to_dict(make_config("CartPole-v1"))):
+        assert find_annotation(TrainConfig, name) is not None, name
+
+
+def test_from_dict_refuses_what_it_does_not_know() -> None:
+    with pytest.raises(ConfigError, match="did you mean seed"):
+        from_dict({"sead": 1})
+
+
+def test_make_config_is_what_train_would_use() -> None:
+    config = make_config("CartPole-v1", {"num_envs": 8, "algorithm": {"name": "ppo"}})
+    assert config.algorithm.name == "ppo"
+    assert config.num_envs == 8
+    assert config.optimizer.learning_rate == (
+        suite_layer("classic").settings["optimizer"]["learning_rate"],
+    )
+    assert make_config("PongNoFrameskip-v4", presets=["debug"]).total_env_steps == 4000

@@ -1,0 +1,22 @@
+"""What every test shares: GPU tests skipped where there is no GPU, reproducible hypothesis."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import settings
+
+# A shared machine makes single examples slow now and then, and a random failure helps nobody.
+settings.register_profile("gossamer", deadline=None, derandomize=True)
+settings.load_profile("gossamer")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    wanting = [item for item in items if item.get_closest_marker("gpu")]
+    if not wanting:
+        return
+    import torch
+
+    if torch.cuda.is_available():
+        return
+    for item in wanting:
+        item.add_marker(pytest.mark.skip(reason="needs a CUDA device"))

@@ -1,0 +1,104 @@
+"""Generated pages are current, links lead somewhere, and printed commands are accepted."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROBE = """
+import contextlib, io, json, sys
+from gossamer.cli import main
+refused = []
+for arguments in json.load(sys.stdin):
+    sys.argv = ["gossamer", *arguments]
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
+            code = main()
+    except SystemExit as stop:
+        code = stop.code
+    if code not in (None, 0):
+        refused.append([arguments, said.getvalue()])
+print(json.dumps(refused))
+"""
+
+
+def load_generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("gen_docs", ROOT / "scripts" / "gen_docs.py")
+    assert spec
+    assert spec.loader
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_current() -> None:
+    generated = load_generator().pages()
+    assert set(generated) == {"docs/metrics.md", "docs/settings.md"}
+    for name, text in generated.items():
+        assert (ROOT / name).read_text() == text, f"{name} is old: run scripts/gen_docs.py"
+
+
+def test_every_metric_has_a_unit_and_a_meaning() -> None:
+    from gossamer.record.metrics import METRICS
+
+    assert METRICS
+    for name, metric in METRICS.items():
+        assert re.fullmatch(r"[a-z][a-z0-9_]*(/[a-z][a-z0-9_]*)?", name), name
+        assert metric.unit, name
+        assert len(metric.meaning.split()) >= 3, name
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_local_links_lead_somewhere(page: Path) -> None:
+    prose = re.sub(r"```.*?```", "", page.read_text(), flags=re.DOTALL)
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", prose):
+        if "://" not in target and not target.startswith("mailto:"):
+            assert (page.parent / target).exists(), f"{page.name}: {target}"
+
+
+def train_commands(page: Path) -> list[list[str]]:
+    """Return the `gossamer train` commands of a page's ```bash blocks, continuation lines joined.
+
+    Commands of later releases stand in ```text blocks and are not returned.
+    """
+    found: list[list[str]] = []
+    for block in re.findall(r"```bash\n(.*?)```", page.read_text(), flags=re.DOTALL):
+        for line in block.replace("\\\n", " ").splitlines():
+            words = shlex.split(line, comments=True)
+            if words[:2] == ["gossamer", "train"]:
+                found.append(words[1:])
+    return found
+
+
+def test_printed_commands_are_accepted(tmp_path: Path) -> None:
+    """Every training command in the README and the docs parses; --show-config starts nothing."""
+    import json
+
+    commands = [
+        [*command, "--show-config"]
+        for page in PAGES
+        for command in train_commands(page)
+        if "--resume" not in command and "module:function" not in " ".join(command)
+    ]
+    assert len(commands) >= 5
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE],
+        input=json.dumps(commands),
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=100,
+    )
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1]) == []

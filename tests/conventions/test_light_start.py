@@ -1,0 +1,92 @@
+"""Looking is quick: help, lists and settings do not import torch, in a fresh process each."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = ("torch", "gymnasium", "ale_py", "mujoco", "envpool", "ray", "tensorboard", "wandb")
+MAX_CPU_SECONDS = 1.0
+
+PROBE = f"""
+import sys, time
+{{body}}
+heavy = [name for name in {HEAVY!r} if name in sys.modules]
+print("PROBE", ",".join(heavy) or "none", round(time.process_time(), 2), file=sys.stderr)
+"""
+RUN_CLI = """
+sys.argv = ["gossamer", *{arguments!r}]
+from gossamer.cli import main
+try:
+    code = main()
+except SystemExit as stop:
+    code = stop.code
+assert code in (None, 0), code
+"""
+IMPORT_ALL = """
+import gossamer
+import gossamer.types, gossamer.config, gossamer.cli, gossamer.topology, gossamer.optimizers
+import gossamer.record.folder, gossamer.record.metrics, gossamer.record.runs
+import gossamer.algorithms.a2c, gossamer.algorithms.vtrace, gossamer.algorithms.ppo
+import gossamer.replay.base, gossamer.policies.settings, gossamer.envs.settings
+"""
+
+
+def probe(body: str, folder: Path) -> tuple[str, float, str]:
+    """Run code in a fresh process; return heavy modules it imported, CPU seconds, its output."""
+    done = subprocess.run(
+        [sys.executable, "-c", PROBE.replace("{body}", body)],
+        cwd=folder,
+        env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    word, heavy, seconds = done.stderr.strip().splitlines()[-1].split()
+    assert word == "PROBE"
+    return heavy, float(seconds), done.stdout
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["--help"],
+        ["train", "--help"],
+        ["eval", "--help"],
+        ["list"],
+        ["runs"],
+        ["train", "PongNoFrameskip-v4", "--show-config"],
+        ["train", "CartPole-v1", "--show-config", "algorithm:ppo", "--algorithm.passes", "2"],
+        ["train", "--config", "pong", "--show-config"],
+    ],
+    ids=" ".join,
+)
+def test_looking_imports_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
+    heavy, seconds, output = probe(RUN_CLI.format(arguments=arguments), tmp_path)
+    assert heavy == "none"
+    assert seconds < MAX_CPU_SECONDS
+    assert output.strip()
+    assert list(tmp_path.iterdir()) == [], "looking left something behind"
+
+
+def test_importing_settings_imports_nothing_heavy(tmp_path: Path) -> None:
+    heavy, seconds, _ = probe(IMPORT_ALL, tmp_path)
+    assert heavy == "none"
+    assert seconds < MAX_CPU_SECONDS
+
+
+def test_importing_changes_nothing(tmp_path: Path) -> None:
+    """No thread, no environment variable, no file."""
+    body = (
+        "import os, threading\nbefore = dict(os.environ)\n"
+        + IMPORT_ALL
+        + "assert dict(os.environ) == before\nassert threading.active_count() == 1\n"
+    )
+    probe(body, tmp_path)
+    assert list(tmp_path.iterdir()) == []

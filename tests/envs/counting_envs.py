@@ -1,0 +1,101 @@
+"""Environments for tests: their observations say exactly where they are."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+LENGTHS = (3, 5, 1, 4)
+
+
+class Counting(gymnasium.Env[Any, Any]):
+    """Observation: (seed's high half, step, seed's low half, last action); 1 to 5 steps long.
+
+    Odd seeds end by termination, even ones by truncation.
+    """
+
+    observation_space = spaces.Box(-np.inf, np.inf, (4,), np.float64)
+    action_space = spaces.Discrete(7)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        assert seed is not None, "every episode is begun with its seed"
+        self.seed, self.steps = seed, 0
+        self.length = LENGTHS[seed % len(LENGTHS)]
+        return self._obs(-1), {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action)
+        assert self.steps < self.length, "stepped past the end"
+        self.steps += 1
+        over = self.steps == self.length
+        odd = bool(self.seed % 2)
+        return self._obs(int(action)), float(self.steps), over and odd, over and not odd, {}
+
+    def _obs(self, action: int) -> Any:
+        return np.array([self.seed // 65536, self.steps, self.seed % 65536, action], np.float64)
+
+
+class Spaces(gymnasium.Env[Any, Any]):
+    """Any two spaces; observations are sampled, actions are checked and echoed by `seen`."""
+
+    def __init__(self, observation_space: Any, action_space: Any) -> None:
+        self.observation_space, self.action_space = observation_space, action_space
+        self.seen: list[Any] = []
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.observation_space.seed(seed)
+        self.first = self.observation_space.sample()
+        return self.first, {}
+
+    def step(self, action: Any) -> Any:
+        assert self.action_space.contains(action), action
+        self.seen.append(action)
+        return self.observation_space.sample(), 1.0, False, False, {}
+
+
+class Silent(gymnasium.Env[Any, Any]):
+    """Never pays and never ends; observation: step of the episode."""
+
+    observation_space = spaces.Box(0, np.inf, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.steps = 0
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return np.full(1, self.steps, np.float32), 0.0, False, False, {}
+
+
+class Failing(Silent):
+    """Raises on its third step."""
+
+    def step(self, action: Any) -> Any:
+        if self.steps == 2:
+            raise ArithmeticError("the pole fell through the floor")
+        return super().step(action)
+
+
+class Sleeping(Silent):
+    """Takes a hundredth of a second a step."""
+
+    def step(self, action: Any) -> Any:
+        import time
+
+        time.sleep(0.01)
+        return super().step(action)
+
+
+def make_counting() -> Counting:
+    return Counting()
+
+
+def not_an_env() -> int:
+    return 3
+
+
+no_function = 5

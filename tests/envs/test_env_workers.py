@@ -1,0 +1,67 @@
+import os
+import signal
+import time
+
+import numpy as np
+import pytest
+
+from gossamer.envs.registry import make_vec_env
+from gossamer.envs.settings import EnvConfig
+from gossamer.envs.workers import EnvWorkerDied
+from gossamer.types import ConfigError, RunFailed
+
+
+@pytest.fixture
+def envs():
+    made = make_vec_env(
+        "counting_envs:Sleeping", num_envs=4, seed=1, settings=EnvConfig(workers=2)
+    )
+    yield made
+    made.close()
+
+
+@pytest.mark.parametrize("when", ["between steps", "during a step", "before the start"])
+def test_a_killed_worker_is_an_error_in_seconds_not_a_hang(envs, when):
+    action = np.zeros(4, np.int64)
+    victim = envs._workers.processes[1]
+    if when != "before the start":
+        envs.start(np.zeros(4, np.int64))
+    if when == "during a step":
+        envs.send(action)
+    os.kill(victim.pid, signal.SIGKILL)
+    if when != "during a step":
+        victim.join()
+    began = time.monotonic()
+    with pytest.raises(EnvWorkerDied, match=rf"worker 1 \(pid {victim.pid}, exit code -9\) died"):
+        if when == "before the start":
+            envs.start(np.zeros(4, np.int64))
+        while True:
+            if when != "during a step":
+                envs.send(action)
+            envs.recv()
+            when = "between steps"
+    assert time.monotonic() - began < 5
+    assert issubclass(EnvWorkerDied, RunFailed)
+    envs.close()
+    assert not any(process.is_alive() for process in envs._workers.processes)
+
+
+def test_closing_ends_all_processes_even_in_mid_step(envs):
+    envs.start(np.zeros(4, np.int64))
+    envs.send(np.zeros(4, np.int64))
+    envs.close()
+    assert not any(process.is_alive() for process in envs._workers.processes)
+
+
+def test_workers_ignore_ctrl_c(envs):
+    envs.start(np.zeros(4, np.int64))
+    for process in envs._workers.processes:
+        os.kill(process.pid, signal.SIGINT)
+    envs.send(np.zeros(4, np.int64))
+    envs.recv()
+
+
+@pytest.mark.parametrize("workers", [-1, 3, 8])
+def test_workers_must_divide_the_environments(workers):
+    with pytest.raises(ConfigError, match=f"--env.workers is {workers}"):
+        make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=workers))

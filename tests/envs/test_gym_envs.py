@@ -1,0 +1,349 @@
+import re
+
+import counting_envs
+import gymnasium
+import numpy as np
+import pytest
+from gymnasium import spaces
+from rolling import Rolling, assert_resumes, assert_same_rows, random_actions
+
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.seeding import episode_seed
+from gossamer.envs.settings import EnvConfig
+from gossamer.types import ConfigError, RunFailed
+
+
+def make(env_id, num_envs=3, settings=EnvConfig(), **options):
+    return make_vec_env(env_id, num_envs=num_envs, seed=7, settings=settings, **options)
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_no_frame_is_lost_or_repeated(workers):
+    settings = EnvConfig(workers=workers)
+    rolling = Rolling(make("counting_envs:Counting", 4, settings)).start()
+    assert (rolling.obs[:, 1] == 0).all()
+    episode, steps = np.zeros(4, int), np.zeros(4, int)
+    ended = np.zeros(4, bool)
+    for action in random_actions(rolling.envs, 60):
+        row = rolling.step(action)
+        for i in range(4):
+            if ended[i]:
+                episode[i], steps[i] = episode[i] + 1, 0
+            else:
+                steps[i] += 1
+            seed = episode_seed(7, 0, i, int(episode[i]))
+            length = counting_envs.LENGTHS[seed % 4]
+            ended[i] = steps[i] == length
+            last = -1 if steps[i] == 0 else action[i]
+            assert row.obs[i].tolist() == [seed // 65536, steps[i], seed % 65536, last]
+            assert row.reward[i] == steps[i]
+            assert row.terminated[i] == (ended[i] and seed % 2 == 1)
+            assert row.truncated[i] == (ended[i] and seed % 2 == 0)
+            assert row.ended[i] == ended[i]
+    assert row.obs.dtype == np.float32
+    assert row.reward.dtype == np.float32
+    rolling.envs.close()
+
+
+def test_rows_belong_to_the_caller():
+    rolling = Rolling(make("counting_envs:Counting", settings=EnvConfig(workers=1))).start()
+    first = rolling.obs
+    kept = first.copy()
+    for action in random_actions(rolling.envs, 5):
+        rolling.step(action)
+    np.testing.assert_array_equal(first, kept)
+    rolling.envs.close()
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "counting_envs:Counting"])
+def test_same_seed_same_thousand_rows_and_another_seed_differs(env_id):
+    runs = []
+    for seed in (7, 7, 8):
+        rolling = Rolling(make_vec_env(env_id, num_envs=2, seed=seed, settings=EnvConfig())).start()
+        for action in random_actions(rolling.envs, 1000):
+            rolling.step(action)
+        runs.append(rolling.rows)
+    assert_same_rows(runs[0], runs[1])
+    assert any((a.obs != b.obs).any() for a, b in zip(runs[0], runs[2], strict=True))
+
+
+def test_a_halved_group_is_the_whole_group():
+    whole = Rolling(make("CartPole-v1", 4)).start()
+    halves = [Rolling(make("CartPole-v1", 2, first_env=first)).start() for first in (0, 2)]
+    for action in random_actions(whole.envs, 100):
+        row = whole.step(action)
+        parts = [half.step(action[i : i + 2]) for half, i in zip(halves, (0, 2), strict=True)]
+        for name in row._fields:
+            joined = np.concatenate([getattr(part, name) for part in parts])
+            np.testing.assert_array_equal(getattr(row, name), joined)
+
+
+@pytest.mark.parametrize("before", [0, 1, 3, 60, 137])
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "counting_envs:Counting"])
+def test_resuming_short_episodes_is_exact(env_id, before):
+    _, lengths = assert_resumes(lambda: make(env_id, 5), before, 80)
+    assert before < 60 or len(lengths) > 1
+
+
+def test_resuming_acrobot_is_exact_across_truncations():
+    whole, _ = assert_resumes(lambda: make("Acrobot-v1", 3, max_episode_steps=170), 400, 200)
+    assert any(row.truncated.any() for row in whole.rows)
+
+
+def test_resuming_right_on_an_end_begins_the_next_episode():
+    first = Rolling(make("counting_envs:Counting", 1)).start()
+    while not first.ended[0]:
+        first.step(np.zeros(1, np.int64))
+    second = Rolling(make("counting_envs:Counting", 1)).resume(first)
+    row = second.step(np.zeros(1, np.int64))
+    assert row.obs[0, 1] == 0
+    assert second.episodes[0] == 1
+    assert row.obs[0, 2] == episode_seed(7, 0, 0, 1) % 65536
+
+
+def test_resuming_mujoco_is_exact():
+    pytest.importorskip("mujoco")
+    assert_resumes(lambda: make("HalfCheetah-v5", 2, max_episode_steps=50), 120, 60)
+
+
+def test_resuming_with_workers_is_exact():
+    settings = EnvConfig(workers=2)
+    assert_resumes(lambda: make("counting_envs:Counting", 4, settings), 37, 20)
+
+
+def test_workers_and_thread_give_the_same_rows():
+    rows = []
+    for workers in (0, 1, 2):
+        rolling = Rolling(make("CartPole-v1", 4, EnvConfig(workers=workers))).start()
+        for action in random_actions(rolling.envs, 60):
+            rolling.step(action)
+        rolling.envs.close()
+        rows.append(rolling.rows)
+    assert_same_rows(rows[0], rows[1])
+    assert_same_rows(rows[0], rows[2])
+
+
+def test_the_final_observation_of_a_truncation_is_the_true_one():
+    rolling = Rolling(make("CartPole-v1", 1, max_episode_steps=4)).start()
+    single = gymnasium.make("CartPole-v1", disable_env_checker=True)
+    single.reset(seed=episode_seed(7, 0, 0, 0))
+    for _ in range(4):
+        row = rolling.step(np.ones(1, np.int64))
+        expected = single.step(1)[0]
+    assert row.truncated[0]
+    assert not row.terminated[0]
+    assert row.ended[0]
+    np.testing.assert_array_equal(row.obs[0], np.float32(expected))
+    assert rolling.envs.spec.max_episode_steps == 4
+
+
+def test_time_limits_are_the_environments_own_or_a_thousand():
+    assert read_spec("CartPole-v1", EnvConfig()).max_episode_steps == 500
+    assert read_spec("CartPole-v1", EnvConfig(), 900).max_episode_steps == 900
+    assert read_spec("counting_envs:Silent", EnvConfig()).max_episode_steps == 1000
+    rolling = Rolling(make("counting_envs:Silent", 1)).start()
+    for t in range(1000):
+        assert rolling.step(np.zeros(1, np.int64)).truncated[0] == (t == 999)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_the_stuck_guard_truncates_and_really_resets(workers):
+    rolling = Rolling(
+        make("counting_envs:Silent", 2, EnvConfig(stuck_steps=5, workers=workers))
+    ).start()
+    seen = []
+    for _ in range(13):
+        row = rolling.step(np.zeros(2, np.int64))
+        seen.append((int(row.obs[0, 0]), bool(row.truncated[0]), bool(row.ended[1])))
+    one = [(1, False, False), (2, False, False), (3, False, False), (4, False, False)]
+    assert seen == [*one, (5, True, True), (0, False, False), *one, (5, True, True)] + [
+        (0, False, False),
+        (1, False, False),
+    ]
+    rolling.envs.close()
+
+
+@pytest.mark.parametrize(
+    ("observation", "shape", "kind"),
+    [
+        (spaces.Box(-1, 1, (3,), np.float64), (3,), "vector"),
+        (spaces.Box(-1, 1, (2, 3), np.float32), (6,), "vector"),
+        (spaces.Box(0, 9, (5,), np.int32), (5,), "vector"),
+        (spaces.Box(0, 255, (128,), np.uint8), (128,), "vector"),
+        (spaces.Box(0, 255, (7, 7, 3), np.uint8), (147,), "vector"),
+        (spaces.Box(0, 255, (40, 48, 3), np.uint8), (3, 40, 48), "pixels"),
+        (spaces.Box(0, 255, (4, 40, 48), np.uint8), (4, 40, 48), "pixels"),
+        (spaces.Box(0, 255, (40, 48), np.uint8), (1, 40, 48), "pixels"),
+        (spaces.Discrete(4, start=2), (4,), "vector"),
+        (spaces.MultiDiscrete([2, 3], start=[5, -1]), (5,), "vector"),
+        (spaces.MultiBinary((2, 2)), (4,), "vector"),
+    ],
+)
+def test_every_supported_observation_space(monkeypatch, observation, shape, kind):
+    monkeypatch.setattr(
+        counting_envs,
+        "made",
+        lambda: counting_envs.Spaces(observation, spaces.Discrete(2)),
+        raising=False,
+    )
+    envs = make("counting_envs:made", 2)
+    assert envs.spec.obs_shape == shape
+    assert envs.spec.obs_kind == kind
+    obs = envs.start(np.zeros(2, np.int64))
+    assert obs.shape == (2, *shape)
+    assert obs.dtype == (np.uint8 if kind == "pixels" else np.float32)
+    first = envs._episodes.envs[1].unwrapped.first
+    np.testing.assert_array_equal(obs[1], encoded(observation, first).astype(obs.dtype))
+
+
+def encoded(space, value):
+    """What a network should see, written out slowly."""
+    if isinstance(space, spaces.Discrete):
+        return np.eye(space.n)[value - space.start]
+    if isinstance(space, spaces.MultiDiscrete):
+        parts = zip(space.nvec, value - space.start, strict=True)
+        return np.concatenate([np.eye(n)[v] for n, v in parts])
+    if space.shape == (40, 48, 3):
+        return np.stack([value[..., c] for c in range(3)])
+    if space.shape == (40, 48):
+        return value[None]
+    return value if space.shape == (4, 40, 48) else value.ravel()
+
+
+@pytest.mark.parametrize(
+    ("action_space", "kind", "sizes", "sent", "expected"),
+    [
+        (spaces.Discrete(3), "categorical", (3,), np.array([2]), 2),
+        (spaces.Discrete(3, start=5), "categorical", (3,), np.array([2]), 7),
+        (
+            spaces.MultiDiscrete([2, 4], start=[0, 1]),
+            "multi_categorical",
+            (2, 4),
+            np.array([[1, 3]]),
+            [1, 4],
+        ),
+        (
+            spaces.MultiDiscrete([[2, 3], [2, 2]]),
+            "multi_categorical",
+            (2, 3, 2, 2),
+            np.array([[1, 2, 0, 1]]),
+            [[1, 2], [0, 1]],
+        ),
+        (spaces.MultiBinary(3), "bernoulli", (3,), np.array([[0, 1, 1]]), [0, 1, 1]),
+        (
+            spaces.Box(-1, np.array([1, 2], np.float32)),
+            "gaussian",
+            (2,),
+            np.array([[-3, 1.5]], np.float32),
+            [-1, 1.5],
+        ),
+        (
+            spaces.Box(-1, 1, (1, 2), np.float64),
+            "gaussian",
+            (2,),
+            np.array([[9, 0.5]], np.float32),
+            [[1, 0.5]],
+        ),
+        (
+            spaces.Box(-np.inf, np.inf, (1,), np.float32),
+            "gaussian",
+            (1,),
+            np.array([[50]], np.float32),
+            [50],
+        ),
+    ],
+)
+def test_every_supported_action_space(monkeypatch, action_space, kind, sizes, sent, expected):
+    monkeypatch.setattr(
+        counting_envs,
+        "made",
+        lambda: counting_envs.Spaces(spaces.Box(0, 1, (1,)), action_space),
+        raising=False,
+    )
+    envs = make("counting_envs:made", 1)
+    assert (envs.spec.action.kind, envs.spec.action.sizes) == (kind, sizes)
+    envs.start(np.zeros(1, np.int64))
+    envs.send(sent)
+    envs.recv()
+    np.testing.assert_array_equal(envs._episodes.envs[0].unwrapped.seen[0], expected)
+
+
+@pytest.mark.parametrize(
+    ("observation", "action"),
+    [
+        (spaces.Dict(x=spaces.Discrete(2)), spaces.Discrete(2)),
+        (spaces.Tuple([spaces.Discrete(2)]), spaces.Discrete(2)),
+        (spaces.Text(5), spaces.Discrete(2)),
+        (spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2)),
+        (spaces.Box(0, 255, (4, 40, 48, 3), np.uint8), spaces.Discrete(2)),
+        (spaces.Discrete(2), spaces.Dict(x=spaces.Discrete(2))),
+        (spaces.Discrete(2), spaces.Box(0, 5, (2,), np.int64)),
+        (spaces.Discrete(2), spaces.Text(3)),
+    ],
+)
+def test_other_spaces_are_refused_by_name(monkeypatch, observation, action):
+    monkeypatch.setattr(
+        counting_envs, "made", lambda: counting_envs.Spaces(observation, action), raising=False
+    )
+    with pytest.raises(ConfigError, match="counting_envs:made has an (observation|action) space") as e:
+        read_spec("counting_envs:made", EnvConfig())
+    bad = action if isinstance(observation, spaces.Discrete) else observation
+    assert type(bad).__name__ in str(e.value)
+    assert "\n" not in str(e.value)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+@pytest.mark.parametrize(
+    "action",
+    [
+        np.array([0, 7]),
+        np.array([-1, 0]),
+        np.array([0]),
+        np.array([[0, 1]]),
+        np.array([0.0, 1.0]),
+    ],
+)
+def test_bad_actions_are_refused_before_the_simulator(workers, action):
+    envs = make("counting_envs:Counting", 2, EnvConfig(workers=workers))
+    envs.start(np.zeros(2, np.int64))
+    with pytest.raises(ValueError, match="counting_envs:Counting"):
+        envs.send(action)
+    envs.send(np.array([6, 0]))
+    envs.recv()
+    envs.close()
+
+
+def test_actions_that_are_not_numbers_are_refused():
+    envs = make("MountainCarContinuous-v0", 1)
+    envs.start(np.zeros(1, np.int64))
+    with pytest.raises(ValueError, match="finite"):
+        envs.send(np.full((1, 1), np.nan, np.float32))
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_an_environment_that_raises_is_named_with_its_traceback(workers):
+    envs = make("counting_envs:Failing", 2, EnvConfig(workers=workers), first_env=30)
+    envs.start(np.zeros(2, np.int64))
+    for _ in range(2):
+        envs.send(np.zeros(2, np.int64))
+        envs.recv()
+    envs.send(np.zeros(2, np.int64))
+    with pytest.raises(RunFailed) as caught:
+        envs.recv()
+    message = str(caught.value)
+    assert re.search(r"^environment 30 failed in episode 0", message)
+    assert "in step" in message
+    assert "the pole fell through the floor" in message
+    envs.close()
+
+
+def test_registered_ids_of_a_module():
+    assert read_spec("gymnasium:CartPole-v1", EnvConfig()).obs_shape == (4,)
+
+
+def test_mujoco_observations_are_float32():
+    pytest.importorskip("mujoco")
+    envs = make("HalfCheetah-v5", 1)
+    assert envs.spec.action.kind == "gaussian"
+    assert envs.start(np.zeros(1, np.int64)).dtype == np.float32
+    envs.close()

@@ -1,0 +1,360 @@
+"""Checkpoints round-trip exactly, are verified, fall back, and are never unpickled."""
+
+from __future__ import annotations
+
+import errno
+import hashlib
+import json
+import os
+import pickle
+import resource
+import shutil
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import safetensors.torch
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from contextlib import AbstractContextManager
+    from pathlib import Path
+
+DTYPES = [
+    torch.bool,
+    torch.uint8,
+    torch.int8,
+    torch.int16,
+    torch.int32,
+    torch.int64,
+    torch.float16,
+    torch.bfloat16,
+    torch.float32,
+    torch.float64,
+]
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CheckpointStore:
+    return CheckpointStore(tmp_path / "checkpoints", keep=3)
+
+
+def some(value: float) -> dict[str, torch.Tensor]:
+    return {"weight": torch.full((3, 4), value), "steps": torch.tensor(7)}
+
+
+def names(store: CheckpointStore) -> list[str]:
+    return sorted(path.name for path in store.folder.iterdir())
+
+
+def damage(path: Path, how: str) -> None:
+    if how == "missing":
+        path.unlink()
+    elif how == "empty":
+        path.write_bytes(b"")
+    elif how == "short":
+        path.write_bytes(path.read_bytes()[:-1])
+    else:
+        data = bytearray(path.read_bytes())
+        data[len(data) // 2] ^= 1
+        path.write_bytes(data)
+
+
+@given(
+    shapes=st.lists(st.lists(st.integers(0, 4), max_size=3), max_size=6),
+    dtype=st.sampled_from(DTYPES),
+    seed=st.integers(0, 99),
+)
+def test_every_dtype_and_shape_round_trips(
+    tmp_path_factory: pytest.TempPathFactory, shapes: list[list[int]], dtype: Any, seed: int
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    tensors = {
+        f"x{i}": torch.randint(0, 2, shape, generator=generator).to(dtype)
+        for i, shape in enumerate(shapes)
+    }
+    tensors["odd"] = torch.arange(3, dtype=torch.uint8)
+    store = CheckpointStore(tmp_path_factory.mktemp("c"), keep=1)
+    path = store.save(1, tensors, {})
+    loaded = store.load("last").tensors
+    by_library = safetensors.torch.load_file(path / "tensors.safetensors")
+    assert set(loaded) == set(by_library) == set(tensors)
+    for name, x in tensors.items():
+        assert loaded[name].dtype == x.dtype
+        assert loaded[name].shape == x.shape
+        assert torch.equal(loaded[name], x)
+        assert torch.equal(by_library[name], x)
+
+
+def test_bits_survive_memory_formats_sharing_and_special_values(store: CheckpointStore) -> None:
+    base = torch.randn(2, 3, 5, 5)
+    tensors = {
+        "channels_last": base.to(memory_format=torch.channels_last),
+        "transposed": torch.randn(4, 6).t(),
+        "strided": torch.randn(10)[::3],
+        "view": base[1:],
+        "same": base,
+        "special": torch.tensor([float("nan"), float("inf"), -0.0, 1e-45]),
+        "parameter": torch.nn.Parameter(torch.randn(3)),
+        "rng": torch.get_rng_state(),
+    }
+    store.save(1, tensors, {})
+    loaded = store.load("last").tensors
+    for name, x in tensors.items():
+        a, b = x.detach().contiguous(), loaded[name]
+        assert torch.equal(a.view(torch.uint8), b.view(torch.uint8)), name
+    loaded["view"].zero_()  # what is loaded may be written to, and shares nothing
+    assert torch.equal(loaded["same"], base)
+
+
+def test_state_is_exact(store: CheckpointStore) -> None:
+    state = {"third": 1 / 3, "tiny": 5e-324, "worst": float("-inf"), "rng": 2**127 + 1, "a": [None]}
+    store.save(1, {}, state)
+    assert store.load("last").state == state
+
+
+def test_state_that_is_not_json_fails_before_anything_is_written(store: CheckpointStore) -> None:
+    with pytest.raises(TypeError):
+        store.save(1, some(1), {"x": object()})
+    assert not store.folder.exists()
+
+
+def test_a_dtype_that_cannot_be_stored_is_named(store: CheckpointStore) -> None:
+    with pytest.raises(TypeError, match="spin is complex64"):
+        store.save(1, {"spin": torch.zeros(1, dtype=torch.complex64)}, {})
+    assert names(store) == []
+
+
+def test_keeps_the_newest_the_pinned_and_the_best(store: CheckpointStore) -> None:
+    for updates in range(1, 8):
+        store.save(updates, some(updates), {}, pin=updates == 2)
+        store.save_best(updates, some(updates), {}, score=-abs(updates - 4))
+    assert store.list() == [2, 5, 6, 7]
+    assert store.load("best").updates == 4
+    assert store.load("best").score == 0
+    assert store.load(2).tensors["weight"][0, 0] == 2
+    assert names(store) == ["2", "5", "6", "7", "best"]
+
+
+def test_keep_0_keeps_all(tmp_path: Path) -> None:
+    store = CheckpointStore(tmp_path, keep=0)
+    for updates in (9, 10, 11, 100):
+        store.save(updates, some(updates), {})
+    assert store.list() == [9, 10, 11, 100]
+    assert store.load("last").updates == 100
+
+
+def test_best_is_replaced_by_a_better_score_only(store: CheckpointStore) -> None:
+    assert store.best_score() is None
+    assert not store.save_best(1, some(1), {}, score=float("nan"))
+    assert store.save_best(2, some(2), {}, score=-3.0)
+    assert not store.save_best(3, some(3), {}, score=-3.0)
+    assert store.save_best(4, some(4), {}, score=-2.5)
+    assert store.best_score() == -2.5
+    assert store.load("best").updates == 4
+
+
+def test_the_same_number_can_be_saved_again(store: CheckpointStore) -> None:
+    store.save(5, some(1), {"a": 1})
+    store.save(5, some(2), {"a": 2})
+    assert store.load(5).state == {"a": 2}
+    assert names(store) == ["5"]
+
+
+@pytest.mark.parametrize("how", ["missing", "empty", "short", "flipped"])
+@pytest.mark.parametrize("file", ["tensors.safetensors", "state.json", "manifest.json"])
+def test_a_damaged_checkpoint_falls_back(store: CheckpointStore, file: str, how: str) -> None:
+    for updates in (1, 2, 3):
+        store.save(updates, some(updates), {"at": updates})
+    for updates in (3, 2):
+        damage(store.folder / str(updates) / file, how)
+    found = store.load("last")
+    assert (found.updates, found.state) == (1, {"at": 1})
+    assert found.tensors["weight"][0, 0] == 1
+    if (file, how) == ("manifest.json", "missing"):
+        assert store.list() == [1]  # no manifest, no checkpoint: nothing to warn of
+        return
+    assert [line.split()[1].rstrip(":") for line in found.warnings] == ["3", "2"]
+    assert all("using 1 instead" in line and "\n" not in line for line in found.warnings)
+    with pytest.raises(ConfigError, match=r"checkpoint 3 in .* is damaged"):
+        store.load(3)
+
+
+def test_none_intact_is_the_users_to_solve(store: CheckpointStore) -> None:
+    with pytest.raises(ConfigError, match=r"no checkpoint in .*: the run ended before its first"):
+        store.load("last")
+    for updates in (1, 2):
+        store.save(updates, some(updates), {})
+        damage(store.folder / str(updates) / "tensors.safetensors", "flipped")
+    with pytest.raises(ConfigError, match="no intact checkpoint") as caught:
+        store.load("last")
+    assert "\n" not in str(caught.value)
+    assert "2: tensors.safetensors" in str(caught.value)
+
+
+def test_a_checkpoint_under_another_number_is_damaged(store: CheckpointStore) -> None:
+    store.save(1, some(1), {})
+    shutil.copytree(store.folder / "1", store.folder / "9")
+    assert store.load("last").updates == 1
+
+
+@pytest.mark.parametrize("which", ["first", "", "-1", "1.5"])
+def test_unknown_names_are_refused(store: CheckpointStore, which: str) -> None:
+    with pytest.raises(ConfigError, match="last, best or a number"):
+        store.load(which)
+
+
+def test_a_number_that_is_not_there(store: CheckpointStore) -> None:
+    store.save(12, some(1), {})
+    with pytest.raises(ConfigError, match=r"no checkpoint 13 .*there: 12"):
+        store.load("13")
+    assert store.load("12").updates == 12
+    with pytest.raises(ConfigError, match="no checkpoint best"):
+        store.load("best")
+
+
+def test_resuming_from_an_older_one_forgets_the_abandoned_future(store: CheckpointStore) -> None:
+    for updates in (1, 2, 3):
+        store.save(updates, some(updates), {})
+    store.save_best(3, some(3), {}, score=1.0)
+    assert store.discard_after(1) == [2, 3]
+    assert store.load("last").updates == 1
+    assert store.load("best").updates == 3
+
+
+class Evil:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return os.mkdir, (str(self.path),)
+
+
+def test_nothing_is_unpickled(
+    store: CheckpointStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = store.save(1, some(1), {})
+    monkeypatch.setattr(torch, "load", lambda *_, **__: pytest.fail("torch.load was called"))
+    for name in ("load", "loads", "Unpickler"):
+        monkeypatch.setattr(pickle, name, lambda *_, **__: pytest.fail("unpickled"))
+    assert store.load("last").updates == 1
+    payload = pickle.dumps(Evil(tmp_path / "broken_in"))
+    for file in ("tensors.safetensors", "state.json"):
+        store.save(1, some(1), {})
+        (path / file).write_bytes(payload)
+        manifest = json.loads((path / "manifest.json").read_bytes())
+        manifest["files"][file]["sha256"] = hashlib.sha256(payload).hexdigest()
+        (path / "manifest.json").write_text(json.dumps(manifest))
+        with pytest.raises(ConfigError):
+            store.load("last")
+    assert not (tmp_path / "broken_in").exists()
+
+
+class FileSizeLimit:
+    """Let real writes beyond a size fail, as on a full disk."""
+
+    def __init__(self, num_bytes: int) -> None:
+        self.num_bytes = num_bytes
+
+    def __enter__(self) -> None:
+        self.before = resource.getrlimit(resource.RLIMIT_FSIZE)
+        resource.setrlimit(resource.RLIMIT_FSIZE, (self.num_bytes, self.before[1]))
+
+    def __exit__(self, *_: object) -> None:
+        resource.setrlimit(resource.RLIMIT_FSIZE, self.before)
+
+
+class FailingSync:
+    """Let the n-th fsync find the disk full."""
+
+    def __init__(self, n: int) -> None:
+        self.n, self.calls = n, 0
+
+    def __enter__(self) -> None:
+        self.real = os.fsync
+        os.fsync = self.sync
+
+    def __exit__(self, *_: object) -> None:
+        os.fsync = self.real
+
+    def sync(self, handle: int) -> None:
+        self.calls += 1
+        if self.calls == self.n:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        self.real(handle)
+
+
+@pytest.mark.parametrize(
+    "fault",
+    [FileSizeLimit(1 << 16), *(FailingSync(n) for n in (1, 2, 3, 4))],
+    ids=["write", "sync tensors", "sync state", "sync manifest", "sync folder"],
+)
+def test_a_full_disk_leaves_the_older_ones(
+    store: CheckpointStore, fault: AbstractContextManager[None]
+) -> None:
+    store.save(1, some(1), {})
+    store.save_best(1, some(1), {}, score=0.0)
+    large = {"large": torch.zeros(1 << 20)}
+    with fault, pytest.raises(OSError, match=r"No space|too large"):
+        store.save(2, large, {})
+    assert names(store) == ["1", "best"]
+    assert store.load("last").updates == 1
+    store.save(2, large, {})
+    assert store.load("last").updates == 2
+
+
+def test_readers_never_see_half_a_best(store: CheckpointStore) -> None:
+    tensors = {"x": torch.zeros(1 << 16)}
+    store.save_best(0, tensors, {"n": 0}, score=0)
+    done = threading.Event()
+
+    def write() -> None:
+        for n in range(1, 40):
+            store.save_best(n, {"x": torch.full((1 << 16,), float(n))}, {"n": n}, score=n)
+        done.set()
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    reads = 0
+    while not done.is_set():
+        try:
+            found = CheckpointStore(store.folder, keep=1).load("best")
+        except ConfigError:
+            continue  # replaced twice during one read
+        reads += 1
+        assert found.tensors["x"].unique().item() == found.state["n"] == found.updates
+    writer.join()
+    assert reads
+    assert store.load("best").updates == 39
+
+
+@pytest.fixture
+def one_thread() -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(1)
+    yield
+    torch.set_num_threads(before)
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_60_megabytes_cost_little_cpu_on_any_thread(store: CheckpointStore) -> None:
+    tensors = {f"x{i}": torch.zeros(1_250_000) for i in range(12)}
+    costs: list[float] = []
+
+    def save() -> None:
+        began = time.thread_time()
+        store.save(1, tensors, {})
+        costs.append(time.thread_time() - began)
+
+    for _ in range(2):
+        thread = threading.Thread(target=save)
+        thread.start()
+        thread.join()
+    assert min(costs) < 0.5

@@ -1,0 +1,81 @@
+"""TensorBoard and W&B: what is written, and one clear line when the package is missing."""
+
+from __future__ import annotations
+
+import json
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gossamer.record.tensorboard import TensorboardWriter
+from gossamer.record.wandb_log import WandbLog
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    writer = TensorboardWriter(tmp_path)
+    writer.write({"env_steps": 10, "learner/loss": 0.5, "learner/grad_norm": float("nan")}, 10)
+    writer.write({"env_steps": 20, "learner/loss": 0.25}, 20)
+    writer.close()
+    resumed = TensorboardWriter(tmp_path, resumed_at=10)
+    resumed.write({"learner/loss": 0.75}, 20)
+    resumed.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    assert set(events.Tags()["scalars"]) == {"env_steps", "learner/loss"}
+    loss = [(event.step, event.value) for event in events.Scalars("learner/loss")]
+    assert loss == [(10, 0.5), (20, 0.75)]
+
+
+@pytest.mark.parametrize("name", ["tensorboard", "wandb"])
+def test_a_missing_package_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setitem(sys.modules, name, None)
+    monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
+    with pytest.raises(ConfigError, match=rf'pip install "gossamer\[{name}\]"') as caught:
+        TensorboardWriter(tmp_path) if name == "tensorboard" else WandbLog(tmp_path, {})
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+class FakeWandb(ModuleType):
+    """Keeps what it is given; the package itself wants an account."""
+
+    def __init__(self) -> None:
+        super().__init__("wandb")
+        self.settings: list[dict[str, Any]] = []
+        self.rows: list[tuple[dict[str, Any], int]] = []
+        self.finished = 0
+
+    def init(self, **settings: Any) -> FakeWandb:
+        self.settings.append(settings)
+        return self
+
+    def log(self, row: dict[str, Any], *, step: int) -> None:
+        self.rows.append((row, step))
+
+    def finish(self) -> None:
+        self.finished += 1
+
+
+def test_wandb_continues_the_same_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    fake = FakeWandb()
+    monkeypatch.setitem(sys.modules, "wandb", fake)
+    for _ in range(2):
+        log = WandbLog(tmp_path, {"seed": 1})
+        log.write({"env_steps": 5, "learner/loss": float("inf")}, 5)
+        log.close()
+    assert fake.rows == [({"env_steps": 5}, 5)] * 2
+    assert fake.finished == 2
+    assert fake.settings[0]["id"] == fake.settings[1]["id"]
+    assert fake.settings[0]["resume"] == "allow"
+    assert json.loads((tmp_path / "wandb.json").read_text())["id"] == fake.settings[0]["id"]

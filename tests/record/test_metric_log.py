@@ -1,0 +1,166 @@
+"""Logs: known names only, strict JSON, whole lines, and the Monitor format."""
+
+from __future__ import annotations
+
+import csv
+import json
+import resource
+import threading
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer.record import metrics as metrics_module
+from gossamer.record.metrics import METRICS, EpisodeLog, JsonLog, MetricLog, last_row, read_rows
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def test_an_unknown_metric_is_refused_and_nothing_is_written(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path / "metrics.jsonl")
+    with pytest.raises(KeyError, match=r"learner/los is not in METRICS; did you mean learner/loss"):
+        log.write({"env_steps": 1, "learner/los": 1.0})
+    log.close()
+    assert (tmp_path / "metrics.jsonl").read_bytes() == b""
+
+
+def test_every_metric_has_a_unit_and_a_meaning() -> None:
+    for name, metric in METRICS.items():
+        assert metric.unit, name
+        assert len(metric.meaning) > 8, name
+        assert name.isascii()
+        assert name == name.lower()
+
+
+def test_rows_are_strict_json_at_once(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path / "metrics.jsonl")
+    log.write(
+        {
+            "learner/loss": float("nan"),
+            "learner/grad_norm": torch.tensor(float("inf")),
+            "learner/value_mean": torch.tensor(0.5),
+            "env_steps": np.int64(7),
+            "return_mean_100": np.float32(0.25),
+        }
+    )
+    text = (tmp_path / "metrics.jsonl").read_text()  # not closed yet
+    row = json.loads(text, parse_constant=lambda name: pytest.fail(f"{name} is not JSON"))
+    assert row == {
+        "learner/loss": None,
+        "learner/grad_norm": None,
+        "learner/value_mean": 0.5,
+        "env_steps": 7,
+        "return_mean_100": 0.25,
+    }
+    log.close()
+
+
+def test_what_is_not_a_number_is_named(tmp_path: Path) -> None:
+    log = MetricLog(tmp_path / "metrics.jsonl")
+    with pytest.raises(TypeError, match="object does not fit into JSON"):
+        log.write({"env_steps": object()})
+    log.close()
+
+
+def test_a_resumed_log_isolates_a_line_that_was_cut_off(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_bytes(b'{"env_steps": 1}\n{"env_st')
+    assert last_row(path) == {"env_steps": 1}
+    log = MetricLog(path)
+    log.write({"env_steps": 3})
+    log.close()
+    assert [row["env_steps"] for row in read_rows(path)] == [1, 3]
+    assert last_row(path) == {"env_steps": 3}
+
+
+def test_a_full_disk_raises_and_the_log_stays_readable(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    log = MetricLog(path)
+    log.write({"env_steps": 1})
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (path.stat().st_size + 5, before[1]))
+    try:
+        with pytest.raises(OSError, match="too large"):
+            log.write({"env_steps": 2})
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    log.close()
+    log = MetricLog(path)
+    log.write({"env_steps": 3})
+    log.close()
+    assert [row["env_steps"] for row in read_rows(path)] == [1, 3]
+
+
+def test_reading_what_is_not_there(tmp_path: Path) -> None:
+    assert list(read_rows(tmp_path / "none")) == []
+    assert last_row(tmp_path / "none") == {}
+
+
+def test_the_last_row_of_a_long_file_is_found_in_its_tail(tmp_path: Path) -> None:
+    path = tmp_path / "long.jsonl"
+    path.write_text("".join(f'{{"i": {i}}}\n' for i in range(1000)))
+    assert last_row(path, max_bytes=64) == {"i": 999}
+
+
+def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
+    log = JsonLog(tmp_path / "x.jsonl")
+    threads = [
+        threading.Thread(target=lambda n=n: [log.write({"n": n, "i": i}) for i in range(200)])
+        for n in range(4)
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    log.close()
+    assert len(list(read_rows(tmp_path / "x.jsonl"))) == 800
+
+
+def read_monitor(path: Path) -> tuple[dict[str, object], list[dict[str, str]]]:
+    """Read as the Baselines family's load_results does."""
+    with path.open() as file:
+        first = file.readline()
+        assert first[0] == "#"
+        return json.loads(first[1:]), list(csv.DictReader(file))
+
+
+def test_monitor_files_have_the_known_format(tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path, 1234.5, "ALE/Pong-v5")
+    log.write(env=3, episode_return=-20.0, length=812, env_steps=900, time_s=3.21987, learner=0)
+    log.write(env=0, episode_return=1 / 3, length=5, env_steps=950, time_s=4, truncated=True)
+    header, rows = read_monitor(tmp_path / "monitor" / "3.monitor.csv")  # flushed: not closed yet
+    assert header == {"t_start": 1234.5, "env_id": "ALE/Pong-v5"}
+    assert rows == [{"r": "-20.0", "l": "812", "t": "3.22"}]
+    assert read_monitor(tmp_path / "monitor" / "0.monitor.csv")[1][0]["r"] == "0.333333"
+    log.close()
+    episodes = list(read_rows(tmp_path / "episodes.jsonl"))
+    assert [(e["env"], e["length"], e["truncated"]) for e in episodes] == [
+        (3, 812, False),
+        (0, 5, True),
+    ]
+    assert episodes[1]["return"] == 1 / 3
+
+
+def test_monitor_files_go_on_after_a_resume(tmp_path: Path) -> None:
+    for sitting in range(2):
+        log = EpisodeLog(tmp_path, 1234.5 + sitting, "Pong")
+        assert log.count == sitting
+        log.write(env=0, episode_return=sitting, length=1, env_steps=1, time_s=1.0)
+        log.close()
+    header, rows = read_monitor(tmp_path / "monitor" / "0.monitor.csv")
+    assert header["t_start"] == 1234.5
+    assert [row["r"] for row in rows] == ["0", "1"]
+
+
+def test_more_envs_than_files_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(metrics_module, "MAX_OPEN_MONITORS", 2)
+    log = EpisodeLog(tmp_path, 0.0, "Pong")
+    for i in range(12):
+        log.write(env=i % 4, episode_return=i, length=1, env_steps=i, time_s=i)
+    log.close()
+    for env in range(4):
+        _, rows = read_monitor(tmp_path / "monitor" / f"{env}.monitor.csv")
+        assert [int(row["r"]) for row in rows] == [env, env + 4, env + 8]

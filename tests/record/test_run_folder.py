@@ -1,0 +1,297 @@
+"""Run folders: made or refused without a trace, found, locked, described, cut back."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections import namedtuple
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from gossamer.record import folder as folder_module
+from gossamer.record.folder import RunFolder, find_runs, is_running
+from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, read_rows
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+NAMES: dict[str, Any] = {
+    "env_id": "ALE/Pong-v5",
+    "algorithm": "vtrace",
+    "topology": "single",
+    "seed": 3,
+}
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> str:
+    return str(tmp_path / "runs")
+
+
+def start(path: str | None, root: str, **names: Any) -> RunFolder:
+    made = RunFolder.create(path, root=root, **{**NAMES, **names})
+    made.write_start({"env_id": "ALE/Pong-v5"}, {"env_id": "command line"}, ["gossamer", "train"])
+    made.unlock()
+    return made
+
+
+@contextmanager
+def other_process(path: Path, method: str) -> Iterator[subprocess.Popen[str]]:
+    """A process that has locked or joined the folder."""
+    code = (
+        "import sys; from gossamer.record.folder import RunFolder; "
+        f"run = RunFolder(sys.argv[1]); run.{method}(); "
+        "print('ready', flush=True); sys.stdin.read()"
+    )
+    env = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    with subprocess.Popen(
+        [sys.executable, "-c", code, str(path)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        env=env,
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "ready\n"
+        try:
+            yield process
+        finally:
+            process.kill()
+
+
+def test_default_path_names_what_runs(root: str) -> None:
+    made = RunFolder.create("", root=root, **NAMES)
+    env, kind, name = made.path.parts[-3:]
+    assert (env, kind) == ("ALE-Pong-v5", "vtrace-single")
+    assert name.endswith("-s3")
+    assert len(name) == len("20261121-010203-s3")
+
+
+def test_two_runs_in_one_second_get_two_folders(root: str) -> None:
+    made = [RunFolder.create(None, root=root, **NAMES) for _ in range(3)]
+    assert len({run.path for run in made}) == 3
+
+
+def test_an_exact_path_is_taken_as_it_is(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b"
+    assert RunFolder.create(str(path), **NAMES).path == path
+    assert path.is_dir()
+
+
+@pytest.mark.parametrize("name", ["config.json", "metrics.jsonl", "checkpoints"])
+def test_a_folder_that_holds_a_run_is_refused_and_kept(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).mkdir()
+    with pytest.raises(ConfigError, match=r"already holds a run; continue it with --resume"):
+        RunFolder.create(str(tmp_path), **NAMES)
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_a_path_that_cannot_be_written_leaves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    for path in (tmp_path / "file", tmp_path / "file" / "run", tmp_path / "new" / ("x" * 300)):
+        with pytest.raises(ConfigError, match="cannot write run folder") as caught:
+            RunFolder.create(str(path), **NAMES)
+        assert "\n" not in str(caught.value)
+        assert "--run-folder PATH" in str(caught.value)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]
+
+
+def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)  # root may write everywhere
+    with pytest.raises(ConfigError, match="Permission denied; choose another"):
+        RunFolder.create(str(tmp_path / "a" / "run"), **NAMES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    usage = namedtuple("usage", "total used free")
+    monkeypatch.setattr(
+        folder_module.shutil, "disk_usage", lambda _: usage(100 << 20, 90 << 20, 10 << 20)
+    )
+    with pytest.raises(ConfigError, match=r"only 10 MiB free at .*, a run needs 64 MiB"):
+        RunFolder.create(str(tmp_path / "a" / "run"), **NAMES)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_discard_removes_what_it_made_and_nothing_else(tmp_path: Path) -> None:
+    (tmp_path / "mine.txt").write_text("x")
+    given = RunFolder.create(str(tmp_path), **NAMES)
+    given.write_start({}, {}, [])
+    MetricLog(tmp_path / "metrics.jsonl").close()
+    given.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    made = RunFolder.create(str(tmp_path / "a" / "b"), **NAMES)
+    made.discard()
+    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    opened = start(str(tmp_path / "run"), "")
+    RunFolder(opened.path).discard()
+    assert (opened.path / "config.json").exists()
+
+
+def test_a_locked_folder_has_one_owner(tmp_path: Path) -> None:
+    run = start(str(tmp_path / "run"), "")
+    with other_process(run.path, "lock") as owner:
+        assert is_running(run.path)
+        with pytest.raises(ConfigError, match=f"in use by process {owner.pid};"):
+            run.lock()
+        os.kill(owner.pid, signal.SIGKILL)
+        owner.wait()
+        assert not is_running(run.path)
+        run.lock()
+    assert is_running(run.path)
+    with pytest.raises(ConfigError, match=f"in use by process {os.getpid()}"):
+        RunFolder(run.path).lock()
+    run.unlock()
+    assert not is_running(run.path)
+
+
+def test_creating_where_another_process_creates(tmp_path: Path) -> None:
+    (tmp_path / "run").mkdir()
+    with (
+        other_process(tmp_path / "run", "lock"),
+        pytest.raises(ConfigError, match="in use by process"),
+    ):
+        RunFolder.create(str(tmp_path / "run"), **NAMES)
+    assert (tmp_path / "run" / ".lock").exists()
+
+
+def test_no_sitting_begins_before_the_last_ones_children_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "MEMBERS_SECONDS", 0.1)
+    run = start(str(tmp_path / "run"), "")
+    with other_process(run.path, "join"):
+        with pytest.raises(ConfigError, match="earlier sitting still run"):
+            run.lock()
+        assert not is_running(run.path)
+    run.lock()
+    child = RunFolder(run.path)
+    child.join()
+    child.unlock()
+
+
+def test_a_late_child_does_not_join_a_starting_sitting(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(folder_module, "take_lock", lambda *_, **__: None)
+    with pytest.raises(RunFailed, match="another sitting"):
+        RunFolder(tmp_path).join()
+
+
+def test_lock_needs_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match="cannot lock run folder"):
+        RunFolder(tmp_path / "nowhere").lock()
+
+
+def test_open_finds_by_path_last_and_parts(root: str, tmp_path: Path) -> None:
+    first = start(f"{root}/CartPole-v1/ppo-single/20260101-000000-s1", root)
+    second = start(f"{root}/CartPole-v1/ppo-single/20260102-000000-s2", root)
+    outside = start(str(tmp_path / "elsewhere"), root)
+    os.utime(first.path / "config.json", (2e9, 2e9))
+    assert RunFolder.open("last", root=root).path == first.path
+    assert RunFolder.open("s2", root=root).path == second.path
+    assert RunFolder.open("20260101", root=root).path == first.path
+    assert RunFolder.open("20260102-000000-s2/", root=root).path == second.path
+    assert RunFolder.open(str(outside.path), root=root).path == outside.path
+    assert find_runs(tmp_path / "runs") == [first.path, second.path]
+    with pytest.raises(ConfigError, match="fits 2 runs"):
+        RunFolder.open("CartPole", root=root)
+    with pytest.raises(ConfigError, match=r"did you mean .*s1"):
+        RunFolder.open("20260101-000000-s7", root=root)
+    with pytest.raises(ConfigError, match="no run below"):
+        RunFolder.open("last", root=str(tmp_path / "none"))
+
+
+def test_start_records_the_sittings(tmp_path: Path) -> None:
+    run = start(str(tmp_path / "run"), "")
+    run.write_start({"clip_rho": float("inf")}, {}, ["gossamer", "train", "--resume", "last"])
+    meta = run.read_json("meta.json")
+    assert [sitting["argv"][-1] for sitting in meta["sittings"]] == ["train", "last"]
+    assert meta["started_unix"] == meta["sittings"][0]["time_unix"]
+    assert meta["sittings"][0]["versions"]["torch"]
+    assert meta["sittings"][0]["machine"]["cores"] >= 1
+    assert run.read_json("config.json") == {"clip_rho": float("inf")}
+
+
+def test_json_for_others_is_strict(tmp_path: Path) -> None:
+    run = RunFolder(tmp_path)
+    run.write_json("summary.json", {"a": float("nan"), "b": (1, float("-inf"))})
+    assert json.loads((tmp_path / "summary.json").read_text()) == {"a": None, "b": [1, None]}
+    (tmp_path / "summary.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"summary.json is damaged"):
+        run.read_json("summary.json")
+    with pytest.raises(ConfigError, match=r"holds no other.json"):
+        run.read_json("other.json")
+
+
+def write_logs(path: Path, upto: int) -> None:
+    metrics, evaluations = MetricLog(path / "metrics.jsonl"), JsonLog(path / "evaluation.jsonl")
+    episodes = EpisodeLog(path, 1000.0, "Pong")
+    for i in range(1, upto + 1):
+        metrics.write({"env_steps": 100 * i, "updates": i, "learner/loss": float("nan")})
+        evaluations.write({"env_steps": 100 * i, "updates": i, "mean": 1.0})
+        episodes.write(env=i % 2, episode_return=i, length=9, env_steps=100 * i - 5, time_s=i)
+    metrics.close()
+    evaluations.close()
+    episodes.close()
+
+
+def test_cut_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
+    write_logs(tmp_path, 9)
+    with (tmp_path / "metrics.jsonl").open("ab") as file:
+        file.write(b'{"env_steps": 300, "upda')  # killed while writing
+    assert RunFolder(tmp_path).cut(env_steps=400, updates=4) == 5 * 3 + 1
+    for name in ("metrics", "evaluation"):
+        rows = list(read_rows(tmp_path / f"{name}.jsonl"))
+        assert [row["updates"] for row in rows] == [1, 2, 3, 4]
+    episodes = [row["return"] for row in read_rows(tmp_path / "episodes.jsonl")]
+    assert episodes == [1, 2, 3, 4]
+    assert (tmp_path / "monitor/0.monitor.csv").read_text().splitlines()[2:] == ["2,9,2", "4,9,4"]
+    assert (tmp_path / "monitor/1.monitor.csv").read_text().splitlines()[2:] == ["1,9,1", "3,9,3"]
+
+
+def test_a_cut_and_repeated_run_logs_the_same_as_an_uninterrupted_one(tmp_path: Path) -> None:
+    whole, torn = tmp_path / "whole", tmp_path / "torn"
+    for path in (whole, torn):
+        path.mkdir()
+    write_logs(whole, 4)
+    write_logs(torn, 9)
+    (torn / "monitor" / "1.monitor.csv").write_text('#{"t_start"')  # killed in its header
+    (torn / "monitor" / "5.monitor.csv").write_text('#{"t_start": 1}\nr,l,t\n7,7,7\n')
+    RunFolder(torn).cut(env_steps=400, updates=4)
+    RunFolder(torn).cut(env_steps=400, updates=4)
+    for name in ("metrics.jsonl", "episodes.jsonl", "evaluation.jsonl", "monitor/0.monitor.csv"):
+        assert (torn / name).read_bytes() == (whole / name).read_bytes(), name
+    assert (torn / "monitor/1.monitor.csv").read_bytes() == b""
+    assert (torn / "monitor/5.monitor.csv").read_text().endswith("r,l,t\n")
+
+
+def test_cut_can_go_by_the_number_of_episodes(tmp_path: Path) -> None:
+    write_logs(tmp_path, 9)
+    RunFolder(tmp_path).cut(env_steps=400, updates=4, episodes=6)
+    assert len(list(read_rows(tmp_path / "episodes.jsonl"))) == 6
+    assert len(list(read_rows(tmp_path / "metrics.jsonl"))) == 4
+    log = EpisodeLog(tmp_path, 0.0, "Pong")
+    assert log.count == 6
+    log.close()
+
+
+def test_cut_at_the_end_changes_nothing(tmp_path: Path) -> None:
+    write_logs(tmp_path, 3)
+    before = {p: (p.read_bytes(), p.stat().st_ino) for p in tmp_path.rglob("*") if p.is_file()}
+    assert RunFolder(tmp_path).cut(env_steps=300, updates=3) == 0
+    assert before == {p: (p.read_bytes(), p.stat().st_ino) for p in before}
+
+
+def test_log_lines_carry_the_time(tmp_path: Path) -> None:
+    RunFolder(tmp_path).log("hello\n")
+    line = (tmp_path / "log.txt").read_text()
+    assert line.endswith(" hello\n")
+    assert line[:2] == "20"
