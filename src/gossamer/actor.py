@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -76,7 +75,6 @@ class _Group:
         empty = self.last_action.numpy()[None][:0]
         held = np.stack(self.sent) if self.sent else empty
         return [held[begin - self.oldest :, i] for i, begin in enumerate(self.first_sent)]
-
 
     def relog(self, logs: list[NDArray[Any]]) -> None:
         """Continue from logs that end together at the present step."""

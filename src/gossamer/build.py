@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import os
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -14,7 +15,7 @@ import numpy as np
 import torch
 
 from gossamer.actor import Actor, Episode
-from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
@@ -71,7 +72,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
     elif device == "cuda" and not torch.cuda.is_available():
-        raise ConfigError("--device cuda: this machine or this build of torch has none; use --device cpu")
+        raise ConfigError(
+            "--device cuda: this machine or this build of torch has none; use --device cpu"
+        )
     pixels = spec.obs_kind == "pixels"
     precision = config.precision
     if precision == "auto":
@@ -81,8 +84,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
     num_envs = config.num_envs or (64 if pixels else 16)
-    groups = min(config.env_groups, num_envs)
     cores = num_cores()
+    groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
     rows = num_envs * (config.unroll_length + 1)
     micro = config.micro_batch_rows or (128 if pixels and device == "cpu" else rows)
     return Plan(
@@ -104,9 +107,12 @@ def stream_seed(seed: int, rank: int, role: str) -> int:
     return int(np.random.SeedSequence([seed, rank, *role.encode()]).generate_state(1)[0])
 
 
-def build_policy(config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None) -> ActorCritic:
+def build_policy(
+    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None
+) -> ActorCritic:
     """Build the network with its initial weights, the same for every learner of a run."""
-    with torch.random.fork_rng(devices=[]):
+    # One thread: orthogonal initialisation differs in the last bits with their number.
+    with threads(1), torch.random.fork_rng(devices=[]):
         torch.manual_seed(config.seed)
         return ActorCritic(spec, config.policy, value_norm=config.algorithm.value_norm, torso=torso)
 
@@ -121,20 +127,60 @@ def build_inference_policy(policy: ActorCritic, plan: Plan) -> ActorCritic:
 def build_env_groups(config: TrainConfig, plan: Plan, *, rank: int = 0) -> list[VecEnv]:
     """Make the groups of environments that one actor steps in turn."""
     bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
-    return [
-        make_vec_env(
-            config.env_id,
-            num_envs=stop - start,
-            seed=config.seed,
-            rank=rank,
-            first_env=rank * plan.num_envs + start,
-            num_threads=plan.env_threads,
-            settings=config.env,
-            max_episode_steps=plan.max_episode_steps,
-            training=True,
-        )
-        for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
+
+    def make() -> list[VecEnv]:
+        lower_priority()
+        return [
+            make_vec_env(
+                config.env_id,
+                num_envs=stop - start,
+                seed=config.seed,
+                rank=rank,
+                first_env=rank * plan.num_envs + start,
+                num_threads=plan.env_threads,
+                settings=config.env,
+                max_episode_steps=plan.max_episode_steps,
+                training=True,
+            )
+            for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+
+    with ThreadPoolExecutor(1) as pool:
+        return pool.submit(make).result()
+
+
+def set_threads(count: int) -> None:
+    """Give this thread a number of torch threads; without the question the answer would not stick."""
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
+class threads:  # noqa: N801 - reads as a statement
+    """Context that computes with a number of torch threads."""
+
+    def __init__(self, count: int):
+        self._count = count
+
+    def __enter__(self) -> None:
+        """Set the count; asking first makes it stick in a new thread."""
+        self._before = torch.get_num_threads()
+        if self._before != self._count:
+            torch.set_num_threads(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        """Set what was there before."""
+        if self._before != self._count:
+            torch.set_num_threads(self._before)
+
+
+def lower_priority() -> None:
+    """Let this thread, and those it starts, give way to the learner's.
+
+    The learner is one thread, simulators are many: left alone they crowd it out, then idle while it
+    catches up.
+    """
+    if hasattr(os, "setpriority"):
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 
 def evaluation_envs(config: TrainConfig, *, seed: int, num_threads: int) -> Callable[[int], VecEnv]:
@@ -269,5 +315,3 @@ def plan_from(saved: dict[str, Any], fresh: Plan, given: set[str]) -> Plan:
         # The machine has changed; its own choices are all that can work.
         return fresh
     return dataclasses.replace(fresh, **kept)
-
-

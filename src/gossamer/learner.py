@@ -15,7 +15,7 @@ from gossamer.topology import blend
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     from gossamer.algorithms.base import Algorithm
     from gossamer.links import Peers

@@ -189,7 +189,9 @@ class Trajectory:
 
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
-        return replace(self, **{name: x[index] for name, x, index in self._each(slice(start, stop))})
+        return replace(
+            self, **{name: x[index] for name, x, index in self._each(slice(start, stop))}
+        )
 
     def take(self, columns: Tensor) -> Self:
         """Copy of the given columns [K] int64, in that order."""
@@ -284,7 +286,9 @@ def empty_trajectory(
             # Pixels lie channels last, the layout convolutions want: written once so by the actor,
             # then read as views by inference and learning.
             *lead, channels, height, width = shape
-            made[field.name] = torch.zeros(*lead, height, width, channels, dtype=dtype).movedim(-1, 2)
+            made[field.name] = torch.zeros(*lead, height, width, channels, dtype=dtype).movedim(
+                -1, 2
+            )
         else:
             made[field.name] = torch.zeros(shape, dtype=dtype)
         if shared:

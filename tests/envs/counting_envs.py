@@ -90,6 +90,18 @@ class Sleeping(Silent):
         return super().step(action)
 
 
+class Painted(Silent):
+    """Shows a picture as bright as the step."""
+
+    metadata = {"render_modes": ["rgb_array"]}
+
+    def __init__(self, render_mode: str | None = None) -> None:
+        self.render_mode = render_mode
+
+    def render(self) -> Any:
+        return np.full((4, 6, 3), self.steps, np.uint8) if self.render_mode else None
+
+
 def make_counting() -> Counting:
     return Counting()
 

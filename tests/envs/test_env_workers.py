@@ -13,9 +13,7 @@ from gossamer.types import ConfigError, RunFailed
 
 @pytest.fixture
 def envs():
-    made = make_vec_env(
-        "counting_envs:Sleeping", num_envs=4, seed=1, settings=EnvConfig(workers=2)
-    )
+    made = make_vec_env("counting_envs:Sleeping", num_envs=4, seed=1, settings=EnvConfig(workers=2))
     yield made
     made.close()
 
@@ -33,17 +31,21 @@ def test_a_killed_worker_is_an_error_in_seconds_not_a_hang(envs, when):
         victim.join()
     began = time.monotonic()
     with pytest.raises(EnvWorkerDied, match=rf"worker 1 \(pid {victim.pid}, exit code -9\) died"):
-        if when == "before the start":
-            envs.start(np.zeros(4, np.int64))
-        while True:
-            if when != "during a step":
-                envs.send(action)
-            envs.recv()
-            when = "between steps"
+        run_on(envs, when, action)
     assert time.monotonic() - began < 5
     assert issubclass(EnvWorkerDied, RunFailed)
     envs.close()
     assert not any(process.is_alive() for process in envs._workers.processes)
+
+
+def run_on(envs, when, action):
+    if when == "before the start":
+        envs.start(np.zeros(4, np.int64))
+    if when == "during a step":
+        envs.recv()
+    while True:
+        envs.send(action)
+        envs.recv()
 
 
 def test_closing_ends_all_processes_even_in_mid_step(envs):

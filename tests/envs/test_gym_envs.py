@@ -12,8 +12,10 @@ from gossamer.envs.seeding import episode_seed
 from gossamer.envs.settings import EnvConfig
 from gossamer.types import ConfigError, RunFailed
 
+DEFAULTS = EnvConfig()
 
-def make(env_id, num_envs=3, settings=EnvConfig(), **options):
+
+def make(env_id, num_envs=3, settings=DEFAULTS, **options):
     return make_vec_env(env_id, num_envs=num_envs, seed=7, settings=settings, **options)
 
 
@@ -155,11 +157,9 @@ def test_the_stuck_guard_truncates_and_really_resets(workers):
     for _ in range(13):
         row = rolling.step(np.zeros(2, np.int64))
         seen.append((int(row.obs[0, 0]), bool(row.truncated[0]), bool(row.ended[1])))
-    one = [(1, False, False), (2, False, False), (3, False, False), (4, False, False)]
-    assert seen == [*one, (5, True, True), (0, False, False), *one, (5, True, True)] + [
-        (0, False, False),
-        (1, False, False),
-    ]
+    quiet = [(t, False, False) for t in (1, 2, 3, 4)]
+    begins, cut = (0, False, False), (5, True, True)
+    assert seen == [*quiet, cut, begins, *quiet, cut, begins, quiet[0]]
     rolling.envs.close()
 
 
@@ -285,7 +285,9 @@ def test_other_spaces_are_refused_by_name(monkeypatch, observation, action):
     monkeypatch.setattr(
         counting_envs, "made", lambda: counting_envs.Spaces(observation, action), raising=False
     )
-    with pytest.raises(ConfigError, match="counting_envs:made has an (observation|action) space") as e:
+    with pytest.raises(
+        ConfigError, match=r"counting_envs:made has an (observation|action) space"
+    ) as e:
         read_spec("counting_envs:made", EnvConfig())
     bad = action if isinstance(observation, spaces.Discrete) else observation
     assert type(bad).__name__ in str(e.value)

@@ -103,5 +103,6 @@ class TrainConfig:
     """Torch threads of an actor, >= 0; 0: auto."""
     env_threads: int = 0
     """Threads that step environments, >= 0; 0: auto."""
-    env_groups: int = 2
-    """Parts an actor's environments are cut into, >= 1: while one is stepped, another is acted for."""
+    env_groups: int = 0
+    """Parts an actor's environments are cut into, >= 0: while one is stepped, another is acted for.
+    0: auto, 1 on few cores, where larger inference batches are worth more."""

@@ -201,8 +201,12 @@ class AtariEnvs:
         self._any_ended = False
         self._in_flight = False
         self._begun = False
-        self.lives: NDArray[np.int32] = np.zeros(num_envs, np.int32)
+        self._info: dict[str, NDArray[np.int32]] = {"lives": np.zeros(num_envs, np.int32)}
+
+    @property
+    def lives(self) -> NDArray[np.int32]:
         """[N] lives left; 0 at the end, and throughout in games without lives."""
+        return self._info["lives"]
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
         """Begin episode `episodes[i]` in every env i; return first observations."""
@@ -221,9 +225,8 @@ class AtariEnvs:
     def recv(self) -> StepResult:
         """Wait for the step; the GIL is released meanwhile."""
         assert self._in_flight, "recv without send"
-        obs, rewards, terminated, truncated, info = self._envs.recv()
+        obs, rewards, terminated, truncated, self._info = self._envs.recv()
         self._in_flight = False
-        self.lives = info["lives"]
         reward = rewards.astype(np.float32)
         if self._any_ended:
             obs = self._begin_next(obs, reward, terminated, truncated)
@@ -254,8 +257,7 @@ class AtariEnvs:
             if (first == t).any():
                 self._begin(first == t)
             self._envs.send(script[t])
-            obs, rewards, terminated, truncated, info = self._envs.recv()
-            self.lives = info["lives"]
+            obs, rewards, terminated, truncated, self._info = self._envs.recv()
             self._account(rewards, terminated, truncated)
         if (first == num_steps).any():
             obs = self._begin(first == num_steps)
@@ -295,6 +297,7 @@ class AtariEnvs:
             reward[fresh] = 0
             terminated[fresh] = truncated[fresh] = False
         self._forget(begun)
+        self._quiet_steps[begun] = -1  # the row that begins an episode is not a step of it
         return obs
 
     def _seeds_of(self, which: NDArray[np.bool_]) -> NDArray[np.int64]:
@@ -312,8 +315,7 @@ class AtariEnvs:
         if not self._begun:
             assert which.all()
             self._begun = True
-        obs, info = self._envs.reset(seed=seeds, options=options)
-        self.lives = info["lives"]
+        obs, self._info = self._envs.reset(seed=seeds, options=options)
         return obs
 
     def _forget(self, begun: NDArray[np.bool_]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import difflib
+import warnings
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -50,8 +52,6 @@ class EnvpoolEnvs:
             raise ConfigError(_no_guard(env_id))
         known: list[str] = envpool.list_all_envs()
         if name not in known:
-            import difflib
-
             near = difflib.get_close_matches(name, known, n=3)
             hint = f"; did you mean {' or '.join('envpool:' + x for x in near)}?" if near else ""
             raise ConfigError(f"unknown environment {env_id!r}{hint}")
@@ -63,8 +63,11 @@ class EnvpoolEnvs:
         self._envs: Any = envpool.make_gymnasium(
             name, num_envs=num_envs, num_threads=max(1, num_threads), **options
         )
-        self._obs = obs_format(env_id, self._envs.observation_space)
-        self._action = action_format(env_id, self._envs.action_space)
+        with warnings.catch_warnings():
+            # EnvPool writes bounds in float64 into float32 spaces, which Gymnasium remarks upon
+            warnings.filterwarnings("ignore", message=".*precision lowered")
+            self._obs = obs_format(env_id, self._envs.observation_space)
+            self._action = action_format(env_id, self._envs.action_space)
         self._is_vector = self._obs.kind == "vector"
         self._watches_lives = protocol is not None and protocol.life_loss_terminal and training
         self._lives: NDArray[Any] = np.zeros(num_envs, np.int64)

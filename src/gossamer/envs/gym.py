@@ -64,9 +64,10 @@ class GymEnvs:
         check_logs(logs, self.spec)
         return self._episodes.begin(episodes, logs)
 
-    def render(self) -> NDArray[np.uint8]:
-        """Return the first environment's picture [H, W, 3]; it was made with a render mode."""
-        return np.asarray(self._episodes.envs[0].render(), np.uint8)
+    def render(self) -> NDArray[np.uint8] | None:
+        """Return the first environment's picture [H, W, 3]; None where a window shows it."""
+        picture = self._episodes.envs[0].render()
+        return None if picture is None else np.asarray(picture, np.uint8)
 
     def close(self) -> None:
         """Close every environment."""

@@ -99,7 +99,7 @@ def make_vec_env(
 
 def read_spec(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
     """Make one environment, read what it is, and close it; mistakes in id or settings show here."""
-    if not is_atari(env_id):
+    if not is_atari(env_id) and not env_id.startswith("envpool:"):
         settings = replace(settings, workers=None)  # one environment cannot be shared out
     env = make_vec_env(
         env_id,

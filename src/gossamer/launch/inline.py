@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import torch
+from gossamer.build import threads
 
 if TYPE_CHECKING:
     from gossamer.build import Parts
@@ -42,21 +42,3 @@ def run_inline(parts: Parts, control: Control) -> None:
         board.publish(parts.policy.shared_tensors(), learner.version)
         if parts.evaluator is not None and control.evaluation_due():
             parts.evaluator.evaluate_newest()
-
-
-class threads:  # noqa: N801 - reads as a statement
-    """Context that computes with a number of torch threads."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def __enter__(self) -> None:
-        """Set the count; asking first makes it stick in a new thread."""
-        self._before = torch.get_num_threads()
-        if self._before != self._count:
-            torch.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        """Set what was there before."""
-        if self._before != self._count:
-            torch.set_num_threads(self._before)

@@ -7,10 +7,10 @@ suffice and trajectories never cross a process.
 from __future__ import annotations
 
 import threading
+from functools import partial
 from typing import TYPE_CHECKING
 
-import torch
-
+from gossamer.build import lower_priority, set_threads, threads
 from gossamer.links import Stopped
 
 if TYPE_CHECKING:
@@ -25,16 +25,24 @@ JOIN_SECONDS = 20.0
 
 def run_local(parts: Parts, control: Control) -> None:
     """Train until control says stop; the first error of any role is raised here."""
+    with threads(parts.plan.learner_threads):
+        _run(parts, control)
+
+
+def _run(parts: Parts, control: Control) -> None:
     learner, board = parts.learner, parts.board
-    set_threads(parts.plan.learner_threads)
     board.publish(parts.policy.shared_tensors(), learner.version)
     parts.gate.set()
-    started = [_start(parts, "actor", lambda: _act(parts), parts.plan.actor_threads)]
+    collected = learner.version + len(parts.queue.wait_full(0))
+    act = partial(_act, parts, collected)
+    started = [_start(parts, "actor", act, parts.plan.actor_threads)]
     if parts.evaluator is not None:
         started.append(_start(parts, "evaluator", parts.evaluator.run, 1))
     try:
-        while not control.finished():
+        while True:
             control.after_version(learner.learn_version())
+            if control.finished():
+                break  # unpublished, so that nobody acts past the last checkpoint
             board.publish(parts.policy.shared_tensors(), learner.version)
     except Stopped:
         pass  # some other role failed and said so below
@@ -42,14 +50,14 @@ def run_local(parts: Parts, control: Control) -> None:
         parts.stop.stop()
         for thread in started:
             thread.join(JOIN_SECONDS)
+    board.publish(parts.policy.shared_tensors(), learner.version)
     if parts.stop.error is not None:
         raise parts.stop.error
 
 
-def _act(parts: Parts) -> None:
-    """Collect trajectories as the lag allows, until stopped."""
+def _act(parts: Parts, collected: int) -> None:
+    """Collect trajectories as the lag allows, from number `collected` on, until stopped."""
     actor, queue, lag = parts.actor, parts.queue, parts.plan.lag
-    collected = parts.learner.version + len(queue.wait_full(0))
     while True:
         slot = queue.slot()
         oldest = 0 if lag is None else max(collected - lag, 0)
@@ -67,6 +75,7 @@ def _act(parts: Parts) -> None:
 def _start(parts: Parts, name: str, work: Callable[[], None], num_threads: int) -> threading.Thread:
     def run() -> None:
         set_threads(num_threads)
+        lower_priority()
         try:
             work()
         except Stopped:
@@ -77,9 +86,3 @@ def _start(parts: Parts, name: str, work: Callable[[], None], num_threads: int) 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
-
-
-def set_threads(count: int) -> None:
-    """Give this thread a number of torch threads; without the question the answer would not stick."""
-    torch.get_num_threads()
-    torch.set_num_threads(count)

@@ -26,13 +26,14 @@ ROW_SECONDS = 1.0
 class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
-    def __init__(self, config: TrainConfig, folder: RunFolder, *, began: float, title: str):
+    def __init__(self, config: TrainConfig, folder: RunFolder, *, began: float, title: str | None):
         self.began = began
         self.seconds_before = 0.0
         self.best_evaluation: float | None = None
         self.last_evaluation: dict[str, float] = {}
         self._config, self._folder = config, folder
         self._title = title
+        self._progress: Progress | None = None
         self._returns: deque[float] = deque(maxlen=100)
         self._lengths: deque[int] = deque(maxlen=100)
         self._lock = threading.Lock()
@@ -61,12 +62,13 @@ class Recorder:
             from gossamer.record.wandb_log import WandbLog
 
             self._others.append(WandbLog(folder.path, folder.read_json("config.json")))
-        self._progress = Progress(
-            config.total_env_steps,
-            target=config.stop_at_return,
-            title=self._title,
-            stop_after_seconds=config.stop_after_seconds,
-        )
+        if self._title is not None:
+            self._progress = Progress(
+                config.total_env_steps,
+                target=config.stop_at_return,
+                title=self._title,
+                stop_after_seconds=config.stop_after_seconds,
+            )
 
     def seconds(self) -> float:
         """Wall time of the run, over all sittings."""
@@ -74,7 +76,8 @@ class Recorder:
 
     def say(self, text: str) -> None:
         """Show a line and keep it in log.txt."""
-        self._progress.message(text)
+        if self._progress:
+            self._progress.message(text)
         self._folder.log(text)
 
     def on_episode(self, episode: Episode) -> None:
@@ -96,7 +99,9 @@ class Recorder:
         with self._lock:
             return sum(self._returns) / len(self._returns) if self._returns else None
 
-    def on_evaluation(self, result: Evaluation, *, version: int, updates: int, env_steps: int) -> None:
+    def on_evaluation(
+        self, result: Evaluation, *, version: int, updates: int, env_steps: int
+    ) -> None:
         """Record an evaluation."""
         best = self.best_evaluation
         self.best_evaluation = result.mean if best is None else max(best, result.mean)
@@ -149,11 +154,15 @@ class Recorder:
         with self._lock:
             if self._returns:
                 row["return_mean_100"] = sum(self._returns) / len(self._returns)
-                row["return_min_100"], row["return_max_100"] = min(self._returns), max(self._returns)
+                row["return_min_100"], row["return_max_100"] = (
+                    min(self._returns),
+                    max(self._returns),
+                )
                 row["length_mean_100"] = sum(self._lengths) / len(self._lengths)
         self._lag_max = 0.0
         self._metrics.write(row)
-        self._progress.update(row)
+        if self._progress:
+            self._progress.update(row)
         for other in self._others:
             other.write(row, learner.env_steps)
 
@@ -207,7 +216,8 @@ class Recorder:
 
     def close(self) -> None:
         """Close every file and give the terminal back."""
-        self._progress.close()
+        if self._progress:
+            self._progress.close()
         self._metrics.close()
         self.episodes.close()
         self._evaluations.close()

@@ -21,15 +21,16 @@ from gossamer.build import (
     make_plan,
     num_cores,
     plan_from,
+    threads,
 )
-from gossamer.config import TrainConfig, from_dict, to_dict
+from gossamer.config import TrainConfig, from_dict, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Evaluation, Interrupted
 from gossamer.evaluator import evaluate as play
 from gossamer.launch import snapshot
 from gossamer.launch.control import Control
 from gossamer.launch.inline import run_inline
-from gossamer.launch.local import run_local, set_threads
+from gossamer.launch.local import run_local
 from gossamer.launch.recorder import Recorder
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.record.folder import RunFolder
@@ -61,6 +62,7 @@ def train(
     resume: str | None = None,
     config_given: set[str] | frozenset[str] = frozenset(),
     torso: torch.nn.Module | None = None,
+    quiet: bool = False,
 ) -> TrainResult:
     """Train a policy and return where the run is.
 
@@ -71,6 +73,7 @@ def train(
         resume: the run to continue, with this config.
         config_given: names of settings that were asked for, which win over a resumed run's plan.
         torso: your own feature layers, [N, *obs_shape] float -> [N, F] with `feature_size`.
+        quiet: show no progress.
 
     Raises:
         ConfigError: a mistake in the settings; nothing was created.
@@ -83,6 +86,7 @@ def train(
         >>> result.summary["exit_reason"]
         'done: total_env_steps reached'
     """
+    validate(config)
     began = _process_began() if argv is not None else time.time()
     folder = RunFolder.open(resume) if resume is not None else None
     checkpoint = None
@@ -101,7 +105,7 @@ def train(
     plan = make_plan(config, spec)
     if checkpoint is not None:
         plan = plan_from(checkpoint.state["plan"], plan, set(config_given))
-    run = _Run(config, spec, plan, folder, began=began)
+    run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
     return run(checkpoint, layers or {}, argv or [], torso)
 
 
@@ -116,9 +120,10 @@ class _Run:
         folder: RunFolder | None,
         *,
         began: float,
+        quiet: bool,
     ):
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
-        self.began = began
+        self.began, self.quiet = began, quiet
 
     def __call__(
         self,
@@ -152,7 +157,8 @@ class _Run:
             seed=config.seed,
         )
         title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
-        recorder = Recorder(config, folder, began=self.began, title=title)
+        recorder = Recorder(config, folder, began=self.began,
+                            title=None if self.quiet else title)  # fmt: skip
         control = Control(config, recorder, folder.checkpoints(config.keep_checkpoints))
         try:
             folder.write_start(to_dict(config), layers, argv)
@@ -344,9 +350,9 @@ def evaluate(
     """Play full episodes with a run's policy, with seeds of their own, and return what they earned."""
     config = from_dict(RunFolder.open(run).read_json("config.json"))
     policy = load_policy(run, checkpoint)
-    set_threads(num_cores())
     envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
-    return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed)
+    with threads(num_cores()):
+        return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed)
 
 
 def evaluate_run(
@@ -394,4 +400,3 @@ def evaluate_run(
         f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "
         "time limit"
     )
-

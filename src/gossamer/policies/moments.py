@@ -28,8 +28,11 @@ class Moments(nn.Module):
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
         """Take in rows [N, *shape]."""
-        x = x.double() - self.shift
-        self.update_sums(x.sum(0), x.square().sum(0), x.shape[0])
+        # Sums of bytes stay exact in float32 up to a thousand rows, at half the cost of float64.
+        exact = x.dtype == torch.uint8 and len(x) <= 1000
+        x = (x.float() if exact else x.double()).sub_(self.shift)
+        total = x.sum(0, dtype=torch.float64)
+        self.update_sums(total, x.mul_(x).sum(0, dtype=torch.float64), x.shape[0])
 
     @torch.no_grad()
     def update_sums(self, total: Tensor | float, squares: Tensor | float, n: float) -> None:

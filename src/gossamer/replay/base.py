@@ -58,7 +58,7 @@ class ReplayMix:
         if abs(sum(s.fraction for s in settings) - 1.0) > 1e-9:
             raise ConfigError(
                 f"replays: fractions sum to {sum(s.fraction for s in settings):g}; they must sum to 1: "
-                "--replays '[{\"name\": \"queue\", \"fraction\": 1.0}]'"
+                '--replays \'[{"name": "queue", "fraction": 1.0}]\''
             )
         self._queue = queue
         self._held: Trajectory | None = None

@@ -1,0 +1,215 @@
+"""What this machine can do at most, and how near training comes to it.
+
+The limit is what the cores could do if stepping, inference and learning overlapped perfectly:
+1 / (1 / env + 1 / inference + 1 / learner), each rate the total of one copy per core running at once,
+at its own best batch size. Training is measured end to end, logging included.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import json as json_module
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gossamer.build import (
+    PRECISIONS,
+    build_inference_policy,
+    build_policy,
+    make_plan,
+    num_cores,
+    set_threads,
+    stream_seed,
+)
+from gossamer.config import TrainConfig, make_config
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.launch.run import train
+from gossamer.learner import Learner
+from gossamer.links import Alone, StopSignal, ThreadQueue
+from gossamer.replay.base import ReplayMix
+from gossamer.types import empty_trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gossamer.build import Plan
+    from gossamer.types import EnvSpec
+
+ENV_BATCHES = (32, 64)
+INFERENCE_BATCHES = (32, 64, 128, 256)
+MICRO_BATCH_ROWS = (64, 136, 272)
+
+
+def main(*, json: bool, seconds: float) -> None:
+    """Measure and print; `seconds` is the time for all of it, at least 20."""
+    config = make_config("PongNoFrameskip-v4", presets=("bench",))
+    report = measure(config, seconds=seconds, say=(lambda text: None) if json else print)
+    if json:
+        print(json_module.dumps(report))
+        return
+    print(
+        f"\nlimit      {report['limit_steps_per_second']:8,.0f} steps/s if all three overlapped "
+        f"perfectly\ntraining   {report['train_steps_per_second']:8,.0f} steps/s, "
+        f"{report['fraction_of_limit']:.2f} of the limit"
+    )
+
+
+def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) -> dict[str, Any]:
+    """Return rates of stepping, inference, learning and training, in env steps per second.
+
+    The three limits are measured before and after training and averaged, since a machine's speed
+    drifts.
+    """
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    plan = make_plan(config, spec)
+    cores = num_cores()
+    say(f"{config.env_id} on {cores} cores, {plan.device} {plan.precision}")
+    share = max(seconds, 20.0) / 10
+    before = _limits(config, spec, plan, cores, share)
+    trained = _train(config, seconds=4 * share)
+    after = _limits(config, spec, plan, cores, share)
+    rates = {name: (before[name] + after[name]) / 2 for name in before}
+    for name, rate in rates.items():
+        say(f"{name:10s} {rate:8,.0f} steps/s, one copy on each core at once")
+    limit = 1.0 / sum(1.0 / rate for rate in rates.values())
+    return {
+        "cores": cores,
+        "device": plan.device,
+        "precision": plan.precision,
+        "settings": dataclasses.asdict(plan),
+        "env_steps_per_second": rates["stepping"],
+        "inference_steps_per_second": rates["inference"],
+        "learner_steps_per_second": rates["learning"],
+        "limit_steps_per_second": limit,
+        "train_steps_per_second": trained,
+        "fraction_of_limit": trained / limit,
+    }
+
+
+def _limits(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, cores: int, seconds: float
+) -> dict[str, float]:
+    copies = 1 if plan.device == "cuda" else cores
+    micro = MICRO_BATCH_ROWS if plan.device == "cpu" else (plan.micro_batch_rows,)
+    kinds: dict[str, tuple[int, list[Callable[[int], Callable[[], int]]]]] = {
+        "stepping": (cores, [_stepping(config, n) for n in ENV_BATCHES]),
+        "inference": (copies, [_inference(config, spec, plan, n) for n in INFERENCE_BATCHES]),
+        "learning": (copies, [_learning(config, spec, plan, n) for n in micro]),
+    }
+    return {
+        name: max(_total_rate(make, n, seconds / len(makers)) for make in makers)
+        for name, (n, makers) in kinds.items()
+    }
+
+
+def _total_rate(make: Callable[[int], Callable[[], int]], copies: int, seconds: float) -> float:
+    """Run one copy a thread at once, each with one torch thread; return their summed rate."""
+    works = [make(i) for i in range(copies)]
+    rates = [0.0] * copies
+    ready = threading.Barrier(copies)
+
+    def run(i: int) -> None:
+        set_threads(1)
+        works[i]()
+        ready.wait(60.0)
+        began, done = time.perf_counter(), 0
+        while (took := time.perf_counter() - began) < seconds:
+            done += works[i]()
+        rates[i] = done / took
+
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(copies)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sum(rates)
+
+
+def _stepping(config: TrainConfig, num_envs: int) -> Callable[[int], Callable[[], int]]:
+    def make(copy: int) -> Callable[[], int]:
+        envs = make_vec_env(
+            config.env_id, num_envs=num_envs, seed=1, rank=copy, settings=config.env, num_threads=1
+        )
+        envs.start(np.zeros(num_envs, np.int64))
+        draw = np.random.default_rng(copy)
+        count = envs.spec.action.sizes[0]
+
+        def step() -> int:
+            envs.send(draw.integers(count, size=num_envs))
+            envs.recv()
+            return num_envs
+
+        return step
+
+    return make
+
+
+def _inference(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, num_envs: int
+) -> Callable[[int], Callable[[], int]]:
+    def make(copy: int) -> Callable[[], int]:
+        policy = build_inference_policy(build_policy(config, spec), plan)
+        slot = empty_trajectory(
+            spec, unroll_length=1, num_columns=num_envs, core_units=policy.core_units
+        ).to(torch.device(plan.device))
+        state = policy.initial_state(num_envs)
+
+        @torch.no_grad()
+        def act() -> int:
+            out = policy(slot.obs[:1], slot.starts[:1], state, slot.action, slot.reward)
+            policy.distribution(out.action_params).sample().cpu()
+            return num_envs
+
+        return act
+
+    return make
+
+
+def _learning(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, micro_batch_rows: int
+) -> Callable[[int], Callable[[], int]]:
+    def make(copy: int) -> Callable[[], int]:
+        policy = build_policy(config, spec).to(plan.device)
+        policy.set_precision(PRECISIONS[plan.precision])
+        slot = empty_trajectory(
+            spec,
+            unroll_length=config.unroll_length,
+            num_columns=plan.num_envs,
+            core_units=policy.core_units,
+        )
+        slot.valid.fill_(True)
+        queue = ThreadQueue([slot], StopSignal(), timeout_seconds=60.0)
+        learner = Learner(
+            policy,
+            config.algorithm,
+            config.optimizer,
+            ReplayMix(queue, config.replays),
+            topology=config.topology,
+            peers=Alone(),
+            micro_batch_rows=micro_batch_rows,
+            total_env_steps=10**9,
+            seed=stream_seed(1, copy, "bench"),
+        )
+
+        def learn() -> int:
+            queue.put(queue.slot())
+            learner.learn_version()
+            return slot.reward.numel()
+
+        return learn
+
+    return make
+
+
+def _train(config: TrainConfig, *, seconds: float) -> float:
+    with tempfile.TemporaryDirectory() as folder:
+        path = str(Path(folder) / "run")
+        timed = dataclasses.replace(config, run_folder=path, stop_after_seconds=seconds)
+        result = train(timed, quiet=True)
+    return float(result.summary["steps_per_second"])

@@ -1,0 +1,72 @@
+"""Look at a policy play: a video file, or a window where there is one."""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossamer.envs.render import make_render_env
+from gossamer.evaluator import evaluate
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
+
+VIDEO_FPS = 30
+FORMATS = (".mp4", ".gif")
+
+
+def show(
+    config: TrainConfig,
+    policy: ActorCritic,
+    *,
+    seed: int,
+    greedy: bool,
+    video: str | None,
+    window: bool,
+) -> None:
+    """Play one episode; write it to `video` (.mp4 or .gif), or show it in a window."""
+    writer = _open_video(video) if video else None
+    env = make_render_env(
+        config.env_id,
+        config.env,
+        seed,
+        config.max_episode_steps,
+        render_mode="human" if window and not video else "rgb_array",
+    )
+
+    def on_step(shown: Any) -> None:
+        picture = shown.render()
+        if writer is not None and picture is not None:
+            writer.append_data(_even(picture))
+
+    result = evaluate(policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, on_step=on_step)
+    if writer is not None:
+        writer.close()
+        print(
+            f"wrote {video}: one episode of {result.lengths[0]:,} steps, return {result.mean:.4g}"
+        )
+
+
+def _open_video(path: str) -> Any:
+    if not path.endswith(FORMATS):
+        raise ConfigError(f"--video {path}: write {' or '.join(FORMATS)}, for example game.mp4")
+    if not Path(path).absolute().parent.is_dir():
+        raise ConfigError(f"--video {path}: the folder does not exist; make it first")
+    try:
+        imageio: Any = importlib.import_module("imageio.v2")
+        if path.endswith(".gif"):
+            return imageio.get_writer(path, duration=1000 / VIDEO_FPS, loop=0)
+        return imageio.get_writer(path, fps=VIDEO_FPS, macro_block_size=2)
+    except (ImportError, ValueError) as error:
+        raise ConfigError(
+            f"--video {path} needs imageio with ffmpeg ({' '.join(str(error).split())[:80]}); "
+            'type: pip install "gossamer[video]"'
+        ) from None
+
+
+def _even(picture: Any) -> Any:
+    """Cut odd rows and columns off: the video codec halves both sizes."""
+    return picture[: picture.shape[0] // 2 * 2, : picture.shape[1] // 2 * 2]

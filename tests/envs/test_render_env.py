@@ -1,0 +1,75 @@
+import numpy as np
+import pytest
+from rolling import Rolling, assert_same_rows
+
+from gossamer.envs.registry import make_vec_env
+from gossamer.envs.render import make_render_env
+from gossamer.envs.seeding import EVALUATION_RANK
+from gossamer.envs.settings import EnvConfig
+from gossamer.types import ConfigError
+
+
+def as_seen(screen: np.ndarray) -> np.ndarray:
+    """[84, 84] grey picture of a screen [210, 160, 3], by plain sampling."""
+    grey = screen @ np.array([0.299, 0.587, 0.114])
+    rows, columns = (np.arange(84) + 0.5) * 210 / 84, (np.arange(84) + 0.5) * 160 / 84
+    return grey[rows.astype(int)[:, None], columns.astype(int)]
+
+
+@pytest.mark.parametrize("env_id", ["PongNoFrameskip-v4", "ALE/Breakout-v5"])
+def test_the_screen_shows_full_games_as_evaluation_plays_them(env_id):
+    pytest.importorskip("ale_py")
+    seen = make_render_env(env_id, EnvConfig(), 5, 350 if "Pong" in env_id else 0)
+    plain = make_vec_env(
+        env_id,
+        num_envs=1,
+        seed=5,
+        rank=EVALUATION_RANK,
+        settings=EnvConfig(),
+        training=False,
+        max_episode_steps=350 if "Pong" in env_id else 0,
+    )
+    watched, unseen = Rolling(seen).start(), Rolling(plain).start()
+    rng = np.random.default_rng(0)
+    games, returned, far = [], 0.0, 0
+    while len(games) < 2:
+        action = rng.integers(0, seen.spec.action.sizes[0], 1)
+        row = watched.step(action)
+        assert_same_rows([row], [unseen.step(action)])
+        screen = seen.render()
+        assert (screen.shape, screen.dtype) == ((210, 160, 3), np.uint8)
+        far += np.abs(as_seen(screen) - row.obs[0, -1]).mean() > 6
+        returned += row.reward[0]
+        if row.ended[0]:
+            games.append(returned)
+            returned = 0.0
+    assert far < 10
+    low, high = (-21, -1) if "Pong" in env_id else (0, 20)
+    assert all(low <= game <= high for game in games)
+
+
+def test_a_gymnasium_environment_with_pictures():
+    env = make_render_env("counting_envs:Painted", EnvConfig(), 5)
+    env.start(np.zeros(1, np.int64))
+    env.send(np.ones(1, np.int64))
+    env.recv()
+    picture = env.render()
+    assert (picture.shape, picture.dtype) == ((4, 6, 3), np.uint8)
+    assert (picture == 1).all()
+    env.close()
+
+
+@pytest.mark.parametrize(
+    ("env_id", "mode", "says"),
+    [
+        ("counting_envs:Silent", "rgb_array", "cannot be rendered"),
+        ("envpool:Pong-v5", "rgb_array", "EnvPool has no pictures"),
+        ("CartPole-v1", "human", "use --video"),
+        ("PongNoFrameskip-v4", "human", "use --video"),
+    ],
+)
+def test_what_cannot_be_shown_is_refused(monkeypatch, env_id, mode, says):
+    for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
+        monkeypatch.delenv(name, raising=False)
+    with pytest.raises(ConfigError, match=says):
+        make_render_env(env_id, EnvConfig(), 5, render_mode=mode)

@@ -1,0 +1,103 @@
+"""Stopping and resuming equals never having stopped, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.launch.run import train
+from gossamer.record.checkpoint import CheckpointStore
+
+SMALL_ATARI: dict[str, Any] = {
+    "num_envs": 4,
+    "unroll_length": 8,
+    "policy": {"fc_size": 32, "normalize_steps": 64},
+    "checkpoint_every_seconds": 0.0,
+    "evaluation": {"every_seconds": 0.0},
+}
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "unroll_length": 16,
+    "checkpoint_every_seconds": 0.0,
+    "evaluation": {"every_seconds": 0.0},
+    "optimizer": {"schedule": "constant"},
+}
+
+
+def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
+    atari = "NoFrameskip" in env_id
+    base = make_config(env_id, SMALL_ATARI if atari else SMALL)
+    optimizer = dataclasses.replace(base.optimizer, schedule="constant")
+    return dataclasses.replace(
+        base, run_folder=str(folder), total_env_steps=steps, optimizer=optimizer, **settings
+    )
+
+
+def state_of(folder: Path) -> dict[str, torch.Tensor]:
+    return CheckpointStore(folder / "checkpoints", 0).load("last").tensors
+
+
+def returns_of(folder: Path) -> list[tuple[int, float, int]]:
+    rows = [json.loads(line) for line in (folder / "episodes.jsonl").read_text().splitlines()]
+    return [(row["env"], row["return"], row["length"]) for row in rows]
+
+
+def assert_same(one: Path, other: Path) -> None:
+    a, b = state_of(one), state_of(other)
+    assert a.keys() == b.keys()
+    different = [name for name in a if not torch.equal(a[name], b[name])]
+    assert not different
+    assert returns_of(one) == returns_of(other)
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+@pytest.mark.parametrize("lag", ["0", "1"])
+@pytest.mark.parametrize(
+    ("env_id", "first", "whole"),
+    [("CartPole-v1", 640, 1600), ("PongNoFrameskip-v4", 96, 224)],
+)
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, env_id: str, first: int, whole: int, placement: str, lag: str
+) -> None:
+    common: dict[str, Any] = {"placement": placement, "lag": lag}
+    train(config(env_id, tmp_path / "one", whole, **common), quiet=True)
+    train(config(env_id, tmp_path / "two", first, **common), quiet=True)
+    longer = config(env_id, tmp_path / "two", whole, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("lag", ["0", "1"])
+def test_threads_compute_what_lock_step_computes(tmp_path: Path, lag: str) -> None:
+    for placement in ("inline", "local"):
+        run = config("CartPole-v1", tmp_path / placement, 1600, placement=placement, lag=lag)
+        train(run, quiet=True)
+    assert_same(tmp_path / "inline", tmp_path / "local")
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_recurrent_state_is_resumed(tmp_path: Path, core: str) -> None:
+    def run(name: str, steps: int) -> TrainConfig:
+        settings = {**SMALL, "policy": {"core": core, "core_size": 8, "last_reward": True,
+                                        "last_action": True}}  # fmt: skip
+        made = make_config("CartPole-v1", settings)
+        return dataclasses.replace(made, run_folder=str(tmp_path / name), total_env_steps=steps)
+
+    train(run("one", 960), quiet=True)
+    train(run("two", 480), quiet=True)
+    train(run("two", 960), resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_another_seed_differs(tmp_path: Path) -> None:
+    """The comparison can fail."""
+    for seed in (1, 2):
+        train(config("CartPole-v1", tmp_path / str(seed), 640, seed=seed), quiet=True)
+    with pytest.raises(AssertionError):
+        assert_same(tmp_path / "1", tmp_path / "2")
