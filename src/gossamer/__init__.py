@@ -12,8 +12,8 @@ if TYPE_CHECKING:
     from gossamer.config import EvaluationConfig as EvaluationConfig
     from gossamer.config import TrainConfig as TrainConfig
     from gossamer.config import make_config as make_config
-    from gossamer.launch.run import evaluate as evaluate
-    from gossamer.launch.run import load_policy as load_policy
+    from gossamer.launch.evaluation import evaluate as evaluate
+    from gossamer.launch.evaluation import load_policy as load_policy
     from gossamer.launch.run import train as train
     from gossamer.types import ConfigError as ConfigError
     from gossamer.types import RunFailed as RunFailed
@@ -25,8 +25,8 @@ _HOMES = {
     "EvaluationConfig": "gossamer.config",
     "RunFailed": "gossamer.types",
     "TrainConfig": "gossamer.config",
-    "evaluate": "gossamer.launch.run",
-    "load_policy": "gossamer.launch.run",
+    "evaluate": "gossamer.launch.evaluation",
+    "load_policy": "gossamer.launch.evaluation",
     "make_config": "gossamer.config",
     "train": "gossamer.launch.run",
 }

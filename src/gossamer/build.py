@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import dataclasses
+import itertools
 import os
 import threading
 from concurrent.futures import ThreadPoolExecutor
@@ -142,7 +143,7 @@ def build_env_groups(config: TrainConfig, plan: Plan, *, rank: int = 0) -> list[
                 max_episode_steps=plan.max_episode_steps,
                 training=True,
             )
-            for start, stop in zip(bounds[:-1], bounds[1:], strict=True)
+            for start, stop in itertools.pairwise(bounds)
         ]
 
     with ThreadPoolExecutor(1) as pool:

@@ -134,7 +134,7 @@ def _eval(words: list[str]) -> None:
     parser.add_argument("--video", metavar="FILE", help="write the first episode as .mp4 or .gif")
     parser.add_argument("--render", action="store_true", help="show a window, where there is one")
     asked = parser.read(words)
-    from gossamer.launch.run import evaluate_run
+    from gossamer.launch.evaluation import evaluate_run
 
     evaluate_run(
         asked.run,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 from typing import TYPE_CHECKING, Any
@@ -156,7 +157,7 @@ class Learner:
         # Even parts: a small rest would cost nearly as much as a full part.
         parts = math.ceil(total / columns)
         bounds = [round(i * total / parts) for i in range(parts + 1)]
-        return list(zip(bounds[:-1], bounds[1:], strict=True))
+        return list(itertools.pairwise(bounds))
 
     def _set_gradient(self, minibatch: Batch) -> None:
         self.optimizer.zero_grad(set_to_none=False)

@@ -67,7 +67,7 @@ def make_optimizer(
             f"optimizer.learning_rate has {len(rates)} values for {num_learners} learners; give one "
             "value, or one per learner: --optimizer.learning-rate 5e-4"
         )
-    lr = rates[rank] if len(rates) > 1 else rates[0]
+    lr = rates[rank % len(rates)]
     held = list(params)
     # foreach is the default on CUDA only; on CPU it spares a Python loop over tensors. The fused
     # Adam kernel makes one pass over parameters and both moments.

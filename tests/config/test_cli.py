@@ -105,7 +105,7 @@ def test_mistakes_of_every_command(
 
 
 class Launch(types.ModuleType):
-    """Stands in for gossamer.launch.run, which imports torch."""
+    """Stands in for what launches, which imports torch."""
 
     def __init__(self, outcome: Exception | None = None):
         super().__init__("gossamer.launch.run")
@@ -122,7 +122,8 @@ class Launch(types.ModuleType):
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None) -> Launch:
     launch = Launch(outcome)
-    monkeypatch.setitem(sys.modules, "gossamer.launch.run", launch)
+    for name in ("gossamer.launch.run", "gossamer.launch.evaluation"):
+        monkeypatch.setitem(sys.modules, name, launch)
     return launch
 
 

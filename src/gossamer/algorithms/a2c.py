@@ -5,7 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
-from gossamer.algorithms.base import Algorithm, deal, episode_discount, with_returns
+from gossamer.algorithms.base import (
+    Algorithm,
+    deal,
+    episode_discount,
+    with_normalized_advantage,
+    with_returns,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +38,8 @@ class A2C(Algorithm):
         """Yield the batch's parts once; returns are fixed before the first part changes the policy."""
         if self.normalize_advantage or self.num_minibatches > 1:
             batch = with_returns(self, policy, batch, state)
-        yield from deal(batch, self.num_minibatches, state)
+        for minibatch in deal(batch, self.num_minibatches, state):
+            yield with_normalized_advantage(minibatch) if self.normalize_advantage else minibatch
 
     def returns(
         self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution

@@ -194,6 +194,12 @@ def normalized(advantage: Tensor, keep: Tensor) -> Tensor:
     return (advantage - mean) / (variance.sqrt() + 1e-8)
 
 
+def with_normalized_advantage(minibatch: Batch) -> Batch:
+    """Copy of a minibatch with its advantages normalised over its valid rows."""
+    assert minibatch.advantage is not None
+    return replace(minibatch, advantage=normalized(minibatch.advantage, minibatch.valid))
+
+
 def value_loss(policy: Policy, returns: Returns, value: Tensor, keep: Tensor) -> Tensor:
     """Return the sum of 0.5 (target - V)^2 over keep, in units of the value's scale."""
     from gossamer.ops.returns import masked_sum
@@ -255,6 +261,4 @@ def with_returns(
             now = policy.distribution(out.action_params[:-1])
             returns, _ = algorithm.returns(part, out.value, now.log_prob(part.action), now)
             target[:, start:stop], advantage[:, start:stop] = returns
-        if algorithm.normalize_advantage:
-            advantage = normalized(advantage, batch.valid)
     return replace(batch, target=target, advantage=advantage)

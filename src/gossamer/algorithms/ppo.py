@@ -10,9 +10,9 @@ from gossamer.algorithms.base import (
     common_metrics,
     deal,
     episode_discount,
-    normalized,
     unroll,
     value_loss,
+    with_normalized_advantage,
 )
 
 if TYPE_CHECKING:
@@ -64,9 +64,7 @@ class PPO(Algorithm):
                 if self.max_kl_nats and state.kl_nats > self.max_kl_nats:
                     return
                 if self.normalize_advantage:
-                    assert minibatch.advantage is not None
-                    advantage = normalized(minibatch.advantage, minibatch.valid)
-                    minibatch = replace(minibatch, advantage=advantage)
+                    minibatch = with_normalized_advantage(minibatch)
                 yield minibatch
 
     def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
@@ -75,7 +73,8 @@ class PPO(Algorithm):
 
         from gossamer.ops.returns import Returns, masked_sum
 
-        assert batch.target is not None and batch.advantage is not None
+        assert batch.target is not None
+        assert batch.advantage is not None
         returns, keep = Returns(batch.target, batch.advantage), batch.valid
         out = unroll(policy, batch, slice(0, batch.unroll_length))
         now = policy.distribution(out.action_params)

@@ -9,6 +9,7 @@ from gossamer.algorithms.base import (
     Algorithm,
     deal,
     episode_discount,
+    with_normalized_advantage,
     with_returns,
 )
 
@@ -48,6 +49,7 @@ class VTrace(Algorithm):
             for minibatch in deal(batch, self.num_minibatches, state):
                 if self.normalize_advantage:
                     minibatch = with_returns(self, policy, minibatch, state)
+                    minibatch = with_normalized_advantage(minibatch)
                 yield minibatch
 
     def returns(

@@ -36,7 +36,6 @@ RANGES: Mapping[str, Range] = {
     "stop_at_return": _ANY,
     "num_learners": _AT_LEAST_ONE,
     "unroll_length": _AT_LEAST_ONE,
-    "env_groups": _AT_LEAST_ONE,
     "algorithm.discount": _FRACTION,
     "algorithm.trace_lambda": _FRACTION,
     "algorithm.num_minibatches": _AT_LEAST_ONE,
@@ -154,8 +153,8 @@ def _check_counts(config: TrainConfig) -> None:
             f"algorithm.num_minibatches is {parts}, more than num_envs {config.num_envs}, and a part "
             f"holds whole columns: --algorithm.num-minibatches {config.num_envs}"
         )
-    if config.num_envs and config.actors_per_learner > config.num_envs:
+    if config.actors_per_learner:
         raise ConfigError(
-            f"actors_per_learner is {config.actors_per_learner}, more than num_envs "
-            f"{config.num_envs}, which they share: --num-envs {config.actors_per_learner}"
+            f"actors_per_learner is {config.actors_per_learner}; actor processes are not there yet, "
+            "the learner's own process steps the environments: --actors-per-learner 0"
         )

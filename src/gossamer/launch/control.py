@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
+import threading
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -21,8 +23,32 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore
 
 
+SHOW_CURSOR = b"\033[?25h"
+
+
+def end_of(
+    config: TrainConfig, *, env_steps: int, seconds: float, mean_return: float | None
+) -> str:
+    """Say which end a run has reached; empty: none.
+
+    Args:
+        config: where the run ends.
+        env_steps: learnt from so far.
+        seconds: of all sittings.
+        mean_return: of the last 100 training episodes; None before there are 100.
+    """
+    if env_steps >= config.total_env_steps:
+        return "done: total_env_steps reached"
+    if config.stop_after_seconds and seconds >= config.stop_after_seconds:
+        return "done: stop_after_seconds reached"
+    goal = config.stop_at_return
+    if goal is not None and mean_return is not None and mean_return >= goal:
+        return "done: stop_at_return reached"
+    return ""
+
+
 class Control:
-    """Decides between two versions; the launcher's loop runs until `finished`."""
+    """Decides between two versions whether to log, save or end."""
 
     def __init__(self, config: TrainConfig, recorder: Recorder, store: CheckpointStore):
         self.exit_reason = ""
@@ -40,44 +66,41 @@ class Control:
         self._saved_at = self._evaluated_at = time.monotonic()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
-        """First: end after this update, saving. Second: end now."""
+        """First: end after this version, saving. Second: end now."""
         self._signals += 1
         if self._signals > 1:
+            if sys.stderr.isatty():
+                os.write(sys.stderr.fileno(), SHOW_CURSOR)  # the live panel hides it
             os._exit(128 + number)
-        self.exit_reason = f"stopped by {signal.Signals(number).name}"
+        if not self.exit_reason:
+            self.exit_reason = f"stopped by {signal.Signals(number).name}"
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
         return self._signals > 0
 
-    def finished(self) -> bool:
-        """Whether the run has reached an end; `exit_reason` then says which."""
-        assert self._parts is not None
-        if self.exit_reason:
-            return True
-        config = self._config
-        mean = self._recorder.mean_return()
-        if self._parts.learner.env_steps >= config.total_env_steps:
-            self.exit_reason = "done: total_env_steps reached"
-        elif config.stop_after_seconds and self._recorder.seconds() >= config.stop_after_seconds:
-            self.exit_reason = "done: stop_after_seconds reached"
-        elif config.stop_at_return is not None and mean is not None and self._full_window():
-            if mean >= config.stop_at_return:
-                self.exit_reason = "done: stop_at_return reached"
-        return bool(self.exit_reason)
+    def after_version(self, metrics: dict[str, float]) -> bool:
+        """Log, and save when it is time; return whether the run has reached an end.
 
-    def _full_window(self) -> bool:
-        return self._recorder.episodes.count >= 100
-
-    def after_version(self, metrics: dict[str, float]) -> None:
-        """Log, and save when it is time."""
+        Asked once: a signal or a deadline that comes later counts for the next version, so what a
+        run ends with is what was saved.
+        """
         assert self._parts is not None
-        last = self.finished()
-        self._recorder.on_version(self._parts, metrics, last=last)
+        recorder = self._recorder
+        if not self.exit_reason:
+            self.exit_reason = end_of(
+                self._config,
+                env_steps=self._parts.learner.env_steps,
+                seconds=recorder.seconds(),
+                mean_return=recorder.mean_return() if recorder.full_window() else None,
+            )
+        last = bool(self.exit_reason)
+        recorder.on_version(self._parts, metrics, last=last)
         every = self._config.checkpoint_every_seconds
         due = every and time.monotonic() - self._saved_at >= every and not self._saver.busy
         if last or due:
             self.save()
+        return last
 
     def save(self) -> None:
         """Take a checkpoint and write it while training goes on."""
@@ -119,3 +142,22 @@ class Control:
         tensors = {f"learner.policy.{k}": x for k, x in zip(names, params, strict=True)}
         state: dict[str, Any] = {"version": version, "env_steps": env_steps, "mean": result.mean}
         self._store.save_best(updates, tensors, state, result.mean)
+
+
+class signals:  # noqa: N801 - reads as a statement
+    """Context in which the first SIGINT or SIGTERM ends the run cleanly, the second at once."""
+
+    def __init__(self, control: Control):
+        self._control = control
+        self._before: dict[int, Any] = {}
+
+    def __enter__(self) -> None:
+        """Take the signals over; they can only be taken by the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._before[number] = signal.signal(number, self._control.on_signal)
+
+    def __exit__(self, *_: object) -> None:
+        """Give them back."""
+        for number, handler in self._before.items():
+            signal.signal(number, handler)

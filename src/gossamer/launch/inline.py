@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gossamer.build import threads
+from gossamer.evaluator import Interrupted
 
 if TYPE_CHECKING:
     from gossamer.build import Parts
@@ -20,25 +22,29 @@ def run_inline(parts: Parts, control: Control) -> None:
     actor, learner, board, queue = parts.actor, parts.learner, parts.board, parts.queue
     lag = 1 if parts.plan.lag is None else parts.plan.lag
     board.publish(parts.policy.shared_tensors(), learner.version)
-    collected = learner.version + len(queue.wait_full(0))
+    began = learner.version
+    collected = began + len(queue.wait_full(0))
 
     def collect() -> None:
         nonlocal collected
         slot = queue.slot()
-        version = board.read(max(collected - lag, 0), actor.policy.shared_tensors(), exact=True)
+        oldest = max(collected - lag, began)
+        version = board.read(oldest, actor.policy.shared_tensors(), exact=True)
         actor.policy.refresh()
         with threads(parts.plan.actor_threads):
             actor.collect(slot, version)
         queue.put(slot)
         collected += 1
 
-    while not control.finished():
+    over = False
+    while not over:
         while collected <= learner.version + lag:
             collect()
         with threads(parts.plan.learner_threads):
             metrics = learner.learn_version()
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
-        control.after_version(metrics)
+        over = control.after_version(metrics)
         board.publish(parts.policy.shared_tensors(), learner.version)
-        if parts.evaluator is not None and control.evaluation_due():
-            parts.evaluator.evaluate_newest()
+        if parts.evaluator is not None and not over and control.evaluation_due():
+            with suppress(Interrupted):  # a signal: the next version is the last
+                parts.evaluator.evaluate_newest(stop=control.interrupted)

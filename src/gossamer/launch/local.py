@@ -33,16 +33,13 @@ def _run(parts: Parts, control: Control) -> None:
     learner, board = parts.learner, parts.board
     board.publish(parts.policy.shared_tensors(), learner.version)
     parts.gate.set()
-    collected = learner.version + len(parts.queue.wait_full(0))
-    act = partial(_act, parts, collected)
+    act = partial(_act, parts, learner.version, len(parts.queue.wait_full(0)))
     started = [_start(parts, "actor", act, parts.plan.actor_threads)]
     if parts.evaluator is not None:
         started.append(_start(parts, "evaluator", parts.evaluator.run, 1))
     try:
-        while True:
-            control.after_version(learner.learn_version())
-            if control.finished():
-                break  # unpublished, so that nobody acts past the last checkpoint
+        # The last version is not published, so that nobody acts past the last checkpoint.
+        while not control.after_version(learner.learn_version()):
             board.publish(parts.policy.shared_tensors(), learner.version)
     except Stopped:
         pass  # some other role failed and said so below
@@ -55,12 +52,19 @@ def _run(parts: Parts, control: Control) -> None:
         raise parts.stop.error
 
 
-def _act(parts: Parts, collected: int) -> None:
-    """Collect trajectories as the lag allows, from number `collected` on, until stopped."""
+def _act(parts: Parts, began: int, waiting: int) -> None:
+    """Collect trajectories as the lag allows until stopped.
+
+    Args:
+        parts: the learner's.
+        began: version the sitting begins with; there is none older on the board.
+        waiting: trajectories that a resumed run had collected and not learnt.
+    """
     actor, queue, lag = parts.actor, parts.queue, parts.plan.lag
+    collected = began + waiting
     while True:
         slot = queue.slot()
-        oldest = 0 if lag is None else max(collected - lag, 0)
+        oldest = began if lag is None else max(collected - lag, began)
         version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=lag is not None)
         actor.policy.refresh()
         while not parts.gate.wait(0.2):
@@ -80,7 +84,7 @@ def _start(parts: Parts, name: str, work: Callable[[], None], num_threads: int) 
             work()
         except Stopped:
             pass
-        except BaseException as error:  # the run ends; the main thread raises it
+        except BaseException as error:  # noqa: BLE001 - the run ends; the main thread raises it
             parts.stop.stop(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)

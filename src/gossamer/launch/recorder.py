@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import importlib.util
 import threading
 import time
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import psutil
 
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from gossamer.actor import Episode
@@ -21,6 +24,18 @@ if TYPE_CHECKING:
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics.jsonl."""
+WINDOW = 100
+"""Episodes behind a mean return."""
+
+
+def refuse_missing_writers(config: TrainConfig) -> None:
+    """Refuse a log that needs a package which is not installed, before anything is written."""
+    for name, asked in (("tensorboard", config.tensorboard), ("wandb", config.wandb)):
+        if asked and importlib.util.find_spec(name) is None:
+            raise ConfigError(
+                f"--{name} needs the package {name}, which is not installed; "
+                f'type: pip install "gossamer[{name}]"'
+            )
 
 
 class Recorder:
@@ -34,8 +49,8 @@ class Recorder:
         self._config, self._folder = config, folder
         self._title = title
         self._progress: Progress | None = None
-        self._returns: deque[float] = deque(maxlen=100)
-        self._lengths: deque[int] = deque(maxlen=100)
+        self._returns: deque[float] = deque(maxlen=WINDOW)
+        self._lengths: deque[int] = deque(maxlen=WINDOW)
         self._lock = threading.Lock()
         self._process = psutil.Process()
         self._process.cpu_percent()
@@ -78,7 +93,8 @@ class Recorder:
         """Show a line and keep it in log.txt."""
         if self._progress:
             self._progress.message(text)
-        self._folder.log(text)
+        with suppress(OSError):  # of a full disk those files tell whose loss matters
+            self._folder.log(text)
 
     def on_episode(self, episode: Episode) -> None:
         """Record a finished training episode."""
@@ -98,6 +114,10 @@ class Recorder:
         """Mean return of the last 100 training episodes; None before the first."""
         with self._lock:
             return sum(self._returns) / len(self._returns) if self._returns else None
+
+    def full_window(self) -> bool:
+        """Whether the mean return is that of 100 episodes."""
+        return len(self._returns) == WINDOW
 
     def on_evaluation(
         self, result: Evaluation, *, version: int, updates: int, env_steps: int

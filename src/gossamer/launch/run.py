@@ -2,43 +2,38 @@
 
 from __future__ import annotations
 
-import json as json_module
-import signal
+import multiprocessing
 import sys
-import threading
 import time
 import traceback
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from gossamer.build import (
     Plan,
     build_parts,
-    build_policy,
-    evaluation_envs,
     make_plan,
-    num_cores,
-    plan_from,
-    threads,
 )
-from gossamer.config import TrainConfig, from_dict, to_dict, validate
+from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
-from gossamer.evaluator import Evaluation, Interrupted
-from gossamer.evaluator import evaluate as play
+from gossamer.evaluator import Interrupted
+from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot
-from gossamer.launch.control import Control
+from gossamer.launch.control import Control, signals
+from gossamer.launch.evaluation import load_weights
 from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
-from gossamer.launch.recorder import Recorder
-from gossamer.policies.actor_critic import ActorCritic
+from gossamer.launch.recorder import Recorder, refuse_missing_writers
+from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError, EnvSpec, RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping
+    from collections.abc import Mapping
     from pathlib import Path
+
+    import torch
 
     from gossamer.build import Parts
     from gossamer.record.checkpoint import Checkpoint
@@ -87,26 +82,30 @@ def train(
         'done: total_env_steps reached'
     """
     validate(config)
+    refuse_missing_writers(config)
+    _refuse_full_shared_memory(config)
     began = _process_began() if argv is not None else time.time()
     folder = RunFolder.open(resume) if resume is not None else None
-    checkpoint = None
-    if folder is not None:
-        folder.lock()
-        checkpoint = folder.checkpoints().load("last")
-        for warning in checkpoint.warnings:
-            print(f"gossamer: {warning}", file=sys.stderr)
-        if checkpoint.state["held"]["learner.env_steps"] >= config.total_env_steps:
-            print(
-                f"{folder.path} is finished: {config.total_env_steps:,} env steps; train it further "
-                "with a larger --total-env-steps"
-            )
-            return TrainResult(folder.path, folder.read_json("summary.json"))
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    plan = make_plan(config, spec)
-    if checkpoint is not None:
-        plan = plan_from(checkpoint.state["plan"], plan, set(config_given))
-    run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
-    return run(checkpoint, layers or {}, argv or [], torso)
+    try:
+        if folder is not None:
+            folder.lock()
+        checkpoint = resuming.load_last(folder) if folder is not None else None
+        if folder is not None and checkpoint is not None:
+            summary = resuming.finished(config, folder, checkpoint)
+            if summary:
+                reason = summary["exit_reason"]
+                print(f"{folder.path} is finished ({reason}); raise that limit to train it further")
+                return TrainResult(folder.path, summary)
+        spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+        plan = make_plan(config, spec)
+        if folder is not None and checkpoint is not None:
+            before = folder.read_json("config.json")
+            plan = resumed_plan(checkpoint, plan, set(config_given), before, to_dict(config))
+        run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
+        return run(checkpoint, layers or {}, argv or [], torso)
+    finally:
+        if folder is not None:
+            folder.unlock()
 
 
 class _Run:
@@ -124,6 +123,7 @@ class _Run:
     ):
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
         self.began, self.quiet = began, quiet
+        self.restore_seconds = 0.0
 
     def __call__(
         self,
@@ -146,55 +146,75 @@ class _Run:
             ),
             torso=torso,
         )
-        if config.init_from:
-            _load_weights(parts.policy, RunFolder.open(config.init_from), "last")
-        before = self.folder.read_json("config.json") if self.folder is not None else None
-        folder = self.folder or RunFolder.create(
-            config.run_folder or None,
-            env_id=config.env_id,
-            algorithm=config.algorithm.name,
-            topology=config.topology.name,
-            seed=config.seed,
-        )
-        title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
-        recorder = Recorder(config, folder, began=self.began,
-                            title=None if self.quiet else title)  # fmt: skip
-        control = Control(config, recorder, folder.checkpoints(config.keep_checkpoints))
         try:
-            folder.write_start(to_dict(config), layers, argv)
-            self._restore(parts, recorder, folder, checkpoint)
+            if config.init_from:
+                load_weights(parts.policy, RunFolder.open(config.init_from), "last")
+            if checkpoint is not None:
+                restoring = time.monotonic()
+                snapshot.put_back(parts, checkpoint)
+                self.restore_seconds = time.monotonic() - restoring
+            folder = self.folder or RunFolder.create(
+                config.run_folder or None,
+                env_id=config.env_id,
+                algorithm=config.algorithm.name,
+                topology=config.topology.name,
+                seed=config.seed,
+            )
+            title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
+            title = None if self.quiet else title
+            recorder = Recorder(config, folder, began=self.began, title=title)
+            control = Control(config, recorder, folder.checkpoints(config.keep_checkpoints))
+            with signals(control):
+                self._begin(parts, recorder, folder, checkpoint, layers, argv)
+                return self._run(parts, recorder, control, folder)
+        finally:
+            parts.close()
+
+    def _begin(
+        self,
+        parts: Parts,
+        recorder: Recorder,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None,
+        layers: Mapping[str, str],
+        argv: list[str],
+    ) -> None:
+        """Write what a run begins with; of a new run nothing stays if that fails."""
+        before = None if self.folder is None else folder.read_json("config.json")
+        try:
+            folder.write_start(to_dict(self.config), layers, argv)
+            if checkpoint is not None:
+                self._cut_back(parts, recorder, folder, checkpoint)
             recorder.open(resumed_at=parts.learner.env_steps if checkpoint else None)
-        except OSError as error:
-            folder.discard()
-            raise ConfigError(
-                f"cannot write into {folder.path}: {error.strerror}; choose another --run-folder"
-            ) from None
-        except BaseException:
+        except BaseException as error:
             if self.folder is None:
                 folder.discard()
+            if isinstance(error, OSError):
+                raise ConfigError(
+                    f"cannot write into {folder.path}: {error.strerror or error}; make room or "
+                    "choose another folder"
+                ) from None
             raise
-        self._introduce(recorder, folder, before)
-        return self._run(parts, recorder, control, folder)
+        self._introduce(parts, recorder, folder, checkpoint, before)
 
-    def _restore(
-        self, parts: Parts, recorder: Recorder, folder: RunFolder, checkpoint: Checkpoint | None
+    def _cut_back(
+        self, parts: Parts, recorder: Recorder, folder: RunFolder, checkpoint: Checkpoint
     ) -> None:
-        if checkpoint is None:
-            return
-        began = time.monotonic()
-        snapshot.put_back(parts, checkpoint)
-        recorder.load_state_dict(checkpoint.state["recorder"])
-        learner = parts.learner
-        rows = checkpoint.state["recorder"]["episode_rows"]
-        folder.cut(learner.env_steps, learner.update, episodes=rows)
+        """Drop what was written after the checkpoint: it is another future."""
+        learner, record = parts.learner, checkpoint.state["recorder"]
+        recorder.load_state_dict(record)
+        folder.cut(learner.env_steps, learner.update, episodes=record["episode_rows"])
         folder.checkpoints().discard_after(learner.update)
-        how = "exactly" if checkpoint.state[snapshot.EXACT] else "with new episodes (not exactly)"
-        folder.log(
-            f"resumed {how} at {learner.env_steps:,} env steps, update {learner.update:,}; bringing "
-            f"the environments back took {time.monotonic() - began:.1f} s"
-        )
+        (folder.path / "summary.json").unlink(missing_ok=True)
 
-    def _introduce(self, recorder: Recorder, folder: RunFolder, before: Any) -> None:
+    def _introduce(
+        self,
+        parts: Parts,
+        recorder: Recorder,
+        folder: RunFolder,
+        checkpoint: Checkpoint | None,
+        before: Any,
+    ) -> None:
         plan = self.plan
         recorder.say(f"{self.config.env_id}: {self.spec.protocol}")
         lag = "free" if plan.lag is None else plan.lag
@@ -203,46 +223,52 @@ class _Run:
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
         recorder.say(f"run folder {folder.path}")
-        if before is not None:
-            for name, old, new in _changes(before, to_dict(self.config)):
-                recorder.say(f"changed: {name} {old} -> {new}")
+        if checkpoint is None:
+            return
+        exact = checkpoint.state[snapshot.EXACT]
+        how = "exactly" if exact else "with new episodes (not exactly)"
+        recorder.say(
+            f"resumed {how} at {parts.learner.env_steps:,} env steps, update "
+            f"{parts.learner.update:,}; restoring took {self.restore_seconds:.1f} s"
+        )
+        for name, old, new in resuming.changes(before, to_dict(self.config)):
+            recorder.say(f"changed: {name} {old} -> {new}")
 
     def _run(
         self, parts: Parts, recorder: Recorder, control: Control, folder: RunFolder
     ) -> TrainResult:
         control.begin(parts)
         failure: BaseException | None = None
-        with _signals(control):
-            try:
-                launch = run_inline if self.config.placement == "inline" else run_local
-                launch(parts, control)
+        try:
+            launch = run_inline if self.config.placement == "inline" else run_local
+            launch(parts, control)
+            control.finish_saving()
+            if parts.evaluator is not None and control.exit_reason.startswith("done"):
+                parts.evaluator.evaluate_newest(stop=control.interrupted)
+        except Interrupted:
+            pass
+        except BaseException as error:  # written down below, then raised
+            failure = error
+            control.exit_reason = f"failed: {_headline(error)}"
+            with suppress(OSError):  # of a full disk
+                folder.log("".join(traceback.format_exception(error)))
+            with suppress(Exception):  # a checkpoint under way is written to its end
                 control.finish_saving()
-                if parts.evaluator is not None and control.exit_reason.startswith("done"):
-                    parts.evaluator.evaluate_newest(stop=control.interrupted)
-            except Interrupted:
-                pass
-            except BaseException as error:  # written down below, then raised
-                failure = error
-        if failure is not None:
-            control.exit_reason = f"failed: {_one_line(failure)}"
-            folder.log("".join(traceback.format_exception(failure)))
-        summary = {
-            "env_steps": parts.learner.env_steps,
-            "updates": parts.learner.update,
-            "restarts": 0,
-            "seconds": round(recorder.seconds(), 3),
-            "steps_per_second": recorder.steps_per_second(parts.learner.env_steps),
-            "mean_return_last_100": recorder.mean_return(),
-            "best_evaluation": recorder.best_evaluation,
-            "exit_reason": control.exit_reason,
-        }
+        summary = summary_of(
+            env_steps=parts.learner.env_steps,
+            updates=parts.learner.update,
+            seconds=recorder.seconds(),
+            steps_per_second=recorder.steps_per_second(parts.learner.env_steps),
+            mean_return=recorder.mean_return(),
+            best_evaluation=recorder.best_evaluation,
+            exit_reason=control.exit_reason,
+        )
         try:
             folder.write_json("summary.json", summary)
         except OSError as error:
             failure = failure or error
-        recorder.say(_ending(summary, folder))
         recorder.close()
-        parts.close()
+        recorder.say(_ending(summary, folder))
         folder.unlock()
         if failure is not None:
             _raise(failure)
@@ -250,20 +276,29 @@ class _Run:
 
 
 def _raise(failure: BaseException) -> None:
-    if isinstance(failure, RunFailed | ConfigError):
+    """Raise what ends the run as one line, after the traceback of whose fault it is."""
+    if isinstance(failure, ConfigError):
         raise failure
+    if isinstance(failure, RunFailed):
+        _, _, details = str(failure).strip().partition("\n")
+        if details:
+            print(details, file=sys.stderr)
+        raise RunFailed(_headline(failure)) from failure
     if isinstance(failure, OSError):
         raise RunFailed(
             f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
             "is kept, resume from it once there is room"
         ) from failure
     traceback.print_exception(failure)
-    raise RunFailed(_one_line(failure)) from failure
+    raise RunFailed(_headline(failure)) from failure
 
 
-def _one_line(error: BaseException) -> str:
-    text = " ".join(str(error).split())
-    return text if isinstance(error, RunFailed) else f"{type(error).__name__}: {text}"
+def _headline(error: BaseException) -> str:
+    """Say in one line what failed; a RunFailed of several lines holds a traceback after the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if isinstance(error, RunFailed):
+        return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {' '.join(lines)}"
 
 
 def _ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
@@ -275,128 +310,26 @@ def _ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         parts.append(f"return {summary['mean_return_last_100']:.4g}")
     if summary["best_evaluation"] is not None:
         parts.append(f"best evaluation {summary['best_evaluation']:.4g}")
-    return ", ".join(parts) + f"; next: gossamer eval {folder.path}"
+    stopped = summary["exit_reason"].startswith("stopped")
+    verb = "train --resume" if stopped else "eval"
+    hint = "" if summary["exit_reason"].startswith("failed") else f"; next: gossamer {verb} "
+    return ", ".join(parts) + (hint and f"{hint}{folder.path}")
 
 
-def _changes(before: Any, after: Any, path: str = "") -> Generator[tuple[str, Any, Any]]:
-    if isinstance(before, dict) and isinstance(after, dict):
-        for name in sorted({*before, *after}):
-            yield from _changes(before.get(name), after.get(name), f"{path}.{name}".strip("."))
-    elif before != after:
-        yield path, before, after
-
-
-class _signals:  # noqa: N801 - reads as a statement
-    """Context in which the first SIGINT or SIGTERM ends the run cleanly, the second at once."""
-
-    def __init__(self, control: Control):
-        self._control = control
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> None:
-        if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._before[number] = signal.signal(number, self._control.on_signal)
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
+def _refuse_full_shared_memory(config: TrainConfig) -> None:
+    """Worker processes need locks and arrays in shared memory: without room each would just die."""
+    if not config.env.workers:
+        return
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except OSError as error:
+        raise ConfigError(
+            f"--env.workers {config.env.workers} needs room in shared memory, /dev/shm "
+            f"({error.strerror}); free some, or step the environments without workers: --env.workers 0"
+        ) from None
 
 
 def _process_began() -> float:
     import psutil
 
     return psutil.Process().create_time()
-
-
-def _load_weights(policy: ActorCritic, folder: RunFolder, which: str | int) -> Checkpoint:
-    checkpoint = folder.checkpoints().load(which)
-    prefix = "learner.policy."
-    tensors = {
-        k.removeprefix(prefix): x for k, x in checkpoint.tensors.items() if k.startswith(prefix)
-    }
-    try:
-        policy.load_state_dict(tensors)
-    except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{checkpoint.path} does not fit this network: {reason}") from None
-    policy.refresh()
-    return checkpoint
-
-
-def load_policy(run: str, checkpoint: str | int = "last") -> ActorCritic:
-    """Load the policy of a run, ready to act, in float32 on the CPU.
-
-    Args:
-        run: a run folder, part of its name, or "last".
-        checkpoint: "last", "best" or a number of updates.
-    """
-    folder = RunFolder.open(run)
-    config = from_dict(folder.read_json("config.json"))
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    policy = build_policy(config, spec)
-    _load_weights(policy, folder, checkpoint)
-    return policy.requires_grad_(False).eval()
-
-
-def evaluate(
-    run: str,
-    *,
-    episodes: int = 30,
-    checkpoint: str | int = "last",
-    sample: bool = False,
-    seed: int = 1,
-) -> Evaluation:
-    """Play full episodes with a run's policy, with seeds of their own, and return what they earned."""
-    config = from_dict(RunFolder.open(run).read_json("config.json"))
-    policy = load_policy(run, checkpoint)
-    envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
-    with threads(num_cores()):
-        return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed)
-
-
-def evaluate_run(
-    run: str,
-    *,
-    episodes: int,
-    checkpoint: str | int,
-    sample: bool,
-    seed: int,
-    json: bool,
-    video: str | None,
-    render: bool,
-) -> None:
-    """Do what `gossamer eval` promises and print the result."""
-    folder = RunFolder.open(run)
-    config = from_dict(folder.read_json("config.json"))
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    if video or render:
-        from gossamer.launch.show import show
-
-        show(config, load_policy(run, checkpoint), seed=seed, greedy=not sample, video=video,
-             window=render)  # fmt: skip
-    result = evaluate(run, episodes=episodes, checkpoint=checkpoint, sample=sample, seed=seed)
-    if json:
-        print(
-            json_module.dumps(
-                {
-                    "env": config.env_id,
-                    "protocol": spec.protocol,
-                    "checkpoint": checkpoint,
-                    "episodes": len(result.returns),
-                    "mean": result.mean,
-                    "standard_error": result.standard_error,
-                    "returns": list(result.returns),
-                    "truncated": result.truncated,
-                }
-            )
-        )
-        return
-    how = "sampled" if sample else "greedy"
-    print(f"{config.env_id}: {spec.protocol}")
-    print(
-        f"checkpoint {checkpoint}, {len(result.returns)} episodes, {how}, seed {seed}: mean "
-        f"{result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
-        f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "
-        "time limit"
-    )

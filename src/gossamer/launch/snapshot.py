@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.links import Stopped
 from gossamer.types import ConfigError, Trajectory
 
 if TYPE_CHECKING:
@@ -52,7 +51,13 @@ def put_back(parts: Parts, checkpoint: Checkpoint) -> None:
             f"{checkpoint.path} does not fit these settings ({' '.join(str(error).split())[:200]}); "
             "resume with the network and optimizer it was trained with"
         ) from None
-    parts.actor.load_state_dict(_part(held, "actor."), exact=exact)
+    try:
+        parts.actor.load_state_dict(_part(held, "actor."), exact=exact)
+    except RuntimeError as error:
+        raise ConfigError(
+            f"{checkpoint.path}: {' '.join(str(error).split())[:200]} Resume with the packages and "
+            "environment settings it was trained with"
+        ) from None
     i = 0
     while exact and f"queue.{i}.obs" in held:
         slot = parts.queue.slot()
@@ -88,7 +93,7 @@ class BackgroundSaver:
             torch.set_num_threads(1)
             try:
                 self._store.save(updates, tensors, state)
-            except (OSError, Stopped) as error:
+            except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
                 self._error = error
 
         self._thread = threading.Thread(target=write, name="checkpoint")

@@ -49,18 +49,17 @@ def vtrace_returns(
     V + carry * correction, which is v_{t+1} for lambda = 1 and GAE for log_rho = 0.
     """
     td_error = reward + discount * value[1:] - value[:-1]  # [T, B]
-    if log_rho is None:
-        decay = discount * carry
-    else:
-        rho = log_rho.exp()
+    decay = discount * carry
+    rho = None if log_rho is None else log_rho.exp()
+    if rho is not None:
         td_error = rho.clamp(max=clip_rho) * td_error
-        decay = discount * carry * rho.clamp(max=clip_c)
+        decay = decay * rho.clamp(max=clip_c)
     correction = torch.zeros_like(value)  # [T + 1, B] target - value; the last row stays 0
     for t in reversed(range(len(reward))):
         torch.addcmul(td_error[t], decay[t], correction[t + 1], out=correction[t])
     target = value[:-1] + correction[:-1]
     advantage = reward + discount * (value[1:] + carry * correction[1:]) - value[:-1]
-    if log_rho is not None:
+    if rho is not None:
         advantage *= rho.clamp(max=clip_pg_rho)
     return Returns(target=target, advantage=advantage)
 

@@ -227,7 +227,8 @@ class ActorCritic(nn.Module):
         last_action: Tensor | None,
         last_reward: Tensor | None,
     ) -> Tensor:
-        assert last_action is not None and last_reward is not None
+        assert last_action is not None
+        assert last_reward is not None
         going_on = (~starts).flatten().unsqueeze(-1).float()  # an episode starts without a past
         parts = [features]
         if self.config.last_reward:

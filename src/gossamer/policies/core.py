@@ -5,6 +5,7 @@ Shapes: R rows, B columns, S numbers of state a column, L layers, H units.
 
 from __future__ import annotations
 
+import itertools
 from typing import TYPE_CHECKING
 
 import torch
@@ -39,7 +40,7 @@ class Core(nn.Module):
         # One call a stretch without starts: cheap where episodes are long, exact everywhere.
         cuts = [0, *(starts[1:].any(dim=1).nonzero().flatten() + 1).tolist(), r]
         outputs: list[Tensor] = []
-        for first, last in zip(cuts[:-1], cuts[1:], strict=True):
+        for first, last in itertools.pairwise(cuts):
             going_on = (~starts[first]).to(state.dtype)
             output, state = self._run(x[first:last], state * going_on)
             outputs.append(output)

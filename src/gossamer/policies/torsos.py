@@ -44,39 +44,44 @@ class MLP(nn.Module):
         return self.layers(x.flatten(1))
 
 
-class Nature(nn.Module):
-    """Three convolutions and a layer: Mnih et al. 2015; 32 last filters as GALA used."""
+class Convolutions(nn.Module):
+    """Plain convolutions with ReLU, then one layer.
 
-    def __init__(self, obs_shape: tuple[int, ...], *, last_filters: int, fc_size: int):
+    Args:
+        obs_shape: C, H, W.
+        layers: (filters, kernel, stride) of each convolution.
+        fc_size: F.
+        name: of the network, for the message when an image is too small.
+    """
+
+    def __init__(
+        self,
+        obs_shape: tuple[int, ...],
+        layers: tuple[tuple[int, int, int], ...],
+        *,
+        fc_size: int,
+        name: str,
+    ):
         super().__init__()
         channels, height, width = obs_shape
-        sizes = [_nature_out(n) for n in (height, width)]
-        if min(sizes) < 1:
-            raise ConfigError(
-                f"policy.torso nature needs images of at least 36 x 36, this environment has {height} x "
-                f"{width}; use --policy.torso impala or mlp"
-            )
-        gain = math.sqrt(2.0)
-        self.convs = nn.Sequential(
-            orthogonal(nn.Conv2d(channels, 32, 8, 4), gain),
-            nn.ReLU(),
-            orthogonal(nn.Conv2d(32, 64, 4, 2), gain),
-            nn.ReLU(),
-            orthogonal(nn.Conv2d(64, last_filters, 3, 1), gain),
-            nn.ReLU(),
-        )
-        self.fc = orthogonal(nn.Linear(last_filters * sizes[0] * sizes[1], fc_size), gain)
+        convs: list[nn.Module] = []
+        for filters, kernel, stride in layers:
+            if min(height, width) < kernel:
+                raise ConfigError(
+                    f"policy.torso {name} is too deep for images of {obs_shape[1]} x {obs_shape[2]}; "
+                    "use --policy.torso impala or mlp"
+                )
+            conv = orthogonal(nn.Conv2d(channels, filters, kernel, stride), math.sqrt(2.0))
+            convs += [conv, nn.ReLU()]
+            channels = filters
+            height, width = ((n - kernel) // stride + 1 for n in (height, width))
+        self.convs = nn.Sequential(*convs)
+        self.fc = orthogonal(nn.Linear(channels * height * width, fc_size), math.sqrt(2.0))
         self.feature_size = fc_size
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, C, H, W] -> [N, F]."""
         return F.relu(self.fc(_flatten(self.convs(x))))
-
-
-def _nature_out(n: int) -> int:
-    for kernel, stride in ((8, 4), (4, 2), (3, 1)):
-        n = (n - kernel) // stride + 1
-    return n
 
 
 def _flatten(x: Tensor) -> Tensor:
@@ -131,4 +136,10 @@ def make_torso(config: PolicyConfig, obs_shape: tuple[int, ...]) -> nn.Module:
         )
     if kind == "impala":
         return Impala(obs_shape, fc_size=config.fc_size or 256)
-    return Nature(obs_shape, last_filters=config.last_filters, fc_size=config.fc_size or 512)
+    if kind == "a3c":  # Mnih et al. 2016, section 8: 16 filters 8x8/4, 32 filters 4x4/2, 256 units
+        return Convolutions(
+            obs_shape, ((16, 8, 4), (32, 4, 2)), fc_size=config.fc_size or 256, name=kind
+        )
+    # Mnih et al. 2015; GALA used 32 filters in the last convolution.
+    layers = ((32, 8, 4), (64, 4, 2), (config.last_filters, 3, 1))
+    return Convolutions(obs_shape, layers, fc_size=config.fc_size or 512, name=kind)

@@ -1,0 +1,91 @@
+"""Score every checkpoint of a run afterwards: when did its policy first reach a mean return?
+
+Plays a fixed number of full games with fixed seeds from each checkpoint and names the first of two
+consecutive ones that reach the target, with the wall time at which it was written.
+
+    python benchmarks/score_run.py RUN --target 18 --episodes 30
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import time
+
+from gossamer.build import (
+    build_policy,
+    evaluation_envs,
+    num_cores,
+    threads,
+)
+from gossamer.config import from_dict
+from gossamer.envs.registry import read_spec
+from gossamer.evaluator import evaluate
+from gossamer.launch.evaluation import load_weights
+from gossamer.record.folder import RunFolder
+
+
+def main() -> None:
+    """Score a run's checkpoints in order, and stop once the target has been held twice."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("run", help="run folder trained with --keep-checkpoints 0")
+    parser.add_argument("--target", type=float, required=True, help="mean return to reach")
+    parser.add_argument("--episodes", type=int, default=30, help="games per checkpoint")
+    parser.add_argument("--seed", type=int, default=1, help="seed of the games")
+    parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
+    parser.add_argument(
+        "--skip-below",
+        type=float,
+        default=float("-inf"),
+        help="do not play where the mean training return was lower than this",
+    )
+    parser.add_argument("--all", action="store_true", help="go on after the target was held")
+    asked = parser.parse_args()
+
+    folder = RunFolder.open(asked.run)
+    config = from_dict(folder.read_json("config.json"))
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    policy = build_policy(config, spec).requires_grad_(False)
+    envs = evaluation_envs(config, seed=asked.seed, num_threads=num_cores())(min(asked.episodes, 16))
+    envs_close, envs.close = envs.close, lambda: None  # type: ignore[method-assign]
+    print(f"{config.env_id}: {spec.protocol}; {asked.episodes} games, seed {asked.seed}")
+    before: tuple[float, float] | None = None
+    reached = None
+    for updates in folder.checkpoints().list():
+        checkpoint = load_weights(policy, folder, updates)
+        recorder = checkpoint.state["recorder"]
+        returns = recorder["returns"]
+        training = sum(returns) / len(returns) if returns else float("-inf")
+        if training < asked.skip_below:
+            continue
+        began = time.perf_counter()
+        with threads(num_cores()):
+            result = evaluate(
+                policy,
+                lambda _: envs,
+                episodes=asked.episodes,
+                greedy=not asked.sample,
+                seed=asked.seed,
+            )
+        row = {
+            "updates": updates,
+            "env_steps": checkpoint.state["held"]["learner.env_steps"],
+            "seconds": round(recorder["seconds"], 1),
+            "training_return": round(training, 2),
+            "mean": round(result.mean, 2),
+            "standard_error": round(result.standard_error, 2),
+            "truncated": result.truncated,
+            "scoring_seconds": round(time.perf_counter() - began, 1),
+        }
+        print(json.dumps(row), flush=True)
+        if before is not None and before[1] >= asked.target and result.mean >= asked.target:
+            reached = reached if reached is not None else before[0]
+            if not asked.all:
+                break
+        before = (recorder["seconds"], result.mean)
+    envs_close()
+    print(f"reached {asked.target:g} at {reached} s" if reached else f"{asked.target:g} not reached")
+
+
+if __name__ == "__main__":
+    main()

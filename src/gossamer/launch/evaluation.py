@@ -1,0 +1,112 @@
+"""Load a run's policy and play full episodes with it: `gossamer eval` and its Python form."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import TYPE_CHECKING
+
+from gossamer.build import build_policy, evaluation_envs, num_cores, threads
+from gossamer.config import from_dict
+from gossamer.envs.registry import read_spec
+from gossamer.evaluator import Evaluation
+from gossamer.evaluator import evaluate as play
+from gossamer.record.folder import RunFolder
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.record.checkpoint import Checkpoint
+
+
+def load_weights(policy: ActorCritic, folder: RunFolder, which: str | int) -> Checkpoint:
+    """Load a checkpoint's parameters and moments into a network that fits; return the checkpoint."""
+    checkpoint = folder.checkpoints().load(which)
+    prefix = "learner.policy."
+    tensors = {
+        k.removeprefix(prefix): x for k, x in checkpoint.tensors.items() if k.startswith(prefix)
+    }
+    try:
+        policy.load_state_dict(tensors)
+    except RuntimeError as error:
+        reason = " ".join(str(error).split())[:200]
+        raise ConfigError(f"{checkpoint.path} does not fit this network: {reason}") from None
+    policy.refresh()
+    return checkpoint
+
+
+def load_policy(run: str, checkpoint: str | int = "last") -> ActorCritic:
+    """Load the policy of a run, ready to act, in float32 on the CPU.
+
+    Args:
+        run: a run folder, part of its name, or "last".
+        checkpoint: "last", "best" or a number of updates.
+    """
+    folder = RunFolder.open(run)
+    config = from_dict(folder.read_json("config.json"))
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    policy = build_policy(config, spec)
+    load_weights(policy, folder, checkpoint)
+    return policy.requires_grad_(False).eval()
+
+
+def evaluate(
+    run: str,
+    *,
+    episodes: int = 30,
+    checkpoint: str | int = "last",
+    sample: bool = False,
+    seed: int = 1,
+) -> Evaluation:
+    """Play full episodes with a run's policy, with seeds of their own, and return what they earned."""
+    config = from_dict(RunFolder.open(run).read_json("config.json"))
+    policy = load_policy(run, checkpoint)
+    envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
+    with threads(num_cores()):
+        return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed)
+
+
+def evaluate_run(
+    run: str,
+    *,
+    episodes: int,
+    checkpoint: str | int,
+    sample: bool,
+    seed: int,
+    json: bool,
+    video: str | None,
+    render: bool,
+) -> None:
+    """Do what `gossamer eval` promises and print the result."""
+    folder = RunFolder.open(run)
+    config = from_dict(folder.read_json("config.json"))
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    if video or render:
+        from gossamer.launch.show import show
+
+        show(config, load_policy(run, checkpoint), seed=seed, greedy=not sample, video=video,
+             window=render)  # fmt: skip
+    result = evaluate(run, episodes=episodes, checkpoint=checkpoint, sample=sample, seed=seed)
+    if json:
+        print(
+            json_module.dumps(
+                {
+                    "env": config.env_id,
+                    "protocol": spec.protocol,
+                    "checkpoint": checkpoint,
+                    "episodes": len(result.returns),
+                    "mean": result.mean,
+                    "standard_error": result.standard_error,
+                    "returns": list(result.returns),
+                    "truncated": result.truncated,
+                }
+            )
+        )
+        return
+    how = "sampled" if sample else "greedy"
+    print(f"{config.env_id}: {spec.protocol}")
+    print(
+        f"checkpoint {checkpoint}, {len(result.returns)} episodes, {how}, seed {seed}: mean "
+        f"{result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
+        f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "
+        "time limit"
+    )

@@ -1,0 +1,141 @@
+"""What a resumed run keeps, what was changed, and whether there is anything left to do."""
+
+from __future__ import annotations
+
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gossamer.build import plan_from
+from gossamer.launch.control import end_of
+from gossamer.launch.recorder import WINDOW
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Mapping
+
+    from gossamer.build import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.record.folder import RunFolder
+
+KEPT = ("env_id", "seed", "unroll_length", "optimizer.name")
+"""Settings that a checkpoint is bound to."""
+KEPT_PLAN = ("num_envs", "env_groups")
+"""Of the plan likewise."""
+
+
+def load_last(folder: RunFolder) -> Checkpoint:
+    """Load the newest intact checkpoint; tell of damaged ones."""
+    checkpoint = folder.checkpoints().load("last")
+    for warning in checkpoint.warnings:
+        print(f"gossamer: {warning}", file=sys.stderr)
+    return checkpoint
+
+
+def finished(config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint) -> dict[str, Any]:
+    """Return the summary of a run that has nothing left to do; empty if it has.
+
+    A run killed between its last checkpoint and its summary gets the summary now.
+    """
+    record, env_steps = checkpoint.state["recorder"], checkpoint.state["held"]["learner.env_steps"]
+    returns: list[float] = record["returns"]
+    mean = sum(returns) / len(returns) if returns else None
+    reason = end_of(
+        config,
+        env_steps=env_steps,
+        seconds=record["seconds"],
+        mean_return=mean if len(returns) == WINDOW else None,
+    )
+    if not reason:
+        return {}
+    try:
+        summary = folder.read_json("summary.json")
+    except ConfigError:
+        summary = {}
+    if summary.get("updates") != checkpoint.updates:
+        steps, seconds = record["paced"]
+        summary = summary_of(
+            env_steps=env_steps,
+            updates=checkpoint.updates,
+            seconds=record["seconds"],
+            steps_per_second=steps / seconds if seconds and steps else None,
+            mean_return=mean,
+            best_evaluation=record["best_evaluation"],
+            exit_reason=reason,
+        )
+        folder.write_json("summary.json", summary)
+    return summary
+
+
+def summary_of(
+    *,
+    env_steps: int,
+    updates: int,
+    seconds: float,
+    steps_per_second: float | None,
+    mean_return: float | None,
+    best_evaluation: float | None,
+    exit_reason: str,
+) -> dict[str, Any]:
+    """Return the content of summary.json."""
+    return {
+        "env_steps": env_steps,
+        "updates": updates,
+        "restarts": 0,
+        "seconds": round(seconds, 3),
+        "steps_per_second": steps_per_second,
+        "mean_return_last_100": mean_return,
+        "best_evaluation": best_evaluation,
+        "exit_reason": exit_reason,
+    }
+
+
+def resumed_plan(
+    checkpoint: Checkpoint,
+    fresh: Plan,
+    given: set[str],
+    before: Mapping[str, Any],
+    after: Mapping[str, Any],
+) -> Plan:
+    """Return the plan of a resumed run; refuse changes that its checkpoint cannot follow.
+
+    Args:
+        checkpoint: to continue from.
+        fresh: what a new run would do here.
+        given: names of settings asked for anew.
+        before: the run's settings.
+        after: the settings it is to continue with.
+    """
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for name in KEPT:
+        _refuse(name, old.get(name), new.get(name))
+    if old.get("algorithm.name") != new.get("algorithm.name"):
+        given = {*given, "lag"}  # a lag that one algorithm corrects may mislead another
+    plan = plan_from(checkpoint.state["plan"], fresh, given)
+    for name in KEPT_PLAN:
+        _refuse(name, checkpoint.state["plan"].get(name), getattr(plan, name))
+    return plan
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tuple[str, Any, Any]]:
+    """Yield (setting, old value, new value) of what differs."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield name, old.get(name), new.get(name)
+
+
+def _refuse(name: str, old: Any, new: Any) -> None:
+    if old != new:
+        raise ConfigError(
+            f"{name} is {new}, but this run was begun with {old}, which a resumed run keeps; leave it "
+            "out, or start a new run from this one's policy with --init-from RUN"
+        )
+
+
+def _flat(tree: Mapping[str, Any], path: str = "") -> Generator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        else:
+            yield path + name, value

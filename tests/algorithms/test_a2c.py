@@ -1,0 +1,115 @@
+"""A2C's loss row by row, its masks, its parts, and that it learns."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from algorithm_checks import (
+    COMMON,
+    assert_equals_slow_loss,
+    assert_learns,
+    assert_masked_rows_have_no_gradient,
+    assert_micro_batches_agree,
+    column_sets,
+    computed_loss,
+    state_for,
+    table,
+)
+
+from gossamer.algorithms.a2c import A2C
+
+
+@pytest.mark.parametrize("settings", COMMON)
+def test_loss_and_gradient_row_by_row(settings):
+    assert_equals_slow_loss(A2C(**settings))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_masked_rows_have_no_gradient(normalize):
+    assert_masked_rows_have_no_gradient(A2C(normalize_advantage=normalize))
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({}, {}),
+        ({"normalize_advantage": True, "value_norm": True}, {}),
+        ({"reduction": "sum"}, {"core": "lstm", "core_size": 4, "last_reward": True}),
+    ],
+)
+def test_micro_batches_agree(settings, network):
+    assert_micro_batches_agree(A2C(**settings), **network)
+
+
+def test_learns():
+    assert_learns(A2C())
+
+
+def test_behavior_does_not_matter():
+    policy, batch = table()
+    loss, _ = computed_loss(A2C(), policy, batch)
+    batch.behavior.normal_()
+    again, _ = computed_loss(A2C(), policy, batch)
+    assert torch.equal(loss, again)
+
+
+def test_parts_are_whole_columns_each_once():
+    policy, batch = table(b=6)
+    minibatches = list(A2C(num_minibatches=4).minibatches(policy, batch, state_for()))
+    columns = column_sets(minibatches)
+    assert sorted(len(x) for x in columns) == [1, 1, 2, 2]
+    assert sorted(sum(columns, [])) == list(range(6))
+    for minibatch, held in zip(minibatches, columns, strict=True):
+        assert torch.equal(minibatch.action, batch.action[:, held])
+        assert torch.equal(minibatch.valid, batch.valid[:, held])
+
+
+def test_returns_are_fixed_before_the_first_part_changes_the_policy():
+    policy, batch = table(b=6)
+    algorithm = A2C(num_minibatches=3)
+    (whole,) = A2C(num_minibatches=1, normalize_advantage=True).minibatches(
+        policy, batch, state_for()
+    )
+    for minibatch in algorithm.minibatches(policy, batch, state_for()):
+        (held,) = column_sets([minibatch])
+        torch.testing.assert_close(minibatch.target, whole.target[:, held])
+        with torch.no_grad():
+            policy.value.add_(5.0)
+
+
+def test_advantages_are_normalised_over_each_part():
+    policy, batch = table(b=6)
+    algorithm = A2C(num_minibatches=2, normalize_advantage=True)
+    for minibatch in algorithm.minibatches(policy, batch, state_for()):
+        kept = minibatch.advantage[minibatch.valid]
+        assert kept.mean().item() == pytest.approx(0.0, abs=1e-9)
+        assert kept.std(correction=0).item() == pytest.approx(1.0, abs=1e-6)
+
+
+def test_metrics_are_sums_and_counts_of_the_valid_rows():
+    policy, batch = table()
+    _, metrics = computed_loss(A2C(), policy, batch)
+    count = int(batch.valid.sum())
+    now = policy.distribution(policy.params[:-1])
+    log_rho = now.log_prob(batch.action) - policy.distribution(batch.behavior).log_prob(
+        batch.action
+    )
+    for name, x in {
+        "learner/entropy_nats": now.entropy(),
+        "learner/value_mean": policy.value[:-1],
+        "learner/mean_log_rho": log_rho,
+        "learner/mean_kl_nats": policy.distribution(batch.behavior).kl(now),
+    }.items():
+        total, n = metrics[name]
+        assert int(n) == count
+        torch.testing.assert_close(total, x.detach()[batch.valid].sum())
+        assert not total.requires_grad
+    assert [float(x) for x in metrics["learner/valid_fraction"]] == [count, batch.valid.numel()]
+
+
+def test_a_batch_without_a_valid_row_has_loss_0():
+    policy, batch = table()
+    batch.valid[:] = False
+    for normalize in (False, True):
+        loss, _ = computed_loss(A2C(normalize_advantage=normalize), policy, batch)
+        assert loss.item() == 0.0

@@ -1,0 +1,172 @@
+"""PPO's loss row by row, its clips, its passes, and what it does about the KL."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from algorithm_checks import (
+    COMMON,
+    assert_equals_slow_loss,
+    assert_learns,
+    assert_masked_rows_have_no_gradient,
+    assert_micro_batches_agree,
+    column_sets,
+    computed_loss,
+    state_for,
+    table,
+)
+from core_fakes import make_learner, random_batch, small_policy, spec_of
+
+from gossamer.algorithms.base import unroll
+from gossamer.algorithms.ppo import PPO
+
+ONCE = {"passes": 1, "num_minibatches": 1}
+CLIPS = [
+    {"clip_ratio": 0.05},
+    {"clip_ratio": 1.5, "trace_lambda": 1.0},
+    {"clip_value": 0.2},
+    {"clip_value": 1.0, "normalize_advantage": False},
+]
+
+
+@pytest.mark.parametrize("settings", [*COMMON, *CLIPS])
+def test_loss_and_gradient_row_by_row(settings):
+    assert_equals_slow_loss(PPO(**ONCE, **settings))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_masked_rows_have_no_gradient(normalize):
+    # clips of the ratio and of values are wide, so that every valid row has a gradient
+    assert_masked_rows_have_no_gradient(PPO(**ONCE, normalize_advantage=normalize, clip_ratio=50.0))
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({}, {}),
+        ({"value_norm": True, "clip_value": 0.5}, {"last_action": True, "last_reward": True}),
+        ({"reduction": "sum"}, {"core": "lstm", "core_size": 4}),
+    ],
+)
+def test_micro_batches_agree(settings, network):
+    assert_micro_batches_agree(PPO(**ONCE, **settings), **network)
+
+
+def test_learns():
+    assert_learns(PPO(), versions=15)
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "moves"),
+    [
+        (1.5, 1.0, False),  # already likelier than the clip rewards
+        (1.5, -1.0, True),
+        (0.5, 1.0, True),
+        (0.5, -1.0, False),
+        (1.1, 1.0, True),
+        (0.9, -1.0, True),
+    ],
+)
+def test_the_surrogate_stops_rewarding_only_outward_moves(ratio, advantage, moves):
+    policy, batch = table(t=1, b=1)
+    batch.valid[:], batch.terminated[:], batch.truncated[:] = True, True, False
+    batch.behavior.copy_(policy.params[:-1].detach())
+    with torch.no_grad():
+        probs = policy.params[0, 0].softmax(0)
+        a = batch.action[0, 0]
+        # behavior gives the action a probability of p / ratio
+        p = probs[a] / ratio
+        rest = probs * (1.0 - p) / (1.0 - probs[a])
+        batch.behavior[0, 0] = torch.where(torch.arange(3) == a, p, rest).log()
+    batch.value.zero_()
+    batch.reward.fill_(advantage)
+    algorithm = PPO(**ONCE, normalize_advantage=False, entropy_cost=0.0, value_cost=0.0)
+    loss, metrics = computed_loss(algorithm, policy, batch)
+    edge = min(max(ratio, 0.8), 1.2)
+    assert loss.item() == pytest.approx(-min(ratio * advantage, edge * advantage))
+    (grad,) = torch.autograd.grad(loss, [policy.params])
+    assert (grad.abs().max().item() > 1e-3) == moves
+    assert float(metrics["learner/clip_fraction"][0]) == float(not 0.8 <= ratio <= 1.2)
+
+
+def test_every_pass_deals_every_column_once():
+    policy, batch = table(b=6)
+    algorithm = PPO(passes=3, num_minibatches=2)
+    columns = column_sets(algorithm.minibatches(policy, batch, state_for()))
+    passes = [columns[i] + columns[i + 1] for i in (0, 2, 4)]
+    assert [sorted(x) for x in passes] == [list(range(6))] * 3
+    assert len({tuple(x) for x in passes}) > 1
+
+
+def test_targets_are_computed_once_and_normalised_over_each_part():
+    policy, batch = table(b=6)
+    (whole,) = PPO(**ONCE, normalize_advantage=False).minibatches(policy, batch, state_for())
+    for minibatch in PPO(passes=2, num_minibatches=3).minibatches(policy, batch, state_for()):
+        (held,) = column_sets([minibatch])
+        torch.testing.assert_close(minibatch.target, whole.target[:, held])
+        kept = minibatch.advantage[minibatch.valid]
+        raw = whole.advantage[:, held][minibatch.valid]
+        expected = (raw - raw.mean()) / raw.std(correction=0)
+        torch.testing.assert_close(kept, expected, rtol=1e-6, atol=1e-6)
+        with torch.no_grad():
+            policy.params.mul_(-1.0)
+            policy.value.add_(5.0)
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_the_last_value_is_the_policys(core):
+    spec = spec_of()
+    policy = small_policy(spec, core=core, core_size=4, last_reward=True, last_action=True)
+    batch = random_batch(spec, 5, 3, core_units=policy.core_units)
+    batch.terminated[:], batch.truncated[:], batch.valid[:] = False, False, True
+    batch.reward.zero_()
+    algorithm = PPO(**ONCE, trace_lambda=1.0, discount=1.0, normalize_advantage=False)
+    (minibatch,) = algorithm.minibatches(policy, batch, state_for())
+    last = unroll(policy, batch, slice(0, 6)).value[-1].detach()
+    torch.testing.assert_close(minibatch.target, last.expand(5, 3))
+
+
+def test_too_large_a_kl_ends_the_batch():
+    policy, batch = table(b=6)
+    algorithm = PPO(passes=4, num_minibatches=2, max_kl_nats=0.1)
+    state = state_for()
+    state.kl_nats = 9.0  # of the batch before
+    minibatches = algorithm.minibatches(policy, batch, state)
+    next(minibatches)
+    for kl, given in [(0.05, True), (0.1, True), (0.11, False)]:
+        algorithm.after_update(state, {"learner/mean_kl_nats": kl})
+        assert (next(minibatches, None) is not None) == given
+
+
+@pytest.mark.parametrize(("max_kl_nats", "updates"), [(0.0, 20), (1e-6, 2), (1e3, 20)])
+def test_the_learner_stops_early(max_kl_nats, updates):
+    spec = spec_of()
+    policy = small_policy(spec)
+    batch = random_batch(spec, 5, 4)
+    with torch.no_grad():
+        out = unroll(policy, batch, slice(0, 5))
+    batch.behavior.copy_(out.action_params)
+    learner = make_learner(
+        policy, PPO(passes=20, num_minibatches=1, max_kl_nats=max_kl_nats), batch
+    )
+    learner.learn_version()
+    # the first minibatch is learnt at a KL of 0; the second finds the policy moved
+    assert learner.update == updates
+    assert learner.version == 1
+
+
+def test_the_learning_rate_follows_the_kl():
+    algorithm, state = PPO(target_kl_nats=0.1), state_for()
+    for kl, scale in [(0.21, 1 / 1.5), (0.15, 1 / 1.5), (0.06, 1 / 1.5), (0.04, 1.0), (0.0, 1.5)]:
+        algorithm.after_update(state, {"learner/mean_kl_nats": kl})
+        assert state.lr_scale == pytest.approx(scale)
+    for kl, bound in [(1.0, 0.01), (0.0, 100.0)]:
+        for _ in range(50):
+            algorithm.after_update(state, {"learner/mean_kl_nats": kl})
+        assert math.isclose(state.lr_scale, bound)
+    off = state_for()
+    PPO().after_update(off, {"learner/mean_kl_nats": 9.0})
+    assert off.lr_scale == 1.0
+    assert off.kl_nats == 9.0

@@ -1,0 +1,107 @@
+"""V-trace's loss row by row, its masks, its passes, and what it becomes on-policy."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from algorithm_checks import (
+    COMMON,
+    assert_equals_slow_loss,
+    assert_learns,
+    assert_masked_rows_have_no_gradient,
+    assert_micro_batches_agree,
+    column_sets,
+    computed_loss,
+    state_for,
+    table,
+)
+
+from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.vtrace import VTrace
+
+CLIPS = [
+    {"clip_rho": 0.5},
+    {"clip_c": 0.3, "clip_rho": 4.0},
+    {"clip_pg_rho": 0.2, "trace_lambda": 0.5},
+    {"clip_rho": 1e9, "clip_c": 1e9, "clip_pg_rho": 1e9, "normalize_advantage": True},
+]
+
+
+@pytest.mark.parametrize("settings", [*COMMON, *CLIPS])
+def test_loss_and_gradient_row_by_row(settings):
+    assert_equals_slow_loss(VTrace(**settings))
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_masked_rows_have_no_gradient(normalize):
+    assert_masked_rows_have_no_gradient(VTrace(normalize_advantage=normalize))
+
+
+@pytest.mark.parametrize(
+    ("settings", "network"),
+    [
+        ({}, {}),
+        ({"normalize_advantage": True, "value_norm": True}, {"last_action": True}),
+        ({"reduction": "sum"}, {"core": "gru", "core_size": 4}),
+    ],
+)
+def test_micro_batches_agree(settings, network):
+    assert_micro_batches_agree(VTrace(**settings), **network)
+
+
+@pytest.mark.parametrize("settings", [{}, {"passes": 2, "num_minibatches": 2}])
+def test_learns(settings):
+    assert_learns(VTrace(**settings), versions=50 // settings.get("passes", 1))
+
+
+@pytest.mark.parametrize("settings", COMMON)
+def test_on_policy_it_is_a2c(settings):
+    policy, batch = table()
+    batch.behavior.copy_(policy.params[:-1].detach())
+    tables = [policy.params, policy.value]
+    one, _ = computed_loss(VTrace(**settings), policy, batch)
+    other, _ = computed_loss(A2C(**settings), policy, batch)
+    torch.testing.assert_close(one, other)
+    torch.testing.assert_close(torch.autograd.grad(one, tables), torch.autograd.grad(other, tables))
+
+
+def test_off_policy_it_is_not_a2c():
+    policy, batch = table()
+    one, _ = computed_loss(VTrace(), policy, batch)
+    other, _ = computed_loss(A2C(), policy, batch)
+    assert abs(one.item() - other.item()) > 1e-2
+
+
+def test_every_pass_deals_every_column_once():
+    policy, batch = table(b=6)
+    algorithm = VTrace(passes=3, num_minibatches=2)
+    columns = column_sets(algorithm.minibatches(policy, batch, state_for()))
+    assert [len(x) for x in columns] == [3] * 6
+    passes = [columns[i] + columns[i + 1] for i in (0, 2, 4)]
+    assert [sorted(x) for x in passes] == [list(range(6))] * 3
+    assert len({tuple(x) for x in passes}) > 1, "dealt anew every pass"
+    again = column_sets(algorithm.minibatches(policy, batch, state_for()))
+    assert columns == again, "from the state's stream"
+
+
+@pytest.mark.parametrize("normalize", [False, True])
+def test_importance_weights_are_recomputed_every_pass(normalize):
+    policy, batch = table()
+    algorithm = VTrace(passes=2, normalize_advantage=normalize)
+    minibatches = algorithm.minibatches(policy, batch, state_for())
+    next(minibatches)
+    with torch.no_grad():
+        policy.params.mul_(-1.0)
+        policy.value.mul_(-1.0)
+    second, _ = algorithm.loss(policy, next(minibatches), state_for())
+    fresh, _ = computed_loss(VTrace(normalize_advantage=normalize), policy, batch)
+    torch.testing.assert_close(second / algorithm.divisor(batch), fresh)
+
+
+def test_advantages_are_normalised_over_each_part():
+    policy, batch = table(b=6)
+    algorithm = VTrace(passes=2, num_minibatches=2, normalize_advantage=True)
+    for minibatch in algorithm.minibatches(policy, batch, state_for()):
+        kept = minibatch.advantage[minibatch.valid]
+        assert kept.mean().item() == pytest.approx(0.0, abs=1e-9)
+        assert kept.std(correction=0).item() == pytest.approx(1.0, abs=1e-6)

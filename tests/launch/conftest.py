@@ -1,0 +1,5 @@
+import sys
+from pathlib import Path
+
+# "broken_envs:Raises" must be importable here and in the processes that tests start
+sys.path.insert(0, str(Path(__file__).parent))

@@ -1,0 +1,83 @@
+"""Real `gossamer train` processes, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from gossamer.record.checkpoint import CheckpointStore
+
+PATIENCE_SECONDS = 60.0
+"""A shared machine is slow now and then."""
+QUICK = """--num-envs 4 --unroll-length 8 --algorithm.passes 1 --algorithm.num-minibatches 1
+ --optimizer.schedule constant --evaluation.every-seconds 0 --device cpu --precision fp32""".split()
+"""Settings under which a version takes milliseconds."""
+
+
+class Sitting:
+    """One process; killed at the end of a `with`, whatever happened."""
+
+    def __init__(self, words: list[str], cwd: Path):
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gossamer", "train", *words],
+            cwd=cwd,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def __enter__(self) -> Sitting:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.communicate()
+
+    def end(self) -> tuple[int, str, str]:
+        """Wait for the end; return exit code, standard output and standard error."""
+        out, err = self.process.communicate(timeout=PATIENCE_SECONDS)
+        return self.process.returncode, out, err
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait_for(self, happened: Callable[[], object], what: str) -> None:
+        wait_for(lambda: happened() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, f"ended before {what}: {self.process.communicate()}"
+
+
+def wait_for(happened: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not happened():
+        assert time.monotonic() < give_up, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return CheckpointStore(folder / "checkpoints", 0).list()
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    return CheckpointStore(folder / "checkpoints", 0).load("last").tensors
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def env_steps_logged(folder: Path) -> int:
+    """Env steps of the newest metrics row; 0 before the first."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return json.loads(lines[-1])["env_steps"] if lines else 0

@@ -1,0 +1,124 @@
+"""One signal ends a run cleanly, two at once; resuming goes on; what a pipe sees meanwhile."""
+
+from __future__ import annotations
+
+import signal
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from sittings import QUICK, Sitting, checkpoints, env_steps_logged, summary_of
+
+from gossamer import cli
+
+TOTAL = 10_000_000  # never reached
+
+
+@dataclass
+class Ended:
+    """How one sitting ended."""
+
+    code: int
+    out: str
+    err: str
+    summary: dict[str, Any]
+    checkpoints: list[int]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("signals") / "run"
+
+
+@pytest.fixture(scope="module")
+def sittings(folder: Path) -> list[Ended]:
+    """A run stopped by SIGINT, resumed with another setting, stopped by SIGTERM."""
+    ended: list[Ended] = []
+    first = ["CartPole-v1", "--run-folder", str(folder), f"--total-env-steps={TOTAL}", *QUICK]
+    second = ["--resume", str(folder), "--keep-checkpoints", "2"]
+    for words, number in ((first, signal.SIGINT), (second, signal.SIGTERM)):
+        before = env_steps_logged(folder)
+        with Sitting(words, folder.parent) as sitting:
+            sitting.wait_for(lambda b=before: env_steps_logged(folder) > b, "a row of metrics")
+            sitting.signal(number)
+            code, out, err = sitting.end()
+        ended.append(Ended(code, out, err, summary_of(folder), checkpoints(folder)))
+    return ended
+
+
+@pytest.mark.parametrize(("which", "name"), [(0, "SIGINT"), (1, "SIGTERM")])
+def test_one_signal_saves_and_exits_0(sittings: list[Ended], which: int, name: str) -> None:
+    ended = sittings[which]
+    assert ended.code == 0
+    assert ended.summary["exit_reason"] == f"stopped by {name}"
+    assert ended.checkpoints[-1] == ended.summary["updates"], "the last state is on disk"
+    assert "Traceback" not in ended.err
+    assert "next: gossamer train --resume" in ended.err.splitlines()[-1]
+
+
+def test_resuming_goes_on_where_it_stopped(sittings: list[Ended], folder: Path) -> None:
+    first, second = (ended.summary for ended in sittings)
+    assert second["updates"] > first["updates"]
+    assert second["seconds"] > first["seconds"], "over all sittings"
+    assert f"resumed exactly at {first['env_steps']:,} env steps" in sittings[1].err
+    assert "changed: keep_checkpoints 3 -> 2" in sittings[1].err
+    assert sittings[1].err.count("changed: ") == 1
+    assert f"resumed exactly at {first['env_steps']:,}" in (folder / "log.txt").read_text()
+
+
+def test_a_pipe_sees_plain_lines(sittings: list[Ended]) -> None:
+    for ended in sittings:
+        assert ended.out == ""
+        assert "\033" not in ended.err
+        lines = [line for line in ended.err.splitlines() if line.startswith("steps ")]
+        assert lines
+        assert f"/{TOTAL:,}" in lines[0]
+
+
+def test_resuming_a_finished_run_is_quick(
+    sittings: list[Ended], folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    steps = sittings[1].summary["env_steps"]
+    before = (folder / "config.json").read_bytes()
+    (folder / "summary.json").unlink()  # as if killed between the checkpoint and the summary
+    for _ in range(2):
+        began = time.monotonic()
+        assert cli.main(["train", "--resume", str(folder), f"--total-env-steps={steps}"]) == 0
+        assert time.monotonic() - began < 2.0
+        assert "is finished (done: total_env_steps reached)" in capsys.readouterr().out
+    assert summary_of(folder)["env_steps"] == steps
+    assert (folder / "config.json").read_bytes() == before
+    seconds = ["--stop-after-seconds", "1"]  # both sittings together took longer
+    assert cli.main(["train", "--resume", str(folder), *seconds]) == 0
+    assert "stop_after_seconds reached" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("first", "second"), [(signal.SIGINT, signal.SIGINT), (signal.SIGTERM, signal.SIGTERM)]
+)
+def test_two_signals_end_a_stuck_run_at_once(
+    tmp_path: Path, first: signal.Signals, second: signal.Signals
+) -> None:
+    workers = ["--env.workers", "2"] if first is signal.SIGTERM else []
+    words = ["broken_envs:Stuck", "--run-folder", "run", *QUICK, *workers]
+    with Sitting(words, tmp_path) as sitting:
+        log = tmp_path / "run" / "log.txt"
+        sitting.wait_for(lambda: log.exists() and "run folder" in log.read_text(), "the start")
+        children = psutil.Process(sitting.process.pid).children(recursive=True)
+        sitting.signal(first)
+        with pytest.raises(Exception, match="timed out"):
+            sitting.process.wait(1.0)  # the update cannot be finished: an environment is stuck
+        began = time.monotonic()
+        sitting.signal(second)
+        code, _, err = sitting.end()
+    assert code == 128 + second
+    assert time.monotonic() - began < 5.0
+    assert "Traceback" not in err
+    assert len(children) >= len(workers)
+    _, alive = psutil.wait_procs(children, timeout=5.0)
+    for process in alive:
+        process.kill()
+    assert not alive, "workers end with their run"
