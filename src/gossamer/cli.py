@@ -97,7 +97,10 @@ def _train(words: list[str]) -> None:
             raise ConfigError(
                 "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
             )
-        saved = RunFolder.open(asked.resume).read_json("config.json")
+        folder = RunFolder.open(asked.resume)
+        saved = folder.read_json("config.json")
+        if not isinstance(saved, dict):
+            raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
     if asked.show_config:
         print(show_config(config, layers))

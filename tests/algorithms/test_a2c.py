@@ -58,7 +58,7 @@ def test_parts_are_whole_columns_each_once():
     minibatches = list(A2C(num_minibatches=4).minibatches(policy, batch, state_for()))
     columns = column_sets(minibatches)
     assert sorted(len(x) for x in columns) == [1, 1, 2, 2]
-    assert sorted(sum(columns, [])) == list(range(6))
+    assert sorted(i for held in columns for i in held) == list(range(6))
     for minibatch, held in zip(minibatches, columns, strict=True):
         assert torch.equal(minibatch.action, batch.action[:, held])
         assert torch.equal(minibatch.valid, batch.valid[:, held])

@@ -29,6 +29,8 @@ from gossamer.types import (
     online_batch,
 )
 
+torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
+
 DISCRETE = ActionSpec("categorical", (3,))
 CONTINUOUS = ActionSpec("gaussian", (2,), (-1.0, -2.0), (1.0, 4.0))
 
@@ -144,13 +146,16 @@ class SignEnvs:
 def random_batch(spec, t, b, *, seed=0, off_policy=0.5, core_units=0) -> Batch:
     """A batch with ends, truncations, lost lives, reset rows and starts where they belong.
 
-    Observation [..., 0] is the row and [..., 1] the column, for `TablePolicy`.
+    Of vectors, observation [..., 0] is the row and [..., 1] the column, for `TablePolicy`.
     """
     gen = torch.Generator().manual_seed(seed)
     x = empty_trajectory(spec, unroll_length=t, num_columns=b, core_units=core_units)
-    x.obs.copy_(torch.randn(x.obs.shape, generator=gen))
-    x.obs[..., 0] = torch.arange(t + 1.0)[:, None]
-    x.obs[..., 1] = torch.arange(float(b))
+    if spec.obs_kind == "pixels":
+        x.obs.copy_(torch.randint(0, 256, x.obs.shape, generator=gen))
+    else:
+        x.obs.copy_(torch.randn(x.obs.shape, generator=gen))
+        x.obs[..., 0] = torch.arange(t + 1.0)[:, None]
+        x.obs[..., 1] = torch.arange(float(b))
     x.behavior.copy_(off_policy * torch.randn(x.behavior.shape, generator=gen))
     x.action.copy_(make_distribution(spec.action, x.behavior).sample(gen))
     x.last_action.copy_(x.action[0].flip(0))

@@ -36,7 +36,7 @@ def squashed(reward, kind):
 
 
 def all_log_rho(policy, batch):
-    spec, t, b = policy.spec, batch.unroll_length, batch.num_columns
+    spec, t, b = policy.spec.action, batch.unroll_length, batch.num_columns
     with torch.no_grad():
         rows = [
             [
@@ -85,7 +85,7 @@ def all_targets(algorithm, policy, batch):
 
 def slow_loss(algorithm, policy, batch):
     """The loss of a whole batch as the learner minimises it, divided by its valid rows (or by 1)."""
-    spec, total = policy.spec, torch.zeros((), dtype=torch.float64)
+    spec, total = policy.spec.action, torch.zeros((), dtype=torch.float64)
     targets = all_targets(algorithm, policy, batch)
     for (s, i), (target, advantage) in targets.items():
         params, value = policy.params[s, i], policy.value[s, i]

@@ -82,6 +82,9 @@ class Stuck(Plain):
 class Unseeded(Plain):
     """Registered as one that cannot be brought back."""
 
+    def __init__(self, render_mode: str | None = None):
+        self.render_mode = render_mode
+
 
 gymnasium.register("Unseeded-v0", entry_point=Unseeded, nondeterministic=True)
 

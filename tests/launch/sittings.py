@@ -7,8 +7,10 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -18,8 +20,24 @@ from gossamer.record.checkpoint import CheckpointStore
 
 PATIENCE_SECONDS = 60.0
 """A shared machine is slow now and then."""
-QUICK = """--num-envs 4 --unroll-length 8 --algorithm.passes 1 --algorithm.num-minibatches 1
- --optimizer.schedule constant --evaluation.every-seconds 0 --device cpu --precision fp32""".split()
+QUICK = [
+    "--num-envs",
+    "4",
+    "--unroll-length",
+    "8",
+    "--algorithm.passes",
+    "1",
+    "--algorithm.num-minibatches",
+    "1",
+    "--optimizer.schedule",
+    "constant",
+    "--evaluation.every-seconds",
+    "0",
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+]
 """Settings under which a version takes milliseconds."""
 
 
@@ -28,13 +46,16 @@ class Sitting:
 
     def __init__(self, words: list[str], cwd: Path):
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        # Files, not pipes: nobody reads while the process runs, and a full pipe would stop it.
+        self._files = ExitStack()
+        self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self._err = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         self.process = subprocess.Popen(
             [sys.executable, "-m", "gossamer", "train", *words],
             cwd=cwd,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
+            stdout=self._out,
+            stderr=self._err,
         )
 
     def __enter__(self) -> Sitting:
@@ -42,19 +63,29 @@ class Sitting:
 
     def __exit__(self, *_: object) -> None:
         self.process.kill()
-        self.process.communicate()
+        self.process.wait()
+        self._files.close()
 
     def end(self) -> tuple[int, str, str]:
         """Wait for the end; return exit code, standard output and standard error."""
-        out, err = self.process.communicate(timeout=PATIENCE_SECONDS)
-        return self.process.returncode, out, err
+        code = self.process.wait(PATIENCE_SECONDS)
+        texts: list[str] = []
+        for file in (self._out, self._err):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return code, texts[0], texts[1]
+
+    def let_run(self, seconds: float) -> None:
+        """Wait, or until it ends if that is sooner."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
 
     def signal(self, number: signal.Signals) -> None:
         self.process.send_signal(number)
 
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         wait_for(lambda: happened() or self.process.poll() is not None, what)
-        assert self.process.poll() is None, f"ended before {what}: {self.process.communicate()}"
+        assert self.process.poll() is None, f"ended before {what}: {self.end()}"
 
 
 def wait_for(happened: Callable[[], object], what: str) -> None:
@@ -81,3 +112,8 @@ def env_steps_logged(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     lines = path.read_text().splitlines() if path.exists() else []
     return json.loads(lines[-1])["env_steps"] if lines else 0
+
+
+def episodes_of(folder: Path) -> list[tuple[int, float, int]]:
+    rows = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
+    return [(row["env"], row["return"], row["length"]) for row in rows]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import os
 import signal
 import sys
@@ -71,6 +72,8 @@ class Control:
         if self._signals > 1:
             if sys.stderr.isatty():
                 os.write(sys.stderr.fileno(), SHOW_CURSOR)  # the live panel hides it
+            for worker in multiprocessing.active_children():
+                worker.kill()  # one that is stuck in a step would outlive us
             os._exit(128 + number)
         if not self.exit_reason:
             self.exit_reason = f"stopped by {signal.Signals(number).name}"

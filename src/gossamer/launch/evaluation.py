@@ -14,6 +14,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
 
@@ -34,6 +35,13 @@ def load_weights(policy: ActorCritic, folder: RunFolder, which: str | int) -> Ch
     return checkpoint
 
 
+def _config_of(folder: RunFolder) -> TrainConfig:
+    saved = folder.read_json("config.json")
+    if not isinstance(saved, dict):
+        raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
+    return from_dict(saved)
+
+
 def load_policy(run: str, checkpoint: str | int = "last") -> ActorCritic:
     """Load the policy of a run, ready to act, in float32 on the CPU.
 
@@ -42,7 +50,7 @@ def load_policy(run: str, checkpoint: str | int = "last") -> ActorCritic:
         checkpoint: "last", "best" or a number of updates.
     """
     folder = RunFolder.open(run)
-    config = from_dict(folder.read_json("config.json"))
+    config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec)
     load_weights(policy, folder, checkpoint)
@@ -58,7 +66,7 @@ def evaluate(
     seed: int = 1,
 ) -> Evaluation:
     """Play full episodes with a run's policy, with seeds of their own, and return what they earned."""
-    config = from_dict(RunFolder.open(run).read_json("config.json"))
+    config = _config_of(RunFolder.open(run))
     policy = load_policy(run, checkpoint)
     envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
     with threads(num_cores()):
@@ -78,7 +86,7 @@ def evaluate_run(
 ) -> None:
     """Do what `gossamer eval` promises and print the result."""
     folder = RunFolder.open(run)
-    config = from_dict(folder.read_json("config.json"))
+    config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     if video or render:
         from gossamer.launch.show import show

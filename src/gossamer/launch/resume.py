@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build import plan_from
@@ -24,16 +23,10 @@ KEPT_PLAN = ("num_envs", "env_groups")
 """Of the plan likewise."""
 
 
-def load_last(folder: RunFolder) -> Checkpoint:
-    """Load the newest intact checkpoint; tell of damaged ones."""
-    checkpoint = folder.checkpoints().load("last")
-    for warning in checkpoint.warnings:
-        print(f"gossamer: {warning}", file=sys.stderr)
-    return checkpoint
-
-
-def finished(config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the summary of a run that has nothing left to do; empty if it has.
+def finished(
+    config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint
+) -> tuple[str, dict[str, Any]]:
+    """Return why a run has nothing left to do, and its summary; empty if it has something to do.
 
     A run killed between its last checkpoint and its summary gets the summary now.
     """
@@ -47,7 +40,7 @@ def finished(config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint) -> 
         mean_return=mean if len(returns) == WINDOW else None,
     )
     if not reason:
-        return {}
+        return "", {}
     try:
         summary = folder.read_json("summary.json")
     except ConfigError:
@@ -64,7 +57,7 @@ def finished(config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint) -> 
             exit_reason=reason,
         )
         folder.write_json("summary.json", summary)
-    return summary
+    return reason, summary
 
 
 def summary_of(

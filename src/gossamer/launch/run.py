@@ -89,11 +89,12 @@ def train(
     try:
         if folder is not None:
             folder.lock()
-        checkpoint = resuming.load_last(folder) if folder is not None else None
+        checkpoint = folder.checkpoints().load("last") if folder is not None else None
         if folder is not None and checkpoint is not None:
-            summary = resuming.finished(config, folder, checkpoint)
-            if summary:
-                reason = summary["exit_reason"]
+            for warning in checkpoint.warnings:
+                print(f"gossamer: {warning}", file=sys.stderr)
+            reason, summary = resuming.finished(config, folder, checkpoint)
+            if reason:
                 print(f"{folder.path} is finished ({reason}); raise that limit to train it further")
                 return TrainResult(folder.path, summary)
         spec = read_spec(config.env_id, config.env, config.max_episode_steps)
@@ -247,7 +248,7 @@ class _Run:
                 parts.evaluator.evaluate_newest(stop=control.interrupted)
         except Interrupted:
             pass
-        except BaseException as error:  # written down below, then raised
+        except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
             control.exit_reason = f"failed: {_headline(error)}"
             with suppress(OSError):  # of a full disk

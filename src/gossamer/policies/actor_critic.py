@@ -174,8 +174,8 @@ class ActorCritic(nn.Module):
             mean, std = self.obs_moments.mean_std(floor)
             self.obs_scale.copy_(1.0 / std)
             self.obs_bias.copy_(-mean / std)
-        elif self.pixels:
-            self.obs_scale.fill_(1.0 / 255.0)
+        else:
+            self.obs_scale.fill_(1.0 / 255.0 if self.pixels else 1.0)
             self.obs_bias.zero_()
         if self.value_norm:
             mean, std = self.value_moments.mean_std(1e-2)

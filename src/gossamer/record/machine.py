@@ -17,7 +17,6 @@ _PACKAGES = (
     "mujoco",
     "envpool",
     "safetensors",
-    "tyro",
     "rich",
 )
 

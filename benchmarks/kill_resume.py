@@ -1,0 +1,116 @@
+"""kill -9 at random moments of a short run, resumed each time: does it end as if nothing happened?
+
+    python benchmarks/kill_resume.py --kills 20
+
+For CartPole and for Pong: one run is left alone; another is killed again and again, at a random moment
+after its first new checkpoint, and resumed. A kill counts as survived when the run came back from it;
+all of them count for nothing unless every tensor of the last checkpoint (parameters, optimizer,
+normaliser, environments) and every episode's return equal those of the run that was left alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+import torch
+
+from gossamer.record.checkpoint import CheckpointStore
+
+COMMON = [
+    "--checkpoint-every-seconds=0.2",
+    "--evaluation.every-seconds=0",
+    "--optimizer.schedule=constant",
+]
+TASKS = {
+    "CartPole-v1": [*COMMON, "--num-envs=4", "--unroll-length=8", "--total-env-steps=150_000"],
+    "PongNoFrameskip-v4": [*COMMON, "--num-envs=8", "--total-env-steps=24_000"],
+}
+PATIENCE_SECONDS = 300
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--kills", type=int, default=20)
+    parser.add_argument("--seed", type=int, default=1, help="of the moments")
+    parser.add_argument("--env", choices=TASKS, action="append", help="only this one")
+    asked = parser.parse_args()
+    failed = False
+    for env_id in asked.env or TASKS:
+        with tempfile.TemporaryDirectory() as folder:
+            survived, equal = measure(env_id, Path(folder), asked.kills, asked.seed)
+        failed = failed or survived < asked.kills or not equal
+        count = survived if equal else 0
+        print(f"{env_id}: {count}/{asked.kills} kills survived; final state equal: {equal}")
+    sys.exit(failed)
+
+
+def measure(env_id: str, folder: Path, kills: int, seed: int) -> tuple[int, bool]:
+    """Return how many kills a run came back from, and whether it then equals the other run."""
+    alone, killed = folder / "alone", folder / "killed"
+    words = [env_id, *TASKS[env_id]]
+    finish(start([*words, "--run-folder", str(alone)]))
+    chance = random.Random(seed)  # noqa: S311 - moments, not secrets
+    survived = 0
+    for kill in range(kills + 1):
+        before = checkpoints(killed)
+        resume = ["--resume", str(killed)]
+        process = start(resume if before else [*words, "--run-folder", str(killed)])
+        if kill == kills:
+            survived += before != [] and finish(process)
+            break
+        if not wait_for_checkpoint(process, killed, before):
+            print(f"{env_id}: the run ended before kill {kill + 1}; give it more steps")
+            break
+        survived += kill > 0
+        try:
+            process.wait(chance.uniform(0.0, 1.0))
+        except subprocess.TimeoutExpired:
+            process.kill()
+        process.wait()
+    return survived, same(alone, killed)
+
+
+def start(words: list[str]) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "gossamer", "train", *words]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def finish(process: subprocess.Popen[bytes]) -> bool:
+    return process.wait(PATIENCE_SECONDS) == 0
+
+
+def wait_for_checkpoint(process: subprocess.Popen[bytes], folder: Path, before: list[int]) -> bool:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while checkpoints(folder)[-1:] <= before[-1:]:
+        if process.poll() is not None or time.monotonic() > give_up:
+            return False
+        time.sleep(0.02)
+    return True
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return CheckpointStore(folder / "checkpoints", 0).list()
+
+
+def same(one: Path, other: Path) -> bool:
+    a, b = (CheckpointStore(x / "checkpoints", 0).load("last") for x in (one, other))
+    if a.updates != b.updates or a.tensors.keys() != b.tensors.keys():
+        return False
+    equal = all(torch.equal(a.tensors[name], b.tensors[name]) for name in a.tensors)
+    return equal and episodes(one) == episodes(other)
+
+
+def episodes(folder: Path) -> list[tuple[int, float, int]]:
+    rows = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
+    return [(row["env"], row["return"], row["length"]) for row in rows]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,267 @@
+"""Bad inputs through the real command: one clear line, exit code 2, nothing created or changed."""
+
+from __future__ import annotations
+
+import json
+import os
+import resource
+import shlex
+import shutil
+import sys
+from collections import namedtuple
+from pathlib import Path
+from typing import Any
+
+import pytest
+from sittings import QUICK, checkpoints, summary_of
+
+from gossamer import cli
+from gossamer.record.folder import LOCK, MEMBERS, RunFolder
+
+LINE = 400
+"""Longest line that is still a clear one."""
+
+
+@pytest.fixture(scope="module")
+def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A finished run with two checkpoints."""
+    folder = tmp_path_factory.mktemp("trained") / "run"
+    first = ["train", "CartPole-v1", "--run-folder", str(folder), *QUICK]
+    assert cli.main([*first, "--total-env-steps", "64"]) == 0
+    assert cli.main(["train", "--resume", str(folder), "--total-env-steps", "128"]) == 0
+    assert len(checkpoints(folder)) == 2
+    return folder
+
+
+@pytest.fixture
+def here(tmp_path: Path, trained: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> Path:
+    """The folder commands are run in, with a copy of the run in it."""
+    shutil.copytree(trained, tmp_path / "run")
+    (tmp_path / "file").write_text("not a folder")
+    monkeypatch.chdir(tmp_path)
+    capsys.readouterr()
+    return tmp_path
+
+
+def content_of(folder: Path) -> dict[str, bytes | None]:
+    """Every path below a folder, with what files hold; a lock holds the last user's pid."""
+    return {
+        str(path.relative_to(folder)): path.read_bytes() if path.is_file() else None
+        for path in folder.rglob("*")
+        if path.name not in (LOCK, MEMBERS)
+    }
+
+
+def refused(words: str, says: str, here: Path, capsys: Any) -> str:
+    before = content_of(here)
+    code = cli.main(shlex.split(words))
+    out, err = capsys.readouterr()
+    assert code == 2, err
+    assert out == ""
+    assert err.startswith("gossamer: ")
+    assert err.count("\n") == 1
+    assert len(err) < LINE
+    assert says in err
+    assert content_of(here) == before
+    return err
+
+
+ENVIRONMENT = [
+    ("train CartPol-v1", "did you mean CartPole-v1"),
+    ("train CartPole-v9", "did you mean CartPole-v1"),
+    ("train PongNoFrameskp-v4", "PongNoFrameskip-v4"),
+    ("train PangNoFrameskip-v4", "PongNoFrameskip-v4"),
+    ("train ALE/Pnog-v5", "ALE/Pong-v5"),
+    ("train envpool:Anr-v5", "envpool:Ant-v5"),
+    ("train nowhere_at_all:Env", "nowhere_at_all"),
+    ("train broken_envs:Missing", "Missing"),
+    ("train broken_envs:NOT_CALLABLE", "NOT_CALLABLE"),
+    ("train broken_envs:nothing", "must return a gymnasium.Env"),
+    ("train broken_envs:DictObs", "Dict"),
+    ("train broken_envs:TupleObs", "Tuple"),
+    ("train broken_envs:TextObs", "Text"),
+    ("train broken_envs:DictAction", "Dict"),
+    ("train CartPole-v1 --env.frame-skip 4", "--env.frame-skip 4 does not apply to CartPole-v1"),
+    ("train PongNoFrameskip-v4 --env.workers 2", "--env.workers 2 does not apply"),
+    ("train PongNoFrameskip-v4 --env.frame-skip 61", "allowed is 1 to 60"),
+    ("train PongNoFrameskip-v4 --env.size 20", "allowed is 36 to 150"),
+    ("train CartPole-v1 --env.workers 3 --num-envs 4", "a divisor of the 4"),
+]
+SETTINGS = [
+    ("train", "gossamer train CartPole-v1"),
+    ("train CartPole-v1 --num-env 3", "did you mean --num-envs?"),
+    ("train CartPole-v1 --optimizer.learning-rat 1e-3", "did you mean --optimizer.learning-rate?"),
+    ("train CartPole-v1 algorithm:pop", "ppo"),
+    ("train CartPole-v1 --num-envs -4", "num_envs is -4; it must be >= 0"),
+    ("train CartPole-v1 --total-env-steps 0", "it must be >= 1"),
+    ("train CartPole-v1 --num-envs 2.5", "a whole number"),
+    ("train CartPole-v1 --num-envs many", "a whole number"),
+    ("train CartPole-v1 --algorithm.discount 1.5", "in [0, 1]"),
+    ("train CartPole-v1 --optimizer.learning-rate nan", "a number"),
+    ("train CartPole-v1 --seed", "--seed"),
+    ("train CartPole-v1 algorithm:a2c --lag 1", "use --lag 0"),
+    ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
+    ("train CartPole-v1 --num-learners 2", "this version has one learner"),
+    ("train CartPole-v1 --placement cluster", "--placement local or inline"),
+    ("train CartPole-v1 --actors-per-learner 1", "--actors-per-learner 0"),
+    ("train CartPole-v1 --algorithm.num-minibatches 9 --num-envs 4", "more than num_envs 4"),
+    ("train CartPole-v1 --policy.squash", "needs continuous actions"),
+    ("train CartPole-v1 --policy.torso nature", "needs images"),
+    ("train CartPole-v1 --config nosuch", "nosuch"),
+    ("train CartPole-v1 --config pnog", "pong"),
+    ("train CartPole-v1 --config file", "file"),
+]
+FOLDERS = [
+    ("train CartPole-v1 --run-folder run", "already holds a run; continue it with --resume run"),
+    ("train CartPole-v1 --run-folder file", "cannot write run folder file"),
+    ("train CartPole-v1 --run-folder file/below", "cannot write run folder file/below"),
+    ("train CartPole-v1 --run-folder /dev/null/run", "cannot write run folder /dev/null/run"),
+    ("train --resume nowhere", "no run 'nowhere'"),
+    ("train --resume file", "no run 'file'"),
+    ("train --resume .", "no run '.'"),
+    ("train Acrobot-v1 --resume run", "the run to resume trains CartPole-v1, not Acrobot-v1"),
+    ("train --resume run --run-folder other", "--run-folder cannot be given with --resume"),
+    ("train --resume run --total-env-steps 512 --num-envs 8", "num_envs is 8"),
+    ("train --resume run --total-env-steps 512 --unroll-length 4", "unroll_length is 4"),
+    ("train --resume run --total-env-steps 512 --seed 2", "seed is 2"),
+    ("train --resume run --total-env-steps 512 --env-groups 2", "env_groups is 2"),
+    ("train --resume run --total-env-steps 512 --policy.hidden-sizes 8", "does not fit"),
+    ("train --resume run --total-env-steps 512 --policy.core lstm", "does not fit"),
+    ("train --resume run --total-env-steps 512 --optimizer.name rmsprop", "optimizer.name is rms"),
+    ("train CartPole-v1 --init-from nowhere", "no run 'nowhere'"),
+    ("train CartPole-v1 --init-from run --policy.hidden-sizes 8 8", "does not fit this network"),
+    ("train Acrobot-v1 --init-from run", "does not fit this network"),
+    ("eval nowhere", "no run 'nowhere'"),
+    ("eval run --checkpoint 999", "no checkpoint 999"),
+    ("eval run --checkpoint best", "no checkpoint best"),
+    ("eval run --video game.avi", "write .mp4 or .gif"),
+    ("eval run --video nowhere/game.mp4", "the folder does not exist"),
+    ("eval run --episodes 0", "a whole number >= 1"),
+    ("runs nowhere", "nowhere"),
+]
+
+
+@pytest.mark.parametrize(("words", "says"), [*ENVIRONMENT, *SETTINGS, *FOLDERS])
+def test_refused_in_one_line(words: str, says: str, here: Path, capsys: Any) -> None:
+    if words.startswith("train CartPole-v1 --replays"):
+        words += " --lag auto"
+    refused(words, says, here, capsys)
+
+
+def test_device_cuda_without_one(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    monkeypatch.setattr("torch.cuda.is_available", lambda: False)
+    refused("train CartPole-v1 --device cuda", "use --device cpu", here, capsys)
+
+
+@pytest.mark.parametrize(
+    ("words", "module", "says"),
+    [
+        ("train PongNoFrameskip-v4", "ale_py", "gossamer[atari]"),
+        ("train ALE/Pong-v5", "ale_py", "gossamer[atari]"),
+        ("train HalfCheetah-v5", "mujoco", "gossamer[mujoco]"),
+        ("train envpool:Ant-v5", "envpool", "gossamer[envpool]"),
+        ("train CartPole-v1 --tensorboard", "tensorboard", "gossamer[tensorboard]"),
+        ("train CartPole-v1 --wandb", "wandb", "gossamer[wandb]"),
+        ("train --resume run --total-env-steps 512 --wandb", "wandb", "gossamer[wandb]"),
+        ("eval run --video game.gif", "imageio", "gossamer[video]"),
+    ],
+)
+def test_missing_extras(
+    words: str, module: str, says: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    hidden = [name for name in sys.modules if name.split(".")[0] == module]
+    hidden += [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]
+    for name in hidden:
+        monkeypatch.delitem(sys.modules, name)
+    monkeypatch.setitem(sys.modules, module, None)
+    refused(words, says, here, capsys)
+
+
+def test_a_full_disk_at_the_start(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    usage = namedtuple("usage", "total used free")
+    with monkeypatch.context() as patch:
+        patch.setattr(shutil, "disk_usage", lambda _: usage(2**40, 2**40, 2**20))
+        refused("train CartPole-v1 --run-folder new", "only 1 MiB free", here, capsys)
+        refused("train CartPole-v1", "only 1 MiB free", here, capsys)
+    # The file system promises room and then has none.
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (0, hard))
+    try:
+        for words in ("train CartPole-v1 --run-folder new", "train --resume run --seed 1"):
+            code = cli.main([*words.split(), "--total-env-steps", "512"])
+            err = capsys.readouterr().err
+            assert (code, err.count("\n")) == (2, 1), err
+            assert "File too large" in err
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert not (here / "new").exists()
+    assert checkpoints(here / "run")
+    assert json.loads((here / "run" / "config.json").read_text())["total_env_steps"] == 128
+
+
+@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
+def test_an_unwritable_folder(here: Path, capsys: Any) -> None:
+    (here / "closed").mkdir(mode=0o500)
+    refused("train CartPole-v1 --run-folder closed/run", "Permission denied", here, capsys)
+    refused("train CartPole-v1 --run-folder closed", "Permission denied", here, capsys)
+
+
+def test_no_room_in_shared_memory(here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any) -> None:
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", full)
+    words = "train CartPole-v1 --num-envs 4 --env.workers 2"
+    refused(words, "/dev/shm (No space left on device)", here, capsys)
+    words = shlex.split("train CartPole-v1 --run-folder new --total-env-steps 64")
+    assert cli.main([*words, *QUICK]) == 0, "without workers it is not needed"
+
+
+def damage(folder: Path, number: int) -> None:
+    path = folder / "checkpoints" / str(number) / "tensors.safetensors"
+    content = bytearray(path.read_bytes())
+    content[-1] ^= 1
+    path.write_bytes(content)
+
+
+def test_every_checkpoint_damaged(here: Path, capsys: Any) -> None:
+    for number in checkpoints(here / "run"):
+        damage(here / "run", number)
+    refused("train --resume run --total-env-steps 512", "no intact checkpoint", here, capsys)
+    refused("eval run", "no intact checkpoint", here, capsys)
+    refused(f"eval run --checkpoint {number}", "is damaged", here, capsys)
+
+
+def test_the_newest_checkpoint_damaged(here: Path, capsys: Any) -> None:
+    older, newest = checkpoints(here / "run")
+    damage(here / "run", newest)
+    assert cli.main(["train", "--resume", "run", "--total-env-steps", "128"]) == 0
+    err = capsys.readouterr().err
+    assert f"gossamer: checkpoint {newest}" in err.splitlines()[0]
+    assert f"is damaged; using {older} instead" in err.splitlines()[0]
+    assert summary_of(here / "run")["env_steps"] == 128
+    assert cli.main(["eval", "run", "--episodes", "1"]) == 0, "and it is whole again"
+
+
+def test_a_run_without_checkpoint(here: Path, capsys: Any) -> None:
+    shutil.rmtree(here / "run" / "checkpoints")
+    refused("eval run", "no checkpoint in", here, capsys)
+    refused("train --resume run", "no checkpoint in", here, capsys)
+
+
+@pytest.mark.parametrize("content", ["{", "[]", '{"env_id": 3}', '{"nonsense": 1}'])
+def test_a_damaged_config(content: str, here: Path, capsys: Any) -> None:
+    (here / "run" / "config.json").write_text(content)
+    refused("train --resume run", "", here, capsys)
+    refused("eval run", "", here, capsys)
+
+
+def test_two_processes_in_one_folder(here: Path, capsys: Any) -> None:
+    other = RunFolder(here / "run")
+    other.lock()
+    try:
+        words = "train --resume run --total-env-steps 512"
+        refused(words, f"in use by process {os.getpid()}", here, capsys)
+    finally:
+        other.unlock()
+    assert cli.main(["train", "--resume", "run", "--total-env-steps", "160"]) == 0

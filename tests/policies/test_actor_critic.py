@@ -1,0 +1,265 @@
+"""The policy: every torso, core and head; starts, past actions, normalisation and precision."""
+
+from __future__ import annotations
+
+import copy
+import math
+
+import numpy as np
+import pytest
+import torch
+from core_fakes import CONTINUOUS, DISCRETE, small_policy, spec_of
+
+from gossamer.policies.actor_critic import ActorCritic
+from gossamer.policies.settings import PolicyConfig
+from gossamer.policies.torsos import orthogonal
+from gossamer.types import ActionSpec, ConfigError
+
+KINDS = {
+    "categorical": DISCRETE,
+    "multi_categorical": ActionSpec("multi_categorical", (2, 3)),
+    "bernoulli": ActionSpec("bernoulli", (4,)),
+    "gaussian": CONTINUOUS,
+}
+PIXELS = (4, 36, 44)
+
+
+def rows(spec, r, b, *, seed=0, core_units=0):
+    """Inputs of a policy: observations, starts, core state, last actions and rewards."""
+    gen = torch.Generator().manual_seed(seed)
+    shape = (r, b, *spec.obs_shape)
+    if spec.obs_kind == "pixels":
+        obs = torch.randint(0, 256, shape, generator=gen, dtype=torch.uint8)
+    else:
+        obs = torch.randn(shape, generator=gen)
+    starts = torch.rand((r, b), generator=gen) < 0.3
+    action = torch.randint(0, 2, (r, b, *spec.action.shape), generator=gen)
+    if spec.action.kind == "gaussian":
+        action = action.float()
+    core_state = torch.randn((core_units, b), generator=gen)
+    return [obs, starts, core_state, action, 3.0 * torch.randn((r, b), generator=gen)]
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+@pytest.mark.parametrize(
+    ("shape", "torso"), [((5,), "mlp"), (PIXELS, "mlp"), (PIXELS, "nature"), (PIXELS, "impala")]
+)
+def test_every_torso_with_every_head(kind, shape, torso):
+    spec = spec_of(KINDS[kind], shape)
+    policy = small_policy(spec, torso=torso, fc_size=16)
+    out = policy(*rows(spec, 2, 3))
+    assert out.action_params.shape == (2, 3, spec.action.num_params)
+    assert out.value.shape == (2, 3)
+    assert out.features.shape[:2] == (2, 3)
+    assert out.core_state.shape == (0, 3)
+    now = policy.distribution(out.action_params)
+    action = now.sample()
+    assert action.shape == (2, 3, *spec.action.shape)
+    (now.log_prob(action).sum() + now.entropy().sum() + out.value.sum()).backward()
+    without = [name for name, p in policy.named_parameters() if p.grad is None and p.numel()]
+    assert not without
+    assert len({round(x, 6) for x in out.value.flatten().tolist()}) == 6, "rows are told apart"
+
+
+def test_raw_vectors_reach_an_unnormalised_network():
+    policy = small_policy(normalize_obs=False)
+    x = torch.randn(3, 2, 4)
+    assert torch.equal(policy.normalize(x), x)
+
+
+def test_gaussian_params_are_means_and_the_log_std():
+    spec = spec_of(CONTINUOUS)
+    policy = small_policy(spec, init_log_std=-0.7)
+    params = policy(*rows(spec, 2, 3)).action_params
+    assert torch.equal(params[..., 2:], torch.full((2, 3, 2), -0.7))
+    assert params[0, 0, 0] != params[1, 0, 0]
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("layers", [1, 2])
+def test_one_call_equals_row_by_row_with_state_cleared_at_starts(core, layers):
+    spec = spec_of()
+    policy = small_policy(
+        spec, core=core, core_size=5, core_layers=layers, last_action=True, last_reward=True
+    )
+    parts = {"none": 0, "gru": 1, "lstm": 2}[core]
+    assert policy.core_units == parts * layers * 5
+    assert policy.initial_state(3).tolist() == [[0.0] * 3] * policy.core_units
+    obs, starts, state, action, reward = rows(spec, 9, 3, core_units=policy.core_units)
+    assert starts.any()
+    whole = policy(obs, starts, state, action, reward)
+    for i in range(3):
+        now = state[:, i : i + 1].clone()
+        for t in range(9):
+            past_action, past_reward = action[t, i].clone(), reward[t, i].clone()
+            if starts[t, i]:
+                now = policy.initial_state(1)  # literally nothing of before
+            out = policy(
+                obs[None, None, t, i],
+                starts[None, None, t, i],
+                now,
+                past_action[None, None],
+                past_reward[None, None],
+            )
+            now = out.core_state
+            torch.testing.assert_close(out.action_params[0, 0], whole.action_params[t, i])
+            torch.testing.assert_close(out.value[0, 0], whole.value[t, i])
+        torch.testing.assert_close(now[:, 0], whole.core_state[:, i])
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_a_start_forgets_exactly(core):
+    spec = spec_of()
+    policy = small_policy(spec, core=core, core_size=5)
+    obs, starts, state, *_ = rows(spec, 6, 2, core_units=policy.core_units)
+    starts[:] = False
+    starts[3, 0] = True
+    one = policy(obs, starts, state)
+    changed = obs.clone()
+    changed[:3] += 1.0
+    other = policy(changed, starts, state + 1.0)
+    assert torch.equal(one.value[3:, 0], other.value[3:, 0])
+    assert (one.value[3:, 1] != other.value[3:, 1]).all(), "the other column remembers"
+
+
+@pytest.mark.parametrize("kind", sorted(KINDS))
+def test_past_action_and_reward_count_only_inside_an_episode(kind):
+    spec = spec_of(KINDS[kind])
+    policy = small_policy(spec, last_action=True, last_reward=True, separate_value=False)
+    obs, starts, state, action, reward = rows(spec, 2, 2)
+    starts[:] = torch.tensor([[True, False], [False, True]])
+    first = policy(obs, starts, state, action, reward).value
+    for changed in [(1 - action, reward), (action, -reward)]:
+        second = policy(obs, starts, state, *changed).value
+        assert torch.equal(first == second, starts)
+    # rewards beyond +-1 say no more than +-1
+    big = policy(obs, starts, state, action, reward.sign() * 50.0).value
+    torch.testing.assert_close(big, policy(obs, starts, state, action, reward.sign()).value)
+
+
+def test_pixels_are_divided_by_255_or_normalised_by_position():
+    spec = spec_of(obs_shape=PIXELS)
+    obs = rows(spec, 3, 4)[0]
+    obs[..., :10] = 7  # still
+    raw = small_policy(spec, normalize_obs=False)
+    torch.testing.assert_close(raw.normalize(obs), obs.float() / 255.0)
+    policy = small_policy(spec, normalize_obs=True, pixel_std_floor=12.0)
+    torch.testing.assert_close(policy.normalize(obs), obs.float() / 255.0)
+    policy.observe(obs, torch.ones(2, 4, dtype=torch.bool), freeze=True)
+    assert policy.obs_moments.count == 0
+    policy.observe(obs, torch.ones(2, 4, dtype=torch.bool), freeze=False)
+    first = obs[0].double().numpy()
+    std = np.maximum(first.std(0), 12.0)
+    expected = (obs.double().numpy() - first.mean(0)) / std
+    np.testing.assert_allclose(policy.normalize(obs).numpy(), expected, rtol=1e-4, atol=1e-4)
+
+
+def test_vectors_are_normalised_by_their_valid_rows_and_clipped():
+    spec = spec_of()
+    policy = small_policy(spec, normalize_obs=True, obs_clip=1.5)
+    obs = 5.0 + 3.0 * torch.randn((6, 4, 4), generator=torch.Generator().manual_seed(0))
+    valid = torch.rand((5, 4), generator=torch.Generator().manual_seed(1)) < 0.6
+    policy.observe(obs, valid, freeze=False)
+    seen = obs[:5][valid].double().numpy()
+    assert policy.obs_moments.count == len(seen)
+    expected = np.clip((obs.numpy() - seen.mean(0)) / seen.std(0), -1.5, 1.5)
+    np.testing.assert_allclose(policy.normalize(obs).numpy(), expected, rtol=1e-4, atol=1e-4)
+    assert (np.abs(expected) == 1.5).any()
+
+
+def test_values_are_predicted_in_units_of_their_targets():
+    policy = small_policy(value_norm=True)
+    inputs = rows(policy.spec, 2, 3)
+    before = policy(*inputs).value
+    assert policy.value_scale() == 1.0
+    targets = torch.tensor([10.0, 14.0, 18.0]).double()
+    policy.observe_values(targets.sum().item(), targets.square().sum().item(), 3)
+    std = targets.std(correction=0).item()
+    assert policy.value_scale().item() == pytest.approx(std)
+    torch.testing.assert_close(policy(*inputs).value, before * std + 14.0)
+    plain = small_policy(value_norm=False)
+    plain.observe_values(30.0, 400.0, 3)
+    assert plain.value_scale() == 1.0
+
+
+@pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
+def test_orthogonal_gains(shape):
+    layer = orthogonal(torch.nn.Linear(*shape), 1.7)
+    w = layer.weight.detach()
+    product = w @ w.T if shape[1] <= shape[0] else w.T @ w
+    torch.testing.assert_close(product, 1.7**2 * torch.eye(min(shape)), atol=1e-5, rtol=0.0)
+    assert not layer.bias.any()
+
+
+@pytest.mark.parametrize("torso", ["mlp", "nature", "impala"])
+def test_heads_and_layers_start_with_their_gains(torso):
+    shape = (4,) if torso == "mlp" else PIXELS
+    torch.manual_seed(0)
+    policy = ActorCritic(spec_of(obs_shape=shape), PolicyConfig(torso=torso, fc_size=16))
+    for layer, gain in [(policy.action_head, 0.01), (policy.value_head, 1.0)]:
+        assert torch.linalg.matrix_norm(layer.weight, 2).item() == pytest.approx(gain, rel=1e-4)
+    weights = [p for p in policy.torso.parameters() if p.dim() > 1]
+    assert weights
+    for w in weights:
+        norm = torch.linalg.matrix_norm(w.flatten(1), 2).item()
+        assert norm == pytest.approx(math.sqrt(2.0), rel=1e-4)
+
+
+@pytest.mark.parametrize("torso", ["nature", "impala"])
+@pytest.mark.parametrize("normalize", [False, True])
+def test_bfloat16_copy_is_close_and_keeps_channels_last(torso, normalize):
+    spec = spec_of(obs_shape=PIXELS)
+    policy = small_policy(spec, torso=torso, fc_size=32, normalize_obs=normalize)
+    inputs = rows(spec, 2, 3)
+    policy.observe(inputs[0], torch.ones(1, 3, dtype=torch.bool), freeze=False)
+    acting = copy.deepcopy(policy).requires_grad_(False)
+    acting.set_precision(torch.bfloat16, inference=True)
+    learning = copy.deepcopy(policy)
+    learning.set_precision(torch.bfloat16)
+    assert {p.dtype for p in acting.torso.parameters()} == {torch.bfloat16}
+    assert {p.dtype for p in learning.parameters()} == {torch.float32}
+    exact = policy(*inputs)
+    for rounded in (acting, learning):
+        out = rounded(*inputs)
+        assert out.action_params.dtype == out.value.dtype == torch.float32
+        size = exact.value.abs().max().item()
+        assert (out.value - exact.value).abs().mean() < 0.05 * size
+        assert not torch.equal(out.value, exact.value), "it does compute in bfloat16"
+        for p in rounded.parameters():
+            if p.dim() == 4:
+                assert p.is_contiguous(memory_format=torch.channels_last)
+    # what the board copies keeps both
+    for target, x in zip(acting.shared_tensors(), policy.shared_tensors(), strict=True):
+        target.copy_(x)
+    acting.refresh()
+    assert (acting(*inputs).value - exact.value).abs().mean() < 0.05 * size
+
+
+def test_shared_tensors_and_names_agree():
+    policy = small_policy(core="gru", core_size=3, normalize_obs=True)
+    state = policy.state_dict()
+    names, tensors = policy.shared_names(), policy.shared_tensors()
+    assert len(set(names)) == len(names)
+    assert set(names) == set(state)
+    for name, x in zip(names, tensors, strict=True):
+        assert state[name].data_ptr() == x.data_ptr() or x.numel() == 0
+
+
+def test_squashed_actions_span_the_bounds():
+    spec = spec_of(CONTINUOUS)
+    policy = small_policy(spec, squash=True)
+    action = torch.tensor([[-50.0, -50.0], [0.0, 0.0], [50.0, 50.0]])
+    assert policy.env_action(action).tolist() == [[-1.0, -2.0], [0.0, 1.0], [1.0, 4.0]]
+    assert torch.equal(small_policy(spec).env_action(action), action)
+    with pytest.raises(ConfigError, match="squash"):
+        small_policy(spec_of(DISCRETE), squash=True)
+    endless = ActionSpec("gaussian", (1,), (-math.inf,), (math.inf,))
+    with pytest.raises(ConfigError, match="finite bounds"):
+        small_policy(spec_of(endless), squash=True)
+
+
+def test_torsos_that_do_not_fit_are_refused():
+    with pytest.raises(ConfigError, match="impala needs images"):
+        small_policy(torso="impala")
+    with pytest.raises(ConfigError, match=r"nature .* 20 x 40"):
+        small_policy(spec_of(obs_shape=(3, 20, 40)), torso="nature")
