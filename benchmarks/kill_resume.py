@@ -27,12 +27,14 @@ COMMON = [
     "--checkpoint-every-seconds=0.2",
     "--evaluation.every-seconds=0",
     "--optimizer.schedule=constant",
+    "--algorithm.passes=1",
+    "--algorithm.num-minibatches=1",
 ]
 TASKS = {
-    "CartPole-v1": [*COMMON, "--num-envs=4", "--unroll-length=8", "--total-env-steps=150_000"],
-    "PongNoFrameskip-v4": [*COMMON, "--num-envs=8", "--total-env-steps=24_000"],
+    "CartPole-v1": [*COMMON, "--num-envs=4", "--unroll-length=8", "--total-env-steps=60_000"],
+    "PongNoFrameskip-v4": [*COMMON, "--num-envs=8", "--total-env-steps=10_000"],
 }
-PATIENCE_SECONDS = 300
+PATIENCE_SECONDS = 1800
 
 
 def main() -> None:
@@ -83,7 +85,10 @@ def start(words: list[str]) -> subprocess.Popen[bytes]:
 
 
 def finish(process: subprocess.Popen[bytes]) -> bool:
-    return process.wait(PATIENCE_SECONDS) == 0
+    try:
+        return process.wait(PATIENCE_SECONDS) == 0
+    finally:
+        process.kill()
 
 
 def wait_for_checkpoint(process: subprocess.Popen[bytes], folder: Path, before: list[int]) -> bool:

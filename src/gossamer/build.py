@@ -241,6 +241,8 @@ class Parts:
     def close(self) -> None:
         """Free what outlives threads."""
         self.actor.close()
+        if self.evaluator is not None:
+            self.evaluator.close()
 
 
 def build_parts(

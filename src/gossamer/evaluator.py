@@ -77,20 +77,25 @@ def evaluate(
     n = min(episodes, MAX_ENVS)
     envs = make_envs(n)
     try:
-        return _play(policy, envs, episodes, greedy, seed, stop, on_step)
+        return play(
+            policy, envs, episodes=episodes, greedy=greedy, seed=seed, stop=stop, on_step=on_step
+        )
     finally:
         envs.close()
 
 
-def _play(
+@torch.no_grad()
+def play(
     policy: ActorCritic,
     envs: VecEnv,
+    *,
     episodes: int,
     greedy: bool,
     seed: int,
-    stop: Callable[[], bool],
-    on_step: Callable[[VecEnv], None] | None,
+    stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[VecEnv], None] | None = None,
 ) -> Evaluation:
+    """Do what `evaluate` says with environments that are there already and stay open."""
     n = envs.num_envs
     device = policy.obs_scale.device
     generator = torch.Generator(device=device).manual_seed(seed)
@@ -171,6 +176,7 @@ class Evaluator:
         self._episodes, self._greedy = episodes, greedy
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
         self._on_evaluation = on_evaluation
+        self._envs: VecEnv | None = None  # kept open: making a simulator can cost a second
 
     def run(self) -> None:
         """Evaluate until stopped."""
@@ -192,12 +198,19 @@ class Evaluator:
             for target, x in zip(self.policy.shared_tensors(), self._params, strict=True):
                 target.copy_(x)
         self.policy.refresh()
-        result = evaluate(
+        if self._envs is None:
+            self._envs = self._make_envs(min(self._episodes, MAX_ENVS))
+        result = play(
             self.policy,
-            self._make_envs,
+            self._envs,
             episodes=self._episodes,
             greedy=self._greedy,
             seed=version,
             stop=stop or (lambda: self._stop.stopped),
         )
         self._on_evaluation(result, version, self._params)
+
+    def close(self) -> None:
+        """Free the environments."""
+        if self._envs is not None:
+            self._envs.close()

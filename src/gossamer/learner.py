@@ -84,6 +84,11 @@ class Learner:
         self._batch: Batch | None = None
         self._update_sums: dict[str, list[Tensor | float]] = {}
         self._version_sums: dict[str, list[float]] = {}
+        self._targets = [
+            0.0,
+            0.0,
+            0.0,
+        ]  # sum, sum of squares, rows: of this version's value targets
         self._nonfinite_in_a_row = 0
 
     def learn_version(self) -> dict[str, float]:
@@ -118,8 +123,9 @@ class Learner:
             row = self._topology.row(self.update, self._peers.rank, self._peers.members)
             mixed = blend(own, row, self._peers, self._topology.acceptable(self.update))
             self._unpack(mixed)
-            if self._topology.mixes == "gradients":
-                self._descend()
+            self.policy.refresh()
+        if self._topology.mixes == "gradients":
+            self._descend()
         self.update += 1
         with torch.enable_grad():
             self._minibatch = next(self._minibatches, None)
@@ -142,10 +148,9 @@ class Learner:
         assert batch is not None
         freeze = 0 < self.policy.config.normalize_steps <= self.env_steps
         self.policy.observe(batch.obs, batch.valid, freeze=freeze)
-        if self.policy.value_norm and "learner/target_mean" in self._version_sums:
-            total, count = self._version_sums["learner/target_mean"]
-            squares, _ = self._version_sums["learner/target_square"]
-            self.policy.observe_values(total, squares, count)
+        if self.policy.value_norm:
+            self.policy.observe_values(*self._targets)
+            self._targets = [0.0, 0.0, 0.0]
         self.env_steps += batch.reward.numel() * len(self._peers.members)
         self.version += 1
         self._batch = None
@@ -188,6 +193,9 @@ class Learner:
         for name, (x, n) in sums.items():
             held = self._version_sums.setdefault(name, [0.0, 0.0])
             held[0], held[1] = held[0] + x, held[1] + n
+        total, rows = sums["learner/target_mean"]
+        for i, x in enumerate((total, sums["learner/target_square"][0], rows)):
+            self._targets[i] += x
         means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
         self._algorithm.after_update(self._state, means)
 

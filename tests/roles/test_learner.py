@@ -134,6 +134,19 @@ def test_gradients_are_clipped_to_their_norm(limit):
     assert norm == pytest.approx(limit if limit == 1e-3 else told, rel=1e-3)
 
 
+@pytest.mark.parametrize("reduction", ["mean", "sum"])
+def test_the_gradient_is_of_the_sum_over_the_valid_rows_of_the_whole_minibatch(reduction):
+    (batch,) = batches_of(1)
+    algorithm = A2C(reduction=reduction)
+    learner = make_learner(small_policy(), algorithm, batch, micro_batch_rows=6)
+    policy = copy.deepcopy(learner.policy)
+    loss, _ = algorithm.loss(policy, batch, None)
+    (loss / (batch.valid.sum() if reduction == "mean" else 1)).backward()
+    learner.adapt()
+    for p, q in zip(policy.parameters(), learner.policy.parameters(), strict=True):
+        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
+
+
 def poisoned(batch):
     batch.reward[batch.valid.nonzero()[0][0], batch.valid.nonzero()[0][1]] = float("nan")
     return batch

@@ -59,6 +59,10 @@ class PPO(Algorithm):
         """Yield `passes` times the batch's parts, with returns of the recorded values."""
         batch = self._with_recorded_returns(policy, batch, state)
         state.kl_nats = 0.0
+        yield from self._parts(batch, state)
+        self._adapt_learning_rate(state)
+
+    def _parts(self, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         for _ in range(self.passes):
             for minibatch in deal(batch, self.num_minibatches, state):
                 if self.max_kl_nats and state.kl_nats > self.max_kl_nats:
@@ -95,8 +99,12 @@ class PPO(Algorithm):
         return self.weighed(sums), metrics
 
     def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
-        """Remember the KL, and adapt the learning rate to it if asked to."""
+        """Remember the KL of the minibatch just learnt."""
         state.kl_nats = metrics["learner/mean_kl_nats"]
+
+    def _adapt_learning_rate(self, state: AlgorithmState) -> None:
+        # Once per batch, by how far its last minibatch found the policy to have moved: the first ones
+        # have hardly moved whatever the rate.
         if not self.target_kl_nats:
             return
         if state.kl_nats > 2.0 * self.target_kl_nats:

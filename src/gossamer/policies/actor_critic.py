@@ -55,7 +55,8 @@ class ActorCritic(nn.Module):
         self.pixels = spec.obs_kind == "pixels"
         self.torso = torso if torso is not None else make_torso(config, spec.obs_shape)
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
-        size += config.last_reward + config.last_action * spec.action.encoded_size
+        past_size = config.last_reward + config.last_action * spec.action.encoded_size
+        size += past_size
         self.core = Core(config, size)
         size = self.core.output_size
         gaussian = spec.action.kind == "gaussian"
@@ -67,7 +68,9 @@ class ActorCritic(nn.Module):
         # A recurrent policy shares its state, so only a feed-forward one has a second tower.
         separate = isinstance(self.torso, MLP) and config.separate_value and config.core == "none"
         self.value_torso = make_torso(config, spec.obs_shape) if separate else None
-        value_size = int(self.value_torso.feature_size) if self.value_torso else size  # type: ignore[arg-type]
+        value_size = size
+        if self.value_torso is not None:
+            value_size = int(self.value_torso.feature_size) + past_size  # type: ignore[arg-type]
         self.value_head = orthogonal(nn.Linear(value_size, 1), 1.0)
         self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
@@ -104,7 +107,10 @@ class ActorCritic(nn.Module):
             value_features = self.value_torso(x).float() if self.value_torso else None
         with torch.autocast(obs.device.type, enabled=False):
             if self.config.last_reward or self.config.last_action:
-                features = self._with_last(features, starts, last_action, last_reward)
+                past = self._past(starts, last_action, last_reward)
+                features = torch.cat([features, past], dim=-1)
+                if value_features is not None:
+                    value_features = torch.cat([value_features, past], dim=-1)
             features, core_state = self.core(features, starts, core_state)
             params = self.action_head(features)
             if len(self.log_std):
@@ -220,23 +226,18 @@ class ActorCritic(nn.Module):
             return contextlib.nullcontext()
         return torch.autocast(self.obs_scale.device.type, dtype=self.compute_dtype)
 
-    def _with_last(
-        self,
-        features: Tensor,
-        starts: Tensor,
-        last_action: Tensor | None,
-        last_reward: Tensor | None,
+    def _past(
+        self, starts: Tensor, last_action: Tensor | None, last_reward: Tensor | None
     ) -> Tensor:
-        assert last_action is not None
-        assert last_reward is not None
-        going_on = (~starts).flatten().unsqueeze(-1).float()  # an episode starts without a past
-        parts = [features]
+        """[R * B, ...] what the network is fed of the step before; zeros where an episode starts."""
+        parts: list[Tensor] = []
         if self.config.last_reward:
-            parts.append(last_reward.flatten().unsqueeze(-1).clamp(-1.0, 1.0) * going_on)
+            assert last_reward is not None
+            parts.append(last_reward.flatten().unsqueeze(-1).clamp(-1.0, 1.0))
         if self.config.last_action:
-            encoded = encode_action(self.spec.action, last_action.flatten(0, 1))
-            parts.append(encoded * going_on)
-        return torch.cat(parts, dim=-1)
+            assert last_action is not None
+            parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
+        return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
 
 
 def _like_obs(shape: tuple[int, ...]) -> Tensor:

@@ -37,8 +37,9 @@ class Moments(nn.Module):
     @torch.no_grad()
     def update_sums(self, total: Tensor | float, squares: Tensor | float, n: float) -> None:
         """Take in sums over n rows around the shift; with a max_count, older rows fade behind it."""
-        if n == 0:
-            return
+        squares = torch.as_tensor(squares, dtype=torch.float64)
+        if n == 0 or not squares.isfinite().all():
+            return  # one NaN would stay in the moments for good
         if self.max_count:
             self.count.clamp_(max=self.max_count)
         share = n / (self.count + n)
