@@ -42,7 +42,7 @@ class Episode:
 class _Group:
     """Environments stepped together, their place among the columns, and what they carry along."""
 
-    def __init__(self, envs: VecEnv, first: int, policy: ActorCritic):
+    def __init__(self, envs: VecEnv, first: int, policy: ActorCritic, obs: NDArray[Any]):
         n = envs.num_envs
         self.envs = envs
         self.columns = slice(first, first + n)
@@ -62,7 +62,7 @@ class _Group:
         self.sent: deque[NDArray[Any]] = deque()
         self.first_sent = np.zeros(n, dtype=np.int64)  # per env: step of its episode's first action
         self.oldest = 0  # step that sent[0] belongs to
-        self.obs = torch.from_numpy(envs.start(self.episodes))
+        self.obs = torch.from_numpy(obs)
 
     def log(self, action: NDArray[Any]) -> None:
         self.sent.append(action)
@@ -96,6 +96,7 @@ class Actor:
         unroll_length: T.
         seed: of the stream that samples actions.
         on_episode: told every finished episode.
+        first_obs: first observations of groups that have begun their episode 0; None begins it.
     """
 
     def __init__(
@@ -106,6 +107,7 @@ class Actor:
         unroll_length: int,
         seed: int,
         on_episode: Callable[[Episode], None],
+        first_obs: Sequence[NDArray[Any]] | None = None,
     ):
         self.policy = policy
         self.env_steps = 0
@@ -118,7 +120,10 @@ class Actor:
         self._groups: list[_Group] = []
         for envs in groups:
             first = self._groups[-1].columns.stop if self._groups else 0
-            self._groups.append(_Group(envs, first, policy))
+            obs = first_obs[len(self._groups)] if first_obs is not None else None
+            if obs is None:
+                obs = envs.start(np.zeros(envs.num_envs, dtype=np.int64))
+            self._groups.append(_Group(envs, first, policy, obs))
 
     @property
     def num_columns(self) -> int:

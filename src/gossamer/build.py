@@ -8,7 +8,7 @@ import dataclasses
 import itertools
 import os
 import threading
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +27,8 @@ from gossamer.types import ConfigError, empty_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
+
+    from numpy.typing import NDArray
 
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
@@ -128,29 +130,39 @@ def build_inference_policy(policy: ActorCritic, plan: Plan) -> ActorCritic:
     return acting
 
 
-def build_env_groups(config: TrainConfig, plan: Plan, *, rank: int = 0) -> list[VecEnv]:
-    """Make the groups of environments that one actor steps in turn."""
-    bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
+def build_env_groups(
+    config: TrainConfig, plan: Plan, *, rank: int = 0, start: bool = True
+) -> tuple[list[VecEnv], list[NDArray[Any]]]:
+    """Make and start the groups of environments that one actor steps in turn.
 
-    def make() -> list[VecEnv]:
-        lower_priority()
-        return [
+    Returns the groups and their first observations; without `start`, for a run that will bring its
+    environments back from a checkpoint, those are zeros.
+    """
+    lower_priority()  # of this thread, and so of the simulators' threads it starts
+    groups: list[VecEnv] = []
+    bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
+    for first, last in itertools.pairwise(bounds):
+        groups.append(
             make_vec_env(
                 config.env_id,
-                num_envs=stop - start,
+                num_envs=last - first,
                 seed=config.seed,
                 rank=rank,
-                first_env=rank * plan.num_envs + start,
+                first_env=rank * plan.num_envs + first,
                 num_threads=plan.env_threads,
                 settings=config.env,
                 max_episode_steps=plan.max_episode_steps,
                 training=True,
             )
-            for start, stop in itertools.pairwise(bounds)
-        ]
-
-    with ThreadPoolExecutor(1) as pool:
-        return pool.submit(make).result()
+        )
+    obs: list[NDArray[Any]] = []
+    for envs in groups:
+        if start:
+            obs.append(envs.start(np.zeros(envs.num_envs, dtype=np.int64)))
+        else:
+            dtype = np.uint8 if envs.spec.obs_kind == "pixels" else np.float32
+            obs.append(np.zeros((envs.num_envs, *envs.spec.obs_shape), dtype=dtype))
+    return groups, obs
 
 
 def set_threads(count: int) -> None:
@@ -253,8 +265,24 @@ def build_parts(
     on_episode: Callable[[Episode], None],
     on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
     torso: torch.nn.Module | None = None,
+    start: bool = True,
 ) -> Parts:
-    """Build everything one learner's process holds."""
+    """Build everything one learner's process holds; `start` as in `build_env_groups`."""
+    # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
+    with ThreadPoolExecutor(1) as pool:
+        making = pool.submit(build_env_groups, config, plan, start=start)
+        return _join_parts(config, spec, plan, on_episode, on_evaluation, torso, making)
+
+
+def _join_parts(
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    on_episode: Callable[[Episode], None],
+    on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
+    torso: torch.nn.Module | None,
+    making: Future[tuple[list[VecEnv], list[NDArray[Any]]]],
+) -> Parts:
     stop = StopSignal()
     policy = build_policy(config, spec, torso).to(plan.device)
     acting = build_inference_policy(policy, plan)
@@ -286,9 +314,11 @@ def build_parts(
         total_env_steps=config.total_env_steps,
         seed=stream_seed(config.seed, 0, "learner"),
     )
+    groups, first_obs = making.result()
     actor = Actor(
-        build_env_groups(config, plan),
+        groups,
         acting,
+        first_obs=first_obs,
         unroll_length=config.unroll_length,
         seed=stream_seed(config.seed, 0, "actor"),
         on_episode=on_episode,

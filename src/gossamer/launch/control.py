@@ -62,9 +62,12 @@ class Control:
         self._parts: Parts | None = None
 
     def begin(self, parts: Parts) -> None:
-        """Take charge of parts that are ready to run."""
+        """Take charge of parts that are ready to run; what they begin with is saved."""
         self._parts = parts
-        self._saved_at = self._evaluated_at = time.monotonic()
+        self._evaluated_at = time.monotonic()
+        if parts.learner.version == 0:
+            self.save()
+        self._saved_at = time.monotonic()
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""

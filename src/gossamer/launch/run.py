@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
+import os
 import sys
 import time
 import traceback
 from contextlib import suppress
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+import psutil
 
 from gossamer.build import (
     Plan,
@@ -31,7 +35,6 @@ from gossamer.types import ConfigError, EnvSpec, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
-    from pathlib import Path
 
     import torch
 
@@ -146,6 +149,7 @@ class _Run:
                 result, version, params
             ),
             torso=torso,
+            start=checkpoint is None or not checkpoint.state[snapshot.EXACT],
         )
         try:
             if config.init_from:
@@ -331,6 +335,10 @@ def _refuse_full_shared_memory(config: TrainConfig) -> None:
 
 
 def _process_began() -> float:
-    import psutil
-
-    return psutil.Process().create_time()
+    try:
+        # The kernel counts ticks since boot; psutil adds them to a boot time in whole seconds.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, AttributeError, ValueError):
+        return psutil.Process().create_time()

@@ -30,7 +30,9 @@ def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict
     held: dict[str, Any] = {f"learner.{k}": x for k, x in parts.learner.state_dict().items()}
     exact = parts.plan.lag is not None and parts.spec.exact_resume
     if exact:
-        for i, trajectory in enumerate(parts.queue.wait_full(parts.plan.lag or 0)):
+        # Before the first version nobody has acted yet.
+        waiting = min(parts.plan.lag or 0, parts.learner.version)
+        for i, trajectory in enumerate(parts.queue.wait_full(waiting)):
             for field in fields(Trajectory):
                 held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
     with parts.held_actor():
