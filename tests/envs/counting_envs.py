@@ -111,3 +111,26 @@ def not_an_env() -> int:
 
 
 no_function = 5
+
+
+def without_a_track() -> gymnasium.Env:
+    """A function of a user's whose constructor fails."""
+    raise ValueError("no such track")
+
+
+class PlainEnv(gymnasium.Env):
+    """An environment whose constructor takes nothing."""
+
+    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (2,))
+    action_space = gymnasium.spaces.Discrete(2)
+
+    def __init__(self) -> None:
+        self.steps = 0
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        super().reset(seed=seed)
+        return self.observation_space.low, {}
+
+    def step(self, action: Any) -> Any:
+        self.steps += 1
+        return self.observation_space.low, 0.0, False, False, {}

@@ -349,3 +349,16 @@ def test_mujoco_observations_are_float32():
     assert envs.spec.action.kind == "gaussian"
     assert envs.start(np.zeros(1, np.int64)).dtype == np.float32
     envs.close()
+
+
+def test_an_environment_that_cannot_be_built_is_refused_in_one_line() -> None:
+    with pytest.raises(ConfigError, match=r"ValueError: no such track .*line \d+"):
+        read_spec("counting_envs:without_a_track", EnvConfig())
+
+
+def test_an_environment_without_render_mode_can_be_made() -> None:
+    gymnasium.register("Plain-v0", entry_point="counting_envs:PlainEnv")
+    try:
+        assert read_spec("Plain-v0", EnvConfig()).obs_shape == (2,)
+    finally:
+        del gymnasium.registry["Plain-v0"]

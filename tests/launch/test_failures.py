@@ -186,7 +186,7 @@ def test_an_error_of_the_evaluator_ends_the_run(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("gossamer.evaluator.evaluate", broken)
+    monkeypatch.setattr("gossamer.evaluator.play", broken)
     began = time.monotonic()
     code = train("CartPole-v1", tmp_path / "run", "--evaluation.every-seconds", "0.01", steps=10**7)
     assert code == 1

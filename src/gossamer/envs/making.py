@@ -7,6 +7,7 @@ import importlib
 import inspect
 import os
 import sys
+import traceback
 from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import atari_ids
@@ -41,9 +42,8 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     limit = max_episode_steps or registered.max_episode_steps or UNLIMITED_STEPS
     try:
         # the checker costs as much as a step of CartPole; it is for those who write environments
-        return gymnasium.make(
-            name, max_episode_steps=limit, disable_env_checker=True, render_mode=render_mode
-        )
+        shown = {} if render_mode is None else {"render_mode": render_mode}
+        return gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
     except gymnasium.error.DependencyNotInstalled as error:
         hint = " ".join(str(error).split())
         if suite_of(name) == "mujoco":
@@ -52,6 +52,8 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
+    except Exception as error:
+        raise _failed_constructor(env_id, error) from error
 
 
 def _import_module(module_name: str, env_id: str) -> ModuleType:
@@ -87,7 +89,10 @@ def _call_maker(
             f"a function of that name"
         )
     takes_mode = render_mode is not None and "render_mode" in inspect.signature(maker).parameters
-    env = maker(render_mode=render_mode) if takes_mode else maker()
+    try:
+        env = maker(render_mode=render_mode) if takes_mode else maker()
+    except Exception as error:
+        raise _failed_constructor(env_id, error) from error
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(
             f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
@@ -96,6 +101,14 @@ def _call_maker(
     if max_episode_steps:
         return TimeLimit(env, max_episode_steps)  # pyright: ignore[reportUnknownArgumentType]
     return env if time_limit(env) else TimeLimit(env, UNLIMITED_STEPS)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _failed_constructor(env_id: str, error: Exception) -> ConfigError:
+    place = traceback.extract_tb(error.__traceback__)[-1]
+    return ConfigError(
+        f"{env_id} cannot be made: {type(error).__name__}: {' '.join(str(error).split())} "
+        f"({place.filename}, line {place.lineno})"
+    )
 
 
 def time_limit(env: Any) -> int:

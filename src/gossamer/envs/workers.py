@@ -6,8 +6,10 @@ so that N workers can hold any multiple of N environments.
 
 from __future__ import annotations
 
+import ctypes
 import multiprocessing
 import signal
+import sys
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -52,6 +54,17 @@ class _Share:
     stuck_steps: int
 
 
+def die_with_parent() -> None:
+    """Ask the kernel to kill this process when its parent dies, also in the middle of a step."""
+    if sys.platform == "linux":
+        libc = ctypes.CDLL(None, use_errno=True)
+        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+PR_SET_PDEATHSIG = 1
+"""From Linux's sys/prctl.h."""
+
+
 class _ShareEnv(gymnasium.Env[Any, Any]):
     """One worker's environments, dressed as a single environment with batched everything."""
 
@@ -59,6 +72,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         # Ctrl-C reaches the whole process group; the launcher decides when workers end
         if multiprocessing.current_process().name.startswith("Worker<"):
             signal.signal(signal.SIGINT, signal.SIG_IGN)
+            die_with_parent()
         self._episodes = Episodes(
             share.env_id,
             share.make_env,
