@@ -48,7 +48,8 @@ def main() -> None:
     policy = build_policy(config, spec).requires_grad_(False)
     envs = evaluation_envs(config, seed=asked.seed, num_threads=num_cores())(min(asked.episodes, 16))
     envs_close, envs.close = envs.close, lambda: None  # type: ignore[method-assign]
-    print(f"{config.env_id}: {spec.protocol}; {asked.episodes} games, seed {asked.seed}")
+    how = "sampled" if asked.sample else "greedy"
+    print(f"{spec.protocol}; {asked.episodes} games, {how}, seed {asked.seed}")
     before: tuple[float, float] | None = None
     reached = None
     for updates in folder.checkpoints().list():

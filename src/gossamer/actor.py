@@ -248,7 +248,8 @@ class Actor:
     def load_state_dict(self, state: dict[str, Any], *, exact: bool) -> None:
         """Continue from `state_dict`; environments that cannot come back start new episodes."""
         self.env_steps = state["env_steps"]
-        self._generator.set_state(state["generator"])
+        if exact:
+            self._generator.set_state(state["generator"])
         for k, group in enumerate(self._groups):
             group.episodes = state[f"{k}.episodes"].numpy().copy()
             if not exact:

@@ -41,9 +41,9 @@ if TYPE_CHECKING:
     from gossamer.build import Plan
     from gossamer.types import EnvSpec
 
-ENV_BATCHES = (32, 64)
+ENV_BATCHES = (16, 32)
 INFERENCE_BATCHES = (32, 64, 128, 256)
-MICRO_BATCH_ROWS = (64, 136, 272)
+MICRO_BATCH_ROWS = (136, 272)
 
 
 def main(*, json: bool, seconds: float) -> None:
@@ -71,9 +71,18 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     cores = num_cores()
     say(f"{config.env_id} on {cores} cores, {plan.device} {plan.precision}")
     share = max(seconds, 20.0) / 10
-    before = _limits(config, spec, plan, cores, share)
+    copies = 1 if plan.device == "cuda" else cores
+    micro = MICRO_BATCH_ROWS if plan.device == "cpu" else (plan.micro_batch_rows,)
+    works = {
+        "stepping": [_copies(_stepping(config, n), cores) for n in ENV_BATCHES],
+        "inference": [
+            _copies(_inference(config, spec, plan, n), copies) for n in INFERENCE_BATCHES
+        ],
+        "learning": [_copies(_learning(config, spec, plan, n), copies) for n in micro],
+    }
+    before = _limits(works, share)
     trained = _train(config, seconds=4 * share)
-    after = _limits(config, spec, plan, cores, share)
+    after = _limits(works, share)
     rates = {name: (before[name] + after[name]) / 2 for name in before}
     for name, rate in rates.items():
         say(f"{name:10s} {rate:8,.0f} steps/s, one copy on each core at once")
@@ -92,27 +101,22 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     }
 
 
-def _limits(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, cores: int, seconds: float
-) -> dict[str, float]:
-    copies = 1 if plan.device == "cuda" else cores
-    micro = MICRO_BATCH_ROWS if plan.device == "cpu" else (plan.micro_batch_rows,)
-    kinds: dict[str, tuple[int, list[Callable[[int], Callable[[], int]]]]] = {
-        "stepping": (cores, [_stepping(config, n) for n in ENV_BATCHES]),
-        "inference": (copies, [_inference(config, spec, plan, n) for n in INFERENCE_BATCHES]),
-        "learning": (copies, [_learning(config, spec, plan, n) for n in micro]),
-    }
+def _copies(make: Callable[[int], Callable[[], int]], count: int) -> list[Callable[[], int]]:
+    return [make(i) for i in range(count)]
+
+
+def _limits(works: dict[str, list[list[Callable[[], int]]]], seconds: float) -> dict[str, float]:
+    """Return the best total rate of each kind of work over its batch sizes."""
     return {
-        name: max(_total_rate(make, n, seconds / len(makers)) for make in makers)
-        for name, (n, makers) in kinds.items()
+        name: max(_total_rate(copies, seconds / len(sizes)) for copies in sizes)
+        for name, sizes in works.items()
     }
 
 
-def _total_rate(make: Callable[[int], Callable[[], int]], copies: int, seconds: float) -> float:
+def _total_rate(works: list[Callable[[], int]], seconds: float) -> float:
     """Run one copy a thread at once, each with one torch thread; return their summed rate."""
-    works = [make(i) for i in range(copies)]
-    rates = [0.0] * copies
-    ready = threading.Barrier(copies)
+    rates = [0.0] * len(works)
+    ready = threading.Barrier(len(works))
 
     def run(i: int) -> None:
         set_threads(1)
@@ -123,7 +127,7 @@ def _total_rate(make: Callable[[int], Callable[[], int]], copies: int, seconds: 
             done += works[i]()
         rates[i] = done / took
 
-    threads = [threading.Thread(target=run, args=(i,)) for i in range(copies)]
+    threads = [threading.Thread(target=run, args=(i,)) for i in range(len(works))]
     for thread in threads:
         thread.start()
     for thread in threads:
@@ -212,4 +216,6 @@ def _train(config: TrainConfig, *, seconds: float) -> float:
         path = str(Path(folder) / "run")
         timed = dataclasses.replace(config, run_folder=path, stop_after_seconds=seconds)
         result = train(timed, quiet=True)
+    if result.summary["exit_reason"].startswith("stopped"):
+        raise KeyboardInterrupt
     return float(result.summary["steps_per_second"])

@@ -7,6 +7,7 @@ import copy
 import dataclasses
 import itertools
 import os
+import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -195,7 +196,7 @@ def lower_priority() -> None:
     The learner is one thread, simulators are many: left alone they crowd it out, then idle while it
     catches up.
     """
-    if hasattr(os, "setpriority"):
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
 
 

@@ -155,7 +155,11 @@ def _bench(words: list[str]) -> None:
     parser = _Parser("bench", "Measure stepping, inference, learning and training on this machine.")
     parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
     parser.add_argument(
-        "--seconds", type=_positive, default=100.0, metavar="S", help="time to take in all [100]"
+        "--seconds",
+        type=_positive,
+        default=80.0,
+        metavar="S",
+        help="time to measure for, in all [80]",
     )
     asked = parser.read(words)
     from gossamer.bench import main as bench

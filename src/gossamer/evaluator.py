@@ -151,7 +151,7 @@ class Evaluator:
         episodes: of one evaluation.
         greedy: take the likeliest action instead of sampling.
         every_seconds: at most one evaluation in this time.
-        max_time_fraction: at most this share of the time, so long episodes are evaluated less often.
+        max_time_fraction: at most this share of processor time, so long episodes are evaluated less often.
         on_evaluation: told the result, the version and its tensors; runs in this role's thread.
     """
 
@@ -172,6 +172,7 @@ class Evaluator:
         self.policy = policy
         self._params = [torch.empty_like(x, requires_grad=False) for x in like]
         self.seconds = 0.0
+        self.pause = every_seconds  # from the end of the last evaluation to the next
         self._make_envs, self._board, self._stop = make_envs, board, stop
         self._episodes, self._greedy = episodes, greedy
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
@@ -180,19 +181,24 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluate until stopped."""
-        pause = self._every_seconds
-        while not self._stop.wait(pause):
-            began = time.monotonic()
+        while not self._stop.wait(self.pause):
             try:
                 self.evaluate_newest()
             except Interrupted:
                 return
-            took = time.monotonic() - began
-            self.seconds += took
-            pause = max(self._every_seconds, took / self._max_time_fraction) - took
 
     def evaluate_newest(self, stop: Callable[[], bool] | None = None) -> None:
         """Evaluate the newest parameters once; raise Interrupted when `stop` says so."""
+        began, began_cpu = time.monotonic(), time.thread_time()
+        self._evaluate(stop or (lambda: self._stop.stopped))
+        took = time.monotonic() - began
+        self.seconds += took
+        # What it costs the run is processor time, not how long a thread of low priority had to wait
+        # for it. Simulators' threads double it, two cores or more make up for that.
+        cost = time.thread_time() - began_cpu
+        self.pause = max(self._every_seconds, cost / self._max_time_fraction) - took
+
+    def _evaluate(self, stop: Callable[[], bool]) -> None:
         version = self._board.read(0, self._params, exact=False)
         with torch.no_grad():
             for target, x in zip(self.policy.shared_tensors(), self._params, strict=True):
@@ -206,7 +212,7 @@ class Evaluator:
             episodes=self._episodes,
             greedy=self._greedy,
             seed=version,
-            stop=stop or (lambda: self._stop.stopped),
+            stop=stop,
         )
         self._on_evaluation(result, version, self._params)
 

@@ -82,6 +82,7 @@ class Learner:
         self._minibatches: Iterator[Batch] = iter(())
         self._minibatch: Batch | None = None
         self._batch: Batch | None = None
+        self._checked = False
         self._update_sums: dict[str, list[Tensor | float]] = {}
         self._version_sums: dict[str, list[float]] = {}
         self._targets = [
@@ -137,6 +138,9 @@ class Learner:
         device = self._params[0].device
         if batch.reward.device != device:
             batch = batch.to(device)
+        if not self._checked:  # once a sitting: slots are written by one place only
+            batch.check(self.policy.spec)
+            self._checked = True
         self._batch = batch
         self.lag_versions = float((self.version - batch.version).float().mean())
         self._set_learning_rate()
@@ -238,7 +242,8 @@ class Learner:
         means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
         if "learner/target_square" in means:
             variance = means.pop("learner/target_square") - means["learner/target_mean"] ** 2
-            error = means.pop("learner/error_square")
+            bias = means["learner/target_mean"] - means["learner/value_mean"]
+            error = means.pop("learner/error_square") - bias**2
             means["learner/explained_variance"] = 1.0 - error / variance if variance > 1e-8 else 0.0
             square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2
             means["learner/advantage_std"] = max(square, 0.0) ** 0.5
@@ -270,6 +275,8 @@ class Learner:
             for name, x in _part(state, f"optimizer.{i}.").items():
                 if isinstance(x, Tensor) and x.shape == p.shape:
                     x = torch.empty_like(p).copy_(x)  # the parameter's device and memory format
+                elif isinstance(x, Tensor):
+                    x = x.to(p.device)  # fused kernels count steps where the parameter is
                 self.optimizer.state[p][name] = x
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])

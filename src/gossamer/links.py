@@ -173,14 +173,16 @@ def wait_until(
     what: str,
 ) -> None:
     """Wait, condition held, until predicate; raise Stopped on a stop, RunFailed past the timeout."""
-    deadline = time.monotonic() + timeout_seconds
+    waited = 0.0
     while not predicate():
         if stop.stopped:
             raise Stopped
-        left = deadline - time.monotonic()
-        if left <= 0:
+        if waited >= timeout_seconds:
             raise RunFailed(f"waited {timeout_seconds:.0f} s for {what}; giving up")
-        condition.wait(min(left, 0.2))
+        began = time.monotonic()
+        condition.wait(min(timeout_seconds - waited, 0.2))
+        # A process that was suspended (Ctrl-Z) has not waited all that time.
+        waited += min(time.monotonic() - began, 1.0)
 
 
 class ThreadBoard:

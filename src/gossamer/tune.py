@@ -89,7 +89,10 @@ def _rate(config: TrainConfig, changes: dict[str, Any]) -> float:
             checkpoint_every_seconds=0.0,
             evaluation=dataclasses.replace(config.evaluation, every_seconds=0.0),
         )
-        rate = train(trial, quiet=True).summary["steps_per_second"]
+        summary = train(trial, quiet=True).summary
+    if summary["exit_reason"].startswith("stopped"):
+        raise KeyboardInterrupt
+    rate = summary["steps_per_second"]
     return rate if rate is not None else -math.inf
 
 

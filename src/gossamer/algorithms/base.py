@@ -221,8 +221,6 @@ def common_metrics(
     """Return the metrics every loss reports, as (sum, count) over the rows of keep."""
     import torch
 
-    from gossamer.ops.returns import masked_sum
-
     with torch.no_grad():
         count = keep.sum()
         acted = policy.distribution(batch.behavior)
@@ -238,7 +236,8 @@ def common_metrics(
             "learner/error_square": (returns.target - value).square(),
         }
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
-        metrics |= {name: (masked_sum(x, keep), count) for name, x in more.items()}
+        stacked = torch.where(keep, torch.stack(tuple(more.values())), 0.0).sum((1, 2))
+        metrics |= {name: (x, count) for name, x in zip(more, stacked, strict=True)}
         metrics["learner/valid_fraction"] = (count, float(keep.numel()))
     return metrics
 

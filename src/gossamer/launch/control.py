@@ -48,6 +48,10 @@ def end_of(
     return ""
 
 
+VERSIONS_REMEMBERED = 100_000
+"""An evaluation may end this many versions after its own."""
+
+
 class Control:
     """Decides between two versions whether to log, save or end."""
 
@@ -59,15 +63,18 @@ class Control:
         self._saved_updates = -1
         self._evaluated_at = time.monotonic()
         self._signals = 0
+        self._stopped_by = ""  # written by the handler alone, so that no signal is lost
         self._parts: Parts | None = None
+        self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
+        self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
     def begin(self, parts: Parts) -> None:
-        """Take charge of parts that are ready to run; what they begin with is saved."""
+        """Take charge of parts that are ready to run."""
         self._parts = parts
-        self._evaluated_at = time.monotonic()
+        self._evaluated_at = self._saved_at = time.monotonic()
+        self._updates_of[parts.learner.version] = parts.learner.update
         if parts.learner.version == 0:
-            self.save()
-        self._saved_at = time.monotonic()
+            self._beginning = snapshot.take(parts, self._records())
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""
@@ -78,8 +85,7 @@ class Control:
             for worker in multiprocessing.active_children():
                 worker.kill()  # one that is stuck in a step would outlive us
             os._exit(128 + number)
-        if not self.exit_reason:
-            self.exit_reason = f"stopped by {signal.Signals(number).name}"
+        self._stopped_by = f"stopped by {signal.Signals(number).name}"
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
@@ -100,7 +106,16 @@ class Control:
                 seconds=recorder.seconds(),
                 mean_return=recorder.mean_return() if recorder.full_window() else None,
             )
+        self.exit_reason = self.exit_reason or self._stopped_by
         last = bool(self.exit_reason)
+        learner = self._parts.learner
+        self._updates_of[learner.version] = learner.update
+        self._updates_of.pop(learner.version - VERSIONS_REMEMBERED, None)
+        if self._beginning is not None:
+            # What the run began with, so that it can be resumed from any moment on; written only
+            # now, as it would hold up the first update.
+            self._saver.save(0, *self._beginning)
+            self._beginning = None
         recorder.on_version(self._parts, metrics, last=last)
         every = self._config.checkpoint_every_seconds
         due = every and time.monotonic() - self._saved_at >= every and not self._saver.busy
@@ -116,13 +131,16 @@ class Control:
         updates = parts.learner.update
         if updates == self._saved_updates:
             return
-        more = {"recorder": self._recorder.state_dict(parts.learner.env_steps)}
-        tensors, state = snapshot.take(parts, more)
-        # Episodes of a trajectory that waited to finish were recorded meanwhile.
-        state["recorder"] = self._recorder.state_dict(parts.learner.env_steps)
+        tensors, state = snapshot.take(parts, {})
+        # Only now: episodes of a trajectory that was waited for were recorded meanwhile.
+        state |= self._records()
         self._saver.save(updates, tensors, state)
         self._saved_at, self._saved_updates = time.monotonic(), updates
         parts.checkpoint_seconds += time.monotonic() - began
+
+    def _records(self) -> dict[str, Any]:
+        assert self._parts is not None
+        return {"recorder": self._recorder.state_dict(self._parts.learner.env_steps)}
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
@@ -130,18 +148,15 @@ class Control:
 
     def evaluation_due(self) -> bool:
         """Whether a launcher without an evaluator thread should evaluate now."""
-        due = time.monotonic() - self._evaluated_at >= self._config.evaluation.every_seconds
-        if due:
-            self._evaluated_at = time.monotonic()
-        return due
+        evaluator = self._parts.evaluator if self._parts is not None else None
+        return evaluator is not None and time.monotonic() - self._evaluated_at >= evaluator.pause
 
     def on_evaluation(self, result: Evaluation, version: int, params: list[Tensor]) -> None:
         """Record an evaluation and keep the parameters if they are the best so far."""
         parts = self._parts
         assert parts is not None
-        learner = parts.learner
-        per_version = learner.update / max(learner.version, 1)
-        updates = round(version * per_version)
+        self._evaluated_at = time.monotonic()
+        updates = self._updates_of.get(version, parts.learner.update)
         env_steps = version * parts.steps_per_version
         self._recorder.on_evaluation(result, version=version, updates=updates, env_steps=env_steps)
         names = parts.policy.shared_names()

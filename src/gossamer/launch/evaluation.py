@@ -14,6 +14,8 @@ from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    import torch
+
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
@@ -42,17 +44,20 @@ def _config_of(folder: RunFolder) -> TrainConfig:
     return from_dict(saved)
 
 
-def load_policy(run: str, checkpoint: str | int = "last") -> ActorCritic:
+def load_policy(
+    run: str, checkpoint: str | int = "last", *, torso: torch.nn.Module | None = None
+) -> ActorCritic:
     """Load the policy of a run, ready to act, in float32 on the CPU.
 
     Args:
         run: a run folder, part of its name, or "last".
         checkpoint: "last", "best" or a number of updates.
+        torso: feature layers of your own that the run was trained with.
     """
     folder = RunFolder.open(run)
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    policy = build_policy(config, spec)
+    policy = build_policy(config, spec, torso)
     load_weights(policy, folder, checkpoint)
     return policy.requires_grad_(False).eval()
 
@@ -64,10 +69,20 @@ def evaluate(
     checkpoint: str | int = "last",
     sample: bool = False,
     seed: int = 1,
+    torso: torch.nn.Module | None = None,
 ) -> Evaluation:
-    """Play full episodes with a run's policy, with seeds of their own, and return what they earned."""
+    """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
+
+    Args:
+        run: a run folder, part of its name, or "last".
+        episodes: how many, at least 1.
+        checkpoint: "last", "best" or a number of updates.
+        sample: sample actions instead of taking the likeliest.
+        seed: of the episodes, and of sampling.
+        torso: feature layers of your own that the run was trained with.
+    """
     config = _config_of(RunFolder.open(run))
-    policy = load_policy(run, checkpoint)
+    policy = load_policy(run, checkpoint, torso=torso)
     envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
     with threads(num_cores()):
         return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed)
@@ -111,7 +126,7 @@ def evaluate_run(
         )
         return
     how = "sampled" if sample else "greedy"
-    print(f"{config.env_id}: {spec.protocol}")
+    print(spec.protocol)
     print(
         f"checkpoint {checkpoint}, {len(result.returns)} episodes, {how}, seed {seed}: mean "
         f"{result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "

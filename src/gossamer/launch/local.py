@@ -62,7 +62,7 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
     """
     actor, queue, lag = parts.actor, parts.queue, parts.plan.lag
     collected = began + waiting
-    while True:
+    while not parts.stop.stopped:
         slot = queue.slot()
         oldest = began if lag is None else max(collected - lag, began)
         version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=lag is not None)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
+import multiprocessing
 import threading
 import time
 from collections import deque
@@ -54,11 +56,13 @@ class Recorder:
         self._lock = threading.Lock()
         self._process = psutil.Process()
         self._process.cpu_percent()
+        self._workers: dict[int, psutil.Process] = {}
         self._row_at = float("-inf")
         self._shares_at: tuple[float, dict[str, float]] | None = None
         # Steps and seconds behind the first update of every sitting.
         self._paced = [0, 0.0]
         self._first: tuple[float, int] | None = None
+        self._last: float | None = None  # when the last version was learnt; closing down is no pace
         self._lag_max = 0.0
 
     def open(self, *, resumed_at: int | None) -> None:
@@ -152,6 +156,8 @@ class Recorder:
         self._lag_max = max(self._lag_max, learner.lag_versions)
         if self._first is None:
             self._first = (now, learner.env_steps)
+        if last:
+            self._last = now
         if now - self._row_at < ROW_SECONDS and not last:
             return
         self._row_at = now
@@ -164,8 +170,7 @@ class Recorder:
             "steps_per_second": self.steps_per_second(learner.env_steps),
             "episodes": self.episodes.count,
             "lag_versions_max": self._lag_max,
-            "cpu_percent": self._process.cpu_percent(),
-            "memory_bytes": self._process.memory_info().rss,
+            **self._usage(),
             **metrics,
             **self._shares(parts, now),
             **self.last_evaluation,
@@ -186,6 +191,16 @@ class Recorder:
         for other in self._others:
             other.write(row, learner.env_steps)
 
+    def _usage(self) -> dict[str, float]:
+        """Processor and memory use of this process and the workers it started."""
+        cpu, memory = self._process.cpu_percent(), self._process.memory_info().rss
+        for child in multiprocessing.active_children():
+            with contextlib.suppress(psutil.Error):
+                worker = self._workers.setdefault(child.pid or 0, psutil.Process(child.pid))
+                cpu += worker.cpu_percent()
+                memory += worker.memory_info().rss
+        return {"cpu_percent": cpu, "memory_bytes": memory}
+
     def steps_per_second(self, env_steps: int) -> float | None:
         """Env steps after the first update / seconds since, over all sittings; None before it."""
         steps, seconds = self._pace(env_steps)
@@ -195,7 +210,8 @@ class Recorder:
         if self._first is None:
             return int(self._paced[0]), self._paced[1]
         began, first = self._first
-        return int(self._paced[0]) + env_steps - first, self._paced[1] + time.monotonic() - began
+        now = self._last if self._last is not None else time.monotonic()
+        return int(self._paced[0]) + env_steps - first, self._paced[1] + now - began
 
     def _shares(self, parts: Parts, now: float) -> dict[str, float]:
         spent = {

@@ -76,13 +76,6 @@ def train(
     Raises:
         ConfigError: a mistake in the settings; nothing was created.
         RunFailed: the run could not go on; its folder says why.
-
-    Example:
-        >>> import gossamer
-        >>> config = gossamer.make_config("CartPole-v1", preset="debug", run_folder=str(tmp_path / "r"))
-        >>> result = gossamer.train(config)
-        >>> result.summary["exit_reason"]
-        'done: total_env_steps reached'
     """
     validate(config)
     refuse_missing_writers(config)
@@ -103,8 +96,10 @@ def train(
         spec = read_spec(config.env_id, config.env, config.max_episode_steps)
         plan = make_plan(config, spec)
         if folder is not None and checkpoint is not None:
-            before = folder.read_json("config.json")
-            plan = resumed_plan(checkpoint, plan, set(config_given), before, to_dict(config))
+            before, now = folder.read_json("config.json"), to_dict(config)
+            # From Python nobody says what was asked for; what differs was.
+            given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
+            plan = resumed_plan(checkpoint, plan, given, before, now)
         run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
         return run(checkpoint, layers or {}, argv or [], torso)
     finally:
@@ -152,7 +147,7 @@ class _Run:
             start=checkpoint is None or not checkpoint.state[snapshot.EXACT],
         )
         try:
-            if config.init_from:
+            if config.init_from and checkpoint is None:
                 load_weights(parts.policy, RunFolder.open(config.init_from), "last")
             if checkpoint is not None:
                 restoring = time.monotonic()
@@ -221,7 +216,7 @@ class _Run:
         before: Any,
     ) -> None:
         plan = self.plan
-        recorder.say(f"{self.config.env_id}: {self.spec.protocol}")
+        recorder.say(self.spec.protocol)
         lag = "free" if plan.lag is None else plan.lag
         recorder.say(
             f"{plan.num_envs} envs, lag {lag}, {plan.device} {plan.precision}, threads: learner "

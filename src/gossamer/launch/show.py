@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +47,8 @@ def show(
     if writer is not None:
         writer.close()
         print(
-            f"wrote {video}: one episode of {result.lengths[0]:,} steps, return {result.mean:.4g}"
+            f"wrote {video}: one episode of {result.lengths[0]:,} steps, return {result.mean:.4g}",
+            file=sys.stderr,
         )
 
 

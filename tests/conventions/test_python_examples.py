@@ -1,0 +1,42 @@
+"""The examples of docs/python.md run as printed, and are as short as promised."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import gymnasium
+import pytest
+
+PAGE = (Path(__file__).parents[2] / "docs" / "python.md").read_text()
+EXAMPLES = re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL)
+
+
+def run(code: str, capsys: pytest.CaptureFixture[str]) -> list[str]:
+    exec(compile(code, "docs/python.md", "exec"), {"__name__": "example"})
+    return capsys.readouterr().out.splitlines()
+
+
+def test_train_evaluate_load(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(EXAMPLES[0], capsys) == ["done: total_env_steps reached", "3 categorical"]
+
+
+def test_own_environment_and_torso(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    try:
+        assert run(EXAMPLES[1], capsys) == ["True"]
+    finally:
+        gymnasium.registry.pop("Corridor-v0", None)
+
+
+def test_own_environment_takes_few_lines() -> None:
+    """What is not the environment itself is under 20 lines, and the whole is under 30."""
+    lines = [line for line in EXAMPLES[1].splitlines() if line.strip()]
+    body = [line for line in lines if line.startswith((" ", "class"))]
+    assert len(lines) < 30
+    assert len(lines) - len(body) < 20

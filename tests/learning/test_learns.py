@@ -1,0 +1,40 @@
+"""An id alone learns: the defaults of each environment family, to a score, in minutes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import gossamer
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("env_id", "algorithm", "target", "steps"),
+    [
+        ("CartPole-v1", "vtrace", 475.0, 150_000),
+        ("CartPole-v1", "ppo", 475.0, 150_000),
+        ("CartPole-v1", "a2c", 475.0, 300_000),
+        ("Acrobot-v1", "vtrace", -100.0, 400_000),
+    ],
+)
+def test_classic_control(
+    tmp_path: Path, env_id: str, algorithm: str, target: float, steps: int
+) -> None:
+    settings = {
+        "algorithm": algorithm,
+        "total_env_steps": steps,
+        "stop_at_return": target,
+        "run_folder": str(tmp_path / "run"),
+    }
+    gossamer.train(gossamer.make_config(env_id, settings), quiet=True)
+    assert gossamer.evaluate(str(tmp_path / "run"), episodes=30).mean >= target
+
+
+@pytest.mark.slow
+def test_pong(tmp_path: Path) -> None:
+    settings = {"run_folder": str(tmp_path / "run"), "stop_at_return": 17.0}
+    config = gossamer.make_config("PongNoFrameskip-v4", settings, presets=("pong",))
+    gossamer.train(config, quiet=True)
+    assert gossamer.evaluate(str(tmp_path / "run"), episodes=5).mean >= 17.0
