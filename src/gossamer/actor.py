@@ -5,6 +5,7 @@ Shapes: T unroll length, B columns, n columns of one group, S numbers of recurre
 
 from __future__ import annotations
 
+import sys
 import time
 from collections import deque
 from dataclasses import dataclass
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -37,6 +39,24 @@ class Episode:
     env_steps: int
     """Env steps all actors of this learner had taken, this trajectory's row included."""
     truncated: bool
+
+
+def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
+    """Copy observations [n, *obs_shape] into a slot's row, which holds pixels channels last.
+
+    Four channels of bytes, the usual stack, are joined to one 32-bit word a pixel: half the time of
+    moving them byte by byte.
+    """
+    if row.ndim != 4 or row.shape[1] != 4 or row.stride(1) != 1 or sys.byteorder != "little":
+        row.copy_(torch.from_numpy(obs))
+        return
+    words = row.movedim(1, -1).numpy().view(np.uint32)[..., 0]  # [n, H, W]
+    shifted = np.empty_like(words)
+    joined = obs[:, 0].astype(np.uint32)
+    for channel in (1, 2, 3):
+        shift = np.uint32(8 * channel)
+        np.left_shift(obs[:, channel], shift, out=shifted, dtype=np.uint32)
+        np.bitwise_or(joined, shifted, out=words if channel == 3 else joined)
 
 
 class _Group:
@@ -190,7 +210,7 @@ class Actor:
         began = time.perf_counter()
         result = group.envs.recv()
         columns = group.columns
-        slot.obs[t + 1, columns].copy_(torch.from_numpy(result.obs))
+        write_obs(slot.obs[t + 1, columns], result.obs)
         slot.reward[t, columns] = torch.from_numpy(result.reward)
         slot.terminated[t, columns] = torch.from_numpy(result.terminated)
         slot.truncated[t, columns] = torch.from_numpy(result.truncated)

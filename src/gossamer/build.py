@@ -36,9 +36,9 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec, VecEnv
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-MICRO_BATCH_ROWS = 288
-"""Rows of images that a CPU learns at once: more spill out of the cache, fewer waste time between
-operations; 16 columns of 16 steps, or 8 of 32."""
+MICRO_BATCH_ROWS = {"a3c": 288}
+"""Rows of images that a CPU learns at once, by torso: more spill out of the cache that acting shares,
+fewer waste time between operations. 16 columns of 16 steps, or 8 of 32; 136 for larger torsos."""
 LINK_TIMEOUT_SECONDS = 300.0
 """Longest wait for another role before the run is given up as stuck."""
 
@@ -94,7 +94,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
     cores = num_cores()
     groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
     rows = num_envs * (config.unroll_length + 1)
-    micro = config.micro_batch_rows or (MICRO_BATCH_ROWS if pixels and device == "cpu" else rows)
+    micro = config.micro_batch_rows or (
+        MICRO_BATCH_ROWS.get(config.policy.torso, 136) if pixels and device == "cpu" else rows
+    )
     return Plan(
         device=device,
         precision=precision,

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import dataclasses
 
+import numpy as np
 import pytest
 import torch
 from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small_policy, spec_of
 
-from gossamer.actor import Actor
+from gossamer.actor import Actor, write_obs
 from gossamer.types import Trajectory, empty_trajectory
 
 
@@ -197,3 +198,13 @@ def test_close_closes_every_group():
     actor, groups, _ = make_actor((1, 2))
     actor.close()
     assert [group.closed for group in groups] == [True, True]
+
+
+@pytest.mark.parametrize("channels", [1, 3, 4])
+def test_pixels_are_written_channels_last(channels):
+    obs = np.random.default_rng(0).integers(0, 256, (3, channels, 6, 5), dtype=np.uint8)
+    slot = torch.zeros(2, 4, 6, 5, channels, dtype=torch.uint8).movedim(-1, 2)
+    write_obs(slot[1, 1:4], obs)
+    assert torch.equal(slot[1, 1:], torch.from_numpy(obs))
+    assert not slot[0].any()
+    assert not slot[1, 0].any()
