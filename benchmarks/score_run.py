@@ -46,7 +46,9 @@ def main() -> None:
     config = from_dict(folder.read_json("config.json"))
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec).requires_grad_(False)
-    envs = evaluation_envs(config, seed=asked.seed, num_threads=num_cores())(min(asked.episodes, 16))
+    envs = evaluation_envs(config, seed=asked.seed, num_threads=num_cores())(
+        min(asked.episodes, 16)
+    )
     envs_close, envs.close = envs.close, lambda: None  # type: ignore[method-assign]
     how = "sampled" if asked.sample else "greedy"
     print(f"{spec.protocol}; {asked.episodes} games, {how}, seed {asked.seed}")
@@ -85,7 +87,9 @@ def main() -> None:
                 break
         before = (recorder["seconds"], result.mean)
     envs_close()
-    print(f"reached {asked.target:g} at {reached} s" if reached else f"{asked.target:g} not reached")
+    print(
+        f"reached {asked.target:g} at {reached} s" if reached else f"{asked.target:g} not reached"
+    )
 
 
 if __name__ == "__main__":

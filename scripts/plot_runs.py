@@ -1,6 +1,8 @@
 """Draw training returns of runs over wall time as an SVG, one thin line a run.
 
     python scripts/plot_runs.py docs/assets/pong.svg RUN RUN RUN --title "Pong" --target 18
+
+Reads episodes.jsonl and nothing else.
 """
 
 from __future__ import annotations

@@ -6,10 +6,11 @@ so that N workers can hold any multiple of N environments.
 
 from __future__ import annotations
 
-import ctypes
 import multiprocessing
+import os
 import signal
-import sys
+import threading
+import time
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -55,14 +56,19 @@ class _Share:
 
 
 def die_with_parent() -> None:
-    """Ask the kernel to kill this process when its parent dies, also in the middle of a step."""
-    if sys.platform == "linux":
-        libc = ctypes.CDLL(None, use_errno=True)
-        libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    """End this process soon after its parent has died, also in the middle of a step.
 
+    The kernel's own signal for that (PR_SET_PDEATHSIG) comes when the parent's *thread* ends, and
+    environments are made by one that does.
+    """
+    parent = os.getppid()
 
-PR_SET_PDEATHSIG = 1
-"""From Linux's sys/prctl.h."""
+    def watch() -> None:
+        while os.getppid() == parent:
+            time.sleep(0.5)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
 class _ShareEnv(gymnasium.Env[Any, Any]):
