@@ -9,6 +9,7 @@ import shlex
 import shutil
 import sys
 from collections import namedtuple
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -72,7 +73,11 @@ ENVIRONMENT = [
     ("train PongNoFrameskp-v4", "PongNoFrameskip-v4"),
     ("train PangNoFrameskip-v4", "PongNoFrameskip-v4"),
     ("train ALE/Pnog-v5", "ALE/Pong-v5"),
-    ("train envpool:Anr-v5", "envpool:Ant-v5"),
+    pytest.param(
+        "train envpool:Anr-v5",
+        "envpool:Ant-v5",
+        marks=pytest.mark.skipif(find_spec("envpool") is None, reason="needs envpool"),
+    ),
     ("train nowhere_at_all:Env", "nowhere_at_all"),
     ("train broken_envs:Missing", "Missing"),
     ("train broken_envs:NOT_CALLABLE", "NOT_CALLABLE"),

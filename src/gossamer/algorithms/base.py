@@ -139,6 +139,7 @@ class Algorithm:
             "learner/entropy_nats": masked_sum(now.entropy(), keep),
         }
         loss = self.weighed(sums)
+        sums["learner/loss"] = loss
         return loss, common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
 
     def weighed(self, sums: dict[str, Tensor]) -> Tensor:

@@ -93,10 +93,12 @@ class PPO(Algorithm):
             "learner/value_loss": self._value_loss(policy, batch, returns, out.value),
             "learner/entropy_nats": masked_sum(now.entropy(), keep),
         }
+        loss = self.weighed(sums)
+        sums["learner/loss"] = loss
         metrics = common_metrics(policy, batch, returns, keep, out.value, now, log_prob, sums)
         outside = ((ratio - 1.0).abs() > self.clip_ratio).float()
         metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
-        return self.weighed(sums), metrics
+        return loss, metrics
 
     def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
         """Remember the KL of the minibatch just learnt."""

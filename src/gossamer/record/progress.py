@@ -183,6 +183,7 @@ class Progress:
 
 
 _LEARNER = {
+    "loss": ("learner/loss", ".3g"),
     "policy": ("learner/policy_loss", ".3g"),
     "value": ("learner/value_loss", ".3g"),
     "entropy": ("learner/entropy_nats", ".3g"),
