@@ -22,6 +22,7 @@ from gossamer.build import (
     PRECISIONS,
     build_inference_policy,
     build_policy,
+    keep_freed_memory,
     make_plan,
     num_cores,
     set_threads,
@@ -66,6 +67,7 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     The three limits are measured before and after training and averaged, since a machine's speed
     drifts.
     """
+    keep_freed_memory()
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
     cores = num_cores()

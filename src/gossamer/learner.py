@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import math
 import time
+from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -16,7 +17,7 @@ from gossamer.topology import blend
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping, Sequence
 
     from gossamer.algorithms.base import Algorithm
     from gossamer.links import Peers
@@ -25,6 +26,9 @@ if TYPE_CHECKING:
     from gossamer.replay.base import ReplayMix
     from gossamer.topology import Topology
     from gossamer.types import Batch
+
+Sums = dict[str, list["Tensor | float"]]
+"""By metric: its sum, and how many rows are in it."""
 
 MAX_NONFINITE = 5
 """Updates in a row whose loss or gradient is not finite before the run is given up."""
@@ -46,6 +50,8 @@ class Learner:
         micro_batch_rows: rows of one forward and backward pass; whole columns, at least one.
         total_env_steps: end of the schedule, counted over all learners.
         seed: of the stream that deals minibatches.
+        num_threads: micro-batches in work at a time, each on one thread; small convolutions gain more
+            from this than from being split inside.
     """
 
     def __init__(
@@ -60,6 +66,7 @@ class Learner:
         micro_batch_rows: int,
         total_env_steps: int,
         seed: int,
+        num_threads: int = 1,
     ):
         self.policy = policy
         self.update = 0  # optimizer steps
@@ -74,7 +81,11 @@ class Learner:
         self._topology, self._peers = topology, peers
         self._micro_batch_rows = micro_batch_rows
         self._total_env_steps = total_env_steps
-        self._params = [p for p in policy.parameters() if p.requires_grad]
+        self._num_threads = num_threads
+        self._pool = (
+            ThreadPoolExecutor(num_threads - 1, "learner", _one_thread) if num_threads > 1 else None
+        )
+        self._params = [p for p in policy.parameters() if p.requires_grad and p.numel()]
         self.optimizer = make_optimizer(optimizer_config, self._params, rank=peers.rank,
                                         num_learners=len(peers.members))  # fmt: skip
         self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
@@ -83,13 +94,13 @@ class Learner:
         self._minibatch: Batch | None = None
         self._batch: Batch | None = None
         self._checked = False
-        self._update_sums: dict[str, list[Tensor | float]] = {}
+        self._gradients = [[torch.zeros_like(p) for p in self._params] for _ in range(num_threads)]
+        for p, gradient in zip(self._params, self._gradients[0], strict=True):
+            p.grad = gradient
+        self._update_sums: Sums = {}
         self._version_sums: dict[str, list[float]] = {}
-        self._targets = [
-            0.0,
-            0.0,
-            0.0,
-        ]  # sum, sum of squares, rows: of this version's value targets
+        # Sum, sum of squares, rows: of this version's value targets.
+        self._targets = [0.0, 0.0, 0.0]
         self._nonfinite_in_a_row = 0
 
     def learn_version(self) -> dict[str, float]:
@@ -163,31 +174,55 @@ class Learner:
     def _cut(self, batch: Batch) -> list[tuple[int, int]]:
         columns = max(self._micro_batch_rows // (batch.unroll_length + 1), 1)
         total = batch.num_columns
-        # Even parts: a small rest would cost nearly as much as a full part.
-        parts = math.ceil(total / columns)
+        # Even parts, as many for each thread: a small rest would cost nearly as much as a full part.
+        n = self._num_threads
+        parts = min(math.ceil(total / columns / n) * n, total)
         bounds = [round(i * total / parts) for i in range(parts + 1)]
         return list(itertools.pairwise(bounds))
 
     def _set_gradient(self, minibatch: Batch) -> None:
-        self.optimizer.zero_grad(set_to_none=False)
+        cuts = self._cut(minibatch)
+        # Who learns what, and the order of the sums, are fixed: results do not depend on the timing.
+        shares = [cuts[i :: self._num_threads] for i in range(min(self._num_threads, len(cuts)))]
+        rest = [
+            self._pool.submit(self._accumulate, minibatch, share, gradient)
+            for share, gradient in zip(shares[1:], self._gradients[1:], strict=False)
+            if self._pool is not None
+        ]
+        try:
+            _add_sums(self._update_sums, self._accumulate(minibatch, shares[0], self._gradients[0]))
+        finally:
+            wait(rest)
+        for gradient, done in zip(self._gradients[1:], rest, strict=False):
+            _add_sums(self._update_sums, done.result())
+            torch._foreach_add_(self._gradients[0], gradient)
+
+    def _accumulate(
+        self, minibatch: Batch, cuts: list[tuple[int, int]], gradient: list[Tensor]
+    ) -> Sums:
+        """Set `gradient` to that of some micro-batches; the metrics of each are returned summed."""
+        sums: Sums = {}
         divisor = self._algorithm.divisor(minibatch)
-        device = self._params[0].device.type
+        torch._foreach_zero_(gradient)
         with self.policy.accumulating():
-            for start, stop in self._cut(minibatch):
+            for start, stop in cuts:
                 part = minibatch.columns(start, stop)
                 loss, metrics = self._algorithm.loss(self.policy, part, self._state)
                 # Autocast must not see the backward pass: it would round what forward kept exact.
-                with torch.autocast(device, enabled=False):
-                    (loss / divisor).backward()
-                for name, pair in metrics.items():
-                    held = self._update_sums.setdefault(name, [0.0, 0.0])
-                    held[0], held[1] = held[0] + pair[0], held[1] + pair[1]
+                with torch.autocast(self._params[0].device.type, enabled=False):
+                    # Not .backward(): threads would share one p.grad.
+                    grads = torch.autograd.grad(
+                        loss / divisor, self._params, materialize_grads=True
+                    )
+                    torch._foreach_add_(gradient, grads)
+                _add_sums(sums, metrics)
+        return sums
 
     def _descend(self) -> None:
         limit = self._config.max_grad_norm
         norm = float(torch.nn.utils.clip_grad_norm_(self._params, limit if limit else math.inf))
         sums = {name: (float(x), float(n)) for name, (x, n) in self._update_sums.items()}
-        self._update_sums.clear()
+        self._update_sums = {}
         if not math.isfinite(norm):
             self._skip(norm)
             return
@@ -252,6 +287,11 @@ class Learner:
         means["lag_versions_mean"] = self.lag_versions
         return means
 
+    def close(self) -> None:
+        """End the threads."""
+        if self._pool is not None:
+            self._pool.shutdown(wait=False)
+
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain numbers: parameters, moments, optimizer, counters, streams."""
         assert self._batch is None, "a version is being learnt"
@@ -281,6 +321,17 @@ class Learner:
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
+
+
+def _add_sums(sums: Sums, more: Mapping[str, Sequence[Tensor | float]]) -> None:
+    for name, (x, n) in more.items():
+        held = sums.setdefault(name, [0.0, 0.0])
+        held[0], held[1] = held[0] + x, held[1] + n
+
+
+def _one_thread() -> None:
+    torch.get_num_threads()  # without the question the answer does not stick
+    torch.set_num_threads(1)
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

@@ -98,7 +98,7 @@ class TrainConfig:
     """Rows (env steps) per forward and backward pass, >= 0; gradients accumulate to the same result.
     0: auto, what fits the cache on a CPU and everything on a GPU."""
     learner_threads: int = 0
-    """Torch threads of the learner, >= 0; 0: auto."""
+    """Micro-batches that the learner works on at a time, each on one thread, >= 0; 0: auto."""
     actor_threads: int = 0
     """Torch threads of an actor, >= 0; 0: auto."""
     env_threads: int = 0

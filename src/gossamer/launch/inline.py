@@ -40,7 +40,7 @@ def run_inline(parts: Parts, control: Control) -> None:
     while not over:
         while collected <= learner.version + lag:
             collect()
-        with threads(parts.plan.learner_threads):
+        with threads(1):
             metrics = learner.learn_version()
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
         over = control.after_version(metrics)

@@ -25,7 +25,7 @@ JOIN_SECONDS = 20.0
 
 def run_local(parts: Parts, control: Control) -> None:
     """Train until control says stop; the first error of any role is raised here."""
-    with threads(parts.plan.learner_threads):
+    with threads(1):
         _run(parts, control)
 
 
