@@ -109,7 +109,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
         lag=None if lag == "free" else int(lag),
         micro_batch_rows=micro,
         learner_threads=config.learner_threads or _learner_threads(cores, device, pixels=pixels),
-        actor_threads=config.actor_threads or (max(1, cores // 8) if pixels else 1),
+        actor_threads=config.actor_threads or (_actor_threads(cores, lag) if pixels else 1),
         env_threads=config.env_threads or min(cores, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,
@@ -120,6 +120,11 @@ def _learner_threads(cores: int, device: str, *, pixels: bool) -> int:
     if device == "cuda" or not pixels:
         return 1
     return cores if cores <= MAX_CORES_SHARED else cores // 2
+
+
+def _actor_threads(cores: int, lag: str) -> int:
+    # Without lag nobody learns meanwhile.
+    return max(min(cores, 2) if lag == "0" else 1, cores // 8)
 
 
 def stream_seed(seed: int, rank: int, role: str) -> int:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gossamer.algorithms.base import (
     Algorithm,
@@ -39,7 +39,10 @@ class PPO(Algorithm):
     trace_lambda: float = 0.95
     """Lambda of GAE, in [0, 1]; the paper's Atari setting."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    """Shift and scale advantages to mean 0 and deviation 1 over valid rows."""
+    normalize_over: Literal["minibatch", "batch"] = "minibatch"
+    """Whose rows advantages are normalised over. Where rewards are rare many a minibatch has none: by
+    itself its noise would be scaled to the size of a signal, within the batch it stays small."""
     num_minibatches: int = 4
     """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
     passes: int = 4
@@ -58,6 +61,8 @@ class PPO(Algorithm):
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield `passes` times the batch's parts, with returns of the recorded values."""
         batch = self._with_recorded_returns(policy, batch, state)
+        if self.normalize_advantage and self.normalize_over == "batch":
+            batch = with_normalized_advantage(batch)
         state.kl_nats = 0.0
         yield from self._parts(batch, state)
         self._adapt_learning_rate(state)
@@ -67,7 +72,7 @@ class PPO(Algorithm):
             for minibatch in deal(batch, self.num_minibatches, state):
                 if self.max_kl_nats and state.kl_nats > self.max_kl_nats:
                     return
-                if self.normalize_advantage:
+                if self.normalize_advantage and self.normalize_over == "minibatch":
                     minibatch = with_normalized_advantage(minibatch)
                 yield minibatch
 
