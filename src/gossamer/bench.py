@@ -25,7 +25,6 @@ from gossamer.build import (
     keep_freed_memory,
     make_plan,
     num_cores,
-    set_threads,
     stream_seed,
 )
 from gossamer.config import TrainConfig, make_config
@@ -33,6 +32,7 @@ from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.launch.run import train
 from gossamer.learner import Learner
 from gossamer.links import Alone, StopSignal, ThreadQueue
+from gossamer.micro_batches import MicroBatches, use_threads
 from gossamer.replay.base import ReplayMix
 from gossamer.types import empty_trajectory
 
@@ -67,9 +67,9 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     The three limits are measured before and after training and averaged, since a machine's speed
     drifts.
     """
-    keep_freed_memory()
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
+    keep_freed_memory(plan)
     cores = num_cores()
     say(f"{config.env_id} on {cores} cores, {plan.device} {plan.precision}")
     share = max(seconds, 20.0) / 10
@@ -121,7 +121,7 @@ def _total_rate(works: list[Callable[[], int]], seconds: float) -> float:
     ready = threading.Barrier(len(works))
 
     def run(i: int) -> None:
-        set_threads(1)
+        use_threads(1)
         works[i]()
         ready.wait(60.0)
         began, done = time.perf_counter(), 0
@@ -198,7 +198,7 @@ def _learning(
             ReplayMix(queue, config.replays),
             topology=config.topology,
             peers=Alone(),
-            micro_batch_rows=micro_batch_rows,
+            micro_batches=MicroBatches(micro_batch_rows),
             total_env_steps=10**9,
             seed=stream_seed(1, copy, "bench"),
         )

@@ -23,6 +23,7 @@ from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
 from gossamer.links import Alone, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.replay.base import ReplayMix
 from gossamer.types import ConfigError, empty_trajectory
@@ -40,10 +41,11 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MICRO_BATCH_ROWS = {"a3c": 288}
 """Rows of images that a CPU learns at once, by torso: more spill out of the cache that acting shares,
 fewer waste time between operations. 16 columns of 16 steps, or 8 of 32; 136 for larger torsos."""
-MAX_CORES_SHARED = 4
-"""Up to this many cores the learner may use them all: acting takes what it leaves."""
-MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20, -8: 1}
-"""glibc's M_TRIM_THRESHOLD, M_MMAP_THRESHOLD (its greatest) and M_ARENA_MAX (the main one keeps most)."""
+FEW_CORES = 4
+"""Up to this many, threads share one arena of memory without getting in each other's way."""
+MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
+"""glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, at their greatest."""
+M_ARENA_MAX = -8
 LINK_TIMEOUT_SECONDS = 300.0
 """Longest wait for another role before the run is given up as stuck."""
 
@@ -87,6 +89,11 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
         raise ConfigError(
             "--device cuda: this machine or this build of torch has none; use --device cpu"
         )
+    if device == "cuda" and config.learner_threads > 1:
+        raise ConfigError(
+            f"--learner-threads {config.learner_threads}: on a GPU a batch is learnt whole; leave it out, "
+            "or use --device cpu"
+        )
     pixels = spec.obs_kind == "pixels"
     precision = config.precision
     if precision == "auto":
@@ -108,7 +115,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
         num_envs=num_envs,
         lag=None if lag == "free" else int(lag),
         micro_batch_rows=micro,
-        learner_threads=config.learner_threads or _learner_threads(cores, device, pixels=pixels),
+        learner_threads=config.learner_threads
+        or (_learner_threads(cores, lag) if pixels and device == "cpu" else 1),
         actor_threads=config.actor_threads or (_actor_threads(cores, lag) if pixels else 1),
         env_threads=config.env_threads or min(cores, num_envs),
         env_groups=groups,
@@ -116,14 +124,13 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
     )
 
 
-def _learner_threads(cores: int, device: str, *, pixels: bool) -> int:
-    if device == "cuda" or not pixels:
-        return 1
-    return cores if cores <= MAX_CORES_SHARED else cores // 2
+def _learner_threads(cores: int, lag: str) -> int:
+    # Without lag nobody acts meanwhile.
+    return cores if lag == "0" else max(1, cores // 2)
 
 
 def _actor_threads(cores: int, lag: str) -> int:
-    # Without lag nobody learns meanwhile.
+    # Without lag nobody learns meanwhile; batches are too small for more than two threads.
     return max(min(cores, 2) if lag == "0" else 1, cores // 8)
 
 
@@ -184,12 +191,6 @@ def build_env_groups(
     return groups, obs
 
 
-def set_threads(count: int) -> None:
-    """Give this thread a number of torch threads; without the question the answer would not stick."""
-    torch.get_num_threads()
-    torch.set_num_threads(count)
-
-
 class threads:  # noqa: N801 - reads as a statement
     """Context that computes with a number of torch threads."""
 
@@ -208,24 +209,27 @@ class threads:  # noqa: N801 - reads as a statement
             torch.set_num_threads(self._before)
 
 
-def keep_freed_memory() -> None:
-    """Let the C library keep what is freed instead of handing it back to the system.
+def keep_freed_memory(plan: Plan) -> None:
+    """Let the C library keep what is freed instead of handing it back to the system, from now on.
 
-    Every micro-batch needs tens of megabytes, for some milliseconds. Given back and asked for again
-    each time, their pages are zeroed by the system over and over: a fifth of the learner's time.
+    Every micro-batch on a CPU needs tens of megabytes, for some milliseconds. Given back and asked for
+    again each time, their pages are zeroed by the system over and over: a fifth of the learner's time.
     """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if sys.platform == "linux" else None
+    if plan.device != "cpu" or sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
         return
     for option, value in MALLOC_OPTIONS.items():
         mallopt(option, value)
+    if num_cores() <= FEW_CORES:  # only the main arena keeps large blocks
+        mallopt(M_ARENA_MAX, 1)
 
 
 def lower_priority() -> None:
     """Let this thread, and those it starts, give way to the learner's.
 
-    The learner is one thread, simulators are many: left alone they crowd it out, then idle while it
-    catches up.
+    Simulators have many threads: left alone they crowd the learner out, then idle while it catches up.
     """
     if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
@@ -284,8 +288,8 @@ class Parts:
 
     def close(self) -> None:
         """Free what outlives threads."""
-        self.actor.close()
         self.learner.close()
+        self.actor.close()
         if self.evaluator is not None:
             self.evaluator.close()
 
@@ -301,7 +305,7 @@ def build_parts(
     start: bool = True,
 ) -> Parts:
     """Build everything one learner's process holds; `start` as in `build_env_groups`."""
-    keep_freed_memory()
+    keep_freed_memory(plan)
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     with ThreadPoolExecutor(1) as pool:
         making = pool.submit(build_env_groups, config, plan, start=start)
@@ -344,10 +348,9 @@ def _join_parts(
         ReplayMix(queue, config.replays),
         topology=config.topology,
         peers=Alone(),
-        micro_batch_rows=plan.micro_batch_rows,
+        micro_batches=MicroBatches(plan.micro_batch_rows, plan.learner_threads),
         total_env_steps=config.total_env_steps,
         seed=stream_seed(config.seed, 0, "learner"),
-        num_threads=plan.learner_threads,
     )
     groups, first_obs = making.result()
     actor = Actor(

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import itertools
 import math
 import time
-from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -21,6 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.algorithms.base import Algorithm
     from gossamer.links import Peers
+    from gossamer.micro_batches import Cuts, MicroBatches
     from gossamer.optimizers import OptimizerConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.replay.base import ReplayMix
@@ -47,11 +46,9 @@ class Learner:
         replay: where batches come from.
         topology: whom to hear, with which weight.
         peers: the link to the other learners.
-        micro_batch_rows: rows of one forward and backward pass; whole columns, at least one.
+        micro_batches: how much is learnt in one forward and backward pass, and how many at a time.
         total_env_steps: end of the schedule, counted over all learners.
         seed: of the stream that deals minibatches.
-        num_threads: micro-batches in work at a time, each on one thread; small convolutions gain more
-            from this than from being split inside.
     """
 
     def __init__(
@@ -63,10 +60,9 @@ class Learner:
         *,
         topology: Topology,
         peers: Peers,
-        micro_batch_rows: int,
+        micro_batches: MicroBatches,
         total_env_steps: int,
         seed: int,
-        num_threads: int = 1,
     ):
         self.policy = policy
         self.update = 0  # optimizer steps
@@ -79,22 +75,21 @@ class Learner:
         self._config = optimizer_config
         self._replay = replay
         self._topology, self._peers = topology, peers
-        self._micro_batch_rows = micro_batch_rows
+        self._micro_batches = micro_batches
         self._total_env_steps = total_env_steps
-        self._num_threads = num_threads
-        self._pool = (
-            ThreadPoolExecutor(num_threads - 1, "learner", _one_thread) if num_threads > 1 else None
-        )
-        self._params = [p for p in policy.parameters() if p.requires_grad and p.numel()]
+        self._params = [p for p in policy.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(optimizer_config, self._params, rank=peers.rank,
                                         num_learners=len(peers.members))  # fmt: skip
         self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
-        self._state = AlgorithmState(torch.Generator().manual_seed(seed), self._cut)
+        self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
         self._minibatches: Iterator[Batch] = iter(())
         self._minibatch: Batch | None = None
         self._batch: Batch | None = None
         self._checked = False
-        self._gradients = [[torch.zeros_like(p) for p in self._params] for _ in range(num_threads)]
+        # One sum per thread; the first is what the optimizer sees.
+        self._gradients = [
+            [torch.zeros_like(p) for p in self._params] for _ in range(micro_batches.num_threads)
+        ]
         for p, gradient in zip(self._params, self._gradients[0], strict=True):
             p.grad = gradient
         self._update_sums: Sums = {}
@@ -171,38 +166,23 @@ class Learner:
         self._batch = None
         self._replay.release()
 
-    def _cut(self, batch: Batch) -> list[tuple[int, int]]:
-        columns = max(self._micro_batch_rows // (batch.unroll_length + 1), 1)
-        total = batch.num_columns
-        # Even parts, as many for each thread: a small rest would cost nearly as much as a full part.
-        n = self._num_threads
-        parts = min(math.ceil(total / columns / n) * n, total)
-        bounds = [round(i * total / parts) for i in range(parts + 1)]
-        return list(itertools.pairwise(bounds))
-
     def _set_gradient(self, minibatch: Batch) -> None:
-        cuts = self._cut(minibatch)
-        # Who learns what, and the order of the sums, are fixed: results do not depend on the timing.
-        shares = [cuts[i :: self._num_threads] for i in range(min(self._num_threads, len(cuts)))]
-        rest = [
-            self._pool.submit(self._accumulate, minibatch, share, gradient)
-            for share, gradient in zip(shares[1:], self._gradients[1:], strict=False)
-            if self._pool is not None
-        ]
-        try:
-            _add_sums(self._update_sums, self._accumulate(minibatch, shares[0], self._gradients[0]))
-        finally:
-            wait(rest)
-        for gradient, done in zip(self._gradients[1:], rest, strict=False):
-            _add_sums(self._update_sums, done.result())
+        divisor = self._algorithm.divisor(minibatch)
+
+        def accumulate(thread: int, cuts: Cuts) -> Sums:
+            return self._accumulate(minibatch, cuts, divisor, self._gradients[thread])
+
+        done = self._micro_batches.share_out(minibatch, accumulate)
+        for gradient in self._gradients[1 : len(done)]:
             torch._foreach_add_(self._gradients[0], gradient)
+        for sums in done:
+            _add_sums(self._update_sums, sums)
 
     def _accumulate(
-        self, minibatch: Batch, cuts: list[tuple[int, int]], gradient: list[Tensor]
+        self, minibatch: Batch, cuts: Cuts, divisor: Tensor | float, gradient: list[Tensor]
     ) -> Sums:
-        """Set `gradient` to that of some micro-batches; the metrics of each are returned summed."""
+        """Set `gradient` to the sum over some micro-batches; return the sums of their metrics."""
         sums: Sums = {}
-        divisor = self._algorithm.divisor(minibatch)
         torch._foreach_zero_(gradient)
         with self.policy.accumulating():
             for start, stop in cuts:
@@ -289,8 +269,7 @@ class Learner:
 
     def close(self) -> None:
         """End the threads."""
-        if self._pool is not None:
-            self._pool.shutdown(wait=False)
+        self._micro_batches.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain numbers: parameters, moments, optimizer, counters, streams."""
@@ -313,7 +292,9 @@ class Learner:
         self._state.load_state_dict(_part(state, "algorithm."))
         for i, p in enumerate(self._params):
             for name, x in _part(state, f"optimizer.{i}.").items():
-                if isinstance(x, Tensor) and x.shape == p.shape:
+                if isinstance(x, Tensor) and x.ndim > 0 and x.shape != p.shape:
+                    raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
+                if isinstance(x, Tensor) and x.ndim > 0:
                     x = torch.empty_like(p).copy_(x)  # the parameter's device and memory format
                 elif isinstance(x, Tensor):
                     x = x.to(p.device)  # fused kernels count steps where the parameter is
@@ -327,11 +308,6 @@ def _add_sums(sums: Sums, more: Mapping[str, Sequence[Tensor | float]]) -> None:
     for name, (x, n) in more.items():
         held = sums.setdefault(name, [0.0, 0.0])
         held[0], held[1] = held[0] + x, held[1] + n
-
-
-def _one_thread() -> None:
-    torch.get_num_threads()  # without the question the answer does not stick
-    torch.set_num_threads(1)
 
 
 def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:

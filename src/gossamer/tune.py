@@ -68,8 +68,9 @@ def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[tupl
     for micro in (plan.micro_batch_rows // 2, plan.micro_batch_rows * 2):
         if config.unroll_length < micro <= rows:
             yield "micro_batch_rows", micro
-    for threads in {max(1, cores // 2), cores} - {plan.learner_threads}:
-        yield "learner_threads", threads
+    if spec.obs_kind == "pixels" and plan.device == "cpu":
+        for threads in {max(1, cores // 2), cores} - {plan.learner_threads}:
+            yield "learner_threads", threads
     for threads in {max(1, cores // 2), cores} - {plan.env_threads}:
         yield "env_threads", threads
     if spec.obs_kind == "pixels" and has_bf16(plan.device):

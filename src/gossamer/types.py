@@ -190,27 +190,20 @@ class Trajectory:
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
         return replace(
-            self, **{name: x[index] for name, x, index in self._each(slice(start, stop))}
+            self, **{name: x.narrow(dim, start, stop - start) for name, x, dim in self._each()}
         )
 
     def take(self, columns: Tensor) -> Self:
         """Copy of the given columns [K] int64, in that order."""
         return replace(
             self,
-            **{
-                name: _select(x, 0 if index is columns else 1, columns)
-                for name, x, index in self._each(columns)
-            },
+            **{name: _select(x, dim, columns) for name, x, dim in self._each()},
         )
 
-    def _each(self, columns: slice | Tensor) -> list[tuple[str, Tensor, Any]]:
-        each: list[tuple[str, Tensor, Any]] = []
-        for field in fields(self):
-            x = getattr(self, field.name)
-            if x is not None:
-                lead = field.name in PER_COLUMN
-                each.append((field.name, x, columns if lead else (slice(None), columns)))
-        return each
+    def _each(self) -> list[tuple[str, Tensor, int]]:
+        """Name, tensor and dimension of the columns."""
+        held = ((field.name, getattr(self, field.name)) for field in fields(self))
+        return [(name, x, 0 if name in PER_COLUMN else 1) for name, x in held if x is not None]
 
     def to(self, device: torch.device) -> Self:
         """Copy to a device, without waiting for it where memory is pinned."""

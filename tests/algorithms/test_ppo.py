@@ -28,7 +28,6 @@ CLIPS = [
     {"clip_ratio": 1.5, "trace_lambda": 1.0},
     {"clip_value": 0.2},
     {"clip_value": 1.0, "normalize_advantage": False},
-    {"normalize_over": "batch"},
 ]
 
 
@@ -114,22 +113,6 @@ def test_targets_are_computed_once_and_normalised_over_each_part():
         with torch.no_grad():
             policy.params.mul_(-1.0)
             policy.value.add_(5.0)
-
-
-def test_advantages_may_be_normalised_over_the_whole_batch():
-    policy, batch = table(b=6)
-    (whole,) = PPO(**ONCE, normalize_advantage=False).minibatches(policy, batch, state_for())
-    raw = whole.advantage[batch.valid]
-    algorithm = PPO(passes=2, num_minibatches=3, normalize_over="batch")
-    for minibatch in algorithm.minibatches(policy, batch, state_for()):
-        (held,) = column_sets([minibatch])
-        kept = minibatch.advantage[minibatch.valid]
-        expected = whole.advantage[:, held][minibatch.valid] - raw.mean()
-        expected = expected / raw.std(correction=0)
-        torch.testing.assert_close(kept, expected, rtol=1e-6, atol=1e-6)
-    algorithm = PPO(**ONCE, normalize_over="batch", normalize_advantage=False)
-    (same,) = algorithm.minibatches(policy, batch, state_for())
-    assert torch.equal(same.advantage, whole.advantage)
 
 
 @pytest.mark.parametrize("core", ["none", "gru"])

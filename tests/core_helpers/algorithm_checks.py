@@ -23,6 +23,7 @@ from core_fakes import (
 
 from gossamer.actor import Actor
 from gossamer.algorithms.base import AlgorithmState
+from gossamer.micro_batches import MicroBatches
 from gossamer.types import empty_trajectory, online_batch
 
 COMMON = [
@@ -40,7 +41,7 @@ COMMON = [
 
 def state_for(seed=0):
     generator = torch.Generator().manual_seed(seed)
-    return AlgorithmState(generator, lambda batch: [(0, batch.num_columns)])
+    return AlgorithmState(generator, MicroBatches(10**9))
 
 
 def table(t=7, b=4, *, action=DISCRETE, seed=0, scale=1.0):

@@ -14,6 +14,7 @@ from torch import nn
 
 from gossamer.learner import Learner
 from gossamer.links import Alone
+from gossamer.micro_batches import MicroBatches
 from gossamer.ops.distributions import make_distribution
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.actor_critic import ActorCritic
@@ -228,7 +229,13 @@ CONSTANT = OptimizerConfig(learning_rate=(1e-2,), schedule="constant", max_grad_
 
 
 def make_learner(
-    policy, algorithm, *batches, optimizer=CONSTANT, micro_batch_rows=10**6, **options
+    policy,
+    algorithm,
+    *batches,
+    optimizer=CONSTANT,
+    micro_batch_rows=10**6,
+    num_threads=1,
+    **options,
 ):
     options = {
         "topology": Single(),
@@ -242,7 +249,7 @@ def make_learner(
         algorithm,
         optimizer,
         ListReplay(*batches),
-        micro_batch_rows=micro_batch_rows,
+        micro_batches=MicroBatches(micro_batch_rows, num_threads),
         **options,
     )
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import dataclasses
-import threading
 from typing import ClassVar
 
 import pytest
@@ -150,36 +149,9 @@ def test_the_gradient_is_of_the_sum_over_the_valid_rows_of_the_whole_minibatch(
     (loss / (batch.valid.sum() if reduction == "mean" else 1)).backward()
     learner.adapt()
     for p, q in zip(policy.parameters(), learner.policy.parameters(), strict=True):
-        torch.testing.assert_close(p.grad, q.grad, rtol=1e-4, atol=1e-6)
-
-
-@pytest.mark.parametrize("num_threads", [2, 3])
-def test_threads_do_not_change_what_is_learnt_from_run_to_run(num_threads):
-    def learnt():
-        learner = make_learner(
-            small_policy(), PPO(), *batches_of(2), micro_batch_rows=6, num_threads=num_threads
-        )
-        metrics = [learner.learn_version() for _ in range(6)]
-        learner.close()
-        return vector_of(learner.policy), metrics
-
-    first, again = learnt(), learnt()
-    assert torch.equal(first[0], again[0])
-    assert first[1] == again[1]
-
-
-def test_an_error_in_a_learners_thread_is_raised_once_all_have_ended():
-    class Broken(A2C):
-        def loss(self, policy, batch, state):
-            if threading.current_thread().name.startswith("learner"):
-                raise ValueError("of a thread")
-            return super().loss(policy, batch, state)
-
-    learner = make_learner(
-        small_policy(), Broken(), *batches_of(1), micro_batch_rows=6, num_threads=2
-    )
-    with pytest.raises(ValueError, match="of a thread"):
-        learner.adapt()
+        expected = torch.zeros_like(p) if p.grad is None else p.grad  # log_std, which is empty
+        torch.testing.assert_close(expected, q.grad, rtol=1e-4, atol=1e-6)
+    learner.close()
 
 
 def poisoned(batch):

@@ -9,11 +9,12 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Iterator
 
     import torch
     from torch import Tensor
 
+    from gossamer.micro_batches import Cuts, MicroBatches
     from gossamer.ops.distributions import ActionDistribution
     from gossamer.ops.returns import Returns
     from gossamer.types import Batch, Metrics, PolicyOutput
@@ -51,8 +52,8 @@ class AlgorithmState:
 
     generator: torch.Generator
     """Draws which columns go in which minibatch."""
-    cut: Callable[[Batch], list[tuple[int, int]]]
-    """Column ranges of a batch's micro-batches, as the learner cuts them."""
+    micro_batches: MicroBatches
+    """How the learner cuts a batch and shares the parts out among threads."""
     lr_scale: float = 1.0
     """Factor on the scheduled learning rate."""
     kl_nats: float = 0.0
@@ -117,6 +118,9 @@ class Algorithm:
 
     def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
         """Return -log pi advantage + value loss - entropy summed over rows, and metrics.
+
+        Called by several threads at once, for different rows: it must not change the policy or the
+        state, nor draw random numbers.
 
         The loss of A2C, V-trace and LASER (Mnih et al. 2016, section 4; Espeholt et al. 2018, eq. 4
         to 6); what differs is `returns`.
@@ -195,10 +199,10 @@ def normalized(advantage: Tensor, keep: Tensor) -> Tensor:
     return (advantage - mean) / (variance.sqrt() + 1e-8)
 
 
-def with_normalized_advantage(minibatch: Batch) -> Batch:
-    """Copy of a minibatch with its advantages normalised over its valid rows."""
-    assert minibatch.advantage is not None
-    return replace(minibatch, advantage=normalized(minibatch.advantage, minibatch.valid))
+def with_normalized_advantage(batch: Batch) -> Batch:
+    """Copy of a batch or minibatch with its advantages normalised over its valid rows."""
+    assert batch.advantage is not None
+    return replace(batch, advantage=normalized(batch.advantage, batch.valid))
 
 
 def value_loss(policy: Policy, returns: Returns, value: Tensor, keep: Tensor) -> Tensor:
@@ -254,11 +258,15 @@ def with_returns(
     import torch
 
     target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
-    with torch.no_grad():
-        for start, stop in state.cut(batch):
+
+    @torch.no_grad()
+    def work(thread: int, cuts: Cuts) -> None:
+        for start, stop in cuts:
             part = batch.columns(start, stop)
             out = unroll(policy, part, slice(0, part.unroll_length + 1))
             now = policy.distribution(out.action_params[:-1])
             returns, _ = algorithm.returns(part, out.value, now.log_prob(part.action), now)
             target[:, start:stop], advantage[:, start:stop] = returns
+
+    state.micro_batches.share_out(batch, work)
     return replace(batch, target=target, advantage=advantage)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar
 
 from gossamer.algorithms.base import (
     Algorithm,
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.algorithms.base import AlgorithmState, Policy
+    from gossamer.micro_batches import Cuts
     from gossamer.ops.returns import Returns
     from gossamer.types import Batch, Metrics
 
@@ -39,10 +40,7 @@ class PPO(Algorithm):
     trace_lambda: float = 0.95
     """Lambda of GAE, in [0, 1]; the paper's Atari setting."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over valid rows."""
-    normalize_over: Literal["minibatch", "batch"] = "minibatch"
-    """Whose rows advantages are normalised over. Where rewards are rare many a minibatch has none: by
-    itself its noise would be scaled to the size of a signal, within the batch it stays small."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
     num_minibatches: int = 4
     """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
     passes: int = 4
@@ -61,8 +59,6 @@ class PPO(Algorithm):
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield `passes` times the batch's parts, with returns of the recorded values."""
         batch = self._with_recorded_returns(policy, batch, state)
-        if self.normalize_advantage and self.normalize_over == "batch":
-            batch = with_normalized_advantage(batch)
         state.kl_nats = 0.0
         yield from self._parts(batch, state)
         self._adapt_learning_rate(state)
@@ -72,7 +68,7 @@ class PPO(Algorithm):
             for minibatch in deal(batch, self.num_minibatches, state):
                 if self.max_kl_nats and state.kl_nats > self.max_kl_nats:
                     return
-                if self.normalize_advantage and self.normalize_over == "minibatch":
+                if self.normalize_advantage:
                     minibatch = with_normalized_advantage(minibatch)
                 yield minibatch
 
@@ -140,10 +136,13 @@ class PPO(Algorithm):
         # Only the value of the last observation is missing; a recurrent policy needs the whole
         # unroll to get there.
         rows = slice(0, t + 1) if policy.core_units else slice(t, t + 1)
-        with torch.no_grad():
-            for start, stop in state.cut(batch):
-                part = batch.columns(start, stop)
-                value[t, start:stop] = unroll(policy, part, rows).value[-1]
+
+        @torch.no_grad()
+        def work(thread: int, cuts: Cuts) -> None:
+            for start, stop in cuts:
+                value[t, start:stop] = unroll(policy, batch.columns(start, stop), rows).value[-1]
+
+        state.micro_batches.share_out(batch, work)
         returns = vtrace_returns(
             value=value,
             reward=clip_reward(batch.reward, self.reward_clip),

@@ -10,8 +10,9 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossamer.build import lower_priority, set_threads, threads
+from gossamer.build import lower_priority, threads
 from gossamer.links import Stopped
+from gossamer.micro_batches import use_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,7 +79,7 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
 
 def _start(parts: Parts, name: str, work: Callable[[], None], num_threads: int) -> threading.Thread:
     def run() -> None:
-        set_threads(num_threads)
+        use_threads(num_threads)
         lower_priority()
         try:
             work()

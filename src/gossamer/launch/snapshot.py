@@ -6,9 +6,9 @@ import threading
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
+from gossamer.micro_batches import use_threads
 from gossamer.types import ConfigError, Trajectory
 
 if TYPE_CHECKING:
@@ -91,8 +91,7 @@ class BackgroundSaver:
         self.finish()
 
         def write() -> None:
-            torch.get_num_threads()
-            torch.set_num_threads(1)
+            use_threads(1)
             try:
                 self._store.save(updates, tensors, state)
             except BaseException as error:  # noqa: BLE001 - raised by whoever saves next

@@ -105,7 +105,7 @@ class ActorCritic(nn.Module):
         with self._autocast():
             features = self.torso(x).float()
             value_features = self.value_torso(x).float() if self.value_torso else None
-        with torch.autocast(obs.device.type, enabled=False):
+        with self._autocast(enabled=False):
             if self.config.last_reward or self.config.last_action:
                 past = self._past(starts, last_action, last_reward)
                 features = torch.cat([features, past], dim=-1)
@@ -221,10 +221,12 @@ class ActorCritic(nn.Module):
         with self._autocast():
             yield
 
-    def _autocast(self) -> contextlib.AbstractContextManager[object]:
+    def _autocast(self, *, enabled: bool = True) -> contextlib.AbstractContextManager[object]:
+        # Leaving autocast empties the one cache of cast weights that all threads share.
         if not self._casts_weights:
             return contextlib.nullcontext()
-        return torch.autocast(self.obs_scale.device.type, dtype=self.compute_dtype)
+        device = self.obs_scale.device.type
+        return torch.autocast(device, dtype=self.compute_dtype, enabled=enabled)
 
     def _past(
         self, starts: Tensor, last_action: Tensor | None, last_reward: Tensor | None
