@@ -72,7 +72,7 @@ class TrainConfig:
     """Also log to Weights & Biases; needs the extra gossamer[wandb]."""
 
     placement: Literal["inline", "local", "cluster"] = "local"
-    """Where roles run: inline is one thread in lock-step, local overlaps them on this machine."""
+    """Where roles run: inline is one role at a time, local overlaps them on this machine."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
     """Versions by which acting may trail learning. 0: actors wait for the update. 1: overlapped and
     reproducible. free: bounded queue, fastest. auto: 1 where the algorithm corrects, else 0."""

@@ -1,4 +1,4 @@
-"""Everything in one thread, in lock-step: tests, debugging, exact reproduction."""
+"""One role at a time, in lock-step: tests, debugging, exact reproduction."""
 
 from __future__ import annotations
 
