@@ -15,13 +15,12 @@ import time
 from gossamer.build import (
     build_policy,
     evaluation_envs,
-    num_cores,
-    threads,
 )
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import evaluate
 from gossamer.launch.evaluation import load_weights
+from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 
 

@@ -22,9 +22,7 @@ from gossamer.build import (
     PRECISIONS,
     build_inference_policy,
     build_policy,
-    keep_freed_memory,
     make_plan,
-    num_cores,
     stream_seed,
 )
 from gossamer.config import TrainConfig, make_config
@@ -32,7 +30,8 @@ from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.launch.run import train
 from gossamer.learner import Learner
 from gossamer.links import Alone, StopSignal, ThreadQueue
-from gossamer.micro_batches import MicroBatches, use_threads
+from gossamer.machine import keep_freed_memory, num_cores, use_threads
+from gossamer.micro_batches import MicroBatches
 from gossamer.replay.base import ReplayMix
 from gossamer.types import empty_trajectory
 
@@ -69,7 +68,7 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     """
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
-    keep_freed_memory(plan)
+    keep_freed_memory(plan.device)
     cores = num_cores()
     say(f"{config.env_id} on {cores} cores, {plan.device} {plan.precision}")
     share = max(seconds, 20.0) / 10

@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import ctypes
 import dataclasses
 import itertools
-import os
-import sys
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -23,6 +20,7 @@ from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
 from gossamer.links import Alone, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.machine import has_bf16, keep_freed_memory, lower_priority, num_cores, threads
 from gossamer.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.replay.base import ReplayMix
@@ -41,11 +39,6 @@ PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 MICRO_BATCH_ROWS = {"a3c": 288}
 """Rows of images that a CPU learns at once, by torso: more spill out of the cache that acting shares,
 fewer waste time between operations. 16 columns of 16 steps, or 8 of 32; 136 for larger torsos."""
-FEW_CORES = 4
-"""Up to this many, threads share one arena of memory without getting in each other's way."""
-MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
-"""glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, at their greatest."""
-M_ARENA_MAX = -8
 LINK_TIMEOUT_SECONDS = 300.0
 """Longest wait for another role before the run is given up as stuck."""
 
@@ -65,19 +58,6 @@ class Plan:
     env_threads: int
     env_groups: int
     max_episode_steps: int
-
-
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def has_bf16(device: str) -> bool:
-    """Whether the hardware computes in bfloat16 itself; emulated it is slower than float32."""
-    if device == "cuda":
-        return torch.cuda.is_bf16_supported(including_emulation=False)
-    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
-    return any(getattr(torch.cpu, name, lambda: False)() for name in probes)
 
 
 def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
@@ -191,50 +171,6 @@ def build_env_groups(
     return groups, obs
 
 
-class threads:  # noqa: N801 - reads as a statement
-    """Context that computes with a number of torch threads."""
-
-    def __init__(self, count: int):
-        self._count = count
-
-    def __enter__(self) -> None:
-        """Set the count; asking first makes it stick in a new thread."""
-        self._before = torch.get_num_threads()
-        if self._before != self._count:
-            torch.set_num_threads(self._count)
-
-    def __exit__(self, *_: object) -> None:
-        """Set what was there before."""
-        if self._before != self._count:
-            torch.set_num_threads(self._before)
-
-
-def keep_freed_memory(plan: Plan) -> None:
-    """Let the C library keep what is freed instead of handing it back to the system, from now on.
-
-    Every micro-batch on a CPU needs tens of megabytes, for some milliseconds. Given back and asked for
-    again each time, their pages are zeroed by the system over and over: a fifth of the learner's time.
-    """
-    if plan.device != "cpu" or sys.platform != "linux":
-        return
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt is None:  # not glibc
-        return
-    for option, value in MALLOC_OPTIONS.items():
-        mallopt(option, value)
-    if num_cores() <= FEW_CORES:  # only the main arena keeps large blocks
-        mallopt(M_ARENA_MAX, 1)
-
-
-def lower_priority() -> None:
-    """Let this thread, and those it starts, give way to the learner's.
-
-    Simulators have many threads: left alone they crowd the learner out, then idle while it catches up.
-    """
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
 def evaluation_envs(config: TrainConfig, *, seed: int, num_threads: int) -> Callable[[int], VecEnv]:
     """Return a factory of environments with the evaluation protocol and seeds of their own."""
 
@@ -305,7 +241,7 @@ def build_parts(
     start: bool = True,
 ) -> Parts:
     """Build everything one learner's process holds; `start` as in `build_env_groups`."""
-    keep_freed_memory(plan)
+    keep_freed_memory(plan.device)
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     with ThreadPoolExecutor(1) as pool:
         making = pool.submit(build_env_groups, config, plan, start=start)

@@ -7,6 +7,8 @@ import math
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING, TypeVar
 
+from gossamer.machine import use_threads
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -61,11 +63,3 @@ class MicroBatches:
     def close(self) -> None:
         """End the threads."""
         self._pool.shutdown()
-
-
-def use_threads(count: int) -> None:
-    """Give this thread a number of torch threads; without the question the answer would not stick."""
-    import torch
-
-    torch.get_num_threads()
-    torch.set_num_threads(count)

@@ -9,10 +9,11 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build import has_bf16, make_plan, num_cores
+from gossamer.build import make_plan
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.launch.run import train
+from gossamer.machine import has_bf16, num_cores
 from gossamer.record.files import write_whole
 from gossamer.types import ConfigError
 

@@ -54,13 +54,13 @@ def write(path: Path, text: str) -> str:
 
 def test_each_layer_wins_over_the_one_below(tmp_path: Path) -> None:
     low = write(tmp_path / "low.toml", "seed = 2\nnum_envs = 2\nunroll_length = 2\n")
-    high = write(tmp_path / "high.json", '{"seed": 3, "num_envs": 3}')
+    high = write(tmp_path / "high.json", '{"seed": 3, "num_envs": 4}')
     saved = to_dict(
         make_config("CartPole-v1", {"seed": 9, "total_env_steps": 77, "algorithm": "a2c"})
     )
     config, layers = resolve({"seed": "4"}, configs=[low, high], resumed=saved)
     assert (config.seed, layers["seed"]) == (4, "command line")
-    assert (config.num_envs, layers["num_envs"]) == (3, f"--config {high}")
+    assert (config.num_envs, layers["num_envs"]) == (4, f"--config {high}")
     assert (config.unroll_length, layers["unroll_length"]) == (2, f"--config {low}")
     assert (config.total_env_steps, layers["total_env_steps"]) == (77, "resumed run")
     assert explicit(layers) == {"seed", "num_envs", "unroll_length"}
@@ -147,7 +147,7 @@ def test_a_table_named_after_a_kind_speaks_only_to_that_kind(tmp_path: Path) -> 
 
 
 def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
-    line = refusal({"env_id": "CartPole-v1", "algorithm": {"clip_ratio": "0.1"}})
+    line = refusal({"env_id": "x:y", "algorithm": {"clip_ratio": "0.1"}})
     assert "--algorithm.clip-ratio is a setting of ppo, not of vtrace" in line
     assert "algorithm:ppo" in line
 

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json as json_module
 from typing import TYPE_CHECKING
 
-from gossamer.build import build_policy, evaluation_envs, num_cores, threads
+from gossamer.build import build_policy, evaluation_envs
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Evaluation
 from gossamer.evaluator import evaluate as play
+from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gossamer.build import threads
 from gossamer.evaluator import Interrupted
+from gossamer.machine import threads
 
 if TYPE_CHECKING:
     from gossamer.build import Parts

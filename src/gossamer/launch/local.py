@@ -10,9 +10,8 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossamer.build import lower_priority, threads
 from gossamer.links import Stopped
-from gossamer.micro_batches import use_threads
+from gossamer.machine import lower_priority, threads, use_threads
 
 if TYPE_CHECKING:
     from collections.abc import Callable

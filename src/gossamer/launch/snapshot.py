@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
-from gossamer.micro_batches import use_threads
+from gossamer.machine import use_threads
 from gossamer.types import ConfigError, Trajectory
 
 if TYPE_CHECKING:

@@ -1,0 +1,79 @@
+"""This machine: its cores, its arithmetic, and how a process makes good use of it."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import threading
+
+import torch
+
+FEW_CORES = 4
+"""Up to this many, threads share one arena of memory without getting in each other's way."""
+MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
+"""glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, at their greatest."""
+M_ARENA_MAX = -8
+
+
+def num_cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def has_bf16(device: str) -> bool:
+    """Whether the hardware computes in bfloat16 itself; emulated it is slower than float32."""
+    if device == "cuda":
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
+    return any(getattr(torch.cpu, name, lambda: False)() for name in probes)
+
+
+def use_threads(count: int) -> None:
+    """Give this thread a number of torch threads; without the question the answer would not stick."""
+    torch.get_num_threads()
+    torch.set_num_threads(count)
+
+
+class threads:  # noqa: N801 - reads as a statement
+    """Context that computes with a number of torch threads."""
+
+    def __init__(self, count: int):
+        self._count = count
+
+    def __enter__(self) -> None:
+        """Set the count; asking first makes it stick in a new thread."""
+        self._before = torch.get_num_threads()
+        if self._before != self._count:
+            torch.set_num_threads(self._count)
+
+    def __exit__(self, *_: object) -> None:
+        """Set what was there before."""
+        if self._before != self._count:
+            torch.set_num_threads(self._before)
+
+
+def keep_freed_memory(device: str) -> None:
+    """Let the C library keep what is freed instead of handing it back to the system, from now on.
+
+    Every micro-batch on a CPU needs tens of megabytes, for some milliseconds. Given back and asked for
+    again each time, their pages are zeroed by the system over and over: a fifth of the learner's time.
+    """
+    if device != "cpu" or sys.platform != "linux":
+        return
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:  # not glibc
+        return
+    for option, value in MALLOC_OPTIONS.items():
+        mallopt(option, value)
+    if num_cores() <= FEW_CORES:  # only the main arena keeps large blocks
+        mallopt(M_ARENA_MAX, 1)
+
+
+def lower_priority() -> None:
+    """Let this thread, and those it starts, give way to the learner's.
+
+    Simulators have many threads: left alone they crowd the learner out, then idle while it catches up.
+    """
+    if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
