@@ -32,7 +32,7 @@ COMMON = [
 ]
 TASKS = {
     "CartPole-v1": [*COMMON, "--num-envs=4", "--unroll-length=8", "--total-env-steps=60_000"],
-    "PongNoFrameskip-v4": [*COMMON, "--num-envs=8", "--total-env-steps=30_000"],
+    "PongNoFrameskip-v4": [*COMMON, "--num-envs=8", "--total-env-steps=100_000"],
 }
 PATIENCE_SECONDS = 1800
 

@@ -50,8 +50,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except RunFailed as error:
         _complain(error)
         return 1
-    except KeyboardInterrupt:
-        return 130  # outside training, which has a handler of its own
+    except KeyboardInterrupt:  # outside training, which has a handler of its own
+        print("gossamer: interrupted", file=sys.stderr)
+        return 130
     except BrokenPipeError:
         # `gossamer list | head`: nobody reads on. The interpreter must not flush again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

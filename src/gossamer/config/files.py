@@ -51,7 +51,7 @@ def config_layer(name: str) -> Layer:
         )
     near = difflib.get_close_matches(name, preset_names(), n=1)
     hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
-    raise ConfigError(f"{label}: no such preset; {hint} A file must end in .toml or .json")
+    raise ConfigError(f"{label}: no such preset (a file ends in .toml or .json); {hint}")
 
 
 def _parse(path: Path, label: str) -> Tree:

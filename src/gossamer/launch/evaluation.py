@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
 import json as json_module
+import signal
+import threading
 from typing import TYPE_CHECKING
 
 from gossamer.build import build_policy, evaluation_envs
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
-from gossamer.evaluator import Evaluation
+from gossamer.evaluator import Evaluation, Interrupted
 from gossamer.evaluator import evaluate as play
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+    from types import FrameType
+
     import torch
 
     from gossamer.config import TrainConfig
@@ -84,9 +90,39 @@ def evaluate(
     """
     config = _config_of(RunFolder.open(run))
     policy = load_policy(run, checkpoint, torso=torso)
+    return _play(config, policy, episodes=episodes, sample=sample, seed=seed)
+
+
+def _play(
+    config: TrainConfig, policy: ActorCritic, *, episodes: int, sample: bool, seed: int
+) -> Evaluation:
     envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
-    with threads(num_cores()):
-        return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed)
+    with threads(num_cores()), stop_on_interrupt() as stop:
+        return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed, stop=stop)
+
+
+@contextlib.contextmanager
+def stop_on_interrupt() -> Generator[Callable[[], bool]]:
+    """Context whose first Ctrl-C ends an evaluation between two steps; the second comes through.
+
+    An exception amid a step would leave simulators' threads with a step that nobody fetches.
+    """
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals go to the main thread
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield lambda: bool(asked)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def evaluate_run(
@@ -104,16 +140,19 @@ def evaluate_run(
     folder = RunFolder.open(run)
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    policy = load_policy(run, checkpoint)
     if video or render:
         from gossamer.launch.show import show
 
-        show(config, load_policy(run, checkpoint), seed=seed, greedy=not sample, video=video,
-             window=render)  # fmt: skip
-    result = evaluate(run, episodes=episodes, checkpoint=checkpoint, sample=sample, seed=seed)
+        show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
+    if not json:
+        print(f"{folder.path}\n{spec.protocol}", flush=True)
+    result = _play(config, policy, episodes=episodes, sample=sample, seed=seed)
     if json:
         print(
             json_module.dumps(
                 {
+                    "run": str(folder.path),
                     "env": config.env_id,
                     "protocol": spec.protocol,
                     "checkpoint": checkpoint,
@@ -127,7 +166,6 @@ def evaluate_run(
         )
         return
     how = "sampled" if sample else "greedy"
-    print(spec.protocol)
     print(
         f"checkpoint {checkpoint}, {len(result.returns)} episodes, {how}, seed {seed}: mean "
         f"{result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "

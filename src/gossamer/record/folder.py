@@ -81,6 +81,11 @@ class RunFolder:
             parent = Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
             target = parent / f"{stamp}-s{seed}"
         folder = cls(target)
+        if path and (below := _runs_below(target)):
+            raise ConfigError(
+                f"--run-folder {target} has other runs below it, such as {below[0]}, which would be hidden; "
+                f"name a new folder: --run-folder {target}/new"
+            )
         try:
             if not _holds_run(target):
                 _check_space(target, min_free_bytes)
@@ -370,6 +375,10 @@ def _fits(name: str, key: str) -> bool:
 
 def _file_name(text: str) -> str:
     return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "env"
+
+
+def _runs_below(target: Path) -> list[Path]:
+    return [path.parent for n in (1, 2, 3) for path in target.glob("*/" * n + "config.json")]
 
 
 def _check_space(path: Path, min_free_bytes: int) -> None:

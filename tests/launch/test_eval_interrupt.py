@@ -1,0 +1,53 @@
+"""Ctrl-C during `gossamer eval` ends it between two steps, simulators included."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gossamer
+from gossamer.record.folder import RunFolder
+from gossamer.types import ConfigError
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "PongNoFrameskip-v4"])
+def test_ctrl_c_ends_an_evaluation(tmp_path: Path, env_id: str) -> None:
+    settings = {"num_envs": 4, "unroll_length": 4, "total_env_steps": 16,
+                "evaluation": {"every_seconds": 0.0}, "run_folder": str(tmp_path / "run")}  # fmt: skip
+    gossamer.train(gossamer.make_config(env_id, settings), quiet=True)
+    child = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "eval", str(tmp_path / "run"), "--episodes", "100000"],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "PYTHONUNBUFFERED": "1"},
+    )
+    try:
+        assert child.stdout is not None
+        assert child.stdout.readline().strip() == str(tmp_path / "run"), "says what it plays"
+        child.stdout.readline()
+        time.sleep(4.0)  # amid the games
+        child.send_signal(signal.SIGINT)
+        _, said = child.communicate(timeout=30)
+    finally:
+        child.kill()
+    assert child.returncode == 130
+    assert said.strip() == "gossamer: interrupted"
+
+
+def test_a_folder_with_runs_below_is_not_a_run_folder(tmp_path: Path) -> None:
+    settings = {"num_envs": 4, "unroll_length": 4, "total_env_steps": 16,
+                "run_folder": str(tmp_path / "runs" / "one")}  # fmt: skip
+    gossamer.train(gossamer.make_config("CartPole-v1", settings), quiet=True)
+    before = sorted(tmp_path.rglob("*"))
+    settings["run_folder"] = str(tmp_path / "runs")
+    with pytest.raises(ConfigError, match=r"other runs below it, such as .*one"):
+        gossamer.train(gossamer.make_config("CartPole-v1", settings), quiet=True)
+    assert sorted(tmp_path.rglob("*")) == before
+    assert RunFolder.open(str(tmp_path / "runs" / "one")).path.exists()
