@@ -6,6 +6,7 @@ Shapes: R rows, B columns, F features, P action parameters, S numbers of recurre
 from __future__ import annotations
 
 import contextlib
+import threading
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 VALUE_WINDOW = 1e6
 """Value targets remembered by the value moments."""
+CACHED_FRAMES = 8
+"""Observations normalised at a time: input and output stay in a core's cache."""
 
 
 class ActorCritic(nn.Module):
@@ -76,6 +79,7 @@ class ActorCritic(nn.Module):
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
         self.compute_dtype = torch.float32
+        self._inputs = _Inputs()
         self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
         self.register_buffer("obs_bias", _like_obs(spec.obs_shape), persistent=False)
         self._value_mean_std = (0.0, 1.0)
@@ -132,10 +136,24 @@ class ActorCritic(nn.Module):
 
     def normalize(self, obs: Tensor) -> Tensor:
         """Scale raw observations [..., *obs_shape] for the torso, in its precision."""
+        if self.pixels and obs.ndim == 5 and obs.device.type == "cpu":
+            return self._normalize_rows(obs)
         x = torch.addcmul(self.obs_bias, obs, self.obs_scale)
         if self.pixels or not self.config.normalize_obs:
             return x
         return x.clamp(-self.config.obs_clip, self.config.obs_clip)
+
+    def _normalize_rows(self, obs: Tensor) -> Tensor:
+        """Scale pixels [R, B, C, H, W] in place, a cacheful at a time, channels last."""
+        r, b, channels, height, width = obs.shape
+        x = self._inputs.take(obs.numel(), self.obs_scale.dtype)
+        x = x.view(r, b, height, width, channels).permute(0, 1, 4, 2, 3)
+        for row in range(r):
+            for i in range(0, b, CACHED_FRAMES):
+                part = x[row, i : i + CACHED_FRAMES]
+                part.copy_(obs[row, i : i + CACHED_FRAMES])
+                torch.addcmul(self.obs_bias, part, self.obs_scale, out=part)
+        return x
 
     def env_action(self, action: Tensor) -> Tensor:
         """Turn actions of the distribution into the environment's: tanh-squashed if asked for.
@@ -217,9 +235,17 @@ class ActorCritic(nn.Module):
 
     @contextlib.contextmanager
     def accumulating(self) -> Generator[None]:
-        """Cast weights once for all forward passes inside; they must not change meanwhile."""
-        with self._autocast():
+        """Share work and memory between this thread's forward passes inside.
+
+        Weights are cast once, so they must not change meanwhile. Memory for normalised pixels is used
+        again after each `recycle`.
+        """
+        with self._autocast(), self._inputs.kept():
             yield
+
+    def recycle(self) -> None:
+        """Inside `accumulating`: this thread's forward passes so far have had their backward pass."""
+        self._inputs.used = 0
 
     def _autocast(self, *, enabled: bool = True) -> contextlib.AbstractContextManager[object]:
         # Leaving autocast empties the one cache of cast weights that all threads share.
@@ -240,6 +266,42 @@ class ActorCritic(nn.Module):
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
         return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
+
+
+class _Inputs(threading.local):
+    """Memory for normalised pixels, by thread.
+
+    Fresh blocks of megabytes for every micro-batch would leave holes all over the heap, and the
+    process would grow for minutes.
+    """
+
+    def __init__(self) -> None:
+        self.blocks: list[Tensor] = []
+        self.used = 0
+        self.keeping = False
+
+    def __reduce__(self) -> tuple[type[_Inputs], tuple[()]]:
+        return _Inputs, ()  # a copied policy has its own
+
+    @contextlib.contextmanager
+    def kept(self) -> Generator[None]:
+        """Keep the blocks taken inside for the next time."""
+        self.used, self.keeping = 0, True
+        try:
+            yield
+        finally:
+            self.keeping = False
+
+    def take(self, size: int, dtype: torch.dtype) -> Tensor:
+        """Return an uninitialised block of `size` numbers."""
+        if not self.keeping:
+            return torch.empty(size, dtype=dtype)
+        i, self.used = self.used, self.used + 1
+        if i == len(self.blocks):
+            self.blocks.append(torch.empty(0, dtype=dtype))
+        if len(self.blocks[i]) < size or self.blocks[i].dtype != dtype:
+            self.blocks[i] = torch.empty(size, dtype=dtype)
+        return self.blocks[i][:size]
 
 
 def _like_obs(shape: tuple[int, ...]) -> Tensor:
