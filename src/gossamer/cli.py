@@ -14,7 +14,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gossamer.types import ConfigError, RunFailed
+from gossamer.types import ConfigError, RunFailed, install_command
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -194,7 +194,7 @@ def _runs(words: list[str]) -> None:
     asked = parser.read(words)
     from gossamer.record.runs import list_runs, runs_text
 
-    print(runs_text(list_runs(asked.folder), as_json=asked.json))
+    print(runs_text(list_runs(asked.folder), root=asked.folder, as_json=asked.json))
 
 
 def _list(words: list[str]) -> None:
@@ -221,7 +221,7 @@ def _catalog() -> dict[str, dict[str, str]]:
         if importlib.util.find_spec(module) is not None:
             return text
         name = {"ale_py": "atari"}.get(module, module)
-        return f'{text} (not installed: pip install "gossamer[{name}]")'
+        return f"{text} (not installed: {install_command(name)})"
 
     return {
         "algorithms": kinds("algorithm"),

@@ -57,7 +57,7 @@ def evaluate(
     greedy: bool,
     seed: int,
     stop: Callable[[], bool] = lambda: False,
-    on_step: Callable[[VecEnv], None] | None = None,
+    on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
     """Play exactly `episodes` full episodes and return what they earned.
 
@@ -72,7 +72,8 @@ def evaluate(
         greedy: take the likeliest action instead of sampling.
         seed: of the stream that samples actions.
         stop: asked every step; True raises Interrupted.
-        on_step: shown the environments before the first and after every step.
+        on_step: told the environments and how many episodes have ended, before the first and after
+            every step.
     """
     n = min(episodes, MAX_ENVS)
     envs = make_envs(n)
@@ -93,7 +94,7 @@ def play(
     greedy: bool,
     seed: int,
     stop: Callable[[], bool] = lambda: False,
-    on_step: Callable[[VecEnv], None] | None = None,
+    on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
     """Do what `evaluate` says with environments that are there already and stay open."""
     n = envs.num_envs
@@ -111,7 +112,7 @@ def play(
     last_reward = torch.zeros(1, n, device=device)
     ended = np.zeros(n, dtype=bool)
     if on_step:
-        on_step(envs)
+        on_step(envs, 0)
     while left:
         if stop():
             raise Interrupted
@@ -123,8 +124,6 @@ def play(
         last_action = distribution.mode() if greedy else distribution.sample(generator)
         envs.send(policy.env_action(last_action[0].cpu()).numpy())
         result = envs.recv()
-        if on_step:
-            on_step(envs)
         was_reset, ended, obs = ended, result.ended.copy(), result.obs
         playing = (episode < episodes) & ~was_reset
         np.add.at(returns, episode[playing], result.reward[playing])
@@ -136,6 +135,8 @@ def play(
             truncated += int((result.truncated & finished).sum())
             left -= int(finished.sum())
             episode = episode + n * ended
+        if on_step:
+            on_step(envs, episodes - left)
     return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
 
 

@@ -223,6 +223,10 @@ class Learner:
         self.nonfinite_updates += 1
         self._nonfinite_in_a_row += 1
         if self._nonfinite_in_a_row >= MAX_NONFINITE:
+            if self._batch is not None and not self._batch.reward.isfinite().all():
+                raise RunFailed(
+                    "the environment's rewards are not finite, so nothing can be learnt"
+                )
             raise RunFailed(
                 f"the gradient was not finite ({norm}) in {MAX_NONFINITE} updates in a row, at update "
                 f"{self.update}; try a smaller --optimizer.learning-rate, or "

@@ -1,13 +1,15 @@
 import dataclasses
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
+import gossamer
 from gossamer.envs.atari import atari_protocol
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig, suite_of
-from gossamer.types import ConfigError
+from gossamer.types import ConfigError, install_command
 
 
 @pytest.mark.parametrize(
@@ -136,9 +138,9 @@ def test_counts_below_one_are_refused():
 @pytest.mark.parametrize(
     ("env_id", "blocked", "extra"),
     [
-        ("PongNoFrameskip-v4", "ale_py", "gossamer[atari]"),
-        ("HalfCheetah-v5", "mujoco", "gossamer[mujoco]"),
-        ("envpool:Ant-v5", "envpool", "gossamer[envpool]"),
+        ("PongNoFrameskip-v4", "ale_py", "atari"),
+        ("HalfCheetah-v5", "mujoco", "mujoco"),
+        ("envpool:Ant-v5", "envpool", "envpool"),
     ],
 )
 def test_a_missing_extra_says_what_to_type(env_id, blocked, extra):
@@ -153,5 +155,18 @@ def test_a_missing_extra_says_what_to_type(env_id, blocked, extra):
     done = subprocess.run(
         [sys.executable, "-c", code, env_id], capture_output=True, text=True, timeout=60
     )
-    assert f'pip install "{extra}"' in done.stdout, done.stderr
+    assert done.stdout.strip().endswith(f"type: {install_command(extra)}"), done.stderr
     assert done.stdout.count("\n") == 1
+
+
+def test_what_to_type_installs_into_this_python_from_where_gossamer_came(tmp_path, monkeypatch):
+    python = Path(sys.executable)
+    home = Path(gossamer.__file__).parents[2]
+    monkeypatch.chdir(tmp_path)
+    assert install_command("atari") == (
+        f'{python} -m pip install -c {home / "constraints.txt"} -e "{home}[atari]"'
+    )
+    monkeypatch.chdir(home)
+    assert install_command("atari").endswith(' -m pip install -c constraints.txt -e ".[atari]"')
+    monkeypatch.setattr("gossamer.types.__file__", str(tmp_path / "lib" / "gossamer" / "types.py"))
+    assert install_command("atari").endswith(' -m pip install "gossamer[atari]"')

@@ -362,3 +362,41 @@ def test_an_environment_without_render_mode_can_be_made() -> None:
         assert read_spec("Plain-v0", EnvConfig()).obs_shape == (2,)
     finally:
         del gymnasium.registry["Plain-v0"]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "old_reset",
+            r"reset\(seed=1\) returned ndarray of shape \(3,\); it must return two values",
+        ),
+        ("four_values", r"step .*must return five values, observation, reward, terminated"),
+        ("wrong_shape", r"reset returned ndarray of shape \(4,\) as observation.* shape \(3,\)"),
+        ("nan_obs", r"step returned an observation that is not finite: \[ 0. nan  0.\]"),
+        ("no_reward", r"step returned the reward None; it must be a finite number"),
+        ("no_seed", r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*line \d+"),
+        ("raises", r"fails in step: KeyError: 'arm' .*wrong_envs.py, line \d+"),
+    ],
+)
+def test_a_broken_environment_is_refused_in_one_line(name, message):
+    assert read_spec("wrong_envs:right", DEFAULTS).obs_shape == (3,)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_spec(f"wrong_envs:{name}", DEFAULTS)
+    assert str(caught.value).startswith(f"wrong_envs:{name}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_observation_that_is_not_finite_ends_the_run():
+    envs = make("wrong_envs:nan_later", 2)
+    envs.start(np.zeros(2, np.int64))
+    message = "environment 0 failed in episode 0:.*its observation is not finite"
+    with pytest.raises(RunFailed, match=re.compile(message, re.DOTALL)):
+        play(envs, 6)
+    envs.close()
+
+
+def play(envs, num_steps):
+    for _ in range(num_steps):
+        envs.send(np.zeros(envs.num_envs, np.int64))
+        envs.recv()

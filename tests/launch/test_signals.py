@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import signal
 import time
 from dataclasses import dataclass
@@ -93,7 +94,8 @@ def test_resuming_a_finished_run_is_quick(
     assert (folder / "config.json").read_bytes() == before
     seconds = ["--stop-after-seconds", "1"]  # both sittings together took longer
     assert cli.main(["train", "--resume", str(folder), *seconds]) == 0
-    assert "stop_after_seconds reached" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert re.search(r"stop_after_seconds reached by its [\d.]+ s over all sittings", said)
 
 
 @pytest.mark.parametrize(
@@ -117,6 +119,8 @@ def test_two_signals_end_a_stuck_run_at_once(
     assert code == 128 + second
     assert time.monotonic() - began < 5.0
     assert "Traceback" not in err
+    assert "gossamer: saving, then stopping; once more ends it at once" in err
+    assert err.splitlines()[-1].startswith("gossamer: ended at once; ")
     assert len(children) >= len(workers)
     _, alive = psutil.wait_procs(children, timeout=5.0)
     for process in alive:

@@ -41,7 +41,7 @@ def test_a_missing_package_is_named(
 ) -> None:
     monkeypatch.setitem(sys.modules, name, None)
     monkeypatch.delitem(sys.modules, "torch.utils.tensorboard", raising=False)
-    with pytest.raises(ConfigError, match=rf'pip install "gossamer\[{name}\]"') as caught:
+    with pytest.raises(ConfigError, match=rf"pip install .*\[{name}\]") as caught:
         TensorboardWriter(tmp_path) if name == "tensorboard" else WandbLog(tmp_path, {})
     assert "\n" not in str(caught.value)
     assert list(tmp_path.iterdir()) == []

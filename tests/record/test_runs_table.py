@@ -7,7 +7,8 @@ import os
 import subprocess
 import sys
 import time
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,9 +16,6 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import JsonLog, MetricLog
 from gossamer.record.runs import list_runs, runs_text, state_of
 from gossamer.types import ConfigError
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def make(root: Path, name: str, summary: dict[str, Any] | None) -> RunFolder:
@@ -127,7 +125,8 @@ def test_table_and_json(tmp_path: Path) -> None:
 
 def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    assert "no runs yet" in runs_text(list_runs())
+    text = runs_text(list_runs())
+    assert text.startswith(f"no runs in {Path.cwd() / 'runs'}; type: ")
     assert json.loads(runs_text([], as_json=True)) == []
     with pytest.raises(ConfigError, match="does not exist"):
         list_runs("elsewhere")

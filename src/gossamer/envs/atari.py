@@ -17,7 +17,7 @@ import numpy as np
 
 from gossamer.envs.settings import check_range, refuse_settings
 from gossamer.envs.spaces import check_actions
-from gossamer.types import ActionSpec, ConfigError, EnvSpec, StepResult
+from gossamer.types import ActionSpec, ConfigError, EnvSpec, MissingExtra, StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -129,9 +129,7 @@ def _game_names() -> dict[str, str]:
     try:
         from ale_py import roms
     except ImportError as error:
-        raise ConfigError(
-            'Atari needs ale-py, which is not installed; type: pip install "gossamer[atari]"'
-        ) from error
+        raise MissingExtra("Atari needs ale-py", "atari") from error
     games: list[str] = roms.get_all_rom_ids()
     return {game.title().replace("_", ""): game for game in games if game not in _TWO_PLAYER_ONLY}
 

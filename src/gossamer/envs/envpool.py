@@ -13,7 +13,7 @@ from gossamer.envs.gym import gym_stuck_steps
 from gossamer.envs.making import UNLIMITED_STEPS
 from gossamer.envs.settings import flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import action_format, check_actions, obs_format
-from gossamer.types import ConfigError, EnvSpec, StepResult
+from gossamer.types import ConfigError, EnvSpec, MissingExtra, StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -143,9 +143,7 @@ def _import_envpool(env_id: str) -> Any:
     try:
         import envpool  # pyright: ignore[reportMissingImports]
     except ImportError as error:
-        raise ConfigError(
-            f'{env_id} needs EnvPool, which is not installed; type: pip install "gossamer[envpool]"'
-        ) from error
+        raise MissingExtra(f"{env_id} needs EnvPool", "envpool") from error
     return envpool  # pyright: ignore[reportUnknownVariableType]
 
 

@@ -78,6 +78,10 @@ class Episodes:
                     reward[i] = paid
                     if died or cut:
                         terminated[i], truncated[i], self._ended[i] = died, cut, True
+            # one sum finds out for all; which env it was need not be quick
+            if self.obs.kind == "vector" and not np.isfinite(batch.sum()):
+                for i in range(num_envs):
+                    _check_finite(batch[i])
         except Exception as error:
             raise self._failure(i) from error
         return StepResult(batch, reward, terminated, truncated, terminated | truncated)
@@ -106,3 +110,9 @@ class Episodes:
         """Close every environment."""
         for env in self.envs:
             env.close()
+
+
+def _check_finite(obs: NDArray[Any]) -> None:
+    # It would spoil the normaliser's moments for good; a reward that is not finite costs one update.
+    if not np.isfinite(obs).all():
+        raise ValueError(f"its observation is not finite: {str(obs)[:200]}")

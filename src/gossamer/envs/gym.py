@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.envs.episodes import Episodes
-from gossamer.envs.making import make_gym_env, time_limit
+from gossamer.envs.making import failed_env, make_gym_env, time_limit
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import action_format, check_actions, obs_format
 from gossamer.types import ConfigError, EnvSpec, StepResult
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from numpy.typing import NDArray
 
     from gossamer.envs.seeding import SeedStream
@@ -69,6 +71,10 @@ class GymEnvs:
         picture = self._episodes.envs[0].render()
         return None if picture is None else np.asarray(picture, np.uint8)
 
+    def try_out(self) -> None:
+        """Raise ConfigError where the first environment does not do as it should; begin anew after."""
+        try_out(self.spec.env_id, self._episodes.envs[0])
+
     def close(self) -> None:
         """Close every environment."""
         self._episodes.close()
@@ -96,6 +102,77 @@ def gym_spec(env_id: str, env: Any) -> EnvSpec:
         max_episode_steps=limit,
         exact_resume=env.spec is None or not env.spec.nondeterministic,
     )
+
+
+def try_out(env_id: str, env: Any) -> None:
+    """Begin an episode and take a step: an environment's mistakes show before a run is begun.
+
+    Raises:
+        ConfigError: what it returns is not what Gymnasium and its own spaces promise.
+    """
+    obs, action = env.observation_space, action_format(env_id, env.action_space)
+    began = _call(env_id, "reset(seed=1)", partial(env.reset, seed=1))
+    if not isinstance(began, tuple) or len(began) != 2:  # pyright: ignore[reportUnknownArgumentType]
+        raise ConfigError(
+            f"{env_id}: reset(seed=1) returned {_described(began)}; it must return two values, "
+            "observation and info"
+        )
+    _check_obs(env_id, "reset", obs, began[0])
+    dtype = np.float32 if action.spec.kind == "gaussian" else np.int64
+    first = next(iter(action.decode(np.zeros((1, *action.spec.shape), dtype))))
+    stepped = _call(env_id, "step", partial(env.step, first))
+    if not isinstance(stepped, tuple) or len(stepped) != 5:  # pyright: ignore[reportUnknownArgumentType]
+        raise ConfigError(f"{env_id}: step returned {_described(stepped)}; {_FIVE_VALUES}")
+    _check_obs(env_id, "step", obs, stepped[0])
+    try:
+        finite = bool(np.isfinite(float(stepped[1])))
+    except (TypeError, ValueError):
+        finite = False
+    if not finite:
+        raise ConfigError(
+            f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number"
+        )
+
+
+_FIVE_VALUES = "it must return five values, observation, reward, terminated, truncated and info"
+
+
+def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
+    try:
+        return method()
+    except Exception as error:
+        if isinstance(error, ValueError) and "to unpack" in str(error) and name == "step":
+            # a wrapper took apart what the environment returned
+            raise ConfigError(f"{env_id}: step failed ({error}); {_FIVE_VALUES}") from error
+        raise failed_env(env_id, f"fails in {name}", error) from error
+
+
+def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
+    form = obs_format(env_id, space)
+    if hasattr(space, "low") and np.shape(obs) != tuple(space.shape):
+        raise ConfigError(
+            f"{env_id}: {name} returned {_described(obs)} as observation; its observation_space has "
+            f"the shape {tuple(space.shape)}"
+        )
+    row = form.empty(1)
+    try:
+        form.write(row, 0, obs)
+    except Exception as error:
+        raise ConfigError(
+            f"{env_id}: {name} returned {_described(obs)} as observation, which its observation_space "
+            f"{' '.join(str(space).split())[:80]} does not allow ({error})"
+        ) from error
+    if not np.isfinite(row).all():
+        raise ConfigError(
+            f"{env_id}: {name} returned an observation that is not finite: {str(row[0])[:80]}"
+        )
+
+
+def _described(x: Any) -> str:
+    if isinstance(x, tuple):
+        return f"{len(x)} values"  # pyright: ignore[reportUnknownArgumentType]
+    shape = np.shape(x)
+    return f"{type(x).__name__} of shape {shape}" if shape else f"{type(x).__name__} {str(x)[:40]}"
 
 
 def check_logs(logs: list[NDArray[Any]], spec: EnvSpec) -> None:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import atari_ids
 from gossamer.envs.settings import suite_of
-from gossamer.types import ConfigError
+from gossamer.types import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -45,15 +45,14 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         shown = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
     except gymnasium.error.DependencyNotInstalled as error:
-        hint = " ".join(str(error).split())
         if suite_of(name) == "mujoco":
-            hint = 'MuJoCo is not installed; type: pip install "gossamer[mujoco]"'
-        raise ConfigError(f"{name} cannot be made: {hint}") from error
+            raise MissingExtra(f"{name} needs MuJoCo", "mujoco") from error
+        raise ConfigError(f"{name} cannot be made: {' '.join(str(error).split())}") from error
     except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except Exception as error:
-        raise _failed_constructor(env_id, error) from error
+        raise failed_env(env_id, "cannot be made", error) from error
 
 
 def _import_module(module_name: str, env_id: str) -> ModuleType:
@@ -92,7 +91,7 @@ def _call_maker(
     try:
         env = maker(render_mode=render_mode) if takes_mode else maker()
     except Exception as error:
-        raise _failed_constructor(env_id, error) from error
+        raise failed_env(env_id, "cannot be made", error) from error
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(
             f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
@@ -103,10 +102,11 @@ def _call_maker(
     return env if time_limit(env) else TimeLimit(env, UNLIMITED_STEPS)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
-def _failed_constructor(env_id: str, error: Exception) -> ConfigError:
+def failed_env(env_id: str, how: str, error: Exception) -> ConfigError:
+    """Return the error for an environment whose own code raised one, with the place."""
     place = traceback.extract_tb(error.__traceback__)[-1]
     return ConfigError(
-        f"{env_id} cannot be made: {type(error).__name__}: {' '.join(str(error).split())} "
+        f"{env_id} {how}: {type(error).__name__}: {' '.join(str(error).split())} "
         f"({place.filename}, line {place.lineno})"
     )
 

@@ -98,7 +98,12 @@ def make_vec_env(
 
 
 def read_spec(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
-    """Make one environment, read what it is, and close it; mistakes in id or settings show here."""
+    """Make one environment, read what it is, try a step, and close it.
+
+    Mistakes in the id, in the settings and in an environment of one's own show here.
+    """
+    from gossamer.envs.gym import GymEnvs
+
     if not is_atari(env_id) and not env_id.startswith("envpool:"):
         settings = replace(settings, workers=None)  # one environment cannot be shared out
     env = make_vec_env(
@@ -108,5 +113,9 @@ def read_spec(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> E
         settings=settings,
         max_episode_steps=max_episode_steps,
     )
-    env.close()
+    try:
+        if isinstance(env, GymEnvs):
+            env.try_out()
+    finally:
+        env.close()
     return env.spec

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import multiprocessing
 import os
 import signal
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 
 SHOW_CURSOR = b"\033[?25h"
+STOPPING = b"gossamer: saving, then stopping; once more ends it at once\n"
+ENDED_AT_ONCE = b"gossamer: ended at once; what was saved before can be resumed\n"
 
 
 def end_of(
@@ -80,12 +83,12 @@ class Control:
         """First: end after this version, saving. Second: end now."""
         self._signals += 1
         if self._signals > 1:
-            if sys.stderr.isatty():
-                os.write(sys.stderr.fileno(), SHOW_CURSOR)  # the live panel hides it
+            _tell(ENDED_AT_ONCE)
             for worker in multiprocessing.active_children():
                 worker.kill()  # one that is stuck in a step would outlive us
             os._exit(128 + number)
         self._stopped_by = f"stopped by {signal.Signals(number).name}"
+        _tell(STOPPING)
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
@@ -163,6 +166,14 @@ class Control:
         tensors = {f"learner.policy.{k}": x for k, x in zip(names, params, strict=True)}
         state: dict[str, Any] = {"version": version, "env_steps": env_steps, "mean": result.mean}
         self._store.save_best(updates, tensors, state, result.mean)
+
+
+def _tell(text: bytes) -> None:
+    """Write a line from a signal handler, which may have interrupted any other writing."""
+    with contextlib.suppress(OSError, ValueError):  # nobody watches any more
+        if sys.stderr.isatty():  # beside the ^C, and the live panel hides the cursor
+            text = b"\n" + text + SHOW_CURSOR
+        os.write(sys.stderr.fileno(), text)
 
 
 class signals:  # noqa: N801 - reads as a statement

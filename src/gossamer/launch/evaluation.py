@@ -5,7 +5,9 @@ from __future__ import annotations
 import contextlib
 import json as json_module
 import signal
+import sys
 import threading
+import time
 from typing import TYPE_CHECKING
 
 from gossamer.build import build_policy, evaluation_envs
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
+    from gossamer.types import VecEnv
+
+PROGRESS_SECONDS = 5.0
+"""Between two lines of progress where they are not shown in a terminal."""
 
 
 def load_weights(policy: ActorCritic, folder: RunFolder, which: str | int) -> Checkpoint:
@@ -94,11 +100,55 @@ def evaluate(
 
 
 def _play(
-    config: TrainConfig, policy: ActorCritic, *, episodes: int, sample: bool, seed: int
+    config: TrainConfig,
+    policy: ActorCritic,
+    *,
+    episodes: int,
+    sample: bool,
+    seed: int,
+    on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
     envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
     with threads(num_cores()), stop_on_interrupt() as stop:
-        return play(policy, envs, episodes=episodes, greedy=not sample, seed=seed, stop=stop)
+        return play(
+            policy,
+            envs,
+            episodes=episodes,
+            greedy=not sample,
+            seed=seed,
+            stop=stop,
+            on_step=on_step,
+        )
+
+
+class _Progress:
+    """Tells every few seconds how far an evaluation has come: over itself in a terminal."""
+
+    def __init__(self, episodes: int):
+        self._episodes = episodes
+        self._steps = -1
+        self._told_at = time.monotonic()
+        self._in_terminal = sys.stderr.isatty()
+        self._told = False
+
+    def __call__(self, envs: VecEnv, ended: int) -> None:
+        """Note a step of every environment."""
+        self._steps += 1
+        now = time.monotonic()
+        if now - self._told_at >= (0.5 if self._in_terminal else PROGRESS_SECONDS):
+            self._told_at, self._told = now, True
+            text = f"{ended} of {self._episodes} episodes, {self._steps * envs.num_envs:,} steps"
+            self._write(f"\r{text} " if self._in_terminal else f"{text}\n")
+
+    def close(self) -> None:
+        """Leave a terminal's line."""
+        if self._told and self._in_terminal:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody watches any more
+            sys.stderr.write(text)
+            sys.stderr.flush()
 
 
 @contextlib.contextmanager
@@ -147,7 +197,13 @@ def evaluate_run(
         show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
     if not json:
         print(f"{folder.path}\n{spec.protocol}", flush=True)
-    result = _play(config, policy, episodes=episodes, sample=sample, seed=seed)
+    progress = _Progress(episodes)
+    try:
+        result = _play(
+            config, policy, episodes=episodes, sample=sample, seed=seed, on_step=progress
+        )
+    finally:
+        progress.close()
     if json:
         print(
             json_module.dumps(

@@ -15,7 +15,7 @@ import psutil
 
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
-from gossamer.types import ConfigError
+from gossamer.types import MissingExtra
 
 if TYPE_CHECKING:
     from gossamer.actor import Episode
@@ -34,10 +34,7 @@ def refuse_missing_writers(config: TrainConfig) -> None:
     """Refuse a log that needs a package which is not installed, before anything is written."""
     for name, asked in (("tensorboard", config.tensorboard), ("wandb", config.wandb)):
         if asked and importlib.util.find_spec(name) is None:
-            raise ConfigError(
-                f"--{name} needs the package {name}, which is not installed; "
-                f'type: pip install "gossamer[{name}]"'
-            )
+            raise MissingExtra(f"--{name} needs the package {name}", name)
 
 
 class Recorder:

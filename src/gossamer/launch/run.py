@@ -91,7 +91,11 @@ def train(
                 print(f"gossamer: {warning}", file=sys.stderr)
             reason, summary = resuming.finished(config, folder, checkpoint)
             if reason:
-                print(f"{folder.path} is finished ({reason}); raise that limit to train it further")
+                counted = f" by its {summary['seconds']:.0f} s over all sittings"
+                print(
+                    f"{folder.path} is finished ({reason}{counted if 'seconds' in reason else ''}); "
+                    "raise that limit to train it further"
+                )
                 return TrainResult(folder.path, summary)
         spec = read_spec(config.env_id, config.env, config.max_episode_steps)
         plan = make_plan(config, spec)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.render import make_render_env
 from gossamer.evaluator import evaluate
-from gossamer.types import ConfigError
+from gossamer.types import ConfigError, install_command
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -38,7 +38,7 @@ def show(
         render_mode="human" if window and not video else "rgb_array",
     )
 
-    def on_step(shown: Any) -> None:
+    def on_step(shown: Any, _: int) -> None:
         picture = shown.render()
         if writer is not None and picture is not None:
             writer.append_data(_even(picture))
@@ -65,7 +65,7 @@ def _open_video(path: str) -> Any:
     except (ImportError, ValueError) as error:
         raise ConfigError(
             f"--video {path} needs imageio with ffmpeg ({' '.join(str(error).split())[:80]}); "
-            'type: pip install "gossamer[video]"'
+            f"type: {install_command('video')}"
         ) from None
 
 

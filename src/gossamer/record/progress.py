@@ -154,7 +154,7 @@ class Progress:
 
     def _steps_text(self, row: Mapping[str, Any]) -> str:
         steps, speed = row.get("env_steps", 0), row.get("steps_per_second")
-        text = f"steps {steps:,}/{self._total:,} ({steps / max(1, self._total):.0%})"
+        text = f"steps {steps:,}/{self._total:,} ({min(1.0, steps / max(1, self._total)):.0%})"
         left = [(self._total - steps) / speed] if speed else []
         if self._stop_after_seconds:
             left.append(self._stop_after_seconds - row.get("time_s", 0.0))

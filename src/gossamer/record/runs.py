@@ -48,12 +48,12 @@ def list_runs(root: str = "runs") -> list[RunRow]:
     return [_read_run(path) for path in sorted(find_runs(folder), key=_began)]
 
 
-def runs_text(rows: list[RunRow], *, as_json: bool = False) -> str:
-    """Format the table for people, or as a JSON list."""
+def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) -> str:
+    """Format the table for people, or as a JSON list; `root` is where they were looked for."""
     if as_json:
         return json.dumps([asdict(row) for row in rows], indent=1)
     if not rows:
-        return "no runs yet; type: gossamer train CartPole-v1"
+        return f"no runs in {Path(root).absolute()}; type: gossamer train CartPole-v1"
     head = (
         "env",
         "algorithm",

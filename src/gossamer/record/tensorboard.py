@@ -6,7 +6,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 from gossamer.record.metrics import plain
-from gossamer.types import ConfigError
+from gossamer.types import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,7 @@ class TensorboardWriter:
         try:
             module = importlib.import_module("torch.utils.tensorboard")
         except ImportError:
-            raise ConfigError(
-                "--tensorboard needs the package tensorboard, which is not installed; "
-                'type: pip install "gossamer[tensorboard]"'
-            ) from None
+            raise MissingExtra("--tensorboard needs tensorboard", "tensorboard") from None
         purge = None if resumed_at is None else resumed_at + 1
         self._writer: Any = module.SummaryWriter(str(folder / "tensorboard"), purge_step=purge)
 

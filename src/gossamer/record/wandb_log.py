@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.record.files import write_whole
 from gossamer.record.metrics import plain
-from gossamer.types import ConfigError
+from gossamer.types import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -32,10 +32,7 @@ class WandbLog:
         try:
             wandb: Any = importlib.import_module("wandb")
         except ImportError:
-            raise ConfigError(
-                "--wandb needs the package wandb, which is not installed; "
-                'type: pip install "gossamer[wandb]"'
-            ) from None
+            raise MissingExtra("--wandb needs the package wandb", "wandb") from None
         self._run: Any = wandb.init(
             project=project,
             name=folder.name,

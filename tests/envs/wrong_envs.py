@@ -1,0 +1,73 @@
+"""Environments that break a promise each; every function makes one."""
+
+import gymnasium
+import numpy as np
+from gymnasium.spaces import Box, Discrete
+
+RESET = np.zeros(3), {}
+STEP = np.zeros(3), 1.0, False, False, {}
+
+
+class Wrong(gymnasium.Env):
+    """Right in everything unless told what to return."""
+
+    def __init__(self, reset=RESET, step=STEP):
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (3,)), Discrete(2)
+        self.answers = reset, step
+
+    def reset(self, *, seed=None, options=None):
+        return self.answers[0]
+
+    def step(self, action):
+        return self.answers[1]
+
+
+def right():
+    return Wrong()
+
+
+def old_reset():
+    return Wrong(reset=np.zeros(3))
+
+
+def four_values():
+    return Wrong(step=(np.zeros(3), 1.0, False, {}))
+
+
+def wrong_shape():
+    return Wrong(reset=(np.zeros(4), {}))
+
+
+def nan_obs():
+    return Wrong(step=(np.array([0.0, np.nan, 0.0]), 1.0, False, False, {}))
+
+
+def no_reward():
+    return Wrong(step=(np.zeros(3), None, False, False, {}))
+
+
+def nan_later():
+    class Later(Wrong):
+        steps = 0
+
+        def step(self, action):
+            self.steps += 1
+            return np.full(3, np.nan if self.steps > 5 else 0.0), 1.0, False, False, {}
+
+    return Later()
+
+
+def no_seed():
+    class NoSeed(Wrong):
+        def reset(self):
+            return np.zeros(3), {}
+
+    return NoSeed()
+
+
+def raises():
+    class Raises(Wrong):
+        def step(self, action):
+            raise KeyError("arm")
+
+    return Raises()
