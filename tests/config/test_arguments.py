@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.config import parse_train, resolve
+from gossamer.config import TrainConfig, parse_train, resolve
+from gossamer.config.tree import ELSEWHERE, names_of
 from gossamer.types import ConfigError
 
 
@@ -112,6 +113,10 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --num-env 3", "--num-env is not a setting; did you mean --num-envs?"),
         ("CartPole-v1 --learning-rate 3", "did you mean --optimizer.learning-rate?"),
         ("CartPole-v1 --algorithm.pases 3", "did you mean --algorithm.passes?"),
+        ("CartPole-v1 --lr 3", "did you mean --optimizer.learning-rate?"),
+        ("CartPole-v1 --algorithm.gamma 3", "did you mean --algorithm.discount?"),
+        ("CartPole-v1 --n-steps 3", "did you mean --unroll-length?"),
+        ("CartPole-v1 --topology:single", "type it without hyphens: topology:single"),
         ("CartPole-v1 --no-num-envs", "--no-num-envs is not a setting"),
         ("CartPole-v1 --replays.0.fracton 1", "did you mean --replays.0.fraction?"),
         ("CartPole-v1 -n 3", "flags start with two hyphens"),
@@ -192,3 +197,11 @@ WORDS = [
 def test_no_words_are_worse_than_a_refusal(words: list[str]) -> None:
     with contextlib.suppress(ConfigError):
         typed(*words)
+
+
+def test_names_from_elsewhere_lead_to_settings_that_exist():
+    last_parts = {name.rpartition(".")[2] for name in names_of(TrainConfig)}
+    assert set(ELSEWHERE) <= last_parts
+    others = [other for names in ELSEWHERE.values() for other in names]
+    assert len(others) == len(set(others))
+    assert not set(others) & last_parts, "a setting of ours is not a wrong name"

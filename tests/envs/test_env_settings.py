@@ -103,6 +103,8 @@ def test_atari_settings_are_refused_elsewhere():
         ("CartPol-v1", "CartPole-v1"),
         ("CartPole-v7", "CartPole-v1"),
         ("cartpole", "CartPole-v1"),
+        ("cartpole-v0", "did you mean CartPole-v0?"),
+        ("my.tasks.make_maze", "is written my.tasks:make_maze"),
         ("Pong", "PongNoFrameskip-v4"),
         ("PongNoFrameskip-v0", "PongNoFrameskip-v4"),
         ("ALE/Breakot-v5", "ALE/Breakout-v5"),

@@ -80,6 +80,8 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
     if equals:
         rest.appendleft(attached)
     name = head.lstrip("-").replace("-", "_")
+    if ":" in name:
+        raise ConfigError(f"{head} is not a flag; type it without hyphens: {head.lstrip('-')}")
     if not word.startswith("--"):
         raise ConfigError(f"{head} is not a flag; flags start with two hyphens: --{name}")
     if name == "config":

@@ -140,9 +140,33 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
     return None
 
 
+ELSEWHERE = {
+    "learning_rate": ("lr", "alpha"),
+    "discount": ("gamma",),
+    "trace_lambda": ("lam", "lambda", "gae_lambda"),
+    "entropy_cost": ("ent_coef", "entropy_coef", "entropy_coeff", "beta"),
+    "value_cost": ("vf_coef", "value_coef", "value_loss_coef", "baseline_cost"),
+    "clip_ratio": ("clip_range", "clip_coef", "clip_param", "eps_clip"),
+    "passes": ("epochs", "n_epochs", "num_epochs", "update_epochs", "ppo_epoch", "num_sgd_iter"),
+    "num_minibatches": ("num_mini_batch", "minibatches", "nminibatches"),
+    "unroll_length": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "nsteps"),
+    "num_envs": ("n_envs", "nenvs", "envs", "num_processes", "num_actors"),
+    "total_env_steps": ("total_timesteps", "timesteps", "total_steps", "max_steps", "steps"),
+    "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping"),
+    "run_folder": ("run_dir", "log_dir", "output_dir", "savedir", "outdir"),
+    "num_learners": ("learners", "num_gpus", "world_size"),
+    "precision": ("dtype", "amp", "fp16"),
+    "hidden_sizes": ("net_arch", "hidden", "layers"),
+}
+"""What other trainers call our settings; only for hints."""
+
+
 def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
     """Build the error for a name that is no setting, with the nearest one."""
-    near = nearest(name, names_of(root))
+    names = list(names_of(root))
+    path, dot, last = name.rpartition(".")
+    ours = (setting for setting, others in ELSEWHERE.items() if last in others)
+    near = nearest(path + dot + next(ours, last), names)
     # The environment has no flag of its own: it is the one positional argument.
     shown = near and (flag(near) if layer.typed else near)
     hint = f"did you mean {shown}?" if shown else "gossamer train --help lists all settings"

@@ -143,6 +143,8 @@ def _registered_ids() -> list[str]:
 def nearest_ids(env_id: str, num_ids: int = 3) -> list[str]:
     """Return known ids spelt like this one: those of the same name, newest first, then similar."""
     known = known_ids()
+    if exact := [name for name in known if name != env_id and name.lower() == env_id.lower()]:
+        return exact
     wanted = _bare_name(env_id)
     same = [name for name in known if _bare_name(name) == wanted]
     same.sort(key=lambda name: int(name.rpartition("-v")[2]), reverse=True)
@@ -163,5 +165,8 @@ def unknown_id(env_id: str) -> ConfigError:
 
 
 def _suggestion(env_id: str) -> str:
+    module, _, function = env_id.rpartition(".")
+    if module and f"{module}.{function}".replace(".", "").isidentifier():
+        return f"; an environment of your own is written {module}:{function}"
     near = nearest_ids(env_id)
     return f"; did you mean {' or '.join(near)}?" if near else "; `gossamer list` names some"

@@ -1,0 +1,50 @@
+"""Environments that break a promise of Gymnasium's are refused, or end the run, in clear words."""
+
+import re
+
+import numpy as np
+import pytest
+
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.settings import EnvConfig
+from gossamer.types import ConfigError, RunFailed
+
+DEFAULTS = EnvConfig()
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        (
+            "old_reset",
+            r"reset\(seed=1\) returned ndarray of shape \(3,\); it must return two values",
+        ),
+        ("four_values", r"step .*must return five values, observation, reward, terminated"),
+        ("wrong_shape", r"reset returned ndarray of shape \(4,\) as observation.* shape \(3,\)"),
+        ("nan_obs", r"step returned an observation that is not finite: \[ 0. nan  0.\]"),
+        ("no_reward", r"step returned the reward None; it must be a finite number"),
+        ("no_seed", r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*line \d+"),
+        ("raises", r"fails in step: KeyError: 'arm' .*wrong_envs.py, line \d+"),
+    ],
+)
+def test_a_broken_environment_is_refused_in_one_line(name, message):
+    assert read_spec("wrong_envs:right", DEFAULTS).obs_shape == (3,)
+    with pytest.raises(ConfigError, match=message) as caught:
+        read_spec(f"wrong_envs:{name}", DEFAULTS)
+    assert str(caught.value).startswith(f"wrong_envs:{name}")
+    assert "\n" not in str(caught.value)
+
+
+def test_an_observation_that_is_not_finite_ends_the_run():
+    envs = make_vec_env("wrong_envs:nan_later", num_envs=2, seed=7, settings=DEFAULTS)
+    envs.start(np.zeros(2, np.int64))
+    message = "environment 0 failed in episode 0:.*its observation is not finite"
+    with pytest.raises(RunFailed, match=re.compile(message, re.DOTALL)):
+        play(envs, 6)
+    envs.close()
+
+
+def play(envs, num_steps):
+    for _ in range(num_steps):
+        envs.send(np.zeros(envs.num_envs, np.int64))
+        envs.recv()
