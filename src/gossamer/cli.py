@@ -14,7 +14,8 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any, NoReturn
 
-from gossamer.types import ConfigError, RunFailed, install_command
+from gossamer.machine import install_command
+from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

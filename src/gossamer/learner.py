@@ -188,9 +188,8 @@ class Learner:
             for start, stop in cuts:
                 part = minibatch.columns(start, stop)
                 loss, metrics = self._algorithm.loss(self.policy, part, self._state)
-                # Autocast must not see the backward pass: it would round what forward kept exact.
+                # Autocast would round what forward kept exact; .backward() would share p.grad.
                 with torch.autocast(self._params[0].device.type, enabled=False):
-                    # Not .backward(): threads would share one p.grad.
                     grads = torch.autograd.grad(
                         loss / divisor, self._params, materialize_grads=True
                     )
@@ -200,8 +199,8 @@ class Learner:
         return sums
 
     def _descend(self) -> None:
-        limit = self._config.max_grad_norm
-        norm = float(torch.nn.utils.clip_grad_norm_(self._params, limit if limit else math.inf))
+        limit = self._config.max_grad_norm or math.inf
+        norm = float(torch.nn.utils.clip_grad_norm_(self._params, limit))
         sums = {name: (float(x), float(n)) for name, (x, n) in self._update_sums.items()}
         self._update_sums = {}
         if not math.isfinite(norm):
@@ -223,15 +222,11 @@ class Learner:
         self.nonfinite_updates += 1
         self._nonfinite_in_a_row += 1
         if self._nonfinite_in_a_row >= MAX_NONFINITE:
+            hint = "try a smaller --optimizer.learning-rate, or --algorithm.reward-clip clamp"
             if self._batch is not None and not self._batch.reward.isfinite().all():
-                raise RunFailed(
-                    "the environment's rewards are not finite, so nothing can be learnt"
-                )
-            raise RunFailed(
-                f"the gradient was not finite ({norm}) in {MAX_NONFINITE} updates in a row, at update "
-                f"{self.update}; try a smaller --optimizer.learning-rate, or "
-                "--algorithm.reward-clip clamp"
-            )
+                hint = "the environment's rewards are not finite"
+            raise RunFailed(f"the gradient was not finite ({norm}) in {MAX_NONFINITE} updates in a row, "
+                            f"at update {self.update}; {hint}")  # fmt: skip
 
     def _set_learning_rate(self) -> None:
         progress = self.env_steps / self._total_env_steps

@@ -1,13 +1,24 @@
-"""This machine: its cores, its arithmetic, and how a process makes good use of it."""
+"""This machine: its cores, its arithmetic, what is installed, and how a process makes good use of it.
+
+Importing this imports no torch.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import os
 import sys
 import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    import torch
 
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
@@ -23,6 +34,8 @@ def num_cores() -> int:
 
 def has_bf16(device: str) -> bool:
     """Whether the hardware computes in bfloat16 itself; emulated it is slower than float32."""
+    import torch
+
     if device == "cuda":
         return torch.cuda.is_bf16_supported(including_emulation=False)
     probes = ("_is_avx512_bf16_supported", "_is_amx_tile_supported")
@@ -31,6 +44,8 @@ def has_bf16(device: str) -> bool:
 
 def use_threads(count: int) -> None:
     """Give this thread a number of torch threads; without the question the answer would not stick."""
+    import torch
+
     torch.get_num_threads()
     torch.set_num_threads(count)
 
@@ -43,12 +58,16 @@ class threads:  # noqa: N801 - reads as a statement
 
     def __enter__(self) -> None:
         """Set the count; asking first makes it stick in a new thread."""
+        import torch
+
         self._before = torch.get_num_threads()
         if self._before != self._count:
             torch.set_num_threads(self._count)
 
     def __exit__(self, *_: object) -> None:
         """Set what was there before."""
+        import torch
+
         if self._before != self._count:
             torch.set_num_threads(self._before)
 
@@ -77,3 +96,66 @@ def lower_priority() -> None:
     """
     if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+
+
+class KeptMemory(threading.local):
+    """Blocks of memory that each thread uses again and again.
+
+    Fresh blocks of megabytes for every micro-batch leave holes all over the heap, and the process
+    grows for minutes.
+    """
+
+    def __init__(self) -> None:
+        self._blocks: list[torch.Tensor] = []
+        self._used = 0
+        self._keeps = False
+
+    def __reduce__(self) -> tuple[type[KeptMemory], tuple[()]]:
+        return KeptMemory, ()  # a copy has its own
+
+    @contextlib.contextmanager
+    def keeping(self) -> Generator[None]:
+        """Keep the blocks that this thread takes inside for the next time."""
+        self._used, self._keeps = 0, True
+        try:
+            yield
+        finally:
+            self._keeps = False
+
+    def recycle(self) -> None:
+        """Give this thread's blocks out again from the first."""
+        self._used = 0
+
+    def take(self, size: int, dtype: torch.dtype) -> torch.Tensor:
+        """Return an uninitialised block of `size` numbers on the CPU."""
+        import torch
+
+        if not self._keeps:
+            return torch.empty(size, dtype=dtype)
+        i, self._used = self._used, self._used + 1
+        if i == len(self._blocks):
+            self._blocks.append(torch.empty(0, dtype=dtype))
+        if len(self._blocks[i]) < size or self._blocks[i].dtype != dtype:
+            self._blocks[i] = torch.empty(size, dtype=dtype)
+        return self._blocks[i][:size]
+
+
+class MissingExtra(ConfigError):
+    """`what` needs packages that an extra of gossamer brings; tells the command that installs it."""
+
+    def __init__(self, what: str, extra: str):
+        super().__init__(f"{what}, which is not installed; type: {install_command(extra)}")
+
+
+def install_command(extra: str) -> str:
+    """Return the command that installs an extra: into this Python, from a checkout where it is one."""
+    python = _shown(Path(sys.executable).absolute())
+    home = Path(__file__).absolute().parents[2]
+    if not (home / "constraints.txt").is_file():
+        return f'{python} -m pip install "gossamer[{extra}]"'
+    constraints = _shown(home / "constraints.txt")
+    return f'{python} -m pip install -c {constraints} -e "{_shown(home)}[{extra}]"'
+
+
+def _shown(path: Path) -> str:
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)

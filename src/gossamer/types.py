@@ -5,9 +5,7 @@ Shapes: T unroll length, B columns (environments), P action-distribution paramet
 
 from __future__ import annotations
 
-import sys
 from dataclasses import dataclass, fields, replace
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
 if TYPE_CHECKING:
@@ -26,32 +24,6 @@ ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"
 
 class ConfigError(ValueError):
     """The user's mistake, told in one line: what was wrong, the value, what is allowed, what to type."""
-
-
-class MissingExtra(ConfigError):
-    """Something needs packages that are not installed; tells the command that installs them.
-
-    Args:
-        what: needs them.
-        extra: of gossamer, which brings them.
-    """
-
-    def __init__(self, what: str, extra: str):
-        super().__init__(f"{what}, which is not installed; type: {install_command(extra)}")
-
-
-def install_command(extra: str) -> str:
-    """Return the command that installs an extra: into this Python, from a checkout where it is one."""
-    python = _shown(Path(sys.executable).absolute())
-    home = Path(__file__).absolute().parents[2]
-    if not (home / "constraints.txt").is_file():
-        return f'{python} -m pip install "gossamer[{extra}]"'
-    constraints = _shown(home / "constraints.txt")
-    return f'{python} -m pip install -c {constraints} -e "{_shown(home)}[{extra}]"'
-
-
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 class RunFailed(RuntimeError):

@@ -9,7 +9,8 @@ import gossamer
 from gossamer.envs.atari import atari_protocol
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig, suite_of
-from gossamer.types import ConfigError, install_command
+from gossamer.machine import install_command
+from gossamer.types import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -170,5 +171,7 @@ def test_what_to_type_installs_into_this_python_from_where_gossamer_came(tmp_pat
     )
     monkeypatch.chdir(home)
     assert install_command("atari").endswith(' -m pip install -c constraints.txt -e ".[atari]"')
-    monkeypatch.setattr("gossamer.types.__file__", str(tmp_path / "lib" / "gossamer" / "types.py"))
+    monkeypatch.setattr(
+        "gossamer.machine.__file__", str(tmp_path / "lib" / "gossamer" / "machine.py")
+    )
     assert install_command("atari").endswith(' -m pip install "gossamer[atari]"')

@@ -119,12 +119,18 @@ def test_stopping_interrupts_and_closes():
 
 
 def test_onlookers_see_every_state():
-    seen = []
+    seen, ended = [], []
+
+    def on_step(envs, num_ended):
+        seen.append(int(envs.step[0]))
+        ended.append(num_ended)
+
     evaluate(
         small_policy(), Made(), episodes=1, greedy=True, seed=0,
-        on_step=lambda envs: seen.append(int(envs.step[0])),
+        on_step=on_step,
     )  # fmt: skip
     assert seen == list(range(13))
+    assert ended == [0] * 12 + [1]
 
 
 def make_evaluator(policy, results, *, every_seconds=0.0):

@@ -17,7 +17,8 @@ import numpy as np
 
 from gossamer.envs.settings import check_range, refuse_settings
 from gossamer.envs.spaces import check_actions
-from gossamer.types import ActionSpec, ConfigError, EnvSpec, MissingExtra, StepResult
+from gossamer.machine import MissingExtra
+from gossamer.types import ActionSpec, ConfigError, EnvSpec, StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -13,7 +13,8 @@ from gossamer.envs.gym import gym_stuck_steps
 from gossamer.envs.making import UNLIMITED_STEPS
 from gossamer.envs.settings import flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import action_format, check_actions, obs_format
-from gossamer.types import ConfigError, EnvSpec, MissingExtra, StepResult
+from gossamer.machine import MissingExtra
+from gossamer.types import ConfigError, EnvSpec, StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

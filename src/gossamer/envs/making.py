@@ -12,7 +12,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import atari_ids
 from gossamer.envs.settings import suite_of
-from gossamer.types import ConfigError, MissingExtra
+from gossamer.machine import MissingExtra
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from types import ModuleType

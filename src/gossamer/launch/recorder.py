@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
+from gossamer.machine import MissingExtra
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
-from gossamer.types import MissingExtra
 
 if TYPE_CHECKING:
     from gossamer.actor import Episode

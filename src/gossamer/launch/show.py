@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.render import make_render_env
 from gossamer.evaluator import evaluate
-from gossamer.types import ConfigError, install_command
+from gossamer.machine import install_command
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig

@@ -6,12 +6,12 @@ Shapes: R rows, B columns, F features, P action parameters, S numbers of recurre
 from __future__ import annotations
 
 import contextlib
-import threading
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
+from gossamer.machine import KeptMemory
 from gossamer.ops.distributions import ActionDistribution, encode_action, make_distribution
 from gossamer.policies.core import Core
 from gossamer.policies.moments import Moments
@@ -78,8 +78,8 @@ class ActorCritic(nn.Module):
         self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
-        self.compute_dtype = torch.float32
-        self._inputs = _Inputs()
+        self.compute_dtype, self._casts_weights = torch.float32, False
+        self._inputs = KeptMemory()
         self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
         self.register_buffer("obs_bias", _like_obs(spec.obs_shape), persistent=False)
         self._value_mean_std = (0.0, 1.0)
@@ -148,11 +148,11 @@ class ActorCritic(nn.Module):
         r, b, channels, height, width = obs.shape
         x = self._inputs.take(obs.numel(), self.obs_scale.dtype)
         x = x.view(r, b, height, width, channels).permute(0, 1, 4, 2, 3)
-        for row in range(r):
-            for i in range(0, b, CACHED_FRAMES):
-                part = x[row, i : i + CACHED_FRAMES]
-                part.copy_(obs[row, i : i + CACHED_FRAMES])
-                torch.addcmul(self.obs_bias, part, self.obs_scale, out=part)
+        for row, raw in zip(x, obs, strict=True):
+            for part, raw_part in zip(
+                row.split(CACHED_FRAMES), raw.split(CACHED_FRAMES), strict=True
+            ):
+                torch.addcmul(self.obs_bias, part.copy_(raw_part), self.obs_scale, out=part)
         return x
 
     def env_action(self, action: Tensor) -> Tensor:
@@ -231,21 +231,18 @@ class ActorCritic(nn.Module):
         self._casts_weights = not inference and dtype != torch.float32
         self.refresh()
 
-    _casts_weights = False
-
     @contextlib.contextmanager
     def accumulating(self) -> Generator[None]:
-        """Share work and memory between this thread's forward passes inside.
+        """Cast weights once for this thread's forward passes inside; they must not change meanwhile.
 
-        Weights are cast once, so they must not change meanwhile. Memory for normalised pixels is used
-        again after each `recycle`.
+        Memory for normalised pixels is used again after each `recycle`.
         """
-        with self._autocast(), self._inputs.kept():
+        with self._autocast(), self._inputs.keeping():
             yield
 
     def recycle(self) -> None:
         """Inside `accumulating`: this thread's forward passes so far have had their backward pass."""
-        self._inputs.used = 0
+        self._inputs.recycle()
 
     def _autocast(self, *, enabled: bool = True) -> contextlib.AbstractContextManager[object]:
         # Leaving autocast empties the one cache of cast weights that all threads share.
@@ -266,42 +263,6 @@ class ActorCritic(nn.Module):
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
         return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
-
-
-class _Inputs(threading.local):
-    """Memory for normalised pixels, by thread.
-
-    Fresh blocks of megabytes for every micro-batch would leave holes all over the heap, and the
-    process would grow for minutes.
-    """
-
-    def __init__(self) -> None:
-        self.blocks: list[Tensor] = []
-        self.used = 0
-        self.keeping = False
-
-    def __reduce__(self) -> tuple[type[_Inputs], tuple[()]]:
-        return _Inputs, ()  # a copied policy has its own
-
-    @contextlib.contextmanager
-    def kept(self) -> Generator[None]:
-        """Keep the blocks taken inside for the next time."""
-        self.used, self.keeping = 0, True
-        try:
-            yield
-        finally:
-            self.keeping = False
-
-    def take(self, size: int, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised block of `size` numbers."""
-        if not self.keeping:
-            return torch.empty(size, dtype=dtype)
-        i, self.used = self.used, self.used + 1
-        if i == len(self.blocks):
-            self.blocks.append(torch.empty(0, dtype=dtype))
-        if len(self.blocks[i]) < size or self.blocks[i].dtype != dtype:
-            self.blocks[i] = torch.empty(size, dtype=dtype)
-        return self.blocks[i][:size]
 
 
 def _like_obs(shape: tuple[int, ...]) -> Tensor:

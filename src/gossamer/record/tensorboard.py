@@ -5,8 +5,8 @@ from __future__ import annotations
 import importlib
 from typing import TYPE_CHECKING, Any
 
+from gossamer.machine import MissingExtra
 from gossamer.record.metrics import plain
-from gossamer.types import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -7,9 +7,9 @@ import json
 import uuid
 from typing import TYPE_CHECKING, Any
 
+from gossamer.machine import MissingExtra
 from gossamer.record.files import write_whole
 from gossamer.record.metrics import plain
-from gossamer.types import MissingExtra
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
