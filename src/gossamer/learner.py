@@ -194,7 +194,6 @@ class Learner:
                         loss / divisor, self._params, materialize_grads=True
                     )
                     torch._foreach_add_(gradient, grads)
-                self.policy.recycle()
                 _add_sums(sums, metrics)
         return sums
 

@@ -5,20 +5,13 @@ Importing this imports no torch.
 
 from __future__ import annotations
 
-import contextlib
 import ctypes
 import os
 import sys
 import threading
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from gossamer.types import ConfigError
-
-if TYPE_CHECKING:
-    from collections.abc import Generator
-
-    import torch
 
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
@@ -96,48 +89,6 @@ def lower_priority() -> None:
     """
     if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
         os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
-
-
-class KeptMemory(threading.local):
-    """Blocks of memory that each thread uses again and again.
-
-    Fresh blocks of megabytes for every micro-batch leave holes all over the heap, and the process
-    grows for minutes.
-    """
-
-    def __init__(self) -> None:
-        self._blocks: list[torch.Tensor] = []
-        self._used = 0
-        self._keeps = False
-
-    def __reduce__(self) -> tuple[type[KeptMemory], tuple[()]]:
-        return KeptMemory, ()  # a copy has its own
-
-    @contextlib.contextmanager
-    def keeping(self) -> Generator[None]:
-        """Keep the blocks that this thread takes inside for the next time."""
-        self._used, self._keeps = 0, True
-        try:
-            yield
-        finally:
-            self._keeps = False
-
-    def recycle(self) -> None:
-        """Give this thread's blocks out again from the first."""
-        self._used = 0
-
-    def take(self, size: int, dtype: torch.dtype) -> torch.Tensor:
-        """Return an uninitialised block of `size` numbers on the CPU."""
-        import torch
-
-        if not self._keeps:
-            return torch.empty(size, dtype=dtype)
-        i, self._used = self._used, self._used + 1
-        if i == len(self._blocks):
-            self._blocks.append(torch.empty(0, dtype=dtype))
-        if len(self._blocks[i]) < size or self._blocks[i].dtype != dtype:
-            self._blocks[i] = torch.empty(size, dtype=dtype)
-        return self._blocks[i][:size]
 
 
 class MissingExtra(ConfigError):

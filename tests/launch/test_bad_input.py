@@ -161,14 +161,15 @@ def test_device_cuda_without_one(here: Path, monkeypatch: pytest.MonkeyPatch, ca
 @pytest.mark.parametrize(
     ("words", "module", "says"),
     [
-        ("train PongNoFrameskip-v4", "ale_py", "gossamer[atari]"),
-        ("train ALE/Pong-v5", "ale_py", "gossamer[atari]"),
-        ("train HalfCheetah-v5", "mujoco", "gossamer[mujoco]"),
-        ("train envpool:Ant-v5", "envpool", "gossamer[envpool]"),
-        ("train CartPole-v1 --tensorboard", "tensorboard", "gossamer[tensorboard]"),
-        ("train CartPole-v1 --wandb", "wandb", "gossamer[wandb]"),
-        ("train --resume run --total-env-steps 512 --wandb", "wandb", "gossamer[wandb]"),
-        ("eval run --video game.gif", "imageio", "gossamer[video]"),
+        ("train PongNoFrameskip-v4", "ale_py", '[atari]"'),
+        ("train ALE/Pong-v5", "ale_py", '[atari]"'),
+        ("train HalfCheetah-v5", "mujoco", '[mujoco]"'),
+        ("train envpool:Ant-v5", "envpool", '[envpool]"'),
+        ("train CartPole-v1 --tensorboard", "tensorboard", '[tensorboard]"'),
+        ("train CartPole-v1 --wandb", "wandb", '[wandb]"'),
+        ("train --resume run --total-env-steps 512 --wandb", "wandb", '[wandb]"'),
+        ("eval run --video game.gif", "imageio", '[video]"'),
+        ("eval run --video game.gif", "pygame", '[video]"'),
     ],
 )
 def test_missing_extras(

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -153,39 +152,6 @@ def test_pixels_are_divided_by_255_or_normalised_by_position():
     std = np.maximum(first.std(0), 12.0)
     expected = (obs.double().numpy() - first.mean(0)) / std
     np.testing.assert_allclose(policy.normalize(obs).numpy(), expected, rtol=1e-4, atol=1e-4)
-
-
-@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_pixels_are_normalised_as_in_one_operation(dtype):
-    spec = spec_of(obs_shape=PIXELS)
-    policy = small_policy(spec, normalize_obs=True)
-    obs = rows(spec, 3, 21)[0]
-    policy.observe(obs, torch.ones(2, 21, dtype=torch.bool), freeze=False)
-    policy.set_precision(dtype)
-    for part in (obs, obs[:, 2:19], obs[1:2]):
-        expected = torch.addcmul(policy.obs_bias, part, policy.obs_scale)
-        assert torch.equal(policy.normalize(part), expected)
-        assert policy.normalize(part).stride()[2:] == policy.obs_scale.stride()
-
-
-def test_memory_of_pixels_is_used_again_only_after_the_backward_pass():
-    spec = spec_of(obs_shape=PIXELS)
-    policy = small_policy(spec)
-    obs = rows(spec, 2, 4)[0]
-    with policy.accumulating():
-        first, second = policy.normalize(obs), policy.normalize(obs[:, :3])
-        assert first.data_ptr() != second.data_ptr()
-        with ThreadPoolExecutor(1) as pool:
-            elsewhere = pool.submit(policy.normalize, obs).result()
-        policy.recycle()
-        again = policy.normalize(obs[:, 1:])
-        assert again.data_ptr() == first.data_ptr() != elsewhere.data_ptr()
-        assert copy.deepcopy(policy).normalize(obs).data_ptr() != second.data_ptr()
-    with policy.accumulating():
-        assert policy.normalize(obs).data_ptr() == first.data_ptr()
-    outside = [policy.normalize(obs) for _ in range(3)]
-    assert len({first.data_ptr(), *(x.data_ptr() for x in outside)}) == 4
-    assert torch.equal(outside[0], outside[2])
 
 
 def test_vectors_are_normalised_by_their_valid_rows_and_clipped():

@@ -11,6 +11,7 @@ import numpy as np
 from gossamer.envs.atari import AtariEnvs, AtariProtocol, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import unknown_id
 from gossamer.envs.seeding import EVALUATION_RANK, SeedStream
+from gossamer.machine import MissingExtra
 from gossamer.types import ConfigError, RunFailed, VecEnv
 
 if TYPE_CHECKING:
@@ -66,8 +67,11 @@ def make_render_env(
             max_episode_steps=max_episode_steps,
             render_mode=render_mode,
         )
+    import gymnasium
+
     from gossamer.envs.gym import GymEnvs
 
+    os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it greets on standard output
     env = GymEnvs(
         env_id,
         num_envs=1,
@@ -79,6 +83,9 @@ def make_render_env(
     try:
         env.start(np.zeros(1, np.int64))
         picture = env.render()
+    except gymnasium.error.DependencyNotInstalled as error:
+        env.close()
+        raise MissingExtra(f"drawing {env_id} needs pygame", "video") from error
     except Exception as error:  # whatever a user's environment or a graphics library raises
         env.close()
         message = " ".join(str(error).split()) or type(error).__name__

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import mmap
 import threading
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
+import torch
 from torch import Tensor
 
 from gossamer.machine import use_threads
@@ -18,6 +20,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 
 EXACT = "exact"
+ALIGNMENT = 64
+"""Bytes; where tensors begin in a snapshot."""
 
 
 def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -37,9 +41,30 @@ def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict
                 held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
     with parts.held_actor():
         held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
-    tensors = {k: x.detach().cpu().clone() for k, x in held.items() if isinstance(x, Tensor)}
+    tensors = copied({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
     state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
     return tensors, {"held": state, "plan": asdict(parts.plan), EXACT: exact, **more}
+
+
+def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors into one block on the CPU that goes back to the system with the last of them.
+
+    On the heap, tens of megabytes that come and go among the learner's blocks leave holes of all
+    sizes, and the process grows for minutes.
+    """
+    sizes = [-(-x.numel() * x.element_size() // ALIGNMENT) * ALIGNMENT for x in tensors.values()]
+    block = mmap.mmap(-1, max(sum(sizes), 1))
+    copies: dict[str, Tensor] = {}
+    offset = 0
+    for (name, x), size in zip(tensors.items(), sizes, strict=True):
+        copy = torch.empty(0, dtype=x.dtype)
+        if x.numel():
+            copy = torch.frombuffer(block, dtype=x.dtype, count=x.numel(), offset=offset)
+        # the strides that clone() would give: a change of layout costs more than a copy
+        copies[name] = copy.as_strided(x.shape, torch.empty_like(x, device="meta").stride())
+        copies[name].copy_(x)
+        offset += size
+    return copies
 
 
 def put_back(parts: Parts, checkpoint: Checkpoint) -> None:

@@ -11,7 +11,6 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gossamer.machine import KeptMemory
 from gossamer.ops.distributions import ActionDistribution, encode_action, make_distribution
 from gossamer.policies.core import Core
 from gossamer.policies.moments import Moments
@@ -26,8 +25,6 @@ if TYPE_CHECKING:
 
 VALUE_WINDOW = 1e6
 """Value targets remembered by the value moments."""
-CACHED_FRAMES = 8
-"""Observations normalised at a time: input and output stay in a core's cache."""
 
 
 class ActorCritic(nn.Module):
@@ -78,8 +75,7 @@ class ActorCritic(nn.Module):
         self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
-        self.compute_dtype, self._casts_weights = torch.float32, False
-        self._inputs = KeptMemory()
+        self.compute_dtype = torch.float32
         self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
         self.register_buffer("obs_bias", _like_obs(spec.obs_shape), persistent=False)
         self._value_mean_std = (0.0, 1.0)
@@ -136,24 +132,10 @@ class ActorCritic(nn.Module):
 
     def normalize(self, obs: Tensor) -> Tensor:
         """Scale raw observations [..., *obs_shape] for the torso, in its precision."""
-        if self.pixels and obs.ndim == 5 and obs.device.type == "cpu":
-            return self._normalize_rows(obs)
         x = torch.addcmul(self.obs_bias, obs, self.obs_scale)
         if self.pixels or not self.config.normalize_obs:
             return x
         return x.clamp(-self.config.obs_clip, self.config.obs_clip)
-
-    def _normalize_rows(self, obs: Tensor) -> Tensor:
-        """Scale pixels [R, B, C, H, W] in place, a cacheful at a time, channels last."""
-        r, b, channels, height, width = obs.shape
-        x = self._inputs.take(obs.numel(), self.obs_scale.dtype)
-        x = x.view(r, b, height, width, channels).permute(0, 1, 4, 2, 3)
-        for row, raw in zip(x, obs, strict=True):
-            for part, raw_part in zip(
-                row.split(CACHED_FRAMES), raw.split(CACHED_FRAMES), strict=True
-            ):
-                torch.addcmul(self.obs_bias, part.copy_(raw_part), self.obs_scale, out=part)
-        return x
 
     def env_action(self, action: Tensor) -> Tensor:
         """Turn actions of the distribution into the environment's: tanh-squashed if asked for.
@@ -231,18 +213,13 @@ class ActorCritic(nn.Module):
         self._casts_weights = not inference and dtype != torch.float32
         self.refresh()
 
+    _casts_weights = False
+
     @contextlib.contextmanager
     def accumulating(self) -> Generator[None]:
-        """Cast weights once for this thread's forward passes inside; they must not change meanwhile.
-
-        Memory for normalised pixels is used again after each `recycle`.
-        """
-        with self._autocast(), self._inputs.keeping():
+        """Cast weights once for all forward passes inside; they must not change meanwhile."""
+        with self._autocast():
             yield
-
-    def recycle(self) -> None:
-        """Inside `accumulating`: this thread's forward passes so far have had their backward pass."""
-        self._inputs.recycle()
 
     def _autocast(self, *, enabled: bool = True) -> contextlib.AbstractContextManager[object]:
         # Leaving autocast empties the one cache of cast weights that all threads share.
