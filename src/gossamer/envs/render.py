@@ -72,6 +72,9 @@ def make_render_env(
     from gossamer.envs.gym import GymEnvs
 
     os.environ.setdefault("PYGAME_HIDE_SUPPORT_PROMPT", "1")  # it greets on standard output
+    if render_mode == "rgb_array":  # nor must it look for a screen or a loudspeaker
+        os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+        os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
     env = GymEnvs(
         env_id,
         num_envs=1,
