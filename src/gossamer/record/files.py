@@ -117,11 +117,13 @@ def safetensors_chunks(tensors: Mapping[str, Tensor]) -> Iterable[Any]:
     yield len(head).to_bytes(8, "little") + head
     for name in order:
         if tensors[name].numel():
-            yield _bytes_of(tensors[name])
+            yield from _pieces(tensors[name].detach().to("cpu"))
 
 
-def _bytes_of(x: Tensor) -> Any:
+def _pieces(x: Tensor) -> Iterable[Any]:
     import torch
 
-    flat = x.detach().to("cpu").contiguous().reshape(-1)
-    return memoryview(cast("Any", flat.view(torch.uint8).numpy()))
+    # What lies otherwise in memory than in the file is copied, piece by piece.
+    for part in (x,) if x.is_contiguous() else x:
+        flat = part.contiguous().reshape(-1)
+        yield memoryview(cast("Any", flat.view(torch.uint8).numpy()))
