@@ -351,6 +351,22 @@ def test_mujoco_observations_are_float32():
     envs.close()
 
 
+def test_mujoco_repeats_no_warning_and_writes_no_log(tmp_path, monkeypatch, capfd):
+    mujoco = pytest.importorskip("mujoco")
+    monkeypatch.chdir(tmp_path)
+    read_spec("HalfCheetah-v5", DEFAULTS)  # its model holds a deprecated attribute
+    assert list(tmp_path.iterdir()) == []
+    bad = "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
+    model = mujoco.MjModel.from_xml_string(bad)
+    for _ in range(2):
+        data = mujoco.MjData(model)
+        data.qpos[0] = np.nan
+        mujoco.mj_step(model, data)
+    said = capfd.readouterr()
+    assert said.out == ""
+    assert re.fullmatch(r"MuJoCo: .*Nan, Inf or huge value in QPOS.*\n", said.err)
+
+
 def test_an_environment_that_cannot_be_built_is_refused_in_one_line() -> None:
     with pytest.raises(ConfigError, match=r"ValueError: no such track .*line \d+"):
         read_spec("counting_envs:without_a_track", EnvConfig())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import functools
 import importlib
 import inspect
 import os
@@ -41,6 +42,8 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise unknown_id(name)
     registered = gymnasium.registry[name]
     limit = max_episode_steps or registered.max_episode_steps or UNLIMITED_STEPS
+    if suite_of(name) == "mujoco":
+        _hear_mujoco()
     try:
         # the checker costs as much as a step of CartPole; it is for those who write environments
         shown = {} if render_mode is None else {"render_mode": render_mode}
@@ -54,6 +57,21 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except Exception as error:
         raise failed_env(env_id, "cannot be made", error) from error
+
+
+def _hear_mujoco() -> None:
+    """Print MuJoCo's warnings once each; by itself it repeats them and writes a file where it runs."""
+    try:
+        mujoco: Any = importlib.import_module("mujoco")
+    except ImportError:
+        return  # told where the environment is made
+    mujoco.set_mju_user_warning(_print_once)
+
+
+@functools.cache
+def _print_once(text: str) -> None:
+    if "deprecated" not in text:  # about the models that come with Gymnasium
+        sys.stderr.write(f"MuJoCo: {text}\n")
 
 
 def _import_module(module_name: str, env_id: str) -> ModuleType:
