@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import shlex
 import sys
 import threading
 from pathlib import Path
@@ -100,13 +101,13 @@ class MissingExtra(ConfigError):
 
 def install_command(extra: str) -> str:
     """Return the command that installs an extra: into this Python, from a checkout where it is one."""
-    python = _shown(Path(sys.executable).absolute())
+    python = shlex.quote(str(_shorten(Path(sys.executable).absolute())))
     home = Path(__file__).absolute().parents[2]
     if not (home / "constraints.txt").is_file():
         return f'{python} -m pip install "gossamer[{extra}]"'
-    constraints = _shown(home / "constraints.txt")
-    return f'{python} -m pip install -c {constraints} -e "{_shown(home)}[{extra}]"'
+    constraints = shlex.quote(str(_shorten(home / "constraints.txt")))
+    return f'{python} -m pip install -c {constraints} -e "{_shorten(home)}[{extra}]"'
 
 
-def _shown(path: Path) -> str:
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else str(path)
+def _shorten(path: Path) -> Path:
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

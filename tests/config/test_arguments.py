@@ -117,6 +117,7 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --algorithm.gamma 3", "did you mean --algorithm.discount?"),
         ("CartPole-v1 --n-steps 3", "did you mean --unroll-length?"),
         ("CartPole-v1 --topology:single", "type it without hyphens: topology:single"),
+        ("CartPole-v1 --num-envs:8", "--num-envs:8 is not a flag; type: --num-envs 8"),
         ("CartPole-v1 --no-num-envs", "--no-num-envs is not a setting"),
         ("CartPole-v1 --replays.0.fracton 1", "did you mean --replays.0.fraction?"),
         ("CartPole-v1 -n 3", "flags start with two hyphens"),

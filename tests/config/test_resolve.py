@@ -23,14 +23,7 @@ from gossamer.config import (
 )
 from gossamer.config.check import RANGES, range_of
 from gossamer.config.files import suite_layer
-from gossamer.config.tree import (
-    fields_of,
-    find_annotation,
-    flatten,
-    members,
-    merge,
-    names_of,
-)
+from gossamer.config.tree import fields_of, find_annotation, flatten, members, merge, names_of
 from gossamer.replay.base import QueueSettings
 from gossamer.types import ConfigError
 

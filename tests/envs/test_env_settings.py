@@ -106,6 +106,8 @@ def test_atari_settings_are_refused_elsewhere():
         ("cartpole", "CartPole-v1"),
         ("cartpole-v0", "did you mean CartPole-v0?"),
         ("my.tasks.make_maze", "is written my.tasks:make_maze"),
+        ("CartPole.v1", "CartPole-v1"),
+        ("mine.toml", "given with --config mine.toml"),
         ("Pong", "PongNoFrameskip-v4"),
         ("PongNoFrameskip-v0", "PongNoFrameskip-v4"),
         ("ALE/Breakot-v5", "ALE/Breakout-v5"),

@@ -358,9 +358,9 @@ def test_mujoco_repeats_no_warning_and_writes_no_log(tmp_path, monkeypatch, capf
     assert list(tmp_path.iterdir()) == []
     bad = "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
     model = mujoco.MjModel.from_xml_string(bad)
-    for _ in range(2):
+    for time in (0.0, 3.25):
         data = mujoco.MjData(model)
-        data.qpos[0] = np.nan
+        data.qpos[0], data.time = np.nan, time
         mujoco.mj_step(model, data)
     said = capfd.readouterr()
     assert said.out == ""

@@ -11,8 +11,8 @@ STEP = np.zeros(3), 1.0, False, False, {}
 class Wrong(gymnasium.Env):
     """Right in everything unless told what to return."""
 
-    def __init__(self, reset=RESET, step=STEP):
-        self.observation_space, self.action_space = Box(-1.0, 1.0, (3,)), Discrete(2)
+    def __init__(self, reset=RESET, step=STEP, size=3):
+        self.observation_space, self.action_space = Box(-1.0, 1.0, (size,)), Discrete(2)
         self.answers = reset, step
 
     def reset(self, *, seed=None, options=None):
@@ -38,8 +38,38 @@ def wrong_shape():
     return Wrong(reset=(np.zeros(4), {}))
 
 
+def column():
+    return Wrong(reset=(np.zeros((1, 3)), {}))
+
+
+def list_reset():
+    return Wrong(reset=[np.zeros(3), {}])
+
+
+def one_number():
+    return Wrong(reset=(np.zeros(1), {}))
+
+
+def ragged():
+    return Wrong(reset=([np.zeros(2), 0.0], {}))
+
+
 def nan_obs():
-    return Wrong(step=(np.array([0.0, np.nan, 0.0]), 1.0, False, False, {}))
+    obs = np.where(np.arange(20) == 17, np.nan, 0.0)
+    return Wrong((np.zeros(20), {}), (obs, 1.0, False, False, {}), 20)
+
+
+def nan_start():
+    return Wrong(reset=(np.array([0.0, np.inf, 0.0]), {}))
+
+
+def unpacks():
+    class Unpacks(Wrong):
+        def step(self, action):
+            x, y = (1,)
+            return x, y
+
+    return Unpacks()
 
 
 def no_reward():
@@ -52,9 +82,10 @@ def nan_later():
 
         def step(self, action):
             self.steps += 1
-            return np.full(3, np.nan if self.steps > 5 else 0.0), 1.0, False, False, {}
+            bad = self.steps > 5
+            return np.where(bad & (np.arange(20) == 17), np.nan, 0.0), 1.0, False, False, {}
 
-    return Later()
+    return Later((np.zeros(20), {}), size=20)
 
 
 def no_seed():

@@ -88,7 +88,7 @@ def test_a_killed_worker(tmp_path: Path, capsys: Any) -> None:
     ("env_id", "said"),
     [
         ("broken_envs:NanReward", "the environment's rewards are not finite"),
-        ("broken_envs:NanObs", "its observation is not finite: [nan nan nan]"),
+        ("broken_envs:NanObs", "entry 0 of its observation is nan; it must be a finite number"),
     ],
 )
 def test_numbers_that_are_not_finite_end_the_run(

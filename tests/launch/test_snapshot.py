@@ -18,9 +18,9 @@ def test_copies_keep_values_kinds_and_layouts_and_share_nothing(
 ) -> None:
     mapped: list[int] = []
 
-    def spy(handle: int, size: int) -> Any:
+    def spy(handle: int, size: int, flags: int) -> Any:
         mapped.append(size)
-        return mmap_of(handle, size)
+        return mmap_of(handle, size, flags)
 
     mmap_of = mmap.mmap
     monkeypatch.setattr(snapshot.mmap, "mmap", spy)
@@ -36,7 +36,7 @@ def test_copies_keep_values_kinds_and_layouts_and_share_nothing(
         "rounded": torch.randn(5).bfloat16(),
     }
     before = {name: x.clone() for name, x in tensors.items()}
-    copies = snapshot.copied(tensors)
+    copies = snapshot.copy_outside_heap(tensors)
     assert mapped == [-(-mapped[0] // 64) * 64], "one block"
     assert mapped[0] < 64 * len(tensors) + sum(x.nbytes for x in tensors.values())
     for name, x in tensors.items():
@@ -46,4 +46,4 @@ def test_copies_keep_values_kinds_and_layouts_and_share_nothing(
         assert torch.equal(copies[name], before[name]), name
         assert copies[name].stride() == before[name].stride()
     assert len({x.data_ptr() for x in copies.values() if x.numel()}) == len(tensors) - 1
-    assert snapshot.copied({}) == {}
+    assert snapshot.copy_outside_heap({}) == {}

@@ -80,8 +80,11 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
     if equals:
         rest.appendleft(attached)
     name = head.lstrip("-").replace("-", "_")
-    if ":" in name:
+    flagged, colon, value = head.partition(":")
+    if colon and members(find_annotation(TrainConfig, name.partition(":")[0])):
         raise ConfigError(f"{head} is not a flag; type it without hyphens: {head.lstrip('-')}")
+    if colon:
+        raise ConfigError(f"{head} is not a flag; type: {flagged} {value}")
     if not word.startswith("--"):
         raise ConfigError(f"{head} is not a flag; flags start with two hyphens: --{name}")
     if name == "config":

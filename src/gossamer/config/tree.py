@@ -163,10 +163,9 @@ ELSEWHERE = {
 
 def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
     """Build the error for a name that is no setting, with the nearest one."""
-    names = list(names_of(root))
     path, dot, last = name.rpartition(".")
     ours = (setting for setting, others in ELSEWHERE.items() if last in others)
-    near = nearest(path + dot + next(ours, last), names)
+    near = nearest(path + dot + next(ours, last), names_of(root))
     # The environment has no flag of its own: it is the one positional argument.
     shown = near and (flag(near) if layer.typed else near)
     hint = f"did you mean {shown}?" if shown else "gossamer train --help lists all settings"

@@ -58,6 +58,7 @@ class Episodes:
                     self._ended[i] = terminated or truncated
             except Exception as error:
                 raise self._failure(i) from error
+        self._refuse_not_finite(batch)
         return batch
 
     def step(self, actions: NDArray[Any]) -> StepResult:
@@ -78,12 +79,9 @@ class Episodes:
                     reward[i] = paid
                     if died or cut:
                         terminated[i], truncated[i], self._ended[i] = died, cut, True
-            # one sum finds out for all; which env it was need not be quick
-            if self.obs.kind == "vector" and not np.isfinite(batch.sum()):
-                for i in range(num_envs):
-                    _check_finite(batch[i])
         except Exception as error:
             raise self._failure(i) from error
+        self._refuse_not_finite(batch)
         return StepResult(batch, reward, terminated, truncated, terminated | truncated)
 
     def _reset(self, batch: NDArray[Any], i: int) -> None:
@@ -100,6 +98,16 @@ class Episodes:
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
         return reward, terminated, truncated
 
+    def _refuse_not_finite(self, batch: NDArray[Any]) -> None:
+        # No policy can act on it. A reward that is not finite is the learner's to skip.
+        if self.obs.kind == "pixels" or np.isfinite(batch).all():
+            return
+        i, entry = np.argwhere(~np.isfinite(batch))[0].tolist()
+        raise RunFailed(
+            f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}: entry "
+            f"{entry} of its observation is {batch[i, entry]}; it must be a finite number"
+        )
+
     def _failure(self, i: int) -> RunFailed:
         return RunFailed(
             f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}:\n"
@@ -110,9 +118,3 @@ class Episodes:
         """Close every environment."""
         for env in self.envs:
             env.close()
-
-
-def _check_finite(obs: NDArray[Any]) -> None:
-    # It would spoil the normaliser's moments for good; a reward that is not finite costs one update.
-    if not np.isfinite(obs).all():
-        raise ValueError(f"its observation is not finite: {str(obs)[:200]}")

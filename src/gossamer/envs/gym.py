@@ -114,7 +114,7 @@ def try_out(env_id: str, env: Any) -> None:
     began = _call(env_id, "reset(seed=1)", partial(env.reset, seed=1))
     if not isinstance(began, tuple) or len(began) != 2:  # pyright: ignore[reportUnknownArgumentType]
         raise ConfigError(
-            f"{env_id}: reset(seed=1) returned {_described(began)}; it must return two values, "
+            f"{env_id}: reset(seed=1) returned {_describe(began)}; it must return two values, "
             "observation and info"
         )
     _check_obs(env_id, "reset", obs, began[0])
@@ -122,7 +122,7 @@ def try_out(env_id: str, env: Any) -> None:
     first = next(iter(action.decode(np.zeros((1, *action.spec.shape), dtype))))
     stepped = _call(env_id, "step", partial(env.step, first))
     if not isinstance(stepped, tuple) or len(stepped) != 5:  # pyright: ignore[reportUnknownArgumentType]
-        raise ConfigError(f"{env_id}: step returned {_described(stepped)}; {_FIVE_VALUES}")
+        raise ConfigError(f"{env_id}: step returned {_describe(stepped)}; {_FIVE_VALUES}")
     _check_obs(env_id, "step", obs, stepped[0])
     try:
         finite = bool(np.isfinite(float(stepped[1])))
@@ -141,7 +141,7 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
     try:
         return method()
     except Exception as error:
-        if isinstance(error, ValueError) and "to unpack" in str(error) and name == "step":
+        if isinstance(error, ValueError) and "(expected 5" in str(error) and name == "step":
             # a wrapper took apart what the environment returned
             raise ConfigError(f"{env_id}: step failed ({error}); {_FIVE_VALUES}") from error
         raise failed_env(env_id, f"fails in {name}", error) from error
@@ -149,29 +149,27 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
 
 def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
     form = obs_format(env_id, space)
-    if hasattr(space, "low") and np.shape(obs) != tuple(space.shape):
-        raise ConfigError(
-            f"{env_id}: {name} returned {_described(obs)} as observation; its observation_space has "
-            f"the shape {tuple(space.shape)}"
-        )
     row = form.empty(1)
     try:
+        if hasattr(space, "low") and np.size(obs) != np.prod(space.shape):
+            raise ValueError(f"it has {np.size(obs)} numbers")  # writing could repeat a single one
         form.write(row, 0, obs)
     except Exception as error:
         raise ConfigError(
-            f"{env_id}: {name} returned {_described(obs)} as observation, which its observation_space "
-            f"{' '.join(str(space).split())[:80]} does not allow ({error})"
+            f"{env_id}: {name} returned {_describe(obs)} as observation, which does not fit its "
+            f"observation_space {' '.join(str(space).split())[:80]}: {' '.join(str(error).split())}"
         ) from error
-    if not np.isfinite(row).all():
+    if len(bad := np.flatnonzero(~np.isfinite(row))):
         raise ConfigError(
-            f"{env_id}: {name} returned an observation that is not finite: {str(row[0])[:80]}"
+            f"{env_id}: {name} returned an observation whose entry {bad[0]} of {row.size} is "
+            f"{row.flat[bad[0]]}; it must be a finite number"
         )
 
 
-def _described(x: Any) -> str:
+def _describe(x: Any) -> str:
     if isinstance(x, tuple):
         return f"{len(x)} values"  # pyright: ignore[reportUnknownArgumentType]
-    shape = np.shape(x)
+    shape = getattr(x, "shape", ())
     return f"{type(x).__name__} of shape {shape}" if shape else f"{type(x).__name__} {str(x)[:40]}"
 
 

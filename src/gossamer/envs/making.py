@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import functools
 import importlib
 import inspect
 import os
+import re
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
@@ -42,9 +42,9 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise unknown_id(name)
     registered = gymnasium.registry[name]
     limit = max_episode_steps or registered.max_episode_steps or UNLIMITED_STEPS
-    if suite_of(name) == "mujoco":
-        _hear_mujoco()
     try:
+        if suite_of(name) == "mujoco":
+            _hear_mujoco()
         # the checker costs as much as a step of CartPole; it is for those who write environments
         shown = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
@@ -68,9 +68,14 @@ def _hear_mujoco() -> None:
     mujoco.set_mju_user_warning(_print_once)
 
 
-@functools.cache
+_HEARD: set[str] = set()
+
+
 def _print_once(text: str) -> None:
-    if "deprecated" not in text:  # about the models that come with Gymnasium
+    kind = re.sub(r"\d+(\.\d+)?", "", text)  # the time and the joint differ each time
+    # deprecated are attributes of the models that come with Gymnasium
+    if "deprecated" not in text and kind not in _HEARD:
+        _HEARD.add(kind)
         sys.stderr.write(f"MuJoCo: {text}\n")
 
 
@@ -184,8 +189,10 @@ def unknown_id(env_id: str) -> ConfigError:
 
 
 def _suggestion(env_id: str) -> str:
-    module, _, function = env_id.rpartition(".")
-    if module and f"{module}.{function}".replace(".", "").isidentifier():
-        return f"; an environment of your own is written {module}:{function}"
     near = nearest_ids(env_id)
+    module, dot, function = env_id.rpartition(".")
+    if function in ("toml", "json"):
+        return f"; a file of settings is given with --config {env_id}"
+    if dot and not near and env_id.replace(".", "").isidentifier():
+        return f"; an environment of your own is written {module}:{function}"
     return f"; did you mean {' or '.join(near)}?" if near else "; `gossamer list` names some"

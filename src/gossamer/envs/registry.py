@@ -97,10 +97,16 @@ def make_vec_env(
     )
 
 
-def read_spec(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
-    """Make one environment, read what it is, try a step, and close it.
+def read_spec(
+    env_id: str, settings: EnvConfig, max_episode_steps: int = 0, *, tries: bool = False
+) -> EnvSpec:
+    """Make one environment, read what it is, and close it; mistakes in id or settings show here.
 
-    Mistakes in the id, in the settings and in an environment of one's own show here.
+    Args:
+        env_id: as for `make_vec_env`.
+        settings: as for `make_vec_env`.
+        max_episode_steps: as for `make_vec_env`.
+        tries: begin an episode and take a step, to see mistakes in an environment of one's own.
     """
     from gossamer.envs.gym import GymEnvs
 
@@ -114,7 +120,7 @@ def read_spec(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> E
         max_episode_steps=max_episode_steps,
     )
     try:
-        if isinstance(env, GymEnvs):
+        if tries and isinstance(env, GymEnvs):
             env.try_out()
     finally:
         env.close()

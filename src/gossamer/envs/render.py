@@ -86,11 +86,10 @@ def make_render_env(
     try:
         env.start(np.zeros(1, np.int64))
         picture = env.render()
-    except gymnasium.error.DependencyNotInstalled as error:
-        env.close()
-        raise MissingExtra(f"drawing {env_id} needs pygame", "video") from error
     except Exception as error:  # whatever a user's environment or a graphics library raises
         env.close()
+        if isinstance(error, gymnasium.error.DependencyNotInstalled) and "pygame" in str(error):
+            raise MissingExtra(f"drawing {env_id} needs pygame", "video") from error
         message = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"{env_id} cannot be rendered: {message}") from error
     if picture is None and render_mode == "rgb_array":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import multiprocessing
 import os
+import select
 import signal
 import sys
 import threading
@@ -25,9 +26,9 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore
 
 
-SHOW_CURSOR = b"\033[?25h"
-STOPPING = b"gossamer: saving, then stopping; once more ends it at once\n"
-ENDED_AT_ONCE = b"gossamer: ended at once; what was saved before can be resumed\n"
+SHOW_CURSOR = "\033[?25h"
+STOPPING = "saving, then stopping; once more ends it at once"
+ENDED_AT_ONCE = "ended at once; what was saved before can be resumed"
 
 
 def end_of(
@@ -83,12 +84,13 @@ class Control:
         """First: end after this version, saving. Second: end now."""
         self._signals += 1
         if self._signals > 1:
-            _tell(ENDED_AT_ONCE)
             for worker in multiprocessing.active_children():
                 worker.kill()  # one that is stuck in a step would outlive us
+            _tell(f"gossamer: {ENDED_AT_ONCE}")
             os._exit(128 + number)
         self._stopped_by = f"stopped by {signal.Signals(number).name}"
-        _tell(STOPPING)
+        if not self._recorder.notice(STOPPING):
+            _tell(f"gossamer: {STOPPING}")
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
@@ -168,12 +170,14 @@ class Control:
         self._store.save_best(updates, tensors, state, result.mean)
 
 
-def _tell(text: bytes) -> None:
-    """Write a line from a signal handler, which may have interrupted any other writing."""
-    with contextlib.suppress(OSError, ValueError):  # nobody watches any more
-        if sys.stderr.isatty():  # beside the ^C, and the live panel hides the cursor
-            text = b"\n" + text + SHOW_CURSOR
-        os.write(sys.stderr.fileno(), text)
+def _tell(line: str) -> None:
+    """Write from a signal handler: whatever writing it has interrupted, and if nobody reads."""
+    with contextlib.suppress(OSError, ValueError):
+        error = sys.stderr.fileno()
+        # in a terminal: not beside the ^C, and the live panel hides the cursor
+        text = f"\n{line}\n{SHOW_CURSOR}" if os.isatty(error) else f"{line}\n"
+        if select.select([], [error], [], 0)[1]:  # a full pipe would hold us for ever
+            os.write(error, text.encode())
 
 
 class signals:  # noqa: N801 - reads as a statement

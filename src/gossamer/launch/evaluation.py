@@ -17,6 +17,7 @@ from gossamer.evaluator import Evaluation, Interrupted
 from gossamer.evaluator import evaluate as play
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
+from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.types import VecEnv
-
-PROGRESS_SECONDS = 5.0
-"""Between two lines of progress where they are not shown in a terminal."""
 
 
 def load_weights(policy: ActorCritic, folder: RunFolder, which: str | int) -> Checkpoint:
@@ -128,14 +126,16 @@ class _Progress:
         self._episodes = episodes
         self._steps = -1
         self._told_at = time.monotonic()
-        self._in_terminal = sys.stderr.isatty()
+        self._in_terminal = is_live(sys.stderr)
         self._told = False
 
     def __call__(self, envs: VecEnv, ended: int) -> None:
         """Note a step of every environment."""
         self._steps += 1
         now = time.monotonic()
-        if now - self._told_at >= (0.5 if self._in_terminal else PROGRESS_SECONDS):
+        if now - self._told_at >= (
+            1 / REDRAWS_PER_SECOND if self._in_terminal else PLAIN_EVERY_SECONDS
+        ):
             self._told_at, self._told = now, True
             text = f"{ended} of {self._episodes} episodes, {self._steps * envs.num_envs:,} steps"
             self._write(f"\r{text} " if self._in_terminal else f"{text}\n")

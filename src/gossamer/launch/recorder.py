@@ -62,6 +62,10 @@ class Recorder:
         self._last: float | None = None  # when the last version was learnt; closing down is no pace
         self._lag_max = 0.0
 
+    def notice(self, text: str) -> bool:
+        """Show a notice in the live panel, from a signal handler too; whether there is a panel."""
+        return self._progress is not None and self._progress.notice(text)
+
     def open(self, *, resumed_at: int | None) -> None:
         """Open the log files, after a resume has cut them."""
         config, folder = self._config, self._folder

@@ -91,13 +91,11 @@ def train(
                 print(f"gossamer: {warning}", file=sys.stderr)
             reason, summary = resuming.finished(config, folder, checkpoint)
             if reason:
-                counted = f" by its {summary['seconds']:.0f} s over all sittings"
-                print(
-                    f"{folder.path} is finished ({reason}{counted if 'seconds' in reason else ''}); "
-                    "raise that limit to train it further"
-                )
+                if reason.endswith("stop_after_seconds reached"):
+                    reason += f" by its {summary['seconds']:.0f} s over all sittings"
+                print(f"{folder.path} is finished ({reason}); raise that limit to train it further")
                 return TrainResult(folder.path, summary)
-        spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+        spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=folder is None)
         plan = make_plan(config, spec)
         if folder is not None and checkpoint is not None:
             before, now = folder.read_json("config.json"), to_dict(config)

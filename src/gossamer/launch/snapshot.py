@@ -41,19 +41,19 @@ def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict
                 held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
     with parts.held_actor():
         held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
-    tensors = copied({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
+    tensors = copy_outside_heap({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
     state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
     return tensors, {"held": state, "plan": asdict(parts.plan), EXACT: exact, **more}
 
 
-def copied(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copy tensors into one block on the CPU that goes back to the system with the last of them.
 
     On the heap, tens of megabytes that come and go among the learner's blocks leave holes of all
     sizes, and the process grows for minutes.
     """
     sizes = [-(-x.numel() * x.element_size() // ALIGNMENT) * ALIGNMENT for x in tensors.values()]
-    block = mmap.mmap(-1, max(sum(sizes), 1))
+    block = mmap.mmap(-1, max(sum(sizes), 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
     copies: dict[str, Tensor] = {}
     offset = 0
     for (name, x), size in zip(tensors.items(), sizes, strict=True):

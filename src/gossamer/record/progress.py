@@ -52,13 +52,14 @@ class Progress:
         self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._row: dict[str, Any] = {}
+        self._notice = ""
         self._printed_at = float("-inf")
         self._unprinted = False
         self._writing = threading.Lock()
         self._closed = threading.Event()
         self._drawing: threading.Thread | None = None
         self._live: Any = None
-        if _is_live(self._stream):
+        if is_live(self._stream):
             self._quietly(self._start_live)
 
     def update(self, row: Mapping[str, Any]) -> None:
@@ -68,6 +69,11 @@ class Progress:
     def message(self, text: str) -> None:
         """Print a line, above the panel if there is one."""
         self._quietly(lambda: self._print(text))
+
+    def notice(self, text: str) -> bool:
+        """Show a text under the panel from the next drawing on; False without a panel."""
+        self._notice = text
+        return self._live is not None
 
     def close(self) -> None:
         """Draw the last state and give the terminal back."""
@@ -138,7 +144,9 @@ class Progress:
             table.add_row(ProgressBar(total=max(1, self._total), completed=min(steps, self._total)))
             for section in self._sections():
                 table.add_row(Text(section))
-            return Panel(table, title=Text(self._title), title_align="left")
+            notice = Text(self._notice) if self._notice else None
+            title = Text(self._title)
+            return Panel(table, title=title, title_align="left", subtitle=notice)
         except Exception as error:  # noqa: BLE001 - an odd row must not end the drawing thread
             return Text(f"progress cannot be shown: {error}")
 
@@ -211,7 +219,8 @@ def _duration(seconds: float) -> str:
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
 
 
-def _is_live(stream: TextIO) -> bool:
+def is_live(stream: TextIO) -> bool:
+    """Whether a stream is a terminal in which lines can be written over."""
     try:
         return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
     except Exception:  # noqa: BLE001 - a closed or foreign stream
