@@ -174,6 +174,18 @@ def test_a_terminal_gets_a_panel(terminal: Terminal) -> None:
     assert "\x1b[?25h" in text  # the cursor is given back
 
 
+def test_a_panel_shows_notices_and_plain_lines_leave_them_to_others(terminal: Terminal) -> None:
+    progress = Progress(1_000_000, stream=terminal.stream)
+    progress.update(ROW)
+    assert progress.notice("saving, then stopping")
+    terminal.wait_for("saving, then stopping")
+    progress.close()
+    terminal.stream.close()
+    stream = io.StringIO()
+    assert not Progress(1_000_000, stream=stream).notice("saving")
+    assert stream.getvalue() == ""
+
+
 def test_no_color_is_obeyed(terminal: Terminal, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("NO_COLOR", "1")
     assert not COLOR.search(show(terminal))
