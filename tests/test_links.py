@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from gossamer.links import Alone, Stopped, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.links import Stopped, StopSignal, ThreadBoard, ThreadQueue
 from gossamer.types import ActionSpec, EnvSpec, RunFailed, empty_trajectory
 
 SPEC = EnvSpec("Fake-v0", (2,), "vector", ActionSpec("categorical", (2,)), "fake", 10)
@@ -194,10 +194,3 @@ def test_a_board_that_stays_silent_ends_the_run():
     board.publish(filled(0), 0)
     with pytest.raises(RunFailed, match="version 1 of the parameters"):
         board.read(1, like, exact=False)
-
-
-def test_alone_is_one_member_that_hears_nothing():
-    alone = Alone()
-    alone.post(torch.zeros(2), 0)
-    assert alone.members == (alone.rank,)
-    assert alone.read(0, range(5)) is None

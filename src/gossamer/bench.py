@@ -29,7 +29,7 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.launch.run import train
 from gossamer.learner import Learner
-from gossamer.links import Alone, StopSignal, ThreadQueue
+from gossamer.links import StopSignal, ThreadQueue
 from gossamer.machine import keep_freed_memory, num_cores, use_threads
 from gossamer.micro_batches import MicroBatches
 from gossamer.replay.base import ReplayMix
@@ -195,8 +195,6 @@ def _learning(
             config.algorithm,
             config.optimizer,
             ReplayMix(queue, config.replays),
-            topology=config.topology,
-            peers=Alone(),
             micro_batches=MicroBatches(micro_batch_rows),
             total_env_steps=10**9,
             seed=stream_seed(1, copy, "bench"),

@@ -19,7 +19,7 @@ from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
-from gossamer.links import Alone, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.links import StopSignal, ThreadBoard, ThreadQueue
 from gossamer.machine import has_bf16, keep_freed_memory, lower_priority, num_cores, threads
 from gossamer.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
@@ -283,7 +283,6 @@ def _join_parts(
         config.optimizer,
         ReplayMix(queue, config.replays),
         topology=config.topology,
-        peers=Alone(),
         micro_batches=MicroBatches(plan.micro_batch_rows, plan.learner_threads),
         total_env_steps=config.total_env_steps,
         seed=stream_seed(config.seed, 0, "learner"),

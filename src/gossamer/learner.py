@@ -10,15 +10,16 @@ import torch
 from torch import Tensor
 
 from gossamer.algorithms.base import AlgorithmState
-from gossamer.optimizers import make_optimizer, scheduled
-from gossamer.topology import blend
+from gossamer.mixer import Mixer
+from gossamer.optimizers import make_optimizer, scheduled, start_state
+from gossamer.topology import Single
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gossamer.algorithms.base import Algorithm
-    from gossamer.links import Peers
+    from gossamer.mailboxes import Mailbox
     from gossamer.micro_batches import Cuts, MicroBatches
     from gossamer.optimizers import OptimizerConfig
     from gossamer.policies.actor_critic import ActorCritic
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 Sums = dict[str, list["Tensor | float"]]
 """By metric: its sum, and how many rows are in it."""
 
+CONTROL_VALUES = 64
+"""Numbers beside gradients in a message: the divisor, then a sum and a count for each metric."""
 MAX_NONFINITE = 5
 """Updates in a row whose loss or gradient is not finite before the run is given up."""
 
@@ -44,11 +47,12 @@ class Learner:
         algorithm: the loss.
         optimizer_config: how gradients become steps, and the schedule.
         replay: where batches come from.
-        topology: whom to hear, with which weight.
-        peers: the link to the other learners.
         micro_batches: how much is learnt in one forward and backward pass, and how many at a time.
         total_env_steps: end of the schedule, counted over all learners.
         seed: of the stream that deals minibatches.
+        topology: whom to hear, with which weight, once `join` has given a mailbox.
+        rank: index among the learners.
+        num_learners: L.
     """
 
     def __init__(
@@ -58,11 +62,12 @@ class Learner:
         optimizer_config: OptimizerConfig,
         replay: ReplayMix,
         *,
-        topology: Topology,
-        peers: Peers,
         micro_batches: MicroBatches,
         total_env_steps: int,
         seed: int,
+        topology: Topology | None = None,
+        rank: int = 0,
+        num_learners: int = 1,
     ):
         self.policy = policy
         self.update = 0  # optimizer steps
@@ -74,12 +79,14 @@ class Learner:
         self._algorithm = algorithm
         self._config = optimizer_config
         self._replay = replay
-        self._topology, self._peers = topology, peers
+        self.topology = topology or Single()
+        self.rank, self.num_learners = rank, num_learners
+        self._mixer: Mixer | None = None
         self._micro_batches = micro_batches
         self._total_env_steps = total_env_steps
         self._params = [p for p in policy.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(optimizer_config, self._params, rank=peers.rank,
-                                        num_learners=len(peers.members))  # fmt: skip
+        self.optimizer = make_optimizer(optimizer_config, self._params, rank=rank,
+                                        num_learners=num_learners)  # fmt: skip
         self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
         self._minibatches: Iterator[Batch] = iter(())
@@ -97,6 +104,33 @@ class Learner:
         # Sum, sum of squares, rows: of this version's value targets.
         self._targets = [0.0, 0.0, 0.0]
         self._nonfinite_in_a_row = 0
+        self._own_env_steps = 0
+        self._updates_left = 0  # of this version, posts included that hold nothing new
+        self._keeps_pace = False
+        self._observed = False  # whether the moments hold this version's batch
+        self._control = torch.zeros(
+            CONTROL_VALUES, dtype=torch.float64, device=self._params[0].device
+        )
+
+    def mixed(self) -> list[Tensor]:
+        """What is mixed with other learners, in place: parameters or gradients, and all moments."""
+        moments = self.policy.moments()
+        if self.topology.mixes == "gradients":
+            return [*self._gradients[0], *moments, self._control]
+        averages: list[Tensor] = []
+        if self.topology.mix_optimizer:
+            start_state(self.optimizer)
+            averages = [x for p in self._params for x in self.optimizer.state[p].values()
+                        if x.shape == p.shape]  # fmt: skip
+        return [*self.policy.parameters(), *moments, *averages]
+
+    def join(self, mailbox: Mailbox, *, seed: int) -> None:
+        """Mix with the other learners from now on; `seed` is the run's."""
+        self._mixer = Mixer(self.topology, mailbox, self.mixed(), seed=seed)
+        self._mixer.begin(self.update)
+        # In lock-step one that is through early goes on posting, for those that wait for it and until
+        # its moments are mixed.
+        self._keeps_pace = self.topology.staleness == 0
 
     def learn_version(self) -> dict[str, float]:
         """Learn one whole batch, alone: adapt and combine until the version is complete."""
@@ -108,35 +142,37 @@ class Learner:
 
     def adapt(self) -> None:
         """Take one gradient from the next minibatch, and tell the neighbours."""
-        if self._minibatch is None:
+        if self._batch is None:
             began = time.perf_counter()
             batch = self._replay.sample()
             self.seconds["wait"] += time.perf_counter() - began
             self._begin(batch)
         began = time.perf_counter()
-        assert self._minibatch is not None
-        self._set_gradient(self._minibatch)
-        if self._topology.mixes == "parameters":
-            self._descend()
-        self._peers.post(self._message(), self.update)
+        if self._minibatch is not None:
+            self._set_gradient(self._minibatch)
+            if self.topology.mixes == "parameters" or self._mixer is None:
+                self._descend(1.0)
+        if self._mixer is not None:
+            self._updates_left -= 1
+            if self._updates_left == 0:  # moments belong to the version, and to its last message
+                self._observe()
+            self._mixer.post(self.update)
         self.seconds["learn"] += time.perf_counter() - began
 
     @torch.no_grad()
     def combine(self) -> None:
         """Mix in what the neighbours posted; close the version after its last minibatch."""
         began = time.perf_counter()
-        own = self._message()
-        if own is not None:
-            row = self._topology.row(self.update, self._peers.rank, self._peers.members)
-            mixed = blend(own, row, self._peers, self._topology.acceptable(self.update))
-            self._unpack(mixed)
-            self.policy.refresh()
-        if self._topology.mixes == "gradients":
-            self._descend()
+        if self._mixer is not None:
+            self._mixer.mix(self.update)
+            if self.topology.mixes == "gradients" and self._minibatch is not None:
+                self._descend(self._take_control())
         self.update += 1
         with torch.enable_grad():
             self._minibatch = next(self._minibatches, None)
-        if self._minibatch is None:
+        if self._minibatch is None and self.topology.mixes == "gradients":
+            self._updates_left = min(self._updates_left, 1)  # everyone's: they decide alike
+        if self._minibatch is None and not (self._updates_left and self._keeps_pace):
             self._close_version()
         self.seconds["learn"] += time.perf_counter() - began
 
@@ -148,12 +184,15 @@ class Learner:
             batch.check(self.policy.spec)
             self._checked = True
         self._batch = batch
+        self._updates_left = self._algorithm.updates_per_batch
+        self._observed = False
         self.lag_versions = float((self.version - batch.version).float().mean())
         self._set_learning_rate()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
         self._minibatch = next(self._minibatches)
 
-    def _close_version(self) -> None:
+    def _observe(self) -> None:
+        """Take the batch into the moments; what is derived from them waits for the version's end."""
         batch = self._batch
         assert batch is not None
         freeze = 0 < self.policy.config.normalize_steps <= self.env_steps
@@ -161,22 +200,54 @@ class Learner:
         if self.policy.value_norm:
             self.policy.observe_values(*self._targets)
             self._targets = [0.0, 0.0, 0.0]
-        self.env_steps += batch.reward.numel() * len(self._peers.members)
+        self._observed = True
+
+    def _close_version(self) -> None:
+        batch = self._batch
+        assert batch is not None
+        if not self._observed:
+            self._observe()
+        self.policy.refresh()
+        self._own_env_steps += batch.reward.numel()
         self.version += 1
+        self.env_steps = self._own_env_steps
+        if self._mixer is not None:
+            self.env_steps = self._mixer.count(self._own_env_steps, self.version)
         self._batch = None
         self._replay.release()
 
     def _set_gradient(self, minibatch: Batch) -> None:
         divisor = self._algorithm.divisor(minibatch)
+        grouped = self._mixer is not None and self.topology.mixes == "gradients"
 
         def accumulate(thread: int, cuts: Cuts) -> Sums:
-            return self._accumulate(minibatch, cuts, divisor, self._gradients[thread])
+            return self._accumulate(
+                minibatch, cuts, 1.0 if grouped else divisor, self._gradients[thread]
+            )
 
         done = self._micro_batches.share_out(minibatch, accumulate)
         for gradient in self._gradients[1 : len(done)]:
             torch._foreach_add_(self._gradients[0], gradient)
         for sums in done:
             _add_sums(self._update_sums, sums)
+        if grouped:
+            self._set_control(divisor)
+
+    def _set_control(self, divisor: float) -> None:
+        """Write beside the gradient what it is divided by, and the sums behind the metrics."""
+        if self._algorithm.reduction == "sum":
+            divisor = 1.0 / self.num_learners
+        names = sorted(self._update_sums)
+        values = [divisor, *(float(x) for name in names for x in self._update_sums[name])]
+        self._control.zero_()
+        self._control[: len(values)] = torch.tensor(values, dtype=torch.float64)
+
+    def _take_control(self) -> float:
+        """Replace the sums by the group's; return what the group's gradient is divided by."""
+        divisor, *values = self._control.tolist()
+        for i, name in enumerate(sorted(self._update_sums)):
+            self._update_sums[name] = [values[2 * i], values[2 * i + 1]]
+        return divisor
 
     def _accumulate(
         self, minibatch: Batch, cuts: Cuts, divisor: Tensor | float, gradient: list[Tensor]
@@ -197,7 +268,9 @@ class Learner:
                 _add_sums(sums, metrics)
         return sums
 
-    def _descend(self) -> None:
+    def _descend(self, divisor: float) -> None:
+        if divisor != 1.0:
+            torch._foreach_div_(self._gradients[0], divisor)
         limit = self._config.max_grad_norm or math.inf
         norm = float(torch.nn.utils.clip_grad_norm_(self._params, limit))
         sums = {name: (float(x), float(n)) for name, (x, n) in self._update_sums.items()}
@@ -232,24 +305,6 @@ class Learner:
         for group, base in zip(self.optimizer.param_groups, self._base_lr, strict=True):
             group["lr"] = scheduled(self._config, base, progress) * self._state.lr_scale
 
-    def _message(self) -> Tensor | None:
-        """My parameters (or gradients) and moments as one vector; None when nobody would hear it."""
-        if self._peers.members == (self._peers.rank,):
-            return None
-        return torch.cat([x.detach().flatten().double() for x in self._mixed()])
-
-    def _unpack(self, message: Tensor) -> None:
-        held = self._mixed()
-        parts = message.split([x.numel() for x in held])
-        for x, part in zip(held, parts, strict=True):
-            x.detach().copy_(part.view(x.shape))
-
-    def _mixed(self) -> list[Tensor]:
-        if self._topology.mixes == "parameters":
-            return [*self.policy.parameters(), *self.policy.moments()]
-        grads = [p.grad for p in self._params if p.grad is not None]
-        return [*grads, *self.policy.moments()]
-
     def take_metrics(self) -> dict[str, float]:
         """Return the means over the updates since the last call, and forget them."""
         sums, self._version_sums = self._version_sums, {}
@@ -264,7 +319,7 @@ class Learner:
         means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
         means["lag_versions_mean"] = self.lag_versions
-        return means
+        return means | (self._mixer.take_metrics() if self._mixer is not None else {})
 
     def close(self) -> None:
         """End the threads."""
@@ -280,6 +335,7 @@ class Learner:
                 state[f"optimizer.{i}.{name}"] = x
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             state[name] = getattr(self, name)
+        state["own_env_steps"] = self._own_env_steps
         state["nonfinite_in_a_row"] = self._nonfinite_in_a_row
         return state
 
@@ -300,6 +356,7 @@ class Learner:
                 self.optimizer.state[p][name] = x
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])
+        self._own_env_steps = state.get("own_env_steps", self.env_steps)
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
 
 

@@ -53,42 +53,6 @@ class ParamsBoard(Protocol):
         ...
 
 
-class Peers(Protocol):
-    """Learner to learners: messages numbered by update."""
-
-    @property
-    def rank(self) -> int:
-        """My index among the learners."""
-        ...
-
-    @property
-    def members(self) -> tuple[int, ...]:
-        """Ranks of the learners that have not left."""
-        ...
-
-    def post(self, message: Tensor | None, update: int) -> None:
-        """Publish my message of `update`; never blocks."""
-        ...
-
-    def read(self, rank: int, updates: range) -> Tensor | None:
-        """Return the newest message of `rank` among `updates`, or None when it counts as missing."""
-        ...
-
-
-class Alone:
-    """Peers of a learner that has none."""
-
-    rank = 0
-    members = (0,)
-
-    def post(self, message: Tensor | None, update: int) -> None:
-        """Nobody listens."""
-
-    def read(self, rank: int, updates: range) -> Tensor | None:
-        """Nobody speaks."""
-        return None
-
-
 class StopSignal:
     """One flag that every blocking call watches, and the first error that set it."""
 

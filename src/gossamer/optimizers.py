@@ -94,6 +94,25 @@ def make_optimizer(
     return _rmsprop_tf(held, lr=lr, config=config)
 
 
+def start_state(optimizer: torch.optim.Optimizer) -> None:
+    """Make the running averages that the first step would make, as they are before it.
+
+    Gradients must be zero.
+    """
+    if optimizer.state:
+        return
+    rates = [group["lr"] for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        group["lr"] = 0.0
+    optimizer.step()
+    for group, lr in zip(optimizer.param_groups, rates, strict=True):
+        group["lr"] = lr
+    for held in optimizer.state.values():
+        for name, x in held.items():
+            first = 1.0 if name == "square_avg" and type(optimizer).__name__ == "RMSpropTF" else 0.0
+            held[name] = x.fill_(first) if hasattr(x, "fill_") else type(x)(first)
+
+
 def _rmsprop_tf(
     params: list[Tensor], *, lr: float, config: OptimizerConfig
 ) -> torch.optim.Optimizer:

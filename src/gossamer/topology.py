@@ -1,33 +1,80 @@
-"""How learners mix: a topology is a mixing matrix, and `blend` applies one learner's row of it."""
+"""How learners mix: a topology is a mixing matrix, and `blend` applies one learner's row of it.
+
+L is the number of learners; ranks are 0 .. L - 1.
+"""
 
 from __future__ import annotations
 
+import functools
+import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from gossamer import graphs
+
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
-    from gossamer.links import Peers
+    from gossamer.graphs import Graph, Weights
+
+FOREVER = 1 << 62
+"""An update that no run reaches."""
 
 
 @dataclass(frozen=True)
 class Topology:
-    """Rows of a mixing matrix over the learners that are present."""
+    """Rows of a mixing matrix over L learners, update by update."""
 
     name: ClassVar[str] = ""
     mixes: ClassVar[Literal["parameters", "gradients"]] = "parameters"
     """What a message holds; gradients are mixed before the optimizer steps, parameters after."""
+    staleness: ClassVar[int] = 0
+    """Updates by which a message may trail its reader before the reader waits; FOREVER: it never does."""
+    missing: ClassVar[str] = "reweight"
+    mix_optimizer: ClassVar[bool] = False
+    remix: ClassVar[bool] = False
 
-    def row(self, update: int, rank: int, members: Sequence[int]) -> Mapping[int, float]:
-        """Return {peer: weight} for learner `rank` at `update`; weights sum to 1, itself included."""
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return the matrices that updates take in turn, row by row; most topologies have one.
+
+        Raises:
+            ConfigError: the graph does not fit so many learners.
+        """
         raise NotImplementedError
+
+    def row(self, update: int, rank: int, num_learners: int, seed: int) -> Mapping[int, float]:
+        """Return {peer: weight} for learner `rank` at `update`, itself included; they sum to 1."""
+        turns = _turns(self, num_learners, seed)
+        return turns[update % len(turns)][rank]
+
+    def readers(self, update: int, rank: int, num_learners: int, seed: int) -> tuple[int, ...]:
+        """Return who may hear what learner `rank` posts at `update`."""
+        graphs_read = _readers(self, num_learners, seed)
+        return graphs_read[update % len(graphs_read)][rank]
 
     def acceptable(self, update: int) -> range:
-        """Updates whose messages may be mixed at `update`."""
-        raise NotImplementedError
+        """Return the updates whose messages may be mixed at `update`.
+
+        Readers wait for a message of the first of them or a later one; -1 is there from the beginning.
+        """
+        if self.staleness == FOREVER:
+            return range(-1, FOREVER)
+        if self.staleness:
+            return range(max(update - self.staleness, 0), FOREVER)
+        return range(update, update + 1)
+
+
+@functools.cache
+def _turns(topology: Topology, num_learners: int, seed: int) -> tuple[Weights, ...]:
+    return topology.turns(num_learners, seed)
+
+
+@functools.cache
+def _readers(topology: Topology, num_learners: int, seed: int) -> tuple[Graph, ...]:
+    return tuple(graphs.turned(weights) for weights in _turns(topology, num_learners, seed))
 
 
 @dataclass(frozen=True)
@@ -35,26 +82,141 @@ class Single(Topology):
     """Learners that never talk; with one learner, plain training."""
 
     name: ClassVar[str] = "single"
+    staleness: ClassVar[int] = FOREVER
 
-    def row(self, update: int, rank: int, members: Sequence[int]) -> Mapping[int, float]:
-        """Return the identity's row: all weight on oneself."""
-        return {rank: 1.0}
-
-    def acceptable(self, update: int) -> range:
-        """Return the present update only; nobody is ever asked."""
-        return range(update, update + 1)
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return the identity: all weight on oneself."""
+        return (graphs.uniform(((),) * num_learners),)
 
 
-def blend(own: Tensor, row: Mapping[int, float], peers: Peers, acceptable: range) -> Tensor:
-    """Mix my vector with the neighbours' messages of acceptable updates, by my row of weights.
+@dataclass(frozen=True)
+class AllReduce(Topology):
+    """Gradients of all learners are summed and divided once by all their rows; everyone steps alike."""
 
-    A missing message gives its weight back to me, so the result is always an average. Everyone sums
-    in rank order, so that learners mixed with equal weights get equal bits.
+    name: ClassVar[str] = "allreduce"
+    mixes: ClassVar[Literal["parameters", "gradients"]] = "gradients"
+
+    lr_scaling: Literal["none", "sqrt", "linear"] = "none"
+    """Factor on the learning rate for L learners: 1, the root of L, or L."""
+
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return 1 / L everywhere: sums and row counts are averaged alike, their ratio is what counts."""
+        return (graphs.uniform(graphs.undirected("complete", num_learners, 0, 0)),)
+
+
+@dataclass(frozen=True)
+class Averaging(Topology):
+    """Parameters are averaged with those of some neighbours, message by message."""
+
+    max_staleness: int | Literal["never"] = 0
+    """Updates by which a message may trail its reader, >= 0, before the reader waits: 0 is lock-step,
+    never does not wait at all. GALA's sync-freq."""
+    missing: Literal["reweight", "skip"] = "reweight"
+    """Without a new message of a neighbour: reweight keeps its weight for oneself, skip mixes nothing
+    until every neighbour has a new one (GALA as published)."""
+    remix: bool = False
+    """Mix a neighbour's last message again while it has no newer one; a silent one then holds others
+    back."""
+    mix_optimizer: bool = False
+    """Mix the optimizer's running averages with the same weights."""
+
+    @property
+    def staleness(self) -> int:  # type: ignore[override]
+        """Return `max_staleness` as a number."""
+        return FOREVER if self.max_staleness == "never" else self.max_staleness
+
+
+@dataclass(frozen=True)
+class Gossip(Averaging):
+    """Averaging over a directed graph; nobody waits (GALA, Assran et al. 2019, algorithm 1)."""
+
+    name: ClassVar[str] = "gossip"
+
+    graph: str = "ring"
+    """Whom a learner hears: ring, exponential (1, 2, 4, ... before it), complete, rotating (one of
+    those distances per update, in turn), or a matrix, written out or in a file: row r holds 1 where
+    learner r hears a peer, or the weights themselves."""
+    num_peers: int = 0
+    """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
+    max_staleness: int | Literal["never"] = "never"
+    """Updates by which a message may trail its reader, >= 0, before the reader waits: 0 is lock-step,
+    never does not wait at all. GALA's sync-freq."""
+
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return equal weights for oneself and those heard, or the matrix that was given."""
+        if self.graph not in graphs.DIRECTED:
+            return (graphs.given_weights(self.graph, num_learners),)
+        taken = graphs.directed(self.graph, num_learners, self.num_peers)
+        return tuple(graphs.uniform(graph) for graph in taken)
+
+
+@dataclass(frozen=True)
+class Diffusion(Averaging):
+    """Averaging over an undirected graph: adapt, then combine (Diff-DAC, Valcarcel Macua et al. 2021)."""
+
+    name: ClassVar[str] = "diffusion"
+
+    adjacency: str = "ring"
+    """The graph: ring, grid, star, complete, random-regular, erdos-renyi, or a symmetric matrix of 0
+    and 1, written out ("[[0,1],[1,0]]") or in a file."""
+    degree: int = 3
+    """Links per learner of random-regular, their mean of erdos-renyi, >= 1."""
+    weights: Literal["metropolis", "uniform"] = "metropolis"
+    """metropolis keeps the average of all learners; uniform is 1 / (links + 1), as published."""
+    link_drop: float = 0.0
+    """Probability that a link is silent for an update, in [0, 1); both ends draw alike, and the link's
+    weight stays with each."""
+
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return the weights with every link up."""
+        graph = graphs.undirected(self.adjacency, num_learners, self.degree, seed)
+        return ((graphs.metropolis if self.weights == "metropolis" else graphs.uniform)(graph),)
+
+    def row(self, update: int, rank: int, num_learners: int, seed: int) -> Mapping[int, float]:
+        """Return the row of the update; the weight of a link that is down stays with the learner."""
+        row = super().row(update, rank, num_learners, seed)
+        if not self.link_drop:
+            return row
+        # Under staleness the ends of a link are at different updates; they agree on spans of that many.
+        span = update if self.staleness in (0, FOREVER) else update // self.staleness
+        kept = {
+            peer: weight
+            for peer, weight in row.items()
+            if peer == rank or _draw(seed, min(peer, rank), max(peer, rank), span) >= self.link_drop
+        }
+        kept[rank] += sum(row[peer] for peer in row.keys() - kept.keys())
+        return kept
+
+
+Vectors = Sequence["Tensor"]
+"""A message: everything in float32 side by side, then everything in float64."""
+
+
+def blend(
+    row: Mapping[int, float], rank: int, message: Callable[[int], Vectors | None], mixed: Vectors
+) -> None:
+    """Write the average of learners' messages by a row of weights into `mixed`.
+
+    The only place where learners' numbers meet. A missing message gives its weight back to oneself, so
+    the result is always an average. Everyone sums in rank order, so that learners mixed with equal
+    weights get equal bits.
+
+    Args:
+        row: {peer: weight}, its own included.
+        rank: of the learner that mixes.
+        message: returns a peer's message, good until the next call, or None; never None for `rank`.
+        mixed: where the sums go.
     """
-    if set(row) == {peers.rank}:
-        return own
-    mixed = own.new_zeros(own.shape)
-    for rank in sorted(row):
-        message = own if rank == peers.rank else peers.read(rank, acceptable)
-        mixed.add_(own if message is None else message, alpha=row[rank])
-    return mixed
+    for vector in mixed:
+        vector.zero_()
+    for peer in sorted(row):
+        heard = message(peer) or message(rank)
+        assert heard is not None
+        for vector, x in zip(mixed, heard, strict=True):
+            vector.add_(x, alpha=row[peer])
+
+
+def _draw(*key: int) -> float:
+    """Return a number in [0, 1) that depends on the key alone."""
+    text = " ".join(map(str, key)).encode()
+    return int.from_bytes(hashlib.blake2b(text, digest_size=8).digest(), "big") / 2**64

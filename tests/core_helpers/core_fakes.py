@@ -13,13 +13,11 @@ import torch
 from torch import nn
 
 from gossamer.learner import Learner
-from gossamer.links import Alone
 from gossamer.micro_batches import MicroBatches
 from gossamer.ops.distributions import make_distribution
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
-from gossamer.topology import Single
 from gossamer.types import (
     ActionSpec,
     Batch,
@@ -238,8 +236,6 @@ def make_learner(
     **options,
 ):
     options = {
-        "topology": Single(),
-        "peers": Alone(),
         "total_env_steps": 1000,
         "seed": 3,
         **options,

@@ -106,6 +106,11 @@ class Algorithm:
     """mean divides the summed loss by the valid rows of the minibatch; sum does not (IMPALA's
     published costs and gradient clip of 40)."""
 
+    @property
+    def updates_per_batch(self) -> int:
+        """Optimizer steps that a batch is good for at most."""
+        return self.num_minibatches * getattr(self, "passes", 1)
+
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield what each optimizer step learns from; batch statistics are computed here."""
         raise NotImplementedError

@@ -1,0 +1,239 @@
+"""Peers over memory that all learners map: every learner has a mailbox that it alone writes.
+
+No locks: a sequence number beside each message is odd while it is written, and a reader that finds it
+odd, or changed after copying, has read nothing. Whoever is killed leaves at most one odd number behind.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import mmap
+import os
+import tempfile
+import threading
+import time
+from typing import TYPE_CHECKING, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.links import Stopped
+from gossamer.types import RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    from gossamer.links import StopSignal
+
+T = TypeVar("T")
+ALIGNMENT = 64
+"""Bytes of a cache line: what different learners write lies apart."""
+SLOTS = 2
+"""Messages kept of each learner: what a synchronous reader may still want, and the next."""
+LEFT, COMBINED, ENV_STEPS, VERSION, POSTS = range(5)
+"""Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
+env steps and versions it has learnt; messages posted."""
+SEQUENCE, UPDATE = range(2)
+"""Words of a slot's header, int64: odd while it is written; the message's update."""
+_FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
+"""Seconds between two looks of a waiting learner."""
+
+
+def make_memory(nbytes: int) -> tuple[int, mmap.mmap]:
+    """Make memory that child processes can map by its file descriptor; it has no name on disk."""
+    if hasattr(os, "memfd_create"):
+        descriptor = os.memfd_create("gossamer", 0)
+    else:
+        with tempfile.TemporaryFile() as file:
+            descriptor = os.dup(file.fileno())
+    os.ftruncate(descriptor, nbytes)
+    return descriptor, mmap.mmap(descriptor, nbytes)
+
+
+class Mailboxes:
+    """The memory of L mailboxes, cut into headers and messages.
+
+    Args:
+        memory: zeroed when new; at least `nbytes` of it.
+        num_learners: L.
+        sizes: float32 and float64 numbers of one message.
+    """
+
+    def __init__(self, memory: mmap.mmap, num_learners: int, sizes: tuple[int, int]):
+        self.memory, self.num_learners, self.sizes = memory, num_learners, sizes
+        per_learner = self.nbytes(1, sizes)
+        words = ALIGNMENT // 8
+        self.headers: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+        self.slot_headers: list[list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = []
+        self.messages: list[list[tuple[Tensor, Tensor]]] = []
+        for rank in range(num_learners):
+            offset = rank * per_learner
+            self.headers.append(np.frombuffer(memory, np.int64, words, offset))
+            offset += ALIGNMENT
+            slots: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
+            messages: list[tuple[Tensor, Tensor]] = []
+            for _ in range(SLOTS):
+                slots.append(np.frombuffer(memory, np.int64, words, offset))
+                offset += ALIGNMENT
+                singles = _tensor(memory, torch.float32, sizes[0], offset)
+                offset += _aligned(4 * sizes[0])
+                doubles = _tensor(memory, torch.float64, sizes[1], offset)
+                offset += _aligned(8 * sizes[1])
+                messages.append((singles, doubles))
+            self.slot_headers.append(slots)
+            self.messages.append(messages)
+
+    @staticmethod
+    def nbytes(num_learners: int, sizes: tuple[int, int]) -> int:
+        """Return how much memory L mailboxes take."""
+        slot = ALIGNMENT + _aligned(4 * sizes[0]) + _aligned(8 * sizes[1])
+        return num_learners * (ALIGNMENT + SLOTS * slot)
+
+    def mark_left(self, rank: int) -> None:
+        """Tell everyone that a learner is gone; by itself, or by the launcher once it is dead."""
+        self.headers[rank][LEFT] = 1
+
+    def read(self, rank: int, updates: range, into: Sequence[Tensor]) -> int | None:
+        """Copy the newest message of `rank` among `updates`; return its update, None if there is none.
+
+        Never waits; a message that is overwritten meanwhile is looked for anew.
+        """
+        for _ in range(100):
+            place = self._newest(rank, updates)
+            if place is None:
+                return None
+            slot, sequence, update = place
+            for target, x in zip(into, self.messages[rank][slot], strict=True):
+                target.copy_(x)
+            _fence()
+            if self.slot_headers[rank][slot][SEQUENCE] == sequence:
+                return update
+        return None
+
+    def newest(self, rank: int, updates: range) -> int | None:
+        """Return the update of the newest message of `rank` among `updates`, None without one."""
+        place = self._newest(rank, updates)
+        return None if place is None else place[2]
+
+    def _newest(self, rank: int, updates: range) -> tuple[int, int, int] | None:
+        """Return (slot, sequence, update) of the newest whole message among `updates`."""
+        found: tuple[int, int, int] | None = None
+        for slot, header in enumerate(self.slot_headers[rank]):
+            sequence = int(header[SEQUENCE])
+            _fence()
+            update = int(header[UPDATE])
+            _fence()
+            whole = sequence and sequence % 2 == 0 and int(header[SEQUENCE]) == sequence
+            if whole and update in updates and (found is None or update > found[2]):
+                found = (slot, sequence, update)
+        return found
+
+
+class Mailbox:
+    """Peers of one learner.
+
+    Args:
+        boxes: everyone's.
+        rank: whose this is.
+        stop: ends every wait.
+        timeout_seconds: longest wait for another learner before the run is given up as stuck.
+    """
+
+    def __init__(self, boxes: Mailboxes, rank: int, stop: StopSignal, *, timeout_seconds: float):
+        self.boxes, self.rank = boxes, rank
+        self.num_learners = boxes.num_learners
+        self.waited_seconds = 0.0
+        self._stop, self._timeout_seconds = stop, timeout_seconds
+        self._header = boxes.headers[rank]
+
+    @contextlib.contextmanager
+    def posting(self, update: int) -> Generator[int]:
+        """Context in which the message of `update` is written over the oldest; gives its slot."""
+        slot = int(self._header[POSTS]) % SLOTS
+        header = self.boxes.slot_headers[self.rank][slot]
+        # A learner that was killed while writing has left it odd already.
+        header[SEQUENCE] |= 1
+        _fence()
+        yield slot
+        header[UPDATE] = update
+        _fence()
+        header[SEQUENCE] += 1
+        self._header[POSTS] += 1
+
+    def wait_posted(self, peer: int, updates: range) -> int | None:
+        """Wait for a message of `peer` among `updates`, return its update; None if it left without."""
+        return self._wait(
+            peer, lambda: self.boxes.newest(peer, updates), f"its message of update {updates.start}"
+        )
+
+    def wait_combined(self, peer: int, update: int) -> None:
+        """Wait until `peer` has finished mixing `update`, or has left."""
+        header = self.boxes.headers[peer]
+        self._wait(
+            peer, lambda: True if header[COMBINED] > update else None, f"it to mix update {update}"
+        )
+
+    def has_left(self, peer: int) -> bool:
+        """Whether a learner is gone."""
+        return bool(self.boxes.headers[peer][LEFT])
+
+    def set_combined(self, update: int) -> None:
+        """Tell that the mixing of `update` is finished; writers may overwrite what was read for it."""
+        self._header[COMBINED] = update + 1
+
+    def report(self, env_steps: int, version: int) -> None:
+        """Tell how much this learner has learnt from."""
+        self._header[ENV_STEPS], self._header[VERSION] = env_steps, version
+
+    def total_env_steps(self) -> int:
+        """Return the sum of what all learners have reported."""
+        return sum(int(header[ENV_STEPS]) for header in self.boxes.headers)
+
+    def _wait(self, peer: int, look: Callable[[], T | None], what: str) -> T | None:
+        found = look()
+        if found is not None:
+            return found
+        began = time.monotonic()
+        waited, pause = 0.0, _FIRST_PAUSE
+        last = began
+        try:
+            while True:
+                # In this order: what a learner did before it left counts.
+                gone = self.has_left(peer)
+                found = look()
+                if found is not None or gone:
+                    return found
+                if self._stop.stopped:
+                    raise Stopped
+                if waited >= self._timeout_seconds:
+                    raise RunFailed(
+                        f"learner {self.rank} waited {self._timeout_seconds:.0f} s for learner {peer}: "
+                        f"{what}; giving up"
+                    )
+                time.sleep(pause)
+                pause = min(2 * pause, _LAST_PAUSE)
+                # A process that was suspended (Ctrl-Z) has not waited all that time.
+                now = time.monotonic()
+                waited, last = waited + min(now - last, 1.0), now
+        finally:
+            self.waited_seconds += time.monotonic() - began
+
+
+def _tensor(memory: mmap.mmap, dtype: torch.dtype, count: int, offset: int) -> Tensor:
+    if not count:
+        return torch.empty(0, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset)
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+_LOCK = threading.Lock()
+
+
+def _fence() -> None:
+    """Keep memory accesses before this apart from those after it, on processors that reorder them."""
+    with _LOCK:
+        pass

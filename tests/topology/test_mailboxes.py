@@ -1,0 +1,162 @@
+"""Mailboxes under real processes: no torn reads, nothing stuck when a writer or a peer is killed."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from groups import boxes_for, mailbox
+
+from gossamer.links import Stopped, StopSignal
+from gossamer.mailboxes import SEQUENCE, Mailboxes, make_memory
+from gossamer.topology import FOREVER
+from gossamer.types import RunFailed
+
+PEER = Path(__file__).with_name("peer_process.py")
+ALL = range(-1, FOREVER)
+
+
+def start(descriptor, what, *arguments):
+    return subprocess.Popen(
+        [sys.executable, str(PEER), str(descriptor), what, *map(str, arguments)],
+        pass_fds=(descriptor,),
+        stdout=subprocess.PIPE if what == "ring" else subprocess.DEVNULL,
+        text=True,
+    )
+
+
+def post(box, update, value):
+    with box.posting(update) as slot:
+        for x in box.boxes.messages[box.rank][slot]:
+            x.fill_(value)
+
+
+def test_the_last_two_messages_are_kept():
+    boxes = boxes_for(2, (3, 2))
+    one = mailbox(boxes, 1)
+    into = (torch.zeros(3), torch.zeros(2, dtype=torch.float64))
+    assert boxes.read(1, ALL, into) is None
+    for update in (3, 4, 9):
+        post(one, update, update)
+    assert boxes.newest(1, ALL) == 9
+    assert boxes.read(1, range(5), into) == 4
+    assert into[0].tolist() == [4.0] * 3
+    assert into[1].tolist() == [4.0] * 2
+    assert boxes.read(1, range(4), into) is None, "overwritten"
+    assert boxes.read(0, ALL, into) is None, "another's mailbox"
+
+
+def test_a_message_half_written_is_none():
+    boxes = boxes_for(1, (3, 0))
+    box = mailbox(boxes, 0)
+    into = (torch.zeros(3), torch.zeros(0, dtype=torch.float64))
+    post(box, 0, 1.0)
+    with pytest.raises(KeyError), box.posting(1):
+        raise KeyError  # as if killed
+    assert boxes.newest(0, ALL) == 0
+    post(box, 1, 2.0)  # whoever takes its place writes over it
+    assert boxes.read(0, ALL, into) == 1
+    assert into[0].tolist() == [2.0] * 3
+
+
+def test_no_read_is_torn():
+    size = 200_000
+    descriptor, memory = make_memory(Mailboxes.nbytes(2, (size, size)))
+    boxes = Mailboxes(memory, 2, (size, size))
+    writer = start(descriptor, "write", 2, size, 3.0)
+    into = (torch.zeros(size), torch.zeros(size, dtype=torch.float64))
+    deadline, seen = time.monotonic() + 60.0, []
+    while writer.poll() is None and time.monotonic() < deadline:
+        update = boxes.read(1, ALL, into)
+        if update is None:
+            continue
+        assert (into[0] == update).all()
+        assert (into[1] == update).all()
+        seen.append(update)
+    assert writer.wait(10) == 0
+    assert seen == sorted(seen)
+    assert len(set(seen)) > 20
+
+
+def test_a_writer_killed_at_any_moment_leaves_whole_messages():
+    size = 300_000
+    into = (torch.zeros(size), torch.zeros(0, dtype=torch.float64))
+    odd = 0
+    for k in range(6):
+        descriptor, memory = make_memory(Mailboxes.nbytes(2, (size, 0)))
+        boxes = Mailboxes(memory, 2, (size, 0))
+        writer = start(descriptor, "write", 2, size, 60.0)
+        deadline = time.monotonic() + 30.0
+        while boxes.newest(1, ALL) is None and time.monotonic() < deadline:
+            time.sleep(0.001)
+        time.sleep(0.003 * k)
+        writer.send_signal(signal.SIGKILL)
+        writer.wait(10)
+        odd += any(header[SEQUENCE] % 2 for header in boxes.slot_headers[1])
+        update = boxes.read(1, ALL, into)
+        assert update is not None
+        assert (into[0] == update).all()
+        post(mailbox(boxes, 1), update + 7, 5.0)
+        assert boxes.read(1, ALL, into) == update + 7
+        assert (into[0] == 5.0).all()
+        os.close(descriptor)
+    assert odd, "none was killed while writing: the test shows nothing"
+
+
+def test_a_directed_ring_of_eight_processes_one_of_them_slow():
+    size, rounds = 8, 30
+    sizes = (4, 1)
+    descriptor, _ = make_memory(Mailboxes.nbytes(size, sizes))
+    peers = [
+        start(descriptor, "ring", size, rank, rounds, 0.02 if rank == 3 else 0.002)
+        for rank in range(size)
+    ]
+    seen = np.array([json.loads(peer.communicate(timeout=120)[0]) for peer in peers])
+    assert [peer.returncode for peer in peers] == [0] * size
+    matrix = 0.5 * (np.eye(size) + np.roll(np.eye(size), -1, axis=1))
+    theta = np.arange(size, dtype=np.float64)
+    for update in range(rounds):
+        theta = matrix @ theta
+        np.testing.assert_allclose(seen[:, update], theta, atol=1e-5)
+    assert np.ptp(theta) < 1.0
+
+
+def test_waits_end_by_message_leaving_stop_or_time():
+    boxes = boxes_for(2, (1, 0))
+    stop = StopSignal()
+    zero, one = mailbox(boxes, 0, stop=stop), mailbox(boxes, 1)
+
+    def later(act):
+        threading.Timer(0.05, act).start()
+
+    later(lambda: post(one, 0, 1.0))
+    assert zero.wait_posted(1, range(1)) == 0
+    later(lambda: one.set_combined(4))
+    zero.wait_combined(1, 4)
+    later(lambda: boxes.mark_left(1))
+    assert zero.wait_posted(1, range(1, 2)) is None
+    zero.wait_combined(1, 99)
+    assert zero.waited_seconds > 0.1
+    later(stop.stop)
+    one._stop = stop
+    with pytest.raises(Stopped):
+        one.wait_posted(0, range(1))
+    late = mailbox(boxes, 1, timeout_seconds=0.1)
+    with pytest.raises(RunFailed, match=r"learner 1 waited 0 s for learner 0"):
+        late.wait_posted(0, range(1))
+
+
+def test_counts_are_summed_over_everyone():
+    boxes = boxes_for(3, (0, 0))
+    for rank in range(3):
+        mailbox(boxes, rank).report(10 * rank, rank)
+    assert mailbox(boxes, 1).total_env_steps() == 30

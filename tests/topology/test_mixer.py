@@ -1,0 +1,210 @@
+"""Mixing: a synchronous round is W theta, silent peers hold nobody back, messages are mixed once."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from groups import boxes_for, mailbox, make_mixers
+
+from gossamer.graphs import contraction
+from gossamer.mixer import Mixer
+from gossamer.topology import AllReduce, Diffusion, Gossip
+
+
+def thetas_of(size, width=3, seed=0):
+    return np.random.default_rng(seed).normal(size=(size, width)).astype(np.float32)
+
+
+def matrix_at(topology, update, size, seed=1):
+    matrix = np.zeros((size, size))
+    for rank in range(size):
+        for peer, weight in topology.row(update, rank, size, seed).items():
+            matrix[rank, peer] = weight
+    return matrix
+
+
+def rounds(mixers, updates, *, first=0):
+    for update in range(first, first + updates):
+        for mixer in mixers:
+            mixer.post(update)
+        for mixer in mixers:
+            mixer.mix(update)
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [
+        Gossip(max_staleness=0),
+        Gossip(),
+        Gossip(graph="exponential", max_staleness=2),
+        Gossip(graph="rotating", max_staleness=0),
+        Gossip(graph="[[0.5,0.2,0.3],[0.1,0.8,0.1],[0,0.9,0.1]]"),
+        Diffusion(),
+        Diffusion(adjacency="star", weights="uniform"),
+        Diffusion(adjacency="grid", link_drop=0.5),
+        AllReduce(),
+    ],
+)
+def test_a_round_in_lock_step_is_the_mixing_matrix(topology):
+    size = 3 if getattr(topology, "graph", "").startswith("[") else 6
+    thetas = thetas_of(size)
+    mixers, held = make_mixers(topology, thetas)
+    expected = thetas.astype(np.float64)
+    for update in range(7):
+        rounds(mixers, 1, first=update)
+        expected = matrix_at(topology, update, size) @ expected
+        np.testing.assert_allclose(np.stack([x.numpy() for x in held]), expected, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "warm", "published"), [(4, 4, 0.707), (8, 40, 0.924), (16, 80, 0.981)]
+)
+def test_disagreement_shrinks_by_the_contraction(size, warm, published):
+    topology = Gossip(max_staleness=0)
+    mixers, held = make_mixers(topology, thetas_of(size, 50))
+
+    def disagreement():
+        all_ = torch.stack(held).double()
+        return float((all_ - all_.mean(0)).norm())
+
+    rounds(mixers, warm)  # the slowest mode is all that is left, and still far above rounding
+    before = disagreement()
+    rounds(mixers, 12, first=warm)
+    rate = (disagreement() / before) ** (1 / 12)
+    assert rate == pytest.approx(published, abs=2e-3)
+    assert rate == pytest.approx(contraction(topology.turns(size, 1)), abs=2e-3)
+
+
+def test_a_silent_peer_does_not_hold_its_neighbours_back():
+    # learner 0 spoke once, at 0, and is silent; learner 1 takes 50 unit steps
+    mixers, held = make_mixers(Gossip(), np.zeros((2, 1)))
+    mixers[0].post(0)
+    for update in range(50):
+        held[1] += 1.0
+        mixers[1].post(update)
+        mixers[1].mix(update)
+    # its first step was halved by the one message there was
+    assert held[1].item() == 49.5
+    assert mixers[1].messages == 1
+
+
+def test_remixing_holds_it_back():
+    mixers, held = make_mixers(Gossip(remix=True), np.zeros((2, 1)))
+    mixers[0].post(0)
+    for update in range(50):
+        held[1] += 1.0
+        mixers[1].post(update)
+        mixers[1].mix(update)
+    assert held[1].item() == pytest.approx(1.0)
+    assert mixers[1].messages == 50
+
+
+def test_a_missing_message_gives_its_weight_back_or_stops_the_mixing():
+    for missing, expected in (("reweight", 2.0 / 3.0 + 3.0 / 3.0), ("skip", 1.0)):
+        topology = Gossip(graph="complete", missing=missing)
+        mixers, held = make_mixers(topology, [[1.0], [3.0], [100.0]])
+        mixers[0].post(0)
+        mixers[1].post(0)
+        assert mixers[0].mix(0) == (missing == "reweight")
+        assert held[0].item() == pytest.approx(expected)
+
+
+def test_staleness_takes_the_newest_and_waits_only_for_too_old_ones():
+    mixers, held = make_mixers(Gossip(max_staleness=2), [[0.0], [8.0]])
+    mixers[1].post(0)
+    mixers[1].post(1)
+    for update in range(4):
+        mixers[0].post(update)
+        mixers[0].mix(update)
+    # mixed once, at update 0 (of update 1, the newest), then nothing new for three updates
+    assert held[0].item() == 4.0
+    assert mixers[0].messages == 1
+    mixers[0].post(4)
+    mixers[0].mailbox._timeout_seconds = 0.05
+    with pytest.raises(
+        Exception, match=r"learner 0 waited .* for learner 1: its message of update 2"
+    ):
+        mixers[0].mix(4)
+    mixers[1].post(2)
+    mixers[0].mix(4)
+    assert held[0].item() == 6.0
+    assert mixers[0].take_metrics()["topology/staleness_updates"] == pytest.approx(1.0)  # 0 and 2
+
+
+def test_those_that_left_drop_out():
+    mixers, held = make_mixers(Diffusion(adjacency="complete"), [[0.0], [3.0], [9.0]])
+    mixers[1].mailbox.boxes.mark_left(2)
+    for mixer in mixers[:2]:
+        mixer.post(0)
+    for mixer in mixers[:2]:
+        mixer.mix(0)
+    assert [x.item() for x in held] == pytest.approx([1.0, 2.0, 9.0])
+    # of a peer that left after posting, a synchronous reader still mixes what it posted in time
+    mixers[1].post(1)
+    mixers[1].mailbox.boxes.mark_left(1)
+    mixers[0].post(1)
+    mixers[0].mix(1)
+    assert held[0].item() == pytest.approx(2.0 / 3.0 + 2.0 / 3.0)
+
+
+def test_a_writer_waits_for_its_readers():
+    mixers, _ = make_mixers(Gossip(max_staleness=0), [[1.0], [2.0]])
+    for mixer in mixers:
+        mixer.post(0)
+    mixers[0].mix(0)
+    mixers[0].post(1)
+    # learner 1 has not mixed update 0 yet, and posting 2 would overwrite its message
+    mixers[0].mailbox._timeout_seconds = 0.05
+    with pytest.raises(Exception, match="for learner 1: it to mix update 0"):
+        mixers[0].post(2)
+
+
+def test_a_learner_may_begin_late():
+    mixers, held = make_mixers(Diffusion(), [[0.0], [4.0]])
+    for mixer in mixers:
+        mixer.begin(17)
+    rounds(mixers, 3, first=17)
+    assert [x.item() for x in held] == [2.0, 2.0]
+
+
+def test_formats_and_storage_survive():
+    shapes = [(2, 3, 4, 5), (7,), ()]
+    boxes = boxes_for(2, (127, 9))
+    groups = []
+    for rank in range(2):
+        tensors = [torch.full(shape, float(rank)) for shape in shapes]
+        tensors[0] = tensors[0].contiguous(memory_format=torch.channels_last)
+        tensors[0][:, 1] += 5.0
+        tensors.insert(1, torch.full((3, 3), float(rank), dtype=torch.float64))
+        groups.append(tensors)
+    # 120 + 7 + 1 = 128 numbers do not fit 127
+    with pytest.raises(AssertionError):
+        Mixer(Diffusion(), mailbox(boxes, 0), groups[0], seed=0)
+    boxes = boxes_for(2, (128, 9))
+    before = [[(x.data_ptr(), x.stride()) for x in tensors] for tensors in groups]
+    mixers = [Mixer(Diffusion(), mailbox(boxes, r), groups[r], seed=0) for r in range(2)]
+    rounds(mixers, 3)
+    for tensors, was in zip(groups, before, strict=True):
+        assert [(x.data_ptr(), x.stride()) for x in tensors] == was
+        expected = torch.full((2, 3, 4, 5), 0.5)
+        expected[:, 1] += 5.0
+        assert torch.equal(tensors[0], expected)
+        assert all(torch.equal(x, torch.full_like(x, 0.5)) for x in tensors[1:])
+
+
+def test_other_numbers_than_float_are_refused():
+    with pytest.raises(TypeError, match="float32 and float64"):
+        Mixer(
+            Diffusion(),
+            mailbox(boxes_for(1, (0, 0)), 0),
+            [torch.zeros(2, dtype=torch.int64)],
+            seed=0,
+        )
+
+
+def test_messages_and_bytes_are_counted():
+    mixers, _ = make_mixers(Gossip(graph="exponential", max_staleness=0), thetas_of(8, 10))
+    rounds(mixers, 5)
+    assert [mixer.messages for mixer in mixers] == [15] * 8
+    assert mixers[0].bytes == 15 * 40
