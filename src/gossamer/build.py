@@ -20,8 +20,8 @@ from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
 from gossamer.links import StopSignal, ThreadBoard, ThreadQueue
-from gossamer.machine import has_bf16, keep_freed_memory, lower_priority, num_cores, threads
-from gossamer.micro_batches import MicroBatches
+from gossamer.machine import has_bf16, lower_priority, native_threads, num_cores, threads
+from gossamer.micro_batches import MicroBatches, rows_that_fit
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.replay.base import ReplayMix
 from gossamer.types import ConfigError, empty_trajectory
@@ -36,9 +36,6 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec, VecEnv
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-MICRO_BATCH_ROWS = {"a3c": 288}
-"""Rows of images that a CPU learns at once, by torso: more spill out of the cache that acting shares,
-fewer waste time between operations. 16 columns of 16 steps, or 8 of 32; 136 for larger torsos."""
 LINK_TIMEOUT_SECONDS = 300.0
 """Longest wait for another role before the run is given up as stuck."""
 
@@ -86,15 +83,13 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
     cores = num_cores()
     groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
     rows = num_envs * (config.unroll_length + 1)
-    micro = config.micro_batch_rows or (
-        MICRO_BATCH_ROWS.get(config.policy.torso, 136) if pixels and device == "cpu" else rows
-    )
+    micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
     return Plan(
         device=device,
         precision=precision,
         num_envs=num_envs,
         lag=None if lag == "free" else int(lag),
-        micro_batch_rows=micro,
+        micro_batch_rows=config.micro_batch_rows or micro,
         learner_threads=config.learner_threads
         or (_learner_threads(cores, lag) if pixels and device == "cpu" else 1),
         actor_threads=config.actor_threads or (_actor_threads(cores, lag) if pixels else 1),
@@ -144,7 +139,8 @@ def build_env_groups(
     Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
     """
-    lower_priority()  # of this thread, and so of the simulators' threads it starts
+    if plan.lag is not None:
+        lower_priority()  # of this thread, and so of the simulators' threads it starts
     groups: list[VecEnv] = []
     bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
     for first, last in itertools.pairwise(bounds):
@@ -205,6 +201,8 @@ class Parts:
     evaluator: Evaluator | None
     steps_per_version: int
     """Env steps of one batch."""
+    simulators: frozenset[int] = frozenset()
+    """Ids of the threads that were started with the environments."""
     checkpoint_seconds: float = 0.0
     """Learner's time spent on checkpoints."""
     collecting: threading.Lock = field(default_factory=threading.Lock)
@@ -241,11 +239,13 @@ def build_parts(
     start: bool = True,
 ) -> Parts:
     """Build everything one learner's process holds; `start` as in `build_env_groups`."""
-    keep_freed_memory(plan.device)
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     with ThreadPoolExecutor(1) as pool:
+        before = native_threads()
         making = pool.submit(build_env_groups, config, plan, start=start)
-        return _join_parts(config, spec, plan, on_episode, on_evaluation, torso, making)
+        parts = _join_parts(config, spec, plan, on_episode, on_evaluation, torso, making)
+        parts.simulators = native_threads() - before
+        return parts
 
 
 def _join_parts(

@@ -173,7 +173,11 @@ def _tune(words: list[str]) -> None:
     parser = _Parser("tune", "Find the fastest settings for this machine; write them as a preset.")
     parser.add_argument("env_id", metavar="ENV", help="the environment to train on")
     parser.add_argument(
-        "--seconds", type=_positive, default=90.0, metavar="S", help="time to take in all [90]"
+        "--seconds",
+        type=_positive,
+        default=80.0,
+        metavar="S",
+        help="time to measure for; starting takes 20 more [80]",
     )
     parser.add_argument(
         "--output", default="tuned.toml", metavar="FILE", help="preset file to write [tuned.toml]"

@@ -10,9 +10,14 @@ import os
 import shlex
 import sys
 import threading
+from contextlib import suppress
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
@@ -66,13 +71,15 @@ class threads:  # noqa: N801 - reads as a statement
             torch.set_num_threads(self._before)
 
 
-def keep_freed_memory(device: str) -> None:
+def keep_freed_memory() -> None:
     """Let the C library keep what is freed instead of handing it back to the system, from now on.
 
+    Call it before any simulator or thread is made: an arena that a thread has begun stays in use, and
+    all but the main one give their memory back whatever is asked for.
     Every micro-batch on a CPU needs tens of megabytes, for some milliseconds. Given back and asked for
     again each time, their pages are zeroed by the system over and over: a fifth of the learner's time.
     """
-    if device != "cpu" or sys.platform != "linux":
+    if sys.platform != "linux":
         return
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is None:  # not glibc
@@ -83,13 +90,33 @@ def keep_freed_memory(device: str) -> None:
         mallopt(M_ARENA_MAX, 1)
 
 
-def lower_priority() -> None:
-    """Let this thread, and those it starts, give way to the learner's.
+def lower_priority(threads: Iterable[int] | None = None) -> None:
+    """Let threads give way to the learner's: those given, or this one and those it starts.
 
     Simulators have many threads: left alone they crowd the learner out, then idle while it catches up.
     """
-    if sys.platform == "linux":  # elsewhere a thread has no priority of its own to lower
-        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    if sys.platform != "linux":  # elsewhere a thread has no priority of its own to lower
+        return
+    for thread in [threading.get_native_id()] if threads is None else threads:
+        with suppress(OSError):  # it has ended
+            os.setpriority(os.PRIO_PROCESS, thread, 10)
+
+
+def native_threads() -> frozenset[int]:
+    """Return the ids of this process's threads, C++ ones included; none where that cannot be known."""
+    try:
+        return frozenset(int(path.name) for path in Path("/proc/self/task").iterdir())
+    except OSError:
+        return frozenset()
+
+
+def l2_cache_bytes() -> int:
+    """Return the size of a core's second-level cache; 0 where that cannot be known."""
+    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+        with suppress(OSError, ValueError):
+            if (index / "level").read_text().strip() == "2":
+                return 1024 * int((index / "size").read_text().strip().removesuffix("K"))
+    return 0
 
 
 class MissingExtra(ConfigError):

@@ -111,13 +111,13 @@ class Averaging(Topology):
     max_staleness: int | Literal["never"] = 0
     """Updates by which a message may trail its reader, >= 0, before the reader waits: 0 is lock-step,
     never does not wait at all. GALA's sync-freq."""
-    missing: Literal["reweight", "skip"] = "reweight"
+    missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]
     """Without a new message of a neighbour: reweight keeps its weight for oneself, skip mixes nothing
     until every neighbour has a new one (GALA as published)."""
-    remix: bool = False
+    remix: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
     """Mix a neighbour's last message again while it has no newer one; a silent one then holds others
     back."""
-    mix_optimizer: bool = False
+    mix_optimizer: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
     """Mix the optimizer's running averages with the same weights."""
 
     @property

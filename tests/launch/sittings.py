@@ -66,9 +66,9 @@ class Sitting:
         self.process.wait()
         self._files.close()
 
-    def end(self) -> tuple[int, str, str]:
+    def end(self, seconds: float = PATIENCE_SECONDS) -> tuple[int, str, str]:
         """Wait for the end; return exit code, standard output and standard error."""
-        code = self.process.wait(PATIENCE_SECONDS)
+        code = self.process.wait(seconds)
         texts: list[str] = []
         for file in (self._out, self._err):
             file.seek(0)

@@ -54,8 +54,6 @@ RANGES: Mapping[str, Range] = {
     "optimizer.momentum": _BELOW_ONE,
     "optimizer.beta1": _BELOW_ONE,
     "optimizer.beta2": _BELOW_ONE,
-    "topology.degree": _AT_LEAST_ONE,
-    "topology.link_drop": _BELOW_ONE,
     "policy.hidden_sizes": _AT_LEAST_ONE,
     "policy.last_filters": _AT_LEAST_ONE,
     "policy.core_size": _AT_LEAST_ONE,
@@ -139,7 +137,10 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             "placement is cluster; this version runs on one machine: --placement local or inline"
         )
-    config.topology.turns(config.num_learners, config.seed)  # refuses a graph that does not fit
+    if config.num_learners > 1:
+        raise ConfigError(
+            f"num_learners is {config.num_learners}; this version has one learner: --num-learners 1"
+        )
     rates = config.optimizer.learning_rate
     if len(rates) not in (1, config.num_learners):
         raise ConfigError(

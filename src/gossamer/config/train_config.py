@@ -10,7 +10,7 @@ from gossamer.envs.settings import EnvConfig
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.base import QueueSettings
-from gossamer.topology import AllReduce, Diffusion, Gossip, Single
+from gossamer.topology import Single
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class TrainConfig:
     HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
     algorithm: A2C | VTrace | PPO = field(default_factory=VTrace)
     """The loss: a2c, vtrace or ppo."""
-    topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
-    """How learners mix: single (not at all), allreduce, gossip or diffusion."""
+    topology: Single = field(default_factory=Single)
+    """How learners mix: single."""
     replays: tuple[QueueSettings, ...] = (QueueSettings(),)
     """What a batch is made of; fractions sum to 1."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -79,9 +79,7 @@ class TrainConfig:
     num_envs: int = 0
     """Environments per learner, >= 0; 0: auto."""
     num_learners: int = 1
-    """Learners, >= 1, each with environments of its own."""
-    same_start: bool = True
-    """Whether all learners begin with the same weights."""
+    """Learners, >= 1; only 1 for now."""
     actors_per_learner: int = 0
     """Actor processes per learner, >= 0; 0: the learner's own process steps the environments."""
     unroll_length: int = 16

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from gossamer.build import Parts
     from gossamer.launch.control import Control
 
+BALANCE_AFTER = 16
+"""Trajectories of an actor without a set lag before it is known which role waits for the other."""
 JOIN_SECONDS = 20.0
 """Longest wait for a thread to notice that the run is over."""
 
@@ -34,9 +36,10 @@ def _run(parts: Parts, control: Control) -> None:
     board.publish(parts.policy.shared_tensors(), learner.version)
     parts.gate.set()
     act = partial(_act, parts, learner.version, len(parts.queue.wait_full(0)))
-    started = [_start(parts, "actor", act, parts.plan.actor_threads)]
+    low = parts.plan.lag is not None
+    started = [_start(parts, "actor", act, parts.plan.actor_threads, low=low)]
     if parts.evaluator is not None:
-        started.append(_start(parts, "evaluator", parts.evaluator.run, 1))
+        started.append(_start(parts, "evaluator", parts.evaluator.run, 1, low=True))
     try:
         # The last version is not published, so that nobody acts past the last checkpoint.
         while not control.after_version(learner.learn_version()):
@@ -74,12 +77,27 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
             actor.collect(slot, version)
             queue.put(slot)
         collected += 1
+        if lag is None and collected == began + waiting + BALANCE_AFTER:
+            _balance(parts)
 
 
-def _start(parts: Parts, name: str, work: Callable[[], None], num_threads: int) -> threading.Thread:
+def _balance(parts: Parts) -> None:
+    """Let acting give way where the learner is the bottleneck.
+
+    Without a set lag the roles hold each other back by the queue alone. Where stepping is the
+    bottleneck, a learner of higher priority would starve it and then wait.
+    """
+    if parts.queue.waited_seconds["slot"] > parts.queue.waited_seconds["get"]:
+        lower_priority([threading.get_native_id(), *parts.simulators])
+
+
+def _start(
+    parts: Parts, name: str, work: Callable[[], None], num_threads: int, *, low: bool
+) -> threading.Thread:
     def run() -> None:
         use_threads(num_threads)
-        lower_priority()
+        if low:
+            lower_priority()
         try:
             work()
         except Stopped:

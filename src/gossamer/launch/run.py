@@ -30,6 +30,7 @@ from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
+from gossamer.machine import keep_freed_memory
 from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError, EnvSpec, RunFailed
 
@@ -78,6 +79,7 @@ def train(
         RunFailed: the run could not go on; its folder says why.
     """
     validate(config)
+    keep_freed_memory()
     refuse_missing_writers(config)
     _refuse_full_shared_memory(config)
     began = _process_began() if argv is not None else time.time()
