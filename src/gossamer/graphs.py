@@ -44,8 +44,11 @@ def directed(graph: str, num_learners: int, num_peers: int) -> tuple[Graph, ...]
     every = {"ring": list(range(1, num_learners)), "complete": list(range(1, num_learners)),
              "exponential": powers, "rotating": powers}[graph]  # fmt: skip
     count = num_peers or (1 if graph in ("ring", "rotating") else len(every))
-    if graph == "complete":
-        count = len(every)
+    if graph == "complete" and count < len(every):
+        raise ConfigError(
+            f"topology.num_peers is {num_peers}, but in a complete graph of {num_learners} everyone hears "
+            f"all {len(every)} others; leave it out, or hear fewer in a ring: --topology.graph ring"
+        )
     if count > len(every):
         raise ConfigError(
             f"topology.num_peers is {num_peers}, but a learner of the {graph} graph of {num_learners} "
@@ -108,10 +111,13 @@ def _of_links(num_learners: int, links: set[tuple[int, int]]) -> Graph:
 
 def _random_regular(num_learners: int, degree: int, seed: int) -> Graph:
     if degree >= num_learners or num_learners * degree % 2 or (degree < 2 < num_learners):
+        fits = 2 if num_learners > 2 else 1
         raise ConfigError(
             f"topology.degree is {degree} for {num_learners} learners; a random-regular graph needs "
-            f"2 <= degree < learners, and learners times degree even: --topology.degree 2"
+            f"{fits} <= degree < learners, and learners times degree even: --topology.degree {fits}"
         )
+    if num_learners == 2:
+        return ((1,), (0,))
     draw = _generator("random-regular", num_learners, degree, seed)
     # Start from a circulant graph and swap the ends of pairs of links: every regular graph is in reach.
     links = {_link(r, (r + d) % num_learners) for r in range(num_learners)

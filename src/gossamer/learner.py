@@ -70,24 +70,25 @@ class Learner:
         num_learners: int = 1,
     ):
         self.policy = policy
-        self.update = 0  # optimizer steps
+        self.update = 0  # minibatches learnt, and rounds in which others learnt one more
         self.version = 0  # batches learnt
         self.env_steps = 0  # steps learnt from, over all learners
         self.nonfinite_updates = 0
-        self.seconds = {"learn": 0.0, "wait": 0.0}
+        self.seconds = {"learn": 0.0, "wait": 0.0}  # learning includes mixing, waiting does not
         self.lag_versions = 0.0
         self._algorithm = algorithm
         self._config = optimizer_config
         self._replay = replay
         self.topology = topology or Single()
         self.rank, self.num_learners = rank, num_learners
-        self._mixer: Mixer | None = None
+        self.mixer: Mixer | None = None
         self._micro_batches = micro_batches
         self._total_env_steps = total_env_steps
         self._params = [p for p in policy.parameters() if p.requires_grad]
         self.optimizer = make_optimizer(optimizer_config, self._params, rank=rank,
                                         num_learners=num_learners)  # fmt: skip
-        self._base_lr = [group["lr"] for group in self.optimizer.param_groups]
+        factor = self.topology.lr_factor(num_learners)
+        self._base_lr = [group["lr"] * factor for group in self.optimizer.param_groups]
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
         self._minibatches: Iterator[Batch] = iter(())
         self._minibatch: Batch | None = None
@@ -126,8 +127,8 @@ class Learner:
 
     def join(self, mailbox: Mailbox, *, seed: int) -> None:
         """Mix with the other learners from now on; `seed` is the run's."""
-        self._mixer = Mixer(self.topology, mailbox, self.mixed(), seed=seed)
-        self._mixer.begin(self.update)
+        self.mixer = Mixer(self.topology, mailbox, self.mixed(), seed=seed)
+        self.mixer.begin(self.update, self._own_env_steps)
         # In lock-step one that is through early goes on posting, for those that wait for it and until
         # its moments are mixed.
         self._keeps_pace = self.topology.staleness == 0
@@ -150,21 +151,21 @@ class Learner:
         began = time.perf_counter()
         if self._minibatch is not None:
             self._set_gradient(self._minibatch)
-            if self.topology.mixes == "parameters" or self._mixer is None:
+            if self.topology.mixes == "parameters" or self.mixer is None:
                 self._descend(1.0)
-        if self._mixer is not None:
+        if self.mixer is not None:
             self._updates_left -= 1
             if self._updates_left == 0:  # moments belong to the version, and to its last message
                 self._observe()
-            self._mixer.post(self.update)
+            self.mixer.post(self.update)
         self.seconds["learn"] += time.perf_counter() - began
 
     @torch.no_grad()
     def combine(self) -> None:
         """Mix in what the neighbours posted; close the version after its last minibatch."""
         began = time.perf_counter()
-        if self._mixer is not None:
-            self._mixer.mix(self.update)
+        if self.mixer is not None:
+            self.mixer.mix(self.update)
             if self.topology.mixes == "gradients" and self._minibatch is not None:
                 self._descend(self._take_control())
         self.update += 1
@@ -174,6 +175,10 @@ class Learner:
             self._updates_left = min(self._updates_left, 1)  # everyone's: they decide alike
         if self._minibatch is None and not (self._updates_left and self._keeps_pace):
             self._close_version()
+        else:
+            assert self._updates_left or self.mixer is None, (
+                f"{self._algorithm.name}.minibatches yields more than its updates_per_batch"
+            )
         self.seconds["learn"] += time.perf_counter() - began
 
     def _begin(self, batch: Batch) -> None:
@@ -210,15 +215,16 @@ class Learner:
         self.policy.refresh()
         self._own_env_steps += batch.reward.numel()
         self.version += 1
-        self.env_steps = self._own_env_steps
-        if self._mixer is not None:
-            self.env_steps = self._mixer.count(self._own_env_steps, self.version)
+        env_steps, self.env_steps = self.env_steps, self._own_env_steps
+        if self.mixer is not None:
+            # Those that have not begun yet are missing from the count.
+            self.env_steps = max(env_steps, self.mixer.count(self._own_env_steps))
         self._batch = None
         self._replay.release()
 
     def _set_gradient(self, minibatch: Batch) -> None:
         divisor = self._algorithm.divisor(minibatch)
-        grouped = self._mixer is not None and self.topology.mixes == "gradients"
+        grouped = self.mixer is not None and self.topology.mixes == "gradients"
 
         def accumulate(thread: int, cuts: Cuts) -> Sums:
             return self._accumulate(
@@ -230,6 +236,13 @@ class Learner:
             torch._foreach_add_(self._gradients[0], gradient)
         for sums in done:
             _add_sums(self._update_sums, sums)
+        if self.policy.value_norm:
+            total, rows = map(float, self._update_sums["learner/target_mean"])
+            square = float(self._update_sums["learner/target_square"][0])
+            if math.isfinite(square):
+                self._targets = [
+                    a + b for a, b in zip(self._targets, (total, square, rows), strict=True)
+                ]
         if grouped:
             self._set_control(divisor)
 
@@ -284,9 +297,6 @@ class Learner:
         for name, (x, n) in sums.items():
             held = self._version_sums.setdefault(name, [0.0, 0.0])
             held[0], held[1] = held[0] + x, held[1] + n
-        total, rows = sums["learner/target_mean"]
-        for i, x in enumerate((total, sums["learner/target_square"][0], rows)):
-            self._targets[i] += x
         means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
         self._algorithm.after_update(self._state, means)
 
@@ -319,7 +329,7 @@ class Learner:
         means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
         means["lag_versions_mean"] = self.lag_versions
-        return means | (self._mixer.take_metrics() if self._mixer is not None else {})
+        return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 
     def close(self) -> None:
         """End the threads."""

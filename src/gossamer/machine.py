@@ -99,7 +99,8 @@ def lower_priority(threads: Iterable[int] | None = None) -> None:
         return
     for thread in [threading.get_native_id()] if threads is None else threads:
         with suppress(OSError):  # it has ended
-            os.setpriority(os.PRIO_PROCESS, thread, 10)
+            usual = os.getpriority(os.PRIO_PROCESS, thread)
+            os.setpriority(os.PRIO_PROCESS, thread, max(usual, 10))  # root could also raise it
 
 
 def native_threads() -> frozenset[int]:

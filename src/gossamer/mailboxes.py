@@ -31,9 +31,9 @@ ALIGNMENT = 64
 """Bytes of a cache line: what different learners write lies apart."""
 SLOTS = 2
 """Messages kept of each learner: what a synchronous reader may still want, and the next."""
-LEFT, COMBINED, ENV_STEPS, VERSION, POSTS = range(5)
+LEFT, COMBINED, ENV_STEPS, POSTS = range(4)
 """Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
-env steps and versions it has learnt; messages posted."""
+env steps it has learnt from; messages posted."""
 SEQUENCE, UPDATE = range(2)
 """Words of a slot's header, int64: odd while it is written; the message's update."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
@@ -116,6 +116,12 @@ class Mailboxes:
         place = self._newest(rank, updates)
         return None if place is None else place[2]
 
+    def slot_of(self, rank: int, update: int) -> int:
+        """Return where the message of `update` lies; it must be there, and nobody about to overwrite it."""
+        place = self._newest(rank, range(update, update + 1))
+        assert place is not None, (rank, update)
+        return place[0]
+
     def _newest(self, rank: int, updates: range) -> tuple[int, int, int] | None:
         """Return (slot, sequence, update) of the newest whole message among `updates`."""
         found: tuple[int, int, int] | None = None
@@ -182,9 +188,18 @@ class Mailbox:
         """Tell that the mixing of `update` is finished; writers may overwrite what was read for it."""
         self._header[COMBINED] = update + 1
 
-    def report(self, env_steps: int, version: int) -> None:
+    def begin(self, update: int) -> None:
+        """Take part from `update` on: at the start, after a resume, or again after having left.
+
+        A group in lock-step that starts again needs new memory: what its members had combined and
+        posted would be taken for what they are about to.
+        """
+        self.set_combined(update - 1)
+        self._header[LEFT] = 0
+
+    def report(self, env_steps: int) -> None:
         """Tell how much this learner has learnt from."""
-        self._header[ENV_STEPS], self._header[VERSION] = env_steps, version
+        self._header[ENV_STEPS] = env_steps
 
     def total_env_steps(self) -> int:
         """Return the sum of what all learners have reported."""
@@ -235,5 +250,8 @@ _LOCK = threading.Lock()
 
 def _fence() -> None:
     """Keep memory accesses before this apart from those after it, on processors that reorder them."""
+    # Others may slip into a locked section, past each other; not past an unlocking and the next locking.
+    with _LOCK:
+        pass
     with _LOCK:
         pass

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from gossamer.topology import blend
+from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -40,9 +41,10 @@ class Mixer:
         self, topology: Topology, mailbox: Mailbox, tensors: Sequence[Tensor], *, seed: int
     ):
         self.topology, self.mailbox = topology, mailbox
-        self.seconds = 0.0
-        self.messages = self.bytes = 0
-        self._staleness = [0, 0]  # sum over the messages mixed, and how many
+        self.seconds = 0.0  # waiting for others not included
+        self.messages = self.bytes = self.rounds = 0
+        self._staleness = 0  # sum over the messages mixed
+        self._told = (0, 0, 0, 0)  # messages, bytes, rounds and staleness of the last metrics
         self._tensors = list(tensors)
         self._seed = seed
         self._rank, self._num_learners = mailbox.rank, mailbox.num_learners
@@ -52,9 +54,14 @@ class Mixer:
         assert sizes == message_sizes(self._tensors), (sizes, message_sizes(self._tensors))
         device = self._tensors[0].device
         self._on_gpu = device.type == "cuda"
-        self._sum = _vectors(sizes, device)
-        self._sum_views = _views(self._sum, self._tensors)
+        self._bytes_each = 4 * sizes[0] + 8 * sizes[1]
         self._heard = _vectors(sizes, torch.device("cpu"))
+        self._heard_views = _views(self._heard, self._tensors)
+        self._peers_views: dict[tuple[int, int], list[Tensor]] = {}  # by rank and slot
+        # Nobody listens to a learner that is on its own.
+        turns = topology.turns(mailbox.num_learners, seed)
+        self._is_heard = any(self._rank in row for turn in turns for r, row in enumerate(turn)
+                             if r != self._rank)  # fmt: skip
         # On a GPU tensors are gathered there first, then travel in one piece.
         self._own = (
             [_vectors(sizes, device)] if self._on_gpu else mailbox.boxes.messages[self._rank]
@@ -68,7 +75,9 @@ class Mixer:
 
         Waits only in a synchronous topology, for readers that still need the message it overwrites.
         """
-        began = time.perf_counter()
+        if not self._is_heard:
+            return
+        began, waited = time.perf_counter(), self.mailbox.waited_seconds
         if self.topology.staleness == 0 and len(self._posted) == 2:
             overwritten = self._posted.pop(0)
             for peer in self.topology.readers(
@@ -83,22 +92,29 @@ class Mixer:
                 for target, x in zip(self.mailbox.boxes.messages[self._rank][slot], self._own[0],
                                      strict=True):  # fmt: skip
                     target.copy_(x)
-        self.seconds += time.perf_counter() - began
+        self._count_time(began, waited)
 
     @torch.no_grad()
     def mix(self, update: int) -> bool:
         """Replace the tensors by their average with the peers' messages; whether anything was mixed."""
-        began = time.perf_counter()
+        began, waited = time.perf_counter(), self.mailbox.waited_seconds
         row = self.topology.row(update, self._rank, self._num_learners, self._seed)
         found = {peer: self._find(peer, update) for peer in row if peer != self._rank}
-        skips = self.topology.missing == "skip" and None in found.values()
-        mixes = not skips and any(x is not None for x in found.values())
+        missing = [peer for peer, x in found.items() if x is None]
+        if missing and self.topology.mixes == "gradients":
+            raise RunFailed(f"learner {missing[0]} has left the group of learner {self._rank}")
+        # One that has left is not waited for; the others go on without it.
+        skips = self.topology.missing == "skip" and not all(map(self.mailbox.has_left, missing))
+        mixes = not skips and len(missing) < len(found)
         if mixes:
-            blend(row, self._rank, lambda peer: self._message(peer, found, update), self._sum)
-            torch._foreach_copy_(self._tensors, self._sum_views)
+            blend(row, self._rank, lambda peer: self._message(peer, found, update), self._tensors)
         self.mailbox.set_combined(update)
-        self.seconds += time.perf_counter() - began
+        self.rounds += 1
+        self._count_time(began, waited)
         return mixes
+
+    def _count_time(self, began: float, waited: float) -> None:
+        self.seconds += time.perf_counter() - began - (self.mailbox.waited_seconds - waited)
 
     def _find(self, peer: int, update: int) -> int | None:
         """Return the update of the message of `peer` to be mixed at `update`; None: it is missing."""
@@ -113,48 +129,62 @@ class Mixer:
             return None
         return found
 
-    def _message(
-        self, peer: int, found: dict[int, int | None], update: int
-    ) -> Sequence[Tensor] | None:
+    def _message(self, peer: int, found: dict[int, int | None], update: int) -> list[Tensor] | None:
         if peer == self._rank:
-            return self._own[self._slot]
+            return self._own_views[self._slot]
         if found[peer] is None:
             return None
-        # By now there may be a newer one; a synchronous peer cannot have overwritten it.
-        acceptable = self.topology.acceptable(update)
-        read = self.mailbox.boxes.read(peer, acceptable, self._heard)
-        if read is None:
-            return None
+        boxes = self.mailbox.boxes
+        if self.topology.staleness == 0 and not self._on_gpu:
+            # It waits for me before it writes over this: no need to copy it first.
+            read: int | None = update
+            slot = boxes.slot_of(peer, update)
+            heard = self._peers_views.get((peer, slot))
+            if heard is None:
+                heard = _views(boxes.messages[peer][slot], self._tensors)
+                self._peers_views[peer, slot] = heard
+        else:
+            # By now there may be a newer one.
+            read = boxes.read(peer, self.topology.acceptable(update), self._heard)
+            if read is None:
+                return None
+            heard = self._heard_views
+            if self._on_gpu:
+                device = self._tensors[0].device
+                heard = _views([x.to(device) for x in self._heard], self._tensors)
         self._mixed_of[peer] = read
         self.messages += 1
-        self.bytes += sum(x.numel() * x.element_size() for x in self._heard)
-        self._staleness[0] += max(update - read, 0)
-        self._staleness[1] += 1
-        return self._heard if not self._on_gpu else [x.to(self._sum[0].device) for x in self._heard]
+        self.bytes += self._bytes_each
+        self._staleness += max(update - read, 0)
+        return heard
 
     def take_metrics(self) -> dict[str, float]:
-        """Return what mixing did since the last call, and forget it."""
-        lag, count = self._staleness
-        self._staleness = [0, 0]
-        return {"topology/staleness_updates": lag / count} if count else {}
+        """Return what mixing did since the last call."""
+        now = (self.messages, self.bytes, self.rounds, self._staleness)
+        before, self._told = self._told, now
+        messages, received, rounds, lag = (x - y for x, y in zip(now, before, strict=True))
+        if not rounds:
+            return {}
+        metrics = {
+            "topology/messages_per_update": messages / rounds,
+            "topology/bytes_per_update": received / rounds,
+        }
+        return metrics | ({"topology/staleness_updates": lag / messages} if messages else {})
 
-    def begin(self, update: int) -> None:
-        """Start at `update`, as a resumed or restarted learner does."""
-        self.mailbox.set_combined(update - 1)
+    def begin(self, update: int, own_env_steps: int) -> None:
+        """Start at `update`, as new, resumed and restarted learners do."""
+        self.mailbox.begin(update)
+        self.mailbox.report(own_env_steps)
 
-    def count(self, own_env_steps: int, version: int) -> int:
+    def count(self, own_env_steps: int) -> int:
         """Return the env steps of all learners, knowing one's own.
 
         In lock-step everyone has as many, and the count does not depend on who is asked first.
         """
-        self.mailbox.report(own_env_steps, version)
+        self.mailbox.report(own_env_steps)
         if self.topology.staleness == 0:
             return own_env_steps * self._num_learners
         return self.mailbox.total_env_steps()
-
-    def state_dict(self) -> dict[str, Any]:
-        """Plain numbers to continue from."""
-        return {"mixed_of": sorted(self._mixed_of.items())}
 
 
 def _vectors(sizes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gossamer import graphs
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -36,6 +36,10 @@ class Topology:
     missing: ClassVar[str] = "reweight"
     mix_optimizer: ClassVar[bool] = False
     remix: ClassVar[bool] = False
+
+    def lr_factor(self, num_learners: int) -> float:
+        """Return the factor on everyone's learning rate for L learners."""
+        return 1.0
 
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return the matrices that updates take in turn, row by row; most topologies have one.
@@ -99,6 +103,10 @@ class AllReduce(Topology):
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """Factor on the learning rate for L learners: 1, the root of L, or L."""
 
+    def lr_factor(self, num_learners: int) -> float:
+        """Return the factor that `lr_scaling` asks for."""
+        return num_learners ** {"none": 0.0, "sqrt": 0.5, "linear": 1.0}[self.lr_scaling]
+
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return 1 / L everywhere: sums and row counts are averaged alike, their ratio is what counts."""
         return (graphs.uniform(graphs.undirected("complete", num_learners, 0, 0)),)
@@ -145,6 +153,11 @@ class Gossip(Averaging):
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return equal weights for oneself and those heard, or the matrix that was given."""
         if self.graph not in graphs.DIRECTED:
+            if self.num_peers:
+                raise ConfigError(
+                    f"topology.num_peers is {self.num_peers}, but topology.graph is a matrix, which says "
+                    "who hears whom; leave num_peers out"
+                )
             return (graphs.given_weights(self.graph, num_learners),)
         taken = graphs.directed(self.graph, num_learners, self.num_peers)
         return tuple(graphs.uniform(graph) for graph in taken)
@@ -165,10 +178,15 @@ class Diffusion(Averaging):
     """metropolis keeps the average of all learners; uniform is 1 / (links + 1), as published."""
     link_drop: float = 0.0
     """Probability that a link is silent for an update, in [0, 1); both ends draw alike, and the link's
-    weight stays with each."""
+    weight stays with each. Needs a max_staleness, which bounds how far apart the two may be."""
 
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return the weights with every link up."""
+        if self.link_drop and self.staleness == FOREVER:
+            raise ConfigError(
+                f"topology.link_drop is {self.link_drop:g} with max_staleness never: the ends of a link "
+                "would not know of the same update; use --topology.max-staleness 1 or more, or 0"
+            )
         graph = graphs.undirected(self.adjacency, num_learners, self.degree, seed)
         return ((graphs.metropolis if self.weights == "metropolis" else graphs.uniform)(graph),)
 
@@ -178,7 +196,7 @@ class Diffusion(Averaging):
         if not self.link_drop:
             return row
         # Under staleness the ends of a link are at different updates; they agree on spans of that many.
-        span = update if self.staleness in (0, FOREVER) else update // self.staleness
+        span = update // max(self.staleness, 1)
         kept = {
             peer: weight
             for peer, weight in row.items()
@@ -188,12 +206,11 @@ class Diffusion(Averaging):
         return kept
 
 
-Vectors = Sequence["Tensor"]
-"""A message: everything in float32 side by side, then everything in float64."""
-
-
 def blend(
-    row: Mapping[int, float], rank: int, message: Callable[[int], Vectors | None], mixed: Vectors
+    row: Mapping[int, float],
+    rank: int,
+    message: Callable[[int], list[Tensor] | None],
+    mixed: list[Tensor],
 ) -> None:
     """Write the average of learners' messages by a row of weights into `mixed`.
 
@@ -205,15 +222,22 @@ def blend(
         row: {peer: weight}, its own included.
         rank: of the learner that mixes.
         message: returns a peer's message, good until the next call, or None; never None for `rank`.
-        mixed: where the sums go.
+        mixed: where the sums go; apart from every message.
     """
-    for vector in mixed:
-        vector.zero_()
-    for peer in sorted(row):
-        heard = message(peer) or message(rank)
-        assert heard is not None
-        for vector, x in zip(mixed, heard, strict=True):
-            vector.add_(x, alpha=row[peer])
+    import torch
+
+    first, *others = sorted(row)
+    torch._foreach_copy_(mixed, _heard(message, first, rank))
+    torch._foreach_mul_(mixed, row[first])
+    for peer in others:
+        torch._foreach_add_(mixed, _heard(message, peer, rank), alpha=row[peer])
+
+
+def _heard(message: Callable[[int], list[Tensor] | None], peer: int, rank: int) -> list[Tensor]:
+    heard = message(peer)
+    heard = message(rank) if heard is None else heard
+    assert heard is not None
+    return heard
 
 
 def _draw(*key: int) -> float:

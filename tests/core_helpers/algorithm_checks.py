@@ -97,6 +97,7 @@ def assert_micro_batches_agree(algorithm, **settings):
     policy = small_policy(spec, value_norm=algorithm.value_norm, **settings)
     if algorithm.value_norm:
         policy.observe_values(20.0, 300.0, 10.0)
+        policy.refresh()
     batch = random_batch(spec, 5, 6, core_units=policy.core_units)
     whole = gradient_of(policy, algorithm, batch, 10**6)
     assert whole.abs().max() > 1e-3

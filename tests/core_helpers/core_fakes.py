@@ -256,3 +256,8 @@ def gradient_of(policy, algorithm, batch, micro_batch_rows):
     learner = make_learner(policy, algorithm, batch, micro_batch_rows=micro_batch_rows)
     learner.adapt()
     return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+
+
+def poisoned(batch):
+    batch.reward[batch.valid.nonzero()[0][0], batch.valid.nonzero()[0][1]] = float("nan")
+    return batch

@@ -31,6 +31,7 @@ def make_group(
     b=4,
     seed=1,
     optimizer=CONSTANT,
+    joins=True,
     **settings,
 ):
     """Learners with batches of their own and the same initial weights."""
@@ -46,10 +47,15 @@ def make_group(
         )
         for rank in range(size)
     ]
-    boxes = boxes_for(size, message_sizes(learners[0].mixed()))
+    if joins:
+        join_group(learners, seed=seed)
+    return learners
+
+
+def join_group(learners, *, seed=1):
+    boxes = boxes_for(len(learners), message_sizes(learners[0].mixed()))
     for rank, learner in enumerate(learners):
         learner.join(mailbox(boxes, rank), seed=seed)
-    return learners
 
 
 def lock_step(learners, updates):

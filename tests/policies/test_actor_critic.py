@@ -146,8 +146,10 @@ def test_pixels_are_divided_by_255_or_normalised_by_position():
     policy = small_policy(spec, normalize_obs=True, pixel_std_floor=12.0)
     torch.testing.assert_close(policy.normalize(obs), obs.float() / 255.0)
     policy.observe(obs, torch.ones(2, 4, dtype=torch.bool), freeze=True)
+    policy.refresh()
     assert policy.obs_moments.count == 0
     policy.observe(obs, torch.ones(2, 4, dtype=torch.bool), freeze=False)
+    policy.refresh()
     first = obs[0].double().numpy()
     std = np.maximum(first.std(0), 12.0)
     expected = (obs.double().numpy() - first.mean(0)) / std
@@ -160,6 +162,7 @@ def test_vectors_are_normalised_by_their_valid_rows_and_clipped():
     obs = 5.0 + 3.0 * torch.randn((6, 4, 4), generator=torch.Generator().manual_seed(0))
     valid = torch.rand((5, 4), generator=torch.Generator().manual_seed(1)) < 0.6
     policy.observe(obs, valid, freeze=False)
+    policy.refresh()
     seen = obs[:5][valid].double().numpy()
     assert policy.obs_moments.count == len(seen)
     expected = np.clip((obs.numpy() - seen.mean(0)) / seen.std(0), -1.5, 1.5)
@@ -174,11 +177,13 @@ def test_values_are_predicted_in_units_of_their_targets():
     assert policy.value_scale() == 1.0
     targets = torch.tensor([10.0, 14.0, 18.0]).double()
     policy.observe_values(targets.sum().item(), targets.square().sum().item(), 3)
+    policy.refresh()
     std = targets.std(correction=0).item()
     assert policy.value_scale().item() == pytest.approx(std)
     torch.testing.assert_close(policy(*inputs).value, before * std + 14.0)
     plain = small_policy(value_norm=False)
     plain.observe_values(30.0, 400.0, 3)
+    plain.refresh()
     assert plain.value_scale() == 1.0
 
 
@@ -212,6 +217,7 @@ def test_bfloat16_copy_is_close_and_keeps_channels_last(torso, normalize):
     policy = small_policy(spec, torso=torso, fc_size=32, normalize_obs=normalize)
     inputs = rows(spec, 2, 3)
     policy.observe(inputs[0], torch.ones(1, 3, dtype=torch.bool), freeze=False)
+    policy.refresh()
     acting = copy.deepcopy(policy).requires_grad_(False)
     acting.set_precision(torch.bfloat16, inference=True)
     learning = copy.deepcopy(policy)

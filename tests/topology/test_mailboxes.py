@@ -158,5 +158,5 @@ def test_waits_end_by_message_leaving_stop_or_time():
 def test_counts_are_summed_over_everyone():
     boxes = boxes_for(3, (0, 0))
     for rank in range(3):
-        mailbox(boxes, rank).report(10 * rank, rank)
+        mailbox(boxes, rank).report(10 * rank)
     assert mailbox(boxes, 1).total_env_steps() == 30

@@ -9,7 +9,8 @@ from groups import boxes_for, mailbox, make_mixers
 
 from gossamer.graphs import contraction
 from gossamer.mixer import Mixer
-from gossamer.topology import AllReduce, Diffusion, Gossip
+from gossamer.topology import AllReduce, Diffusion, Gossip, Single
+from gossamer.types import RunFailed
 
 
 def thetas_of(size, width=3, seed=0):
@@ -148,6 +149,43 @@ def test_those_that_left_drop_out():
     assert held[0].item() == pytest.approx(2.0 / 3.0 + 2.0 / 3.0)
 
 
+def test_those_that_left_do_not_stop_the_others_from_mixing():
+    topology = Gossip(graph="complete", missing="skip", max_staleness="never")
+    mixers, held = make_mixers(topology, [[0.0], [3.0], [9.0]])
+    boxes = mixers[0].mailbox.boxes
+    boxes.mark_left(2)
+    for mixer in mixers[:2]:
+        mixer.post(0)
+    assert mixers[0].mix(0)
+    assert held[0].item() == pytest.approx(1.0)
+
+
+def test_one_that_has_left_is_heard_again_once_it_is_back():
+    mixers, held = make_mixers(Gossip(), [[0.0], [4.0]])
+    mixers[0].mailbox.boxes.mark_left(1)
+    mixers[1].begin(7, 100)
+    mixers[1].post(7)
+    mixers[0].post(0)
+    assert mixers[0].mix(0)
+    assert held[0].item() == 2.0
+    assert mixers[0].count(30) == 130
+
+
+def test_a_group_that_sums_gradients_ends_when_a_member_leaves():
+    mixers, _ = make_mixers(AllReduce(), [[0.0], [4.0]])
+    mixers[0].post(0)
+    mixers[0].mailbox.boxes.mark_left(1)
+    with pytest.raises(RunFailed, match="learner 1 has left"):
+        mixers[0].mix(0)
+
+
+def test_learners_on_their_own_post_nothing():
+    mixers, held = make_mixers(Single(), [[1.0], [2.0]])
+    rounds(mixers, 3)
+    assert [x.item() for x in held] == [1.0, 2.0]
+    assert mixers[0].mailbox.boxes.newest(0, range(-1, 100)) is None
+
+
 def test_a_writer_waits_for_its_readers():
     mixers, _ = make_mixers(Gossip(max_staleness=0), [[1.0], [2.0]])
     for mixer in mixers:
@@ -163,7 +201,7 @@ def test_a_writer_waits_for_its_readers():
 def test_a_learner_may_begin_late():
     mixers, held = make_mixers(Diffusion(), [[0.0], [4.0]])
     for mixer in mixers:
-        mixer.begin(17)
+        mixer.begin(17, 0)
     rounds(mixers, 3, first=17)
     assert [x.item() for x in held] == [2.0, 2.0]
 

@@ -108,8 +108,8 @@ class Algorithm:
 
     @property
     def updates_per_batch(self) -> int:
-        """Optimizer steps that a batch is good for at most."""
-        return self.num_minibatches * getattr(self, "passes", 1)
+        """How many minibatches `minibatches` yields of a batch, unless the KL ends it early."""
+        return self.num_minibatches
 
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield what each optimizer step learns from; batch statistics are computed here."""

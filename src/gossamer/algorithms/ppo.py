@@ -56,6 +56,11 @@ class PPO(Algorithm):
     """The learning rate is divided by 1.5 when the KL is over twice this, multiplied when it is
     under half of it, within a hundredth and a hundred times the schedule; 0 turns it off."""
 
+    @property
+    def updates_per_batch(self) -> int:
+        """How many minibatches a batch yields at most."""
+        return self.num_minibatches * self.passes
+
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield `passes` times the batch's parts, with returns of the recorded values."""
         batch = self._with_recorded_returns(policy, batch, state)

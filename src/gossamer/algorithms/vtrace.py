@@ -43,6 +43,11 @@ class VTrace(Algorithm):
     clip_pg_rho: float = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
 
+    @property
+    def updates_per_batch(self) -> int:
+        """How many minibatches a batch yields at most."""
+        return self.num_minibatches * self.passes
+
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield `passes` times the batch's minibatches."""
         for _ in range(self.passes):

@@ -65,6 +65,8 @@ RANGES: Mapping[str, Range] = {
     "env.frame_stack": _AT_LEAST_ONE,
     "env.size": _AT_LEAST_ONE,
     "env.sticky": _BELOW_ONE,
+    "topology.degree": _AT_LEAST_ONE,
+    "topology.link_drop": _BELOW_ONE,
     "evaluation.episodes": _AT_LEAST_ONE,
     "evaluation.max_time_fraction": _SHARE,
 }

@@ -154,7 +154,7 @@ class ActorCritic(nn.Module):
 
     @torch.no_grad()
     def observe(self, obs: Tensor, valid: Tensor, *, freeze: bool) -> None:
-        """Update the observation moments from a batch: obs [R, B, ...], valid [T, B] bool.
+        """Take a batch into the observation moments: obs [R, B, ...], valid [T, B] bool; then refresh.
 
         Of pixels only the first row of some 16 columns is used: neighbouring frames tell the same,
         and all would cost as much as an inference pass.
@@ -165,16 +165,14 @@ class ActorCritic(nn.Module):
             self.obs_moments.update(obs[0, :: max(obs.shape[1] // 16, 1)])
         else:
             self.obs_moments.update(obs[: len(valid)][valid])
-        self.refresh()
 
     def observe_values(self, total: float, squares: float, count: float) -> None:
-        """Update the value moments from sums over the targets of a batch."""
+        """Take sums over the targets of a batch into the value moments; then refresh."""
         self.value_moments.update_sums(total, squares, count)
-        self.refresh()
 
     @torch.no_grad()
     def refresh(self) -> None:
-        """Recompute what is derived from the moments; call after loading tensors."""
+        """Recompute what is derived from the moments; call after they have changed."""
         if self.config.normalize_obs and self.obs_moments.count > 0:
             floor = self.config.pixel_std_floor if self.pixels else 1e-4
             mean, std = self.obs_moments.mean_std(floor)
@@ -194,7 +192,7 @@ class ActorCritic(nn.Module):
     def shared_names(self) -> list[str]:
         """Names of the shared tensors in the state dict, in their order."""
         buffers = [f"{home}.{name}" for home in ("obs_moments", "value_moments")
-                   for name in ("count", "mean", "mean_square")]  # fmt: skip
+                   for name in ("count", "total", "squares")]  # fmt: skip
         return [*(name for name, _ in self.named_parameters()), *buffers]
 
     def moments(self) -> list[Tensor]:

@@ -7,23 +7,23 @@ from torch import Tensor, nn
 
 
 class Moments(nn.Module):
-    """Mean and mean square of everything seen, in float64, around a shift common to all learners.
+    """Count, sum and sum of squares of everything seen, in float64, around a shift common to all learners.
 
-    Both are plain averages, so averaging the moments of several learners gives the moments of their
-    joint data; a variance would not add up that way.
+    Sums rather than means: averaging those of several learners, with any weights, gives the moments of
+    their joint data, each row weighing the same, and a learner that has seen nothing changes nothing.
     """
 
     count: Tensor
-    mean: Tensor
-    mean_square: Tensor
+    total: Tensor
+    squares: Tensor
 
     def __init__(self, shape: tuple[int, ...], *, shift: float = 0.0, max_count: float = 0.0):
         super().__init__()
         self.shift = shift
         self.max_count = max_count
         self.register_buffer("count", torch.zeros((), dtype=torch.float64))
-        self.register_buffer("mean", torch.zeros(shape, dtype=torch.float64))
-        self.register_buffer("mean_square", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("total", torch.zeros(shape, dtype=torch.float64))
+        self.register_buffer("squares", torch.zeros(shape, dtype=torch.float64))
 
     @torch.no_grad()
     def update(self, x: Tensor) -> None:
@@ -40,20 +40,22 @@ class Moments(nn.Module):
         squares = torch.as_tensor(squares, dtype=torch.float64)
         if n == 0 or not squares.isfinite().all():
             return  # one NaN would stay in the moments for good
-        if self.max_count:
-            self.count.clamp_(max=self.max_count)
-        share = n / (self.count + n)
-        self.mean += (total / n - self.mean) * share
-        self.mean_square += (squares / n - self.mean_square) * share
+        if self.max_count and self.count > self.max_count:
+            fade = self.max_count / self.count
+            for held in self.tensors():
+                held.mul_(fade)
         self.count += n
+        self.total += total
+        self.squares += squares
 
     def mean_std(self, floor: float) -> tuple[Tensor, Tensor]:
         """Return mean and deviation (at least `floor`), float64; 0 and 1 before the first row."""
         if self.count == 0:
-            return torch.zeros_like(self.mean), torch.ones_like(self.mean)
-        variance = (self.mean_square - self.mean.square()).clamp(min=0.0)
-        return self.mean + self.shift, variance.sqrt().clamp(min=floor)
+            return torch.zeros_like(self.total), torch.ones_like(self.total)
+        mean = self.total / self.count
+        variance = (self.squares / self.count - mean.square()).clamp(min=0.0)
+        return mean + self.shift, variance.sqrt().clamp(min=floor)
 
     def tensors(self) -> list[Tensor]:
         """What learners average and actors read."""
-        return [self.count, self.mean, self.mean_square]
+        return [self.count, self.total, self.squares]
