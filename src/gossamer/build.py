@@ -115,12 +115,13 @@ def stream_seed(seed: int, rank: int, role: str) -> int:
 
 
 def build_policy(
-    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None
+    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None, *, rank: int = 0
 ) -> ActorCritic:
-    """Build the network with its initial weights, the same for every learner of a run."""
+    """Build the network with its initial weights, by default the same for every learner of a run."""
+    same = config.same_start or rank == 0
     # One thread: orthogonal initialisation differs in the last bits with their number.
     with threads(1), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed)
+        torch.manual_seed(config.seed if same else stream_seed(config.seed, rank, "weights"))
         return ActorCritic(spec, config.policy, value_norm=config.algorithm.value_norm, torso=torso)
 
 
@@ -198,7 +199,6 @@ class Parts:
     queue: ThreadQueue
     board: ThreadBoard
     stop: StopSignal
-    evaluator: Evaluator | None
     steps_per_version: int
     """Env steps of one batch."""
     simulators: frozenset[int] = frozenset()
@@ -224,8 +224,6 @@ class Parts:
         """Free what outlives threads."""
         self.learner.close()
         self.actor.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
 
 
 def build_parts(
@@ -233,17 +231,18 @@ def build_parts(
     spec: EnvSpec,
     plan: Plan,
     *,
+    stop: StopSignal,
+    rank: int,
     on_episode: Callable[[Episode], None],
-    on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
     torso: torch.nn.Module | None = None,
     start: bool = True,
 ) -> Parts:
-    """Build everything one learner's process holds; `start` as in `build_env_groups`."""
+    """Build one learner and what serves it; `start` as in `build_env_groups`."""
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     with ThreadPoolExecutor(1) as pool:
         before = native_threads()
-        making = pool.submit(build_env_groups, config, plan, start=start)
-        parts = _join_parts(config, spec, plan, on_episode, on_evaluation, torso, making)
+        making = pool.submit(build_env_groups, config, plan, rank=rank, start=start)
+        parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, making)
         parts.simulators = native_threads() - before
         return parts
 
@@ -252,13 +251,13 @@ def _join_parts(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
+    stop: StopSignal,
+    rank: int,
     on_episode: Callable[[Episode], None],
-    on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
     torso: torch.nn.Module | None,
     making: Future[tuple[list[VecEnv], list[NDArray[Any]]]],
 ) -> Parts:
-    stop = StopSignal()
-    policy = build_policy(config, spec, torso).to(plan.device)
+    policy = build_policy(config, spec, torso, rank=rank).to(plan.device)
     acting = build_inference_policy(policy, plan)
     policy.set_precision(PRECISIONS[plan.precision])
     if config.compile and plan.device == "cuda":
@@ -283,9 +282,11 @@ def _join_parts(
         config.optimizer,
         ReplayMix(queue, config.replays),
         topology=config.topology,
+        rank=rank,
+        num_learners=config.num_learners,
         micro_batches=MicroBatches(plan.micro_batch_rows, plan.learner_threads),
         total_env_steps=config.total_env_steps,
-        seed=stream_seed(config.seed, 0, "learner"),
+        seed=stream_seed(config.seed, rank, "learner"),
     )
     groups, first_obs = making.result()
     actor = Actor(
@@ -293,27 +294,38 @@ def _join_parts(
         acting,
         first_obs=first_obs,
         unroll_length=config.unroll_length,
-        seed=stream_seed(config.seed, 0, "actor"),
+        seed=stream_seed(config.seed, rank, "actor"),
         on_episode=on_episode,
     )
-    evaluator = None
-    if config.evaluation.every_seconds:
-        evaluator = Evaluator(
-            build_inference_policy(policy, plan),
-            policy.shared_tensors(),
-            evaluation_envs(config, seed=config.seed, num_threads=1),
-            board,
-            stop,
-            episodes=config.evaluation.episodes,
-            greedy=config.evaluation.greedy,
-            every_seconds=config.evaluation.every_seconds,
-            max_time_fraction=config.evaluation.max_time_fraction,
-            on_evaluation=on_evaluation,
-        )
     return Parts(
-        spec, plan, policy, learner, actor, queue, board, stop, evaluator,
+        spec, plan, policy, learner, actor, queue, board, stop,
         steps_per_version=plan.num_envs * config.unroll_length,
     )  # fmt: skip
+
+
+def build_evaluator(
+    config: TrainConfig,
+    plan: Plan,
+    policy: ActorCritic,
+    read: Callable[[list[torch.Tensor]], int],
+    stop: StopSignal,
+    on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
+) -> Evaluator | None:
+    """Build the evaluator of policies like this one that `read` brings; None where none is wanted."""
+    if not config.evaluation.every_seconds:
+        return None
+    return Evaluator(
+        build_inference_policy(policy, plan),
+        policy.shared_tensors(),
+        evaluation_envs(config, seed=config.seed, num_threads=1),
+        read,
+        stop,
+        episodes=config.evaluation.episodes,
+        greedy=config.evaluation.greedy,
+        every_seconds=config.evaluation.every_seconds,
+        max_time_fraction=config.evaluation.max_time_fraction,
+        on_evaluation=on_evaluation,
+    )
 
 
 def plan_from(saved: dict[str, Any], fresh: Plan, given: set[str]) -> Plan:

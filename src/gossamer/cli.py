@@ -131,6 +131,13 @@ def _eval(words: list[str]) -> None:
         metavar="last|best|N",
         help="which parameters: the newest, the best evaluated, or those after N updates [last]",
     )
+    parser.add_argument(
+        "--learner",
+        type=_natural,
+        metavar="R",
+        help="parameters of one of several learners; else the run's policy, for gossip and diffusion "
+        "everyone's average",
+    )
     parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
     parser.add_argument(
         "--seed", type=_natural, default=1, metavar="N", help="seed of episodes [1]"
@@ -145,6 +152,7 @@ def _eval(words: list[str]) -> None:
         asked.run,
         episodes=asked.episodes,
         checkpoint=asked.checkpoint,
+        learner=asked.learner,
         sample=asked.sample,
         seed=asked.seed,
         json=asked.json,

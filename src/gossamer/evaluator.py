@@ -13,7 +13,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gossamer.links import ParamsBoard, StopSignal
+    from gossamer.links import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.types import VecEnv
 
@@ -147,7 +147,7 @@ class Evaluator:
         policy: a copy of its own, set up for inference.
         make_envs: builds environments with the evaluation protocol.
         like: tensors like those on the board; the policy's own may be rounded.
-        board: where the newest parameters are.
+        read: copies the parameters to evaluate next into tensors and returns their version.
         stop: ends the role.
         episodes: of one evaluation.
         greedy: take the likeliest action instead of sampling.
@@ -161,7 +161,7 @@ class Evaluator:
         policy: ActorCritic,
         like: list[Tensor],
         make_envs: Callable[[int], VecEnv],
-        board: ParamsBoard,
+        read: Callable[[list[Tensor]], int],
         stop: StopSignal,
         *,
         episodes: int,
@@ -174,7 +174,7 @@ class Evaluator:
         self._params = [torch.empty_like(x, requires_grad=False) for x in like]
         self.seconds = 0.0
         self.pause = every_seconds  # from the end of the last evaluation to the next
-        self._make_envs, self._board, self._stop = make_envs, board, stop
+        self._make_envs, self._read, self._stop = make_envs, read, stop
         self._episodes, self._greedy = episodes, greedy
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
         self._on_evaluation = on_evaluation
@@ -200,7 +200,7 @@ class Evaluator:
         self.pause = max(self._every_seconds, cost / self._max_time_fraction) - took
 
     def _evaluate(self, stop: Callable[[], bool]) -> None:
-        version = self._board.read(0, self._params, exact=False)
+        version = self._read(self._params)
         with torch.no_grad():
             for target, x in zip(self.policy.shared_tensors(), self._params, strict=True):
                 target.copy_(x)

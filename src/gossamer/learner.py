@@ -12,7 +12,7 @@ from torch import Tensor
 from gossamer.algorithms.base import AlgorithmState
 from gossamer.mixer import Mixer
 from gossamer.optimizers import make_optimizer, scheduled, start_state
-from gossamer.topology import Single
+from gossamer.topology import FOREVER, Single
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
@@ -131,7 +131,7 @@ class Learner:
         self.mixer.begin(self.update, self._own_env_steps)
         # In lock-step one that is through early goes on posting, for those that wait for it and until
         # its moments are mixed.
-        self._keeps_pace = self.topology.staleness == 0
+        self._keeps_pace = self.topology.staleness < FOREVER
 
     def learn_version(self) -> dict[str, float]:
         """Learn one whole batch, alone: adapt and combine until the version is complete."""

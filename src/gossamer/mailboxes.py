@@ -94,6 +94,20 @@ class Mailboxes:
         """Tell everyone that a learner is gone; by itself, or by the launcher once it is dead."""
         self.headers[rank][LEFT] = 1
 
+    @contextlib.contextmanager
+    def posting(self, rank: int, update: int) -> Generator[int]:
+        """Context in which `rank` writes its message of `update` over its oldest; gives the slot."""
+        slot = int(self.headers[rank][POSTS]) % SLOTS
+        header = self.slot_headers[rank][slot]
+        # A learner that was killed while writing has left it odd already.
+        header[SEQUENCE] |= 1
+        _fence()
+        yield slot
+        header[UPDATE] = update
+        _fence()
+        header[SEQUENCE] += 1
+        self.headers[rank][POSTS] += 1
+
     def read(self, rank: int, updates: range, into: Sequence[Tensor]) -> int | None:
         """Copy the newest message of `rank` among `updates`; return its update, None if there is none.
 
@@ -152,20 +166,6 @@ class Mailbox:
         self.waited_seconds = 0.0
         self._stop, self._timeout_seconds = stop, timeout_seconds
         self._header = boxes.headers[rank]
-
-    @contextlib.contextmanager
-    def posting(self, update: int) -> Generator[int]:
-        """Context in which the message of `update` is written over the oldest; gives its slot."""
-        slot = int(self._header[POSTS]) % SLOTS
-        header = self.boxes.slot_headers[self.rank][slot]
-        # A learner that was killed while writing has left it odd already.
-        header[SEQUENCE] |= 1
-        _fence()
-        yield slot
-        header[UPDATE] = update
-        _fence()
-        header[SEQUENCE] += 1
-        self._header[POSTS] += 1
 
     def wait_posted(self, peer: int, updates: range) -> int | None:
         """Wait for a message of `peer` among `updates`, return its update; None if it left without."""

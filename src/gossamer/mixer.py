@@ -55,18 +55,16 @@ class Mixer:
         device = self._tensors[0].device
         self._on_gpu = device.type == "cuda"
         self._bytes_each = 4 * sizes[0] + 8 * sizes[1]
-        self._heard = _vectors(sizes, torch.device("cpu"))
-        self._heard_views = _views(self._heard, self._tensors)
+        self._heard = vectors(sizes, torch.device("cpu"))
+        self._heard_views = views(self._heard, self._tensors)
         self._peers_views: dict[tuple[int, int], list[Tensor]] = {}  # by rank and slot
         # Nobody listens to a learner that is on its own.
         turns = topology.turns(mailbox.num_learners, seed)
         self._is_heard = any(self._rank in row for turn in turns for r, row in enumerate(turn)
                              if r != self._rank)  # fmt: skip
         # On a GPU tensors are gathered there first, then travel in one piece.
-        self._own = (
-            [_vectors(sizes, device)] if self._on_gpu else mailbox.boxes.messages[self._rank]
-        )
-        self._own_views = [_views(vectors, self._tensors) for vectors in self._own]
+        self._own = [vectors(sizes, device)] if self._on_gpu else mailbox.boxes.messages[self._rank]
+        self._own_views = [views(held, self._tensors) for held in self._own]
         self._slot = 0
 
     @torch.no_grad()
@@ -85,7 +83,7 @@ class Mixer:
             ):
                 self.mailbox.wait_combined(peer, overwritten)
         self._posted = [*self._posted[-1:], update]
-        with self.mailbox.posting(update) as slot:
+        with self.mailbox.boxes.posting(self._rank, update) as slot:
             self._slot = 0 if self._on_gpu else slot
             torch._foreach_copy_(self._own_views[self._slot], self._tensors)
             if self._on_gpu:
@@ -141,7 +139,7 @@ class Mixer:
             slot = boxes.slot_of(peer, update)
             heard = self._peers_views.get((peer, slot))
             if heard is None:
-                heard = _views(boxes.messages[peer][slot], self._tensors)
+                heard = views(boxes.messages[peer][slot], self._tensors)
                 self._peers_views[peer, slot] = heard
         else:
             # By now there may be a newer one.
@@ -151,7 +149,7 @@ class Mixer:
             heard = self._heard_views
             if self._on_gpu:
                 device = self._tensors[0].device
-                heard = _views([x.to(device) for x in self._heard], self._tensors)
+                heard = views([x.to(device) for x in self._heard], self._tensors)
         self._mixed_of[peer] = read
         self.messages += 1
         self.bytes += self._bytes_each
@@ -187,20 +185,21 @@ class Mixer:
         return self.mailbox.total_env_steps()
 
 
-def _vectors(sizes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+def vectors(sizes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+    """Return a message of zeros: its float32 and its float64 numbers."""
     return (torch.zeros(sizes[0], device=device),
             torch.zeros(sizes[1], dtype=torch.float64, device=device))  # fmt: skip
 
 
-def _views(vectors: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
+def views(message: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:
     """Cut a message into views with the shapes, and the order in memory, of the tensors it is made of."""
     offsets = {torch.float32: 0, torch.float64: 0}
-    views: list[Tensor] = []
+    cut: list[Tensor] = []
     for x in like:
-        vector = vectors[0] if x.dtype == torch.float32 else vectors[1]
+        vector = message[0] if x.dtype == torch.float32 else message[1]
         begin = offsets[x.dtype]
         offsets[x.dtype] += x.numel()
         # the strides of a dense copy: channels last stays channels last
         stride = torch.empty_like(x, device="meta").stride()
-        views.append(vector.as_strided(x.shape, stride, vector.storage_offset() + begin))
-    return views
+        cut.append(vector.as_strided(x.shape, stride, vector.storage_offset() + begin))
+    return cut

@@ -136,7 +136,7 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --seed.x 3", "--seed.x is not a setting"),
         ("CartPole-v1 --seed 3 --algorithm.passes 0", "algorithm.passes is 0; it must be >= 1"),
         ("CartPole-v1 algorithm:dqn", "allowed: a2c, vtrace, ppo"),
-        ("CartPole-v1 topology:gossip", "allowed: single"),
+        ("CartPole-v1 topology:gosip", "did you mean gossip"),
         ("CartPole-v1 algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo CartPole-v1", "did you mean algorithm:ppo?"),

@@ -170,13 +170,14 @@ def test_exit_codes(
 
 def test_eval_hands_over_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = stand_in(monkeypatch)
-    words = (
-        "eval last --episodes 3 --checkpoint 120 --sample --seed 4 --json --video a.mp4 --render"
-    )
+    words = "eval last --episodes 3 --checkpoint 120 --learner 2 --sample --seed 4 --json --video a.mp4 --render"
     assert cli.main(words.split()) == 0
     assert cli.main(["eval", "last"]) == 0
-    options = ("episodes", "checkpoint", "sample", "seed", "json", "video", "render")
-    values = [(3, 120, True, 4, True, "a.mp4", True), (30, "last", False, 1, False, None, False)]
+    options = ("episodes", "checkpoint", "learner", "sample", "seed", "json", "video", "render")
+    values = [
+        (3, 120, 2, True, 4, True, "a.mp4", True),
+        (30, "last", None, False, 1, False, None, False),
+    ]
     expected = [("last", dict(zip(options, row, strict=True))) for row in values]
     assert launch.calls == expected
 

@@ -106,7 +106,48 @@ SETTINGS = [
     ("train CartPole-v1 --seed", "--seed"),
     ("train CartPole-v1 algorithm:a2c --lag 1", "use --lag 0"),
     ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
-    ("train CartPole-v1 --num-learners 2", "this version has one learner"),
+    (
+        "train CartPole-v1 --placement inline topology:gossip --num-learners 2 --topology.num-peers 2",
+        "--topology.num-peers 1",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:diffusion --num-learners 3 --topology.adjacency [[0,1],[1,0]]",
+        "topology.adjacency is 2 x 2 for 3 learner(s)",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:diffusion --num-learners 2 --topology.adjacency [[0,1],[1]]",
+        "topology.adjacency",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:diffusion --num-learners 2 --topology.adjacency [[0,1],[0,0]]",
+        "topology.adjacency: row 0 says 1 for learner 1, row 1 says",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:diffusion --num-learners 3 --topology.adjacency "
+        "[[0,1,0],[1,0,0],[0,0,0]]",
+        "no path joins learners 0 and 2",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:diffusion --num-learners 3 --topology.adjacency chain",
+        "topology.adjacency",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:diffusion --num-learners 3 --topology.link-drop 1",
+        "topology.link_drop is 1; it must be in [0, 1)",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:allreduce --num-learners 2 --optimizer.learning-rate 1e-3 2e-3",
+        "take the same steps: give one value",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:allreduce --num-learners 2 --same-start false",
+        "learners of the allreduce topology stay alike",
+    ),
+    (
+        "train CartPole-v1 --placement inline topology:gossip --num-learners 60000",
+        "GiB of memory",
+    ),
+    ("train CartPole-v1 --num-learners 0", "num_learners is 0; it must be in [1, 65536]"),
     ("train CartPole-v1 --placement cluster", "--placement local or inline"),
     ("train CartPole-v1 --actors-per-learner 1", "--actors-per-learner 0"),
     ("train CartPole-v1 --algorithm.num-minibatches 9 --num-envs 4", "more than num_envs 4"),

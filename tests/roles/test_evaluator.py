@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -138,7 +139,7 @@ def make_evaluator(policy, results, *, every_seconds=0.0):
     like = policy.shared_tensors()
     board = ThreadBoard(like, stop, timeout_seconds=20.0)
     evaluator = Evaluator(
-        small_policy(seed=5), like, Made(), board, stop,
+        small_policy(seed=5), like, Made(), partial(board.read, 0, exact=False), stop,
         episodes=2, greedy=True, every_seconds=every_seconds, max_time_fraction=1.0,
         on_evaluation=lambda *result: (results.append(result), stop.stop()),
     )  # fmt: skip

@@ -21,7 +21,7 @@ def write(descriptor, learners, size, seconds):
     box = Mailbox(boxes, 1, StopSignal(), timeout_seconds=10.0)
     end, update = time.monotonic() + seconds, 0
     while time.monotonic() < end:
-        with box.posting(update) as slot:
+        with box.boxes.posting(box.rank, update) as slot:
             for x in boxes.messages[1][slot]:
                 x.fill_(update)
         update += 1

@@ -35,7 +35,7 @@ def start(descriptor, what, *arguments):
 
 
 def post(box, update, value):
-    with box.posting(update) as slot:
+    with box.boxes.posting(box.rank, update) as slot:
         for x in box.boxes.messages[box.rank][slot]:
             x.fill_(value)
 
@@ -60,7 +60,7 @@ def test_a_message_half_written_is_none():
     box = mailbox(boxes, 0)
     into = (torch.zeros(3), torch.zeros(0, dtype=torch.float64))
     post(box, 0, 1.0)
-    with pytest.raises(KeyError), box.posting(1):
+    with pytest.raises(KeyError), box.boxes.posting(box.rank, 1):
         raise KeyError  # as if killed
     assert boxes.newest(0, ALL) == 0
     post(box, 1, 2.0)  # whoever takes its place writes over it

@@ -34,7 +34,7 @@ _SHARE = Range("in (0, 1]", lambda x: 0 < x <= 1)
 RANGES: Mapping[str, Range] = {
     "total_env_steps": _AT_LEAST_ONE,
     "stop_at_return": _ANY,
-    "num_learners": _AT_LEAST_ONE,
+    "num_learners": Range("in [1, 65536]", lambda x: 1 <= x <= 65536),
     "unroll_length": _AT_LEAST_ONE,
     "algorithm.discount": _FRACTION,
     "algorithm.trace_lambda": _FRACTION,
@@ -139,15 +139,28 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             "placement is cluster; this version runs on one machine: --placement local or inline"
         )
-    if config.num_learners > 1:
+    if config.num_learners > 1 and config.placement == "local":
         raise ConfigError(
-            f"num_learners is {config.num_learners}; this version has one learner: --num-learners 1"
+            f"num_learners is {config.num_learners}; this version runs several in one process: "
+            "--placement inline"
         )
+    # Whether the graph fits so many learners.
+    config.topology.turns(config.num_learners, config.seed)
     rates = config.optimizer.learning_rate
     if len(rates) not in (1, config.num_learners):
         raise ConfigError(
             f"optimizer.learning_rate has {len(rates)} values for {config.num_learners} learner(s); "
             "give one value, or one per learner: --optimizer.learning-rate 5e-4"
+        )
+    if config.topology.mixes == "gradients" and len(rates) > 1:
+        raise ConfigError(
+            f"optimizer.learning_rate has {len(rates)} values, but learners of the {config.topology.name} "
+            "topology take the same steps: give one value, or let them gossip: topology:gossip"
+        )
+    if config.topology.mixes == "gradients" and not config.same_start:
+        raise ConfigError(
+            f"same_start is off, but learners of the {config.topology.name} topology stay alike: leave "
+            "it out, or let them gossip: topology:gossip"
         )
     parts = config.algorithm.num_minibatches
     if config.num_envs and parts > config.num_envs:

@@ -10,7 +10,7 @@ from gossamer.envs.settings import EnvConfig
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.base import QueueSettings
-from gossamer.topology import Single
+from gossamer.topology import AllReduce, Diffusion, Gossip, Single
 
 
 @dataclass(frozen=True)
@@ -36,8 +36,8 @@ class TrainConfig:
     HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
     algorithm: A2C | VTrace | PPO = field(default_factory=VTrace)
     """The loss: a2c, vtrace or ppo."""
-    topology: Single = field(default_factory=Single)
-    """How learners mix: single."""
+    topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
+    """How learners mix: single, allreduce, gossip or diffusion."""
     replays: tuple[QueueSettings, ...] = (QueueSettings(),)
     """What a batch is made of; fractions sum to 1."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
@@ -79,7 +79,9 @@ class TrainConfig:
     num_envs: int = 0
     """Environments per learner, >= 0; 0: auto."""
     num_learners: int = 1
-    """Learners, >= 1; only 1 for now."""
+    """Learners, in [1, 65536], each with its own environments, streams and optimizer."""
+    same_start: bool = True
+    """All learners begin with the same weights; otherwise each draws its own."""
     actors_per_learner: int = 0
     """Actor processes per learner, >= 0; 0: the learner's own process steps the environments."""
     unroll_length: int = 16

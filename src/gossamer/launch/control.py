@@ -19,9 +19,9 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gossamer.build import Parts
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
+    from gossamer.group import Group
     from gossamer.launch.recorder import Recorder
     from gossamer.record.checkpoint import CheckpointStore
 
@@ -52,6 +52,8 @@ def end_of(
     return ""
 
 
+OWN_POLICY = ("single", "allreduce")
+"""Topologies in which the policy of a run is that of one learner."""
 VERSIONS_REMEMBERED = 100_000
 """An evaluation may end this many versions after its own."""
 
@@ -68,17 +70,19 @@ class Control:
         self._evaluated_at = time.monotonic()
         self._signals = 0
         self._stopped_by = ""  # written by the handler alone, so that no signal is lost
-        self._parts: Parts | None = None
+        self._group: Group | None = None
+        self._scores: dict[int, float] = {}  # by learner that is scored on its own
         self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
         self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
-    def begin(self, parts: Parts) -> None:
-        """Take charge of parts that are ready to run."""
-        self._parts = parts
+    def begin(self, group: Group) -> None:
+        """Take charge of a group that is ready to run."""
+        self._group = group
         self._evaluated_at = self._saved_at = time.monotonic()
-        self._updates_of[parts.learner.version] = parts.learner.update
-        if parts.learner.version == 0:
-            self._beginning = snapshot.take(parts, self._records())
+        learner = group.first.learner
+        self._updates_of[learner.version] = learner.update
+        if learner.version == 0:
+            self._beginning = snapshot.take(group, self._records())
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""
@@ -96,24 +100,25 @@ class Control:
         """Whether a signal has asked to stop."""
         return self._signals > 0
 
-    def after_version(self, metrics: dict[str, float]) -> bool:
-        """Log, and save when it is time; return whether the run has reached an end.
+    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+        """Log every learner's metrics, and save when it is time; return whether the run has ended.
 
         Asked once: a signal or a deadline that comes later counts for the next version, so what a
         run ends with is what was saved.
         """
-        assert self._parts is not None
+        group = self._group
+        assert group is not None
         recorder = self._recorder
         if not self.exit_reason:
             self.exit_reason = end_of(
                 self._config,
-                env_steps=self._parts.learner.env_steps,
+                env_steps=group.env_steps,
                 seconds=recorder.seconds(),
                 mean_return=recorder.mean_return() if recorder.full_window() else None,
             )
         self.exit_reason = self.exit_reason or self._stopped_by
         last = bool(self.exit_reason)
-        learner = self._parts.learner
+        learner = group.first.learner
         self._updates_of[learner.version] = learner.update
         self._updates_of.pop(learner.version - VERSIONS_REMEMBERED, None)
         if self._beginning is not None:
@@ -121,7 +126,7 @@ class Control:
             # now, as it would hold up the first update.
             self._saver.save(0, *self._beginning)
             self._beginning = None
-        recorder.on_version(self._parts, metrics, last=last)
+        recorder.on_version(group, metrics, last=last)
         every = self._config.checkpoint_every_seconds
         due = every and time.monotonic() - self._saved_at >= every and not self._saver.busy
         if last or due:
@@ -130,22 +135,28 @@ class Control:
 
     def save(self) -> None:
         """Take a checkpoint and write it while training goes on."""
-        parts = self._parts
-        assert parts is not None
+        group = self._group
+        assert group is not None
         began = time.monotonic()
-        updates = parts.learner.update
+        updates = group.first.learner.update
         if updates == self._saved_updates:
             return
-        tensors, state = snapshot.take(parts, {})
+        tensors, state = snapshot.take(group, {})
         # Only now: episodes of a trajectory that was waited for were recorded meanwhile.
         state |= self._records()
         self._saver.save(updates, tensors, state)
         self._saved_at, self._saved_updates = time.monotonic(), updates
-        parts.checkpoint_seconds += time.monotonic() - began
+        group.first.checkpoint_seconds += time.monotonic() - began
 
     def _records(self) -> dict[str, Any]:
-        assert self._parts is not None
-        return {"recorder": self._recorder.state_dict(self._parts.learner.env_steps)}
+        assert self._group is not None
+        best = max(self._scores, key=self._scores.__getitem__, default=0)
+        own = len(self._group.parts) == 1 or self._config.topology.name in OWN_POLICY
+        return {
+            "recorder": self._recorder.state_dict(self._group.env_steps),
+            "num_learners": len(self._group.parts),
+            "policy_of": best if own else None,  # None: the average of all
+        }
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
@@ -153,18 +164,41 @@ class Control:
 
     def evaluation_due(self) -> bool:
         """Whether a launcher without an evaluator thread should evaluate now."""
-        evaluator = self._parts.evaluator if self._parts is not None else None
+        evaluator = self._group.evaluator if self._group is not None else None
         return evaluator is not None and time.monotonic() - self._evaluated_at >= evaluator.pause
 
-    def on_evaluation(self, result: Evaluation, version: int, params: list[Tensor]) -> None:
-        """Record an evaluation and keep the parameters if they are the best so far."""
-        parts = self._parts
-        assert parts is not None
+    def on_evaluation(
+        self, result: Evaluation, version: int, params: list[Tensor], learner: int | None
+    ) -> None:
+        """Record an evaluation and keep the parameters if they are the best so far.
+
+        Args:
+            result: what was earned.
+            version: of the parameters.
+            params: parameters and moments.
+            learner: whose they are; None: the average of all.
+        """
+        group = self._group
+        assert group is not None
+        first, config = group.first, self._config
         self._evaluated_at = time.monotonic()
-        updates = self._updates_of.get(version, parts.learner.update)
-        env_steps = version * parts.steps_per_version
-        self._recorder.on_evaluation(result, version=version, updates=updates, env_steps=env_steps)
-        names = parts.policy.shared_names()
+        updates = self._updates_of.get(version, first.learner.update)
+        env_steps = version * group.steps_per_version
+        # Of learners that mix their parameters the average is the run's policy.
+        ships = learner is None or config.num_learners == 1 or config.topology.name in OWN_POLICY
+        self._recorder.on_evaluation(
+            result,
+            version=version,
+            updates=updates,
+            env_steps=env_steps,
+            learner=learner,
+            ships=ships,
+        )
+        if learner is not None and config.topology.name == "single":
+            self._scores[learner] = result.mean
+        if not ships:
+            return
+        names = first.policy.shared_names()
         tensors = {f"learner.policy.{k}": x for k, x in zip(names, params, strict=True)}
         state: dict[str, Any] = {"version": version, "env_steps": env_steps, "mean": result.mean}
         self._store.save_best(updates, tensors, state, result.mean)

@@ -15,9 +15,11 @@ from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Evaluation, Interrupted
 from gossamer.evaluator import evaluate as play
+from gossamer.launch.snapshot import policy_of
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
+from gossamer.topology import blend
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -32,20 +34,49 @@ if TYPE_CHECKING:
     from gossamer.types import VecEnv
 
 
-def load_weights(policy: ActorCritic, folder: RunFolder, which: str | int) -> Checkpoint:
-    """Load a checkpoint's parameters and moments into a network that fits; return the checkpoint."""
+def load_weights(
+    policy: ActorCritic, folder: RunFolder, which: str | int, learner: int | None = None
+) -> Checkpoint:
+    """Load a checkpoint's parameters and moments into a network that fits; return the checkpoint.
+
+    Args:
+        policy: the network.
+        folder: of the run.
+        which: "last", "best" or a number of updates.
+        learner: whose; None: the run's policy, which for learners that mix parameters is their average.
+    """
     checkpoint = folder.checkpoints().load(which)
-    prefix = "learner.policy."
-    tensors = {
-        k.removeprefix(prefix): x for k, x in checkpoint.tensors.items() if k.startswith(prefix)
-    }
     try:
+        tensors = _policy_tensors(checkpoint, learner)
         policy.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{checkpoint.path} does not fit this network: {reason}") from None
     policy.refresh()
     return checkpoint
+
+
+def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, torch.Tensor]:
+    size: int = checkpoint.state.get("num_learners", 1)
+    if learner is None:
+        learner = checkpoint.state.get("policy_of", 0)
+    elif "num_learners" not in checkpoint.state and learner:
+        raise ConfigError(
+            f"{checkpoint.path} holds the best policy alone; for one learner's leave out --checkpoint best"
+        )
+    elif learner >= size:
+        raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
+    if learner is not None:
+        return policy_of(checkpoint.tensors, learner)
+    everyone = [policy_of(checkpoint.tensors, rank) for rank in range(size)]
+    average = {name: x.clone() for name, x in everyone[0].items()}
+    blend(
+        dict.fromkeys(range(size), 1.0 / size),
+        0,
+        lambda rank: [everyone[rank][name] for name in average],
+        list(average.values()),
+    )
+    return average
 
 
 def _config_of(folder: RunFolder) -> TrainConfig:
@@ -56,20 +87,25 @@ def _config_of(folder: RunFolder) -> TrainConfig:
 
 
 def load_policy(
-    run: str, checkpoint: str | int = "last", *, torso: torch.nn.Module | None = None
+    run: str,
+    checkpoint: str | int = "last",
+    *,
+    learner: int | None = None,
+    torso: torch.nn.Module | None = None,
 ) -> ActorCritic:
     """Load the policy of a run, ready to act, in float32 on the CPU.
 
     Args:
         run: a run folder, part of its name, or "last".
         checkpoint: "last", "best" or a number of updates.
+        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         torso: feature layers of your own that the run was trained with.
     """
     folder = RunFolder.open(run)
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec, torso)
-    load_weights(policy, folder, checkpoint)
+    load_weights(policy, folder, checkpoint, learner)
     return policy.requires_grad_(False).eval()
 
 
@@ -78,6 +114,7 @@ def evaluate(
     *,
     episodes: int = 30,
     checkpoint: str | int = "last",
+    learner: int | None = None,
     sample: bool = False,
     seed: int = 1,
     torso: torch.nn.Module | None = None,
@@ -88,12 +125,13 @@ def evaluate(
         run: a run folder, part of its name, or "last".
         episodes: how many, at least 1.
         checkpoint: "last", "best" or a number of updates.
+        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         sample: sample actions instead of taking the likeliest.
         seed: of the episodes, and of sampling.
         torso: feature layers of your own that the run was trained with.
     """
     config = _config_of(RunFolder.open(run))
-    policy = load_policy(run, checkpoint, torso=torso)
+    policy = load_policy(run, checkpoint, learner=learner, torso=torso)
     return _play(config, policy, episodes=episodes, sample=sample, seed=seed)
 
 
@@ -180,6 +218,7 @@ def evaluate_run(
     *,
     episodes: int,
     checkpoint: str | int,
+    learner: int | None,
     sample: bool,
     seed: int,
     json: bool,
@@ -190,7 +229,7 @@ def evaluate_run(
     folder = RunFolder.open(run)
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    policy = load_policy(run, checkpoint)
+    policy = load_policy(run, checkpoint, learner=learner)
     if video or render:
         from gossamer.launch.show import show
 

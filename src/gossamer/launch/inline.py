@@ -10,41 +10,65 @@ from gossamer.machine import threads
 
 if TYPE_CHECKING:
     from gossamer.build import Parts
+    from gossamer.group import Group
     from gossamer.launch.control import Control
 
 
-def run_inline(parts: Parts, control: Control) -> None:
+def run_inline(group: Group, control: Control) -> None:
     """Train until control says stop.
 
     Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What
-    the roles compute, and in which order each sees it, is what threads do, so results are too.
+    the roles compute, and in which order each sees it, is what threads do, so results are too. All
+    learners adapt, then all combine, so every message of an update is there before it is mixed.
     """
-    actor, learner, board, queue = parts.actor, parts.learner, parts.board, parts.queue
-    lag = 1 if parts.plan.lag is None else parts.plan.lag
-    board.publish(parts.policy.shared_tensors(), learner.version)
-    began = learner.version
-    collected = began + len(queue.wait_full(0))
-
-    def collect() -> None:
-        nonlocal collected
-        slot = queue.slot()
-        oldest = max(collected - lag, began)
-        version = board.read(oldest, actor.policy.shared_tensors(), exact=True)
-        actor.policy.refresh()
-        with threads(parts.plan.actor_threads):
-            actor.collect(slot, version)
-        queue.put(slot)
-        collected += 1
-
+    for parts in group.parts:
+        group.publish(parts)
+    collectors = [_Collector(parts) for parts in group.parts]
     over = False
     while not over:
-        while collected <= learner.version + lag:
-            collect()
+        for collector in collectors:
+            collector.collect()
         with threads(1):
-            metrics = learner.learn_version()
+            _learn_version(group)
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
-        over = control.after_version(metrics)
-        board.publish(parts.policy.shared_tensors(), learner.version)
-        if parts.evaluator is not None and not over and control.evaluation_due():
+        over = control.after_version([parts.learner.take_metrics() for parts in group.parts])
+        for parts in group.parts:
+            group.publish(parts)
+        if group.evaluator is not None and not over and control.evaluation_due():
             with suppress(Interrupted):  # a signal: the next version is the last
-                parts.evaluator.evaluate_newest(stop=control.interrupted)
+                group.evaluator.evaluate_newest(stop=control.interrupted)
+
+
+def _learn_version(group: Group) -> None:
+    """Let every learner learn one batch; those that are through early wait for the others."""
+    versions = [parts.learner.version for parts in group.parts]
+    learning = [parts.learner for parts in group.parts]
+    while learning:
+        for learner in learning:
+            learner.adapt()
+        for learner in learning:
+            learner.combine()
+        learning = [learner for learner in learning if learner.version == versions[learner.rank]]
+
+
+class _Collector:
+    """Lets the actor of one learner collect what its lag allows."""
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._lag = 1 if parts.plan.lag is None else parts.plan.lag
+        self._began = parts.learner.version
+        self._collected = self._began + len(parts.queue.wait_full(0))
+
+    def collect(self) -> None:
+        parts = self._parts
+        actor, queue = parts.actor, parts.queue
+        while self._collected <= parts.learner.version + self._lag:
+            slot = queue.slot()
+            oldest = max(self._collected - self._lag, self._began)
+            version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=True)
+            actor.policy.refresh()
+            with threads(parts.plan.actor_threads):
+                actor.collect(slot, version)
+            queue.put(slot)
+            self._collected += 1

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.build import Parts
+    from gossamer.group import Group
     from gossamer.launch.control import Control
 
 BALANCE_AFTER = 16
@@ -25,32 +26,33 @@ JOIN_SECONDS = 20.0
 """Longest wait for a thread to notice that the run is over."""
 
 
-def run_local(parts: Parts, control: Control) -> None:
+def run_local(group: Group, control: Control) -> None:
     """Train until control says stop; the first error of any role is raised here."""
     with threads(1):
-        _run(parts, control)
+        _run(group, control)
 
 
-def _run(parts: Parts, control: Control) -> None:
-    learner, board = parts.learner, parts.board
-    board.publish(parts.policy.shared_tensors(), learner.version)
+def _run(group: Group, control: Control) -> None:
+    parts = group.first
+    learner = parts.learner
+    group.publish(parts)
     parts.gate.set()
     act = partial(_act, parts, learner.version, len(parts.queue.wait_full(0)))
     low = parts.plan.lag is not None
     started = [_start(parts, "actor", act, parts.plan.actor_threads, low=low)]
-    if parts.evaluator is not None:
-        started.append(_start(parts, "evaluator", parts.evaluator.run, 1, low=True))
+    if group.evaluator is not None:
+        started.append(_start(parts, "evaluator", group.evaluator.run, 1, low=True))
     try:
         # The last version is not published, so that nobody acts past the last checkpoint.
-        while not control.after_version(learner.learn_version()):
-            board.publish(parts.policy.shared_tensors(), learner.version)
+        while not control.after_version([learner.learn_version()]):
+            group.publish(parts)
     except Stopped:
         pass  # some other role failed and said so below
     finally:
         parts.stop.stop()
         for thread in started:
             thread.join(JOIN_SECONDS)
-    board.publish(parts.policy.shared_tensors(), learner.version)
+    group.publish(parts)
     if parts.stop.error is not None:
         raise parts.stop.error
 

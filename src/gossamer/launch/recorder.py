@@ -19,13 +19,15 @@ from gossamer.record.progress import Progress
 
 if TYPE_CHECKING:
     from gossamer.actor import Episode
-    from gossamer.build import Parts
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
+    from gossamer.group import Group
     from gossamer.record.folder import RunFolder
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics.jsonl."""
+OTHERS_ROW_SECONDS = 10.0
+"""The same for learners other than 0."""
 WINDOW = 100
 """Episodes behind a mean return."""
 
@@ -54,7 +56,7 @@ class Recorder:
         self._process = psutil.Process()
         self._process.cpu_percent()
         self._workers: dict[int, psutil.Process] = {}
-        self._row_at = float("-inf")
+        self._row_at = self._others_row_at = float("-inf")
         self._shares_at: tuple[float, dict[str, float]] | None = None
         # Steps and seconds behind the first update of every sitting.
         self._paced = [0, 0.0]
@@ -101,8 +103,8 @@ class Recorder:
         with suppress(OSError):  # of a full disk those files tell whose loss matters
             self._folder.log(text)
 
-    def on_episode(self, episode: Episode) -> None:
-        """Record a finished training episode."""
+    def on_episode(self, episode: Episode, learner: int = 0) -> None:
+        """Record a finished training episode of a learner."""
         with self._lock:
             self._returns.append(episode.episode_return)
             self._lengths.append(episode.length)
@@ -110,7 +112,9 @@ class Recorder:
             env=episode.env,
             episode_return=episode.episode_return,
             length=episode.length,
-            env_steps=episode.env_steps,
+            # Its actor's; the others are about as far.
+            env_steps=episode.env_steps * self._config.num_learners,
+            learner=learner,
             time_s=self.seconds(),
             truncated=episode.truncated,
         )
@@ -125,23 +129,32 @@ class Recorder:
         return len(self._returns) == WINDOW
 
     def on_evaluation(
-        self, result: Evaluation, *, version: int, updates: int, env_steps: int
+        self,
+        result: Evaluation,
+        *,
+        version: int,
+        updates: int,
+        env_steps: int,
+        learner: int | None,
+        ships: bool,
     ) -> None:
-        """Record an evaluation."""
-        best = self.best_evaluation
-        self.best_evaluation = result.mean if best is None else max(best, result.mean)
-        self.last_evaluation = {
-            "evaluation_mean": result.mean,
-            "evaluation_standard_error": result.standard_error,
-            "evaluation_episodes": len(result.returns),
-            "evaluation_best": self.best_evaluation,
-        }
+        """Record an evaluation of a learner, or of the average (None); `ships`: of the run's policy."""
+        if ships:
+            best = self.best_evaluation
+            self.best_evaluation = result.mean if best is None else max(best, result.mean)
+            self.last_evaluation = {
+                "evaluation_mean": result.mean,
+                "evaluation_standard_error": result.standard_error,
+                "evaluation_episodes": len(result.returns),
+                "evaluation_best": self.best_evaluation,
+            }
         self._evaluations.write(
             {
                 "time_s": round(self.seconds(), 3),
                 "env_steps": env_steps,
                 "updates": updates,
                 "version": version,
+                "learner": "average" if learner is None else learner,
                 "mean": result.mean,
                 "standard_error": result.standard_error,
                 "returns": list(result.returns),
@@ -150,33 +163,35 @@ class Recorder:
             }
         )
 
-    def on_version(self, parts: Parts, metrics: dict[str, float], *, last: bool = False) -> None:
-        """Record one learnt batch; a row is written at most once a second."""
-        learner = parts.learner
+    def on_version(
+        self, group: Group, metrics: list[dict[str, float]], *, last: bool = False
+    ) -> None:
+        """Record a batch that every learner has learnt, with metrics by rank.
+
+        A row of learner 0 is written at most once a second, those of the others every ten.
+        """
+        first, env_steps = group.first, group.env_steps
         now = time.monotonic()
-        self._lag_max = max(self._lag_max, learner.lag_versions)
+        self._lag_max = max(self._lag_max, first.learner.lag_versions)
         if self._first is None:
-            self._first = (now, learner.env_steps)
+            self._first = (now, env_steps)
         if last:
             self._last = now
         if now - self._row_at < ROW_SECONDS and not last:
             return
         self._row_at = now
-        row: dict[str, Any] = {
-            "time_s": round(self.seconds(), 3),
-            "env_steps": learner.env_steps,
-            "updates": learner.update,
-            "version": learner.version,
-            "learner": 0,
-            "steps_per_second": self.steps_per_second(learner.env_steps),
+        row = {
+            **self._row_of(group, 0, metrics[0]),
+            "steps_per_second": self.steps_per_second(env_steps),
             "episodes": self.episodes.count,
             "lag_versions_max": self._lag_max,
             **self._usage(),
-            **metrics,
-            **self._shares(parts, now),
+            **self._shares(group, now),
             **self.last_evaluation,
-            **_gpu(parts.plan.device),
+            **_gpu(first.plan.device),
         }
+        if group.versions is not None:
+            row["topology/disagreement"] = group.versions.disagreement()
         with self._lock:
             if self._returns:
                 row["return_mean_100"] = sum(self._returns) / len(self._returns)
@@ -187,10 +202,26 @@ class Recorder:
                 row["length_mean_100"] = sum(self._lengths) / len(self._lengths)
         self._lag_max = 0.0
         self._metrics.write(row)
+        if len(metrics) > 1 and (last or now - self._others_row_at >= OTHERS_ROW_SECONDS):
+            self._others_row_at = now
+            for rank in range(1, len(metrics)):
+                self._metrics.write(self._row_of(group, rank, metrics[rank]))
         if self._progress:
             self._progress.update(row)
         for other in self._others:
-            other.write(row, learner.env_steps)
+            other.write(row, env_steps)
+
+    def _row_of(self, group: Group, rank: int, metrics: dict[str, float]) -> dict[str, Any]:
+        """Return what a learner tells of itself."""
+        learner = group.parts[rank].learner
+        return {
+            "time_s": round(self.seconds(), 3),
+            "env_steps": group.env_steps,
+            "updates": learner.update,
+            "version": learner.version,
+            "learner": rank,
+            **metrics,
+        }
 
     def _usage(self) -> dict[str, float]:
         """Processor and memory use of this process and the workers it started."""
@@ -214,17 +245,23 @@ class Recorder:
         now = self._last if self._last is not None else time.monotonic()
         return int(self._paced[0]) + env_steps - first, self._paced[1] + now - began
 
-    def _shares(self, parts: Parts, now: float) -> dict[str, float]:
+    def _shares(self, group: Group, now: float) -> dict[str, float]:
+        """What the time of learner 0 and its actor went into since the last row."""
+        parts, mixer = group.first, group.first.learner.mixer
+        mixing = mixer.seconds if mixer else 0.0
+        waiting = mixer.mailbox.waited_seconds if mixer else 0.0
         spent = {
             "share/env": parts.actor.seconds["env"],
             "share/inference": parts.actor.seconds["inference"],
-            "share/learn": parts.learner.seconds["learn"],
+            "share/learn": parts.learner.seconds["learn"] - mixing - waiting,
             "share/wait_learner": parts.learner.seconds["wait"],
             "share/wait_actor": parts.queue.waited_seconds["slot"] + parts.board.waited_seconds,
             "queue_wait_seconds_fraction": parts.queue.waited_seconds["slot"],
-            "share/evaluation": parts.evaluator.seconds if parts.evaluator else 0.0,
+            "share/evaluation": group.evaluator.seconds if group.evaluator else 0.0,
             "share/checkpoint": parts.checkpoint_seconds,
         }
+        if mixer:
+            spent |= {"share/mix": mixing, "share/wait_peers": waiting}
         before, self._shares_at = self._shares_at, (now, spent)
         if before is None:
             return {}

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.record.folder import RunFolder
 
-KEPT = ("env_id", "seed", "unroll_length", "optimizer.name")
+KEPT = ("env_id", "seed", "num_learners", "unroll_length", "optimizer.name")
 """Settings that a checkpoint is bound to."""
 KEPT_PLAN = ("num_envs", "env_groups")
 """Of the plan likewise."""

@@ -14,17 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 import psutil
 
-from gossamer.build import (
-    Plan,
-    build_parts,
-    make_plan,
-)
+from gossamer.build import Plan, make_plan
 from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
+from gossamer.graphs import contraction
+from gossamer.group import build_group
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot
-from gossamer.launch.control import Control, signals
+from gossamer.launch.control import OWN_POLICY, Control, signals
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
@@ -39,7 +37,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gossamer.build import Parts
+    from gossamer.group import Group
     from gossamer.record.checkpoint import Checkpoint
 
 
@@ -139,24 +137,26 @@ class _Run:
         config = self.config
         control: Control
         recorder: Recorder
-        parts = build_parts(
+        group = build_group(
             config,
             self.spec,
             self.plan,
-            on_episode=lambda episode: recorder.on_episode(episode),
-            on_evaluation=lambda result, version, params: control.on_evaluation(
-                result, version, params
+            on_episode=lambda episode, learner: recorder.on_episode(episode, learner),
+            on_evaluation=lambda result, version, params, learner: control.on_evaluation(
+                result, version, params, learner
             ),
             torso=torso,
             start=checkpoint is None or not checkpoint.state[snapshot.EXACT],
         )
         try:
             if config.init_from and checkpoint is None:
-                load_weights(parts.policy, RunFolder.open(config.init_from), "last")
+                for parts in group.parts:
+                    load_weights(parts.policy, RunFolder.open(config.init_from), "last")
             if checkpoint is not None:
                 restoring = time.monotonic()
-                snapshot.put_back(parts, checkpoint)
+                snapshot.put_back(group, checkpoint)
                 self.restore_seconds = time.monotonic() - restoring
+            group.join()
             folder = self.folder or RunFolder.create(
                 config.run_folder or None,
                 env_id=config.env_id,
@@ -169,14 +169,14 @@ class _Run:
             recorder = Recorder(config, folder, began=self.began, title=title)
             control = Control(config, recorder, folder.checkpoints(config.keep_checkpoints))
             with signals(control):
-                self._begin(parts, recorder, folder, checkpoint, layers, argv)
-                return self._run(parts, recorder, control, folder)
+                self._begin(group, recorder, folder, checkpoint, layers, argv)
+                return self._run(group, recorder, control, folder)
         finally:
-            parts.close()
+            group.close()
 
     def _begin(
         self,
-        parts: Parts,
+        group: Group,
         recorder: Recorder,
         folder: RunFolder,
         checkpoint: Checkpoint | None,
@@ -188,8 +188,8 @@ class _Run:
         try:
             folder.write_start(to_dict(self.config), layers, argv)
             if checkpoint is not None:
-                self._cut_back(parts, recorder, folder, checkpoint)
-            recorder.open(resumed_at=parts.learner.env_steps if checkpoint else None)
+                self._cut_back(group, recorder, folder, checkpoint)
+            recorder.open(resumed_at=group.env_steps if checkpoint else None)
         except BaseException as error:
             if self.folder is None:
                 folder.discard()
@@ -199,21 +199,21 @@ class _Run:
                     "choose another folder"
                 ) from None
             raise
-        self._introduce(parts, recorder, folder, checkpoint, before)
+        self._introduce(group, recorder, folder, checkpoint, before)
 
     def _cut_back(
-        self, parts: Parts, recorder: Recorder, folder: RunFolder, checkpoint: Checkpoint
+        self, group: Group, recorder: Recorder, folder: RunFolder, checkpoint: Checkpoint
     ) -> None:
         """Drop what was written after the checkpoint: it is another future."""
-        learner, record = parts.learner, checkpoint.state["recorder"]
+        learner, record = group.first.learner, checkpoint.state["recorder"]
         recorder.load_state_dict(record)
-        folder.cut(learner.env_steps, learner.update, episodes=record["episode_rows"])
+        folder.cut(group.env_steps, learner.update, episodes=record["episode_rows"])
         folder.checkpoints().discard_after(learner.update)
         (folder.path / "summary.json").unlink(missing_ok=True)
 
     def _introduce(
         self,
-        parts: Parts,
+        group: Group,
         recorder: Recorder,
         folder: RunFolder,
         checkpoint: Checkpoint | None,
@@ -226,29 +226,41 @@ class _Run:
             f"{plan.num_envs} envs, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
+        if len(group.parts) > 1:
+            recorder.say(self._mixing())
         recorder.say(f"run folder {folder.path}")
         if checkpoint is None:
             return
         exact = checkpoint.state[snapshot.EXACT]
         how = "exactly" if exact else "with new episodes (not exactly)"
         recorder.say(
-            f"resumed {how} at {parts.learner.env_steps:,} env steps, update "
-            f"{parts.learner.update:,}; restoring took {self.restore_seconds:.1f} s"
+            f"resumed {how} at {group.env_steps:,} env steps, update "
+            f"{group.first.learner.update:,}; restoring took {self.restore_seconds:.1f} s"
         )
         for name, old, new in resuming.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 
+    def _mixing(self) -> str:
+        topology, size = self.config.topology, self.config.num_learners
+        mixing = f"{size} learners, {topology.name}"
+        if topology.name not in OWN_POLICY:
+            shrinks = contraction(topology.turns(size, self.config.seed))
+            mixing += f": a round of mixing leaves {shrinks:.3f} of their disagreement (spectral gap {1 - shrinks:.3f})"
+        return mixing
+
     def _run(
-        self, parts: Parts, recorder: Recorder, control: Control, folder: RunFolder
+        self, group: Group, recorder: Recorder, control: Control, folder: RunFolder
     ) -> TrainResult:
-        control.begin(parts)
+        control.begin(group)
         failure: BaseException | None = None
         try:
             launch = run_inline if self.config.placement == "inline" else run_local
-            launch(parts, control)
+            launch(group, control)
             control.finish_saving()
-            if parts.evaluator is not None and control.exit_reason.startswith("done"):
-                parts.evaluator.evaluate_newest(stop=control.interrupted)
+            if group.evaluator is not None and control.exit_reason.startswith("done"):
+                if group.versions is not None:
+                    group.versions.score_policy_next()
+                group.evaluator.evaluate_newest(stop=control.interrupted)
         except Interrupted:
             pass
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
@@ -259,10 +271,10 @@ class _Run:
             with suppress(Exception):  # a checkpoint under way is written to its end
                 control.finish_saving()
         summary = summary_of(
-            env_steps=parts.learner.env_steps,
-            updates=parts.learner.update,
+            env_steps=group.env_steps,
+            updates=group.first.learner.update,
             seconds=recorder.seconds(),
-            steps_per_second=recorder.steps_per_second(parts.learner.env_steps),
+            steps_per_second=recorder.steps_per_second(group.env_steps),
             mean_return=recorder.mean_return(),
             best_evaluation=recorder.best_evaluation,
             exit_reason=control.exit_reason,

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gossamer.build import Parts
+    from gossamer.group import Group
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 
 EXACT = "exact"
@@ -24,15 +25,36 @@ ALIGNMENT = 64
 """Bytes; where tensors begin in a snapshot."""
 
 
-def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def take(group: Group, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy everything needed to continue exactly, as (tensors, plain state).
 
     Called between two versions, before the newest is published: at lag 0 and 1 the actor then has
     finished the trajectory in flight and waits for that version; at lag free it is held at the next
     boundary, and trajectories that wait are not saved.
     """
+    plan, spec = group.first.plan, group.first.spec
+    exact = plan.lag is not None and spec.exact_resume
+    held: dict[str, Any] = {}
+    for rank, parts in enumerate(group.parts):
+        held |= {_prefix(rank) + k: x for k, x in _of_learner(parts, exact=exact).items()}
+    tensors = copy_outside_heap({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
+    state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
+    return tensors, {"held": state, "plan": asdict(plan), EXACT: exact, **more}
+
+
+def _prefix(rank: int) -> str:
+    """Return what names of a learner begin with; those of learner 0 are bare."""
+    return f"{rank}/" if rank else ""
+
+
+def policy_of(tensors: Mapping[str, Tensor], rank: int = 0) -> dict[str, Tensor]:
+    """Return the parameters and moments of a learner, by their names in the network; empty: not there."""
+    prefix = f"{_prefix(rank)}learner.policy."
+    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
+
+
+def _of_learner(parts: Parts, *, exact: bool) -> dict[str, Any]:
     held: dict[str, Any] = {f"learner.{k}": x for k, x in parts.learner.state_dict().items()}
-    exact = parts.plan.lag is not None and parts.spec.exact_resume
     if exact:
         # Before the first version nobody has acted yet.
         waiting = min(parts.plan.lag or 0, parts.learner.version)
@@ -41,9 +63,7 @@ def take(parts: Parts, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict
                 held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
     with parts.held_actor():
         held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
-    tensors = copy_outside_heap({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
-    state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
-    return tensors, {"held": state, "plan": asdict(parts.plan), EXACT: exact, **more}
+    return held
 
 
 def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -67,9 +87,19 @@ def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return copies
 
 
-def put_back(parts: Parts, checkpoint: Checkpoint) -> None:
-    """Continue from a checkpoint of the same environment and network."""
+def put_back(group: Group, checkpoint: Checkpoint) -> None:
+    """Continue from a checkpoint of the same environment, network and number of learners."""
     held: dict[str, Any] = {**checkpoint.tensors, **checkpoint.state["held"]}
+    for rank, parts in enumerate(group.parts):
+        mine = (
+            {k: x for k, x in held.items() if "/" not in k}
+            if not rank
+            else _part(held, _prefix(rank))
+        )
+        _put_back(parts, checkpoint, mine)
+
+
+def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> None:
     exact = bool(checkpoint.state[EXACT])
     try:
         parts.learner.load_state_dict(_part(held, "learner."))

@@ -65,6 +65,14 @@ METRICS: Mapping[str, Metric] = {
     "share/learn": Metric(_SHARE, "learner's time learning"),
     "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
     "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
+    "share/mix": Metric(_SHARE, "learner's time posting and mixing"),
+    "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
+    "topology/disagreement": Metric(
+        "1", "mean over learners of |theta - average| / |average|, parameters only"
+    ),
+    "topology/staleness_updates": Metric("updates", "age of the messages mixed, mean"),
+    "topology/messages_per_update": Metric("messages", "messages mixed per update"),
+    "topology/bytes_per_update": Metric("bytes", "size of the messages mixed per update"),
     "share/evaluation": Metric(_SHARE, "wall time in which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),

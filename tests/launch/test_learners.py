@@ -1,0 +1,125 @@
+"""Runs of several learners in lock-step: resumed exactly, shipped as one policy, scored in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_exact_resume import SMALL, assert_same, returns_of, state_of
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.launch.evaluation import load_policy
+from gossamer.launch.run import train
+from gossamer.launch.snapshot import policy_of
+from gossamer.types import ConfigError
+
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "single": {"name": "single"},
+    "allreduce": {"name": "allreduce"},
+    "gossip": {"name": "gossip"},
+    "gossip of staleness 2": {"name": "gossip", "graph": "rotating", "max_staleness": 2},
+    "diffusion": {"name": "diffusion", "adjacency": "complete", "link_drop": 0.3},
+}
+
+
+def config(folder: Path, topology: str, steps: int, **settings: Any) -> TrainConfig:
+    given = {
+        **SMALL,
+        "num_learners": 3,
+        "placement": "inline",
+        "topology": TOPOLOGIES[topology],
+        **settings,
+    }
+    made = make_config("CartPole-v1", given)
+    return dataclasses.replace(made, run_folder=str(folder), total_env_steps=steps)
+
+
+@pytest.mark.parametrize("lag", ["0", "1"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, lag: str) -> None:
+    common: dict[str, Any] = {"lag": lag}
+    train(config(tmp_path / "one", topology, 3 * 640, **common), quiet=True)
+    train(config(tmp_path / "two", topology, 3 * 256, **common), quiet=True)
+    longer = config(tmp_path / "two", topology, 3 * 640, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
+    alike = [
+        all(torch.equal(x, learners[0][name]) for name, x in held.items()) for held in learners
+    ]
+    assert alike == [True, topology == "allreduce", topology == "allreduce"]
+    assert {env for env, *_ in returns_of(tmp_path / "one")} <= set(range(12))
+
+
+def test_versions_may_end_early_for_some(tmp_path: Path) -> None:
+    """A bounded staleness waits for those that the KL has ended early; in lock-step nobody may hang."""
+    algorithm = {"name": "ppo", "ppo": {"max_kl_nats": 1e-4, "passes": 6}}
+    for topology in ("gossip", "gossip of staleness 2", "diffusion", "allreduce"):
+        folder = tmp_path / topology
+        result = train(config(folder, topology, 3 * 256, algorithm=algorithm), quiet=True)
+        assert result.summary["env_steps"] == 3 * 256
+
+
+def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
+    train(config(tmp_path / "run", "gossip", 3 * 256), quiet=True)
+    tensors = state_of(tmp_path / "run")
+    learners = [load_policy(str(tmp_path / "run"), learner=r).state_dict() for r in range(3)]
+    average = load_policy(str(tmp_path / "run")).state_dict()
+    for name, x in policy_of(tensors).items():
+        held = [policy_of(tensors, r)[name] for r in range(3)]
+        assert torch.equal(learners[0][name], x)
+        torch.testing.assert_close(average[name], sum(held) / 3, rtol=1e-5, atol=1e-6)
+    assert any(not torch.equal(x, learners[0][name]) for name, x in average.items())
+    with pytest.raises(ConfigError, match="--learner 2"):
+        load_policy(str(tmp_path / "run"), learner=3)
+
+
+@pytest.mark.parametrize(
+    ("topology", "scored"),
+    [
+        ("gossip", ["average", 0, "average", 1, "average", 2, "average", 0]),
+        ("allreduce", [0, 0, 0]),
+        ("single", [0, 1, 2, 0]),
+    ],
+)
+def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> None:
+    evaluation = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
+    train(config(tmp_path / "run", topology, 3 * 1024, evaluation=evaluation), quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
+    assert [row["learner"] for row in rows][: len(scored)] == scored
+    metrics = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert {row["learner"] for row in metrics} == {0, 1, 2}
+    assert (metrics[-3]["topology/disagreement"] > 0.0) == (topology != "allreduce")
+    ours = [row["mean"] for row in rows if topology != "gossip" or row["learner"] == "average"]
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert summary["best_evaluation"] == max(ours)
+
+
+def test_learners_begin_alike_unless_told_otherwise(tmp_path: Path) -> None:
+    for same in (True, False):
+        folder = tmp_path / str(same)
+        made = config(folder, "single", 192, same_start=same, optimizer={"learning_rate": 1e-12})
+        train(made, quiet=True)
+        first, second = (policy_of(state_of(folder), rank) for rank in (0, 1))
+        weights = [name for name in first if name.endswith("weight")]
+        apart = max(float((first[name] - second[name]).abs().max()) for name in weights)
+        assert (apart < 1e-6) == same
+
+
+def test_the_number_of_learners_stays(tmp_path: Path) -> None:
+    train(config(tmp_path / "run", "gossip", 192), quiet=True)
+    more = dataclasses.replace(config(tmp_path / "run", "gossip", 400), num_learners=2)
+    with pytest.raises(ConfigError, match="num_learners is 2, but this run was begun with 3"):
+        train(more, resume=str(tmp_path / "run"), quiet=True)
+
+
+def test_each_learner_may_have_its_own_rate(tmp_path: Path) -> None:
+    rates = {"learning_rate": [1e-3, 2e-3, 3e-3], "schedule": "constant"}
+    train(config(tmp_path / "run", "gossip", 192, optimizer=rates), quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    told = {row["learner"]: row["learner/learning_rate"] for row in rows}
+    assert told == {0: 1e-3, 1: 2e-3, 2: 3e-3}
