@@ -130,6 +130,21 @@ class Group:
         return max(parts.learner.env_steps for parts in self.parts)
 
     @property
+    def version(self) -> int:
+        """Of the first learner."""
+        return self.first.learner.version
+
+    @property
+    def updates(self) -> int:
+        """Of the first learner."""
+        return self.first.learner.update
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tensors of a policy."""
+        return self.first.policy.shared_names()
+
+    @property
     def steps_per_version(self) -> int:
         """Env steps of everyone's batches."""
         return self.first.steps_per_version * len(self.parts)

@@ -10,9 +10,10 @@ import signal
 import sys
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.launch import snapshot
+from gossamer.launch.rows import Rows
 
 if TYPE_CHECKING:
     from types import FrameType
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluation
+    from gossamer.evaluator import Evaluation, Evaluator
     from gossamer.group import Group
     from gossamer.launch.recorder import Recorder
     from gossamer.record.checkpoint import CheckpointStore
@@ -58,31 +59,75 @@ VERSIONS_REMEMBERED = 100_000
 """An evaluation may end this many versions after its own."""
 
 
+class Run(Protocol):
+    """What a run is to its control, wherever its learners are."""
+
+    evaluator: Evaluator | None
+
+    @property
+    def env_steps(self) -> int:
+        """Steps learnt from, over all learners."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Of learner 0."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """Of learner 0."""
+        ...
+
+    @property
+    def steps_per_version(self) -> int:
+        """Env steps of everyone's batches."""
+        ...
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tensors of a policy."""
+        ...
+
+
+class Overseer(Protocol):
+    """Whom a launcher asks."""
+
+    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+        """Take notice that every learner has learnt a batch; return whether to end."""
+        ...
+
+    def evaluation_due(self) -> bool:
+        """Whether a launcher without an evaluator thread should evaluate now."""
+        ...
+
+    def interrupted(self) -> bool:
+        """Whether a signal has asked to stop."""
+        ...
+
+
 class Control:
-    """Decides between two versions whether to log, save or end."""
+    """Decides when a run ends and saves, answers signals, and keeps the best."""
 
     def __init__(self, config: TrainConfig, recorder: Recorder, store: CheckpointStore):
         self.exit_reason = ""
-        self._config, self._recorder, self._store = config, recorder, store
+        self.config, self.recorder = config, recorder
+        self._store = store
         self._saver = snapshot.BackgroundSaver(store)
         self._saved_at = time.monotonic()
         self._saved_updates = -1
         self._evaluated_at = time.monotonic()
         self._signals = 0
         self._stopped_by = ""  # written by the handler alone, so that no signal is lost
-        self._group: Group | None = None
+        self._run: Run | None = None
         self._scores: dict[int, float] = {}  # by learner that is scored on its own
         self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
-        self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
-    def begin(self, group: Group) -> None:
-        """Take charge of a group that is ready to run."""
-        self._group = group
+    def begin(self, run: Run) -> None:
+        """Take charge of a run that is ready."""
+        self._run = run
         self._evaluated_at = self._saved_at = time.monotonic()
-        learner = group.first.learner
-        self._updates_of[learner.version] = learner.update
-        if learner.version == 0:
-            self._beginning = snapshot.take(group, self._records())
+        self._updates_of[run.version] = run.updates
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""
@@ -93,68 +138,53 @@ class Control:
             _tell(f"gossamer: {ENDED_AT_ONCE}")
             os._exit(128 + number)
         self._stopped_by = f"stopped by {signal.Signals(number).name}"
-        if not self._recorder.notice(STOPPING):
+        if not self.recorder.notice(STOPPING):
             _tell(f"gossamer: {STOPPING}")
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
         return self._signals > 0
 
-    def after_version(self, metrics: list[dict[str, float]]) -> bool:
-        """Log every learner's metrics, and save when it is time; return whether the run has ended.
-
-        Asked once: a signal or a deadline that comes later counts for the next version, so what a
-        run ends with is what was saved.
-        """
-        group = self._group
-        assert group is not None
-        recorder = self._recorder
+    def reached_end(self) -> bool:
+        """Return whether the run has reached an end; `exit_reason` then says which."""
+        run, recorder = self._run, self.recorder
+        assert run is not None
         if not self.exit_reason:
             self.exit_reason = end_of(
-                self._config,
-                env_steps=group.env_steps,
+                self.config,
+                env_steps=run.env_steps,
                 seconds=recorder.seconds(),
                 mean_return=recorder.mean_return() if recorder.full_window() else None,
             )
         self.exit_reason = self.exit_reason or self._stopped_by
-        last = bool(self.exit_reason)
-        learner = group.first.learner
-        self._updates_of[learner.version] = learner.update
-        self._updates_of.pop(learner.version - VERSIONS_REMEMBERED, None)
-        if self._beginning is not None:
-            # What the run began with, so that it can be resumed from any moment on; written only
-            # now, as it would hold up the first update.
-            self._saver.save(0, *self._beginning)
-            self._beginning = None
-        recorder.on_version(group, metrics, last=last)
-        every = self._config.checkpoint_every_seconds
-        due = every and time.monotonic() - self._saved_at >= every and not self._saver.busy
-        if last or due:
-            self.save()
-        return last
+        return bool(self.exit_reason)
 
-    def save(self) -> None:
-        """Take a checkpoint and write it while training goes on."""
-        group = self._group
-        assert group is not None
-        began = time.monotonic()
-        updates = group.first.learner.update
-        if updates == self._saved_updates:
-            return
-        tensors, state = snapshot.take(group, {})
-        # Only now: episodes of a trajectory that was waited for were recorded meanwhile.
-        state |= self._records()
-        self._saver.save(updates, tensors, state)
+    def note_version(self) -> None:
+        """Remember how many updates are behind the present version."""
+        run = self._run
+        assert run is not None
+        self._updates_of[run.version] = run.updates
+        self._updates_of.pop(run.version - VERSIONS_REMEMBERED, None)
+
+    def save_due(self) -> bool:
+        """Return whether it is time for a checkpoint."""
+        every = self.config.checkpoint_every_seconds
+        return bool(every) and time.monotonic() - self._saved_at >= every and not self._saver.busy
+
+    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Write a checkpoint while training goes on; the records behind it are added."""
+        if updates != self._saved_updates:
+            self._saver.save(updates, tensors, state | self.records())
         self._saved_at, self._saved_updates = time.monotonic(), updates
-        group.first.checkpoint_seconds += time.monotonic() - began
 
-    def _records(self) -> dict[str, Any]:
-        assert self._group is not None
+    def records(self) -> dict[str, Any]:
+        """Return what a checkpoint holds beside the learners."""
+        assert self._run is not None
         best = max(self._scores, key=self._scores.__getitem__, default=0)
-        own = len(self._group.parts) == 1 or self._config.topology.name in OWN_POLICY
+        own = self.config.num_learners == 1 or self.config.topology.name in OWN_POLICY
         return {
-            "recorder": self._recorder.state_dict(self._group.env_steps),
-            "num_learners": len(self._group.parts),
+            "recorder": self.recorder.state_dict(self._run.env_steps),
+            "num_learners": self.config.num_learners,
             "policy_of": best if own else None,  # None: the average of all
         }
 
@@ -164,7 +194,7 @@ class Control:
 
     def evaluation_due(self) -> bool:
         """Whether a launcher without an evaluator thread should evaluate now."""
-        evaluator = self._group.evaluator if self._group is not None else None
+        evaluator = self._run.evaluator if self._run is not None else None
         return evaluator is not None and time.monotonic() - self._evaluated_at >= evaluator.pause
 
     def on_evaluation(
@@ -178,15 +208,14 @@ class Control:
             params: parameters and moments.
             learner: whose they are; None: the average of all.
         """
-        group = self._group
-        assert group is not None
-        first, config = group.first, self._config
+        run, config = self._run, self.config
+        assert run is not None
         self._evaluated_at = time.monotonic()
-        updates = self._updates_of.get(version, first.learner.update)
-        env_steps = version * group.steps_per_version
+        updates = self._updates_of.get(version, run.updates)
+        env_steps = version * run.steps_per_version
         # Of learners that mix their parameters the average is the run's policy.
         ships = learner is None or config.num_learners == 1 or config.topology.name in OWN_POLICY
-        self._recorder.on_evaluation(
+        self.recorder.on_evaluation(
             result,
             version=version,
             updates=updates,
@@ -198,10 +227,52 @@ class Control:
             self._scores[learner] = result.mean
         if not ships:
             return
-        names = first.policy.shared_names()
-        tensors = {f"learner.policy.{k}": x for k, x in zip(names, params, strict=True)}
+        tensors = {f"learner.policy.{k}": x for k, x in zip(run.names, params, strict=True)}
         state: dict[str, Any] = {"version": version, "env_steps": env_steps, "mean": result.mean}
         self._store.save_best(updates, tensors, state, result.mean)
+
+
+class GroupControl(Control):
+    """The control of learners in this process, asked by their launcher after each version."""
+
+    def __init__(self, config: TrainConfig, recorder: Recorder, store: CheckpointStore):
+        super().__init__(config, recorder, store)
+        self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+
+    def take_charge(self, group: Group) -> None:
+        """Begin with a group."""
+        self.begin(group)
+        self._group, self._rows = group, Rows(group)
+        if group.version == 0:
+            tensors, state = snapshot.take(group)
+            self._beginning = (tensors, state | self.records())
+
+    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+        """Log every learner's metrics, and save when it is time; return whether the run has ended.
+
+        Asked once: a signal or a deadline that comes later counts for the next version, so what a
+        run ends with is what was saved.
+        """
+        group = self._group
+        last = self.reached_end()
+        self.note_version()
+        if self._beginning is not None:
+            # What the run began with, so that it can be resumed from any moment on; written only
+            # now, as it would hold up the first update.
+            self._saver.save(0, *self._beginning)
+            self._beginning = None
+        self._rows.note()
+        if self.recorder.on_version(group.env_steps, last=last):
+            apart = None if group.versions is None else group.versions.disagreement
+            rows = self._rows.make(metrics)
+            self.recorder.on_rows(rows, group.env_steps, disagreement=apart, last=last)
+        if last or self.save_due():
+            began = time.monotonic()
+            if group.updates != self._saved_updates:
+                # Records are added only then: episodes of a trajectory that is waited for count.
+                self.save(group.updates, *snapshot.take(group))
+            group.first.checkpoint_seconds += time.monotonic() - began
+        return last
 
 
 def _tell(line: str) -> None:

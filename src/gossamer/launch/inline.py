@@ -11,10 +11,10 @@ from gossamer.machine import threads
 if TYPE_CHECKING:
     from gossamer.build import Parts
     from gossamer.group import Group
-    from gossamer.launch.control import Control
+    from gossamer.launch.control import Overseer
 
 
-def run_inline(group: Group, control: Control) -> None:
+def run_inline(group: Group, control: Overseer) -> None:
     """Train until control says stop.
 
     Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What

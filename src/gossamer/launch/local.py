@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from gossamer.build import Parts
     from gossamer.group import Group
-    from gossamer.launch.control import Control
+    from gossamer.launch.control import Overseer
 
 BALANCE_AFTER = 16
 """Trajectories of an actor without a set lag before it is known which role waits for the other."""
@@ -26,13 +26,13 @@ JOIN_SECONDS = 20.0
 """Longest wait for a thread to notice that the run is over."""
 
 
-def run_local(group: Group, control: Control) -> None:
+def run_local(group: Group, control: Overseer) -> None:
     """Train until control says stop; the first error of any role is raised here."""
     with threads(1):
         _run(group, control)
 
 
-def _run(group: Group, control: Control) -> None:
+def _run(group: Group, control: Overseer) -> None:
     parts = group.first
     learner = parts.learner
     group.publish(parts)

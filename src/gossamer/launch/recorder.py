@@ -18,10 +18,11 @@ from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
     from gossamer.actor import Episode
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
-    from gossamer.group import Group
     from gossamer.record.folder import RunFolder
 
 ROW_SECONDS = 1.0
@@ -56,13 +57,12 @@ class Recorder:
         self._process = psutil.Process()
         self._process.cpu_percent()
         self._workers: dict[int, psutil.Process] = {}
+        self._watched: tuple[int, ...] = ()
         self._row_at = self._others_row_at = float("-inf")
-        self._shares_at: tuple[float, dict[str, float]] | None = None
         # Steps and seconds behind the first update of every sitting.
         self._paced = [0, 0.0]
         self._first: tuple[float, int] | None = None
         self._last: float | None = None  # when the last version was learnt; closing down is no pace
-        self._lag_max = 0.0
 
     def notice(self, text: str) -> bool:
         """Show a notice in the live panel, from a signal handler too; whether there is a panel."""
@@ -91,6 +91,10 @@ class Recorder:
                 title=self._title,
                 stop_after_seconds=config.stop_after_seconds,
             )
+
+    def watch(self, pids: Iterable[int]) -> None:
+        """Count the processor time and memory of these processes from now on."""
+        self._watched = tuple(pids)
 
     def seconds(self) -> float:
         """Wall time of the run, over all sittings."""
@@ -163,35 +167,44 @@ class Recorder:
             }
         )
 
-    def on_version(
-        self, group: Group, metrics: list[dict[str, float]], *, last: bool = False
-    ) -> None:
-        """Record a batch that every learner has learnt, with metrics by rank.
-
-        A row of learner 0 is written at most once a second, those of the others every ten.
-        """
-        first, env_steps = group.first, group.env_steps
+    def on_version(self, env_steps: int, *, last: bool = False) -> bool:
+        """Take notice of a learnt batch; return whether rows are due, which they are once a second."""
         now = time.monotonic()
-        self._lag_max = max(self._lag_max, first.learner.lag_versions)
         if self._first is None:
             self._first = (now, env_steps)
         if last:
             self._last = now
-        if now - self._row_at < ROW_SECONDS and not last:
-            return
+        return last or now - self._row_at >= ROW_SECONDS
+
+    def on_rows(
+        self,
+        rows: list[dict[str, Any]],
+        env_steps: int,
+        *,
+        disagreement: Callable[[], float] | None,
+        last: bool = False,
+    ) -> None:
+        """Write the learners' rows; those of learners other than 0 every ten seconds only.
+
+        Args:
+            rows: by rank, as `Rows` makes them.
+            env_steps: of the run.
+            disagreement: tells how far the learners are apart; None for one.
+            last: the run is over.
+        """
+        now = time.monotonic()
         self._row_at = now
+        time_s = round(self.seconds(), 3)
         row = {
-            **self._row_of(group, 0, metrics[0]),
+            "time_s": time_s,
+            **rows[0],
             "steps_per_second": self.steps_per_second(env_steps),
             "episodes": self.episodes.count,
-            "lag_versions_max": self._lag_max,
             **self._usage(),
-            **self._shares(group, now),
             **self.last_evaluation,
-            **_gpu(first.plan.device),
         }
-        if group.versions is not None:
-            row["topology/disagreement"] = group.versions.disagreement()
+        if disagreement is not None:
+            row["topology/disagreement"] = disagreement()
         with self._lock:
             if self._returns:
                 row["return_mean_100"] = sum(self._returns) / len(self._returns)
@@ -200,35 +213,25 @@ class Recorder:
                     max(self._returns),
                 )
                 row["length_mean_100"] = sum(self._lengths) / len(self._lengths)
-        self._lag_max = 0.0
         self._metrics.write(row)
-        if len(metrics) > 1 and (last or now - self._others_row_at >= OTHERS_ROW_SECONDS):
+        if len(rows) > 1 and (last or now - self._others_row_at >= OTHERS_ROW_SECONDS):
             self._others_row_at = now
-            for rank in range(1, len(metrics)):
-                self._metrics.write(self._row_of(group, rank, metrics[rank]))
+            for other in rows[1:]:
+                self._metrics.write({"time_s": time_s, **other})
         if self._progress:
             self._progress.update(row)
-        for other in self._others:
-            other.write(row, env_steps)
-
-    def _row_of(self, group: Group, rank: int, metrics: dict[str, float]) -> dict[str, Any]:
-        """Return what a learner tells of itself."""
-        learner = group.parts[rank].learner
-        return {
-            "time_s": round(self.seconds(), 3),
-            "env_steps": group.env_steps,
-            "updates": learner.update,
-            "version": learner.version,
-            "learner": rank,
-            **metrics,
-        }
+        for writer in self._others:
+            writer.write(row, env_steps)
 
     def _usage(self) -> dict[str, float]:
-        """Processor and memory use of this process and the workers it started."""
+        """Processor and memory use of this process, the workers it started, and those watched."""
         cpu, memory = self._process.cpu_percent(), self._process.memory_info().rss
-        for child in multiprocessing.active_children():
+        workers = [child.pid or 0 for child in multiprocessing.active_children()]
+        for pid in (*workers, *self._watched):
             with contextlib.suppress(psutil.Error):
-                worker = self._workers.setdefault(child.pid or 0, psutil.Process(child.pid))
+                if pid not in self._workers:
+                    self._workers[pid] = psutil.Process(pid)
+                worker = self._workers[pid]
                 cpu += worker.cpu_percent()
                 memory += worker.memory_info().rss
         return {"cpu_percent": cpu, "memory_bytes": memory}
@@ -244,29 +247,6 @@ class Recorder:
         began, first = self._first
         now = self._last if self._last is not None else time.monotonic()
         return int(self._paced[0]) + env_steps - first, self._paced[1] + now - began
-
-    def _shares(self, group: Group, now: float) -> dict[str, float]:
-        """What the time of learner 0 and its actor went into since the last row."""
-        parts, mixer = group.first, group.first.learner.mixer
-        mixing = mixer.seconds if mixer else 0.0
-        waiting = mixer.mailbox.waited_seconds if mixer else 0.0
-        spent = {
-            "share/env": parts.actor.seconds["env"],
-            "share/inference": parts.actor.seconds["inference"],
-            "share/learn": parts.learner.seconds["learn"] - mixing - waiting,
-            "share/wait_learner": parts.learner.seconds["wait"],
-            "share/wait_actor": parts.queue.waited_seconds["slot"] + parts.board.waited_seconds,
-            "queue_wait_seconds_fraction": parts.queue.waited_seconds["slot"],
-            "share/evaluation": group.evaluator.seconds if group.evaluator else 0.0,
-            "share/checkpoint": parts.checkpoint_seconds,
-        }
-        if mixer:
-            spent |= {"share/mix": mixing, "share/wait_peers": waiting}
-        before, self._shares_at = self._shares_at, (now, spent)
-        if before is None:
-            return {}
-        took = max(now - before[0], 1e-9)
-        return {name: (x - before[1][name]) / took for name, x in spent.items()}
 
     def state_dict(self, env_steps: int) -> dict[str, Any]:
         """What a resumed run's records continue from."""
@@ -297,16 +277,3 @@ class Recorder:
         self._evaluations.close()
         for other in self._others:
             other.close()
-
-
-def _gpu(device: str) -> dict[str, float]:
-    if device != "cuda":
-        return {}
-    import torch
-
-    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
-    try:
-        row["gpu_percent"] = float(torch.cuda.utilization())
-    except Exception:  # noqa: BLE001 - needs NVIDIA's management library, which may be missing
-        return row
-    return row

@@ -22,7 +22,7 @@ from gossamer.graphs import contraction
 from gossamer.group import build_group
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot
-from gossamer.launch.control import OWN_POLICY, Control, signals
+from gossamer.launch.control import OWN_POLICY, GroupControl, signals
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
@@ -135,7 +135,7 @@ class _Run:
     ) -> TrainResult:
         """Build, run, and write down how it ended."""
         config = self.config
-        control: Control
+        control: GroupControl
         recorder: Recorder
         group = build_group(
             config,
@@ -167,7 +167,7 @@ class _Run:
             title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
             title = None if self.quiet else title
             recorder = Recorder(config, folder, began=self.began, title=title)
-            control = Control(config, recorder, folder.checkpoints(config.keep_checkpoints))
+            control = GroupControl(config, recorder, folder.checkpoints(config.keep_checkpoints))
             with signals(control):
                 self._begin(group, recorder, folder, checkpoint, layers, argv)
                 return self._run(group, recorder, control, folder)
@@ -249,9 +249,9 @@ class _Run:
         return mixing
 
     def _run(
-        self, group: Group, recorder: Recorder, control: Control, folder: RunFolder
+        self, group: Group, recorder: Recorder, control: GroupControl, folder: RunFolder
     ) -> TrainResult:
-        control.begin(group)
+        control.take_charge(group)
         failure: BaseException | None = None
         try:
             launch = run_inline if self.config.placement == "inline" else run_local

@@ -25,7 +25,7 @@ ALIGNMENT = 64
 """Bytes; where tensors begin in a snapshot."""
 
 
-def take(group: Group, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def take(group: Group) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy everything needed to continue exactly, as (tensors, plain state).
 
     Called between two versions, before the newest is published: at lag 0 and 1 the actor then has
@@ -39,7 +39,7 @@ def take(group: Group, more: Mapping[str, Any]) -> tuple[dict[str, Tensor], dict
         held |= {_prefix(rank) + k: x for k, x in _of_learner(parts, exact=exact).items()}
     tensors = copy_outside_heap({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
     state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
-    return tensors, {"held": state, "plan": asdict(plan), EXACT: exact, **more}
+    return tensors, {"held": state, "plan": asdict(plan), EXACT: exact}
 
 
 def _prefix(rank: int) -> str:
