@@ -57,8 +57,8 @@ class Plan:
     max_episode_steps: int
 
 
-def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
-    """Resolve every "auto" for an environment and this machine."""
+def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
+    """Resolve every "auto" for an environment and so many cores of this machine; 0: all."""
     device = config.device
     if device == "auto":
         device = "cuda" if torch.cuda.is_available() else "cpu"
@@ -80,7 +80,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec) -> Plan:
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
     num_envs = config.num_envs or (64 if pixels else 16)
-    cores = num_cores()
+    cores = cores or num_cores()
     groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
     rows = num_envs * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
@@ -109,9 +109,10 @@ def _actor_threads(cores: int, lag: str) -> int:
     return max(min(cores, 2) if lag == "0" else 1, cores // 8)
 
 
-def stream_seed(seed: int, rank: int, role: str) -> int:
+def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
     """Seed of one role's random stream, well apart from every other's."""
-    return int(np.random.SeedSequence([seed, rank, *role.encode()]).generate_state(1)[0])
+    key = [seed, rank, *role.encode(), *([restarts] if restarts else [])]
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
 
 
 def build_policy(
@@ -133,7 +134,7 @@ def build_inference_policy(policy: ActorCritic, plan: Plan) -> ActorCritic:
 
 
 def build_env_groups(
-    config: TrainConfig, plan: Plan, *, rank: int = 0, start: bool = True
+    config: TrainConfig, plan: Plan, *, rank: int = 0, restarts: int = 0, start: bool = True
 ) -> tuple[list[VecEnv], list[NDArray[Any]]]:
     """Make and start the groups of environments that one actor steps in turn.
 
@@ -142,6 +143,7 @@ def build_env_groups(
     """
     if plan.lag is not None:
         lower_priority()  # of this thread, and so of the simulators' threads it starts
+    seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
     groups: list[VecEnv] = []
     bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
     for first, last in itertools.pairwise(bounds):
@@ -149,7 +151,7 @@ def build_env_groups(
             make_vec_env(
                 config.env_id,
                 num_envs=last - first,
-                seed=config.seed,
+                seed=seed,
                 rank=rank,
                 first_env=rank * plan.num_envs + first,
                 num_threads=plan.env_threads,
@@ -235,14 +237,20 @@ def build_parts(
     rank: int,
     on_episode: Callable[[Episode], None],
     torso: torch.nn.Module | None = None,
+    restarts: int = 0,
     start: bool = True,
 ) -> Parts:
-    """Build one learner and what serves it; `start` as in `build_env_groups`."""
+    """Build one learner and what serves it; `start` as in `build_env_groups`.
+
+    After `restarts` deaths its random streams and episodes are new ones.
+    """
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     with ThreadPoolExecutor(1) as pool:
         before = native_threads()
-        making = pool.submit(build_env_groups, config, plan, rank=rank, start=start)
-        parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, making)
+        making = pool.submit(
+            build_env_groups, config, plan, rank=rank, restarts=restarts, start=start
+        )
+        parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, restarts, making)
         parts.simulators = native_threads() - before
         return parts
 
@@ -255,6 +263,7 @@ def _join_parts(
     rank: int,
     on_episode: Callable[[Episode], None],
     torso: torch.nn.Module | None,
+    restarts: int,
     making: Future[tuple[list[VecEnv], list[NDArray[Any]]]],
 ) -> Parts:
     policy = build_policy(config, spec, torso, rank=rank).to(plan.device)
@@ -276,7 +285,33 @@ def _join_parts(
     ]
     queue = ThreadQueue(slots, stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
     board = ThreadBoard(policy.shared_tensors(), stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
-    learner = Learner(
+    learner = build_learner(config, plan, policy, queue, rank=rank, restarts=restarts)
+    groups, first_obs = making.result()
+    actor = Actor(
+        groups,
+        acting,
+        first_obs=first_obs,
+        unroll_length=config.unroll_length,
+        seed=stream_seed(config.seed, rank, "actor", restarts),
+        on_episode=on_episode,
+    )
+    return Parts(
+        spec, plan, policy, learner, actor, queue, board, stop,
+        steps_per_version=plan.num_envs * config.unroll_length,
+    )  # fmt: skip
+
+
+def build_learner(
+    config: TrainConfig,
+    plan: Plan,
+    policy: ActorCritic,
+    queue: ThreadQueue,
+    *,
+    rank: int = 0,
+    restarts: int = 0,
+) -> Learner:
+    """Build a learner of what comes through the queue."""
+    return Learner(
         policy,
         config.algorithm,
         config.optimizer,
@@ -286,21 +321,8 @@ def _join_parts(
         num_learners=config.num_learners,
         micro_batches=MicroBatches(plan.micro_batch_rows, plan.learner_threads),
         total_env_steps=config.total_env_steps,
-        seed=stream_seed(config.seed, rank, "learner"),
+        seed=stream_seed(config.seed, rank, "learner", restarts),
     )
-    groups, first_obs = making.result()
-    actor = Actor(
-        groups,
-        acting,
-        first_obs=first_obs,
-        unroll_length=config.unroll_length,
-        seed=stream_seed(config.seed, rank, "actor"),
-        on_episode=on_episode,
-    )
-    return Parts(
-        spec, plan, policy, learner, actor, queue, board, stop,
-        steps_per_version=plan.num_envs * config.unroll_length,
-    )  # fmt: skip
 
 
 def build_evaluator(

@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import math
 import mmap
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import psutil
 import torch
 from torch import Tensor
 
-from gossamer.build import LINK_TIMEOUT_SECONDS, Parts, build_evaluator, build_parts
+from gossamer.build import (
+    LINK_TIMEOUT_SECONDS,
+    Parts,
+    build_evaluator,
+    build_parts,
+    build_policy,
+)
 from gossamer.links import StopSignal
 from gossamer.mailboxes import Mailbox, Mailboxes
 from gossamer.mixer import message_sizes, vectors, views
@@ -25,7 +32,15 @@ if TYPE_CHECKING:
     from gossamer.build import Plan
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation, Evaluator
+    from gossamer.learner import Learner
     from gossamer.types import EnvSpec
+
+BYTES_PER_STEP = 64
+"""Of a trajectory, beside its observation."""
+BYTES_PER_ENV = 20_000
+"""Of the smallest simulator."""
+BYTES_PER_LEARNER = 300_000
+"""Of the objects around one."""
 
 
 class Versions:
@@ -65,6 +80,11 @@ class Versions:
             self.scored = (self._turn // (2 if self._mixes else 1)) % size
         self._turn += 1
         return self.average(into) if self.scored is None else self.copy(self.scored, into)
+
+    def newest(self, rank: int) -> int:
+        """Return the number of a learner's newest version; -1 before the first."""
+        found = self._boxes.newest(rank, range(1 << 62))
+        return -1 if found is None else found
 
     def score_policy_next(self) -> None:
         """Let the next to be scored be what is shipped as the run's policy, where there is one."""
@@ -106,17 +126,56 @@ class Versions:
         return float(torch.linalg.vector_norm(thetas, dim=1).mean() / size_of_mean)
 
 
+@dataclass(frozen=True)
+class Sizes:
+    """How many float32 and float64 numbers messages hold."""
+
+    mixed: tuple[int, int]
+    policy: tuple[int, int]
+
+    @classmethod
+    def of(cls, learner: Learner) -> Sizes:
+        """Return those of a learner's messages and versions."""
+        policy = message_sizes(learner.policy.shared_tensors())
+        return cls(message_sizes(learner.mixed()), policy)
+
+    def nbytes(self, num_learners: int) -> tuple[int, int]:
+        """Return how much memory the two blocks of L learners take."""
+        mixed, policy = (Mailboxes.nbytes(num_learners, x) for x in (self.mixed, self.policy))
+        return mixed, policy
+
+
+class Memory:
+    """What all learners map: mailboxes to mix through, and everyone's newest version.
+
+    Args:
+        blocks: two, of `Sizes.nbytes`.
+        config: of the run.
+        sizes: of the messages.
+        like: tensors like those of a policy.
+    """
+
+    def __init__(
+        self, blocks: Sequence[mmap.mmap], config: TrainConfig, sizes: Sizes, like: Sequence[Tensor]
+    ):
+        size, topology = config.num_learners, config.topology
+        self.boxes = Mailboxes(blocks[0], size, sizes.mixed)
+        boards = Mailboxes(blocks[1], size, sizes.policy)
+        self.versions = Versions(boards, like, "" if topology.name == "single" else topology.mixes)
+
+
 @dataclass
 class Group:
-    """The learners of a run, by rank, and what joins them."""
+    """Learners of a run in one process, by rank, and what joins them with all others."""
 
     parts: list[Parts]
+    """Of the learners in this process."""
     stop: StopSignal
     evaluator: Evaluator | None
-    boxes: Mailboxes | None
-    """What learners mix through; None for one."""
-    versions: Versions | None
-    """Everyone's newest policy; None for one learner, whose board has it."""
+    memory: Memory | None
+    """What learners mix through, and everyone's newest policy; None for one learner."""
+    exact: bool
+    """Whether a snapshot can be continued exactly."""
     seed: int
 
     @property
@@ -126,8 +185,13 @@ class Group:
 
     @property
     def env_steps(self) -> int:
-        """Steps learnt from, over all learners."""
+        """Steps learnt from, over all learners of the run."""
         return max(parts.learner.env_steps for parts in self.parts)
+
+    @property
+    def restarts(self) -> int:
+        """None in one process."""
+        return 0
 
     @property
     def version(self) -> int:
@@ -149,20 +213,33 @@ class Group:
         """Env steps of everyone's batches."""
         return self.first.steps_per_version * len(self.parts)
 
-    def join(self) -> None:
-        """Let the learners mix from the update on that each of them is at."""
-        if self.boxes is None:
+    def join(self, *, late: bool = False) -> None:
+        """Let the learners mix, from the update on that each of them is at, or the others are."""
+        if self.memory is None:
             return
-        for rank, parts in enumerate(self.parts):
-            mailbox = Mailbox(self.boxes, rank, self.stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
-            parts.learner.join(mailbox, seed=self.seed)
+        for parts in self.parts:
+            rank = parts.learner.rank
+            mailbox = Mailbox(
+                self.memory.boxes, rank, self.stop, timeout_seconds=LINK_TIMEOUT_SECONDS
+            )
+            parts.learner.join(mailbox, seed=self.seed, late=late)
+
+    def inherit(self, parts: Parts, heirs: Sequence[int]) -> None:
+        """Let a learner that has died begin with others' average, and go on counting where it was."""
+        assert self.memory is not None
+        learner, versions = parts.learner, self.memory.versions
+        versions.average(parts.policy.shared_tensors(), heirs)
+        parts.policy.refresh()
+        own = self.memory.boxes.env_steps(learner.rank)
+        learner.take_over(version=max(map(versions.newest, heirs)), own_env_steps=own)
+        parts.actor.env_steps = own
 
     def publish(self, parts: Parts) -> None:
-        """Show a learner's version to its actors, and to all who look at the group."""
+        """Show a learner's version to its actors, and to all who look at the run."""
         tensors, version = parts.policy.shared_tensors(), parts.learner.version
         parts.board.publish(tensors, version)
-        if self.versions is not None:
-            self.versions.post(parts.learner.rank, tensors, version)
+        if self.memory is not None:
+            self.memory.versions.post(parts.learner.rank, tensors, version)
 
     def close(self) -> None:
         """Free what outlives threads."""
@@ -182,7 +259,7 @@ def build_group(
     torso: torch.nn.Module | None = None,
     start: bool = True,
 ) -> Group:
-    """Build all learners of a run in this process.
+    """Build all learners of a run in this process, and the evaluator.
 
     Args:
         config: of the run.
@@ -194,52 +271,74 @@ def build_group(
         start: as in `build_env_groups`.
     """
     stop, size = StopSignal(), config.num_learners
+    made = build_learners(
+        config, spec, plan, range(size), stop, on_episode=on_episode, torso=torso, start=start
+    )
+    first = made[0]
+    memory = None
+    if size > 1:
+        sizes = Sizes.of(first.learner)
+        blocks = [mmap.mmap(-1, n) for n in sizes.nbytes(size)]
+        memory = Memory(blocks, config, sizes, first.policy.shared_tensors())
+
+    def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
+        on_evaluation(result, version, tensors, 0 if memory is None else memory.versions.scored)
+
+    read = partial(first.board.read, 0, exact=False)
+    if memory is not None:
+        read = memory.versions.read_next
+    evaluator = build_evaluator(config, plan, first.policy, read, stop, scored)
+    exact = plan.lag is not None and spec.exact_resume
+    return Group(made, stop, evaluator, memory, exact, config.seed)
+
+
+def build_learners(
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    ranks: range,
+    stop: StopSignal,
+    *,
+    on_episode: Callable[[Episode, int], None],
+    torso: torch.nn.Module | None = None,
+    restarts: int = 0,
+    start: bool = True,
+) -> list[Parts]:
+    """Build some learners and what serves them; arguments as in `build_group` and `build_parts`."""
     made: list[Parts] = []
-    for rank in range(size):
+    for rank in ranks:
 
         def told(episode: Episode, rank: int = rank) -> None:
             on_episode(episode, rank)
 
-        parts = build_parts(
-            config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso, start=start
-        )
-        made.append(parts)
-        if rank == 0:
-            _refuse_too_many(parts, size)
-    first = made[0]
-    boxes: Mailboxes | None = None
-    versions: Versions | None = None
-    if size > 1:
-        boxes = _mailboxes(size, message_sizes(first.learner.mixed()))
-        like = first.policy.shared_tensors()
-        mixes = config.topology.mixes if config.topology.name != "single" else ""
-        versions = Versions(_mailboxes(size, message_sizes(like)), like, mixes)
-    read = partial(first.board.read, 0, exact=False) if versions is None else versions.read_next
-
-    def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
-        on_evaluation(result, version, tensors, 0 if versions is None else versions.scored)
-
-    evaluator = build_evaluator(config, plan, first.policy, read, stop, scored)
-    return Group(made, stop, evaluator, boxes, versions, config.seed)
+        made.append(
+            build_parts(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
+                        restarts=restarts, start=start)
+        )  # fmt: skip
+    return made
 
 
-def _mailboxes(num_learners: int, sizes: tuple[int, int]) -> Mailboxes:
-    return Mailboxes(mmap.mmap(-1, Mailboxes.nbytes(num_learners, sizes)), num_learners, sizes)
-
-
-def _refuse_too_many(parts: Parts, num_learners: int) -> None:
-    """Refuse more learners than memory holds, once the first is there to be measured."""
-    policy = sum(x.numel() * x.element_size() for x in parts.policy.shared_tensors())
-    slots = sum(x.numel() * x.element_size() for slot in parts.queue.slots for x in _tensors(slot))
-    # Policy, gradient, two averages, acting copy, two boards and four messages.
-    each = 11 * policy + slots
-    free = psutil.virtual_memory().available
-    if num_learners > 1 and each * (num_learners - 1) > free:
+def refuse_what_memory_cannot_hold(config: TrainConfig, spec: EnvSpec, plan: Plan) -> None:
+    """Refuse more learners or environments than memory holds, before any is made."""
+    size, free = config.num_learners, psutil.virtual_memory().available
+    pixel = 1 if spec.obs_kind == "pixels" else 4
+    row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
+    waiting = sum(s.capacity for s in config.replays) if plan.lag is None else 0
+    envs = (2 + waiting) * (config.unroll_length + 1) * row + BYTES_PER_ENV
+    if size * plan.num_envs * envs > free:
+        fits = max(free // (size * envs), 1)
         raise ConfigError(
-            f"num_learners is {num_learners}, which take about {num_learners * each / 2**30:.0f} GiB of "
-            f"memory; {free / 2**30:.0f} GiB are free: --num-learners {max(free // each, 1)}"
+            f"num_envs is {plan.num_envs:,}, whose trajectories take about "
+            f"{size * plan.num_envs * envs / 2**30:,.0f} GiB of memory; {free / 2**30:.0f} GiB are free: "
+            f"--num-envs {1 << int(math.log2(fits))}"
         )
-
-
-def _tensors(holder: Any) -> list[Tensor]:
-    return [getattr(holder, field.name) for field in fields(holder)]
+    if size > 1:
+        policy = build_policy(config, spec)
+        nbytes = sum(x.numel() * x.element_size() for x in policy.shared_tensors())
+        # Policy, gradient, two averages, acting copy, two boards and four messages.
+        each = 11 * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
+        if size * each > free:
+            raise ConfigError(
+                f"num_learners is {size}, which take about {size * each / 2**30:.0f} GiB of memory; "
+                f"{free / 2**30:.0f} GiB are free: --num-learners {max(free // each, 1)}"
+            )

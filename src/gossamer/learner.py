@@ -125,13 +125,18 @@ class Learner:
                         if x.shape == p.shape]  # fmt: skip
         return [*self.policy.parameters(), *moments, *averages]
 
-    def join(self, mailbox: Mailbox, *, seed: int) -> None:
-        """Mix with the other learners from now on; `seed` is the run's."""
+    def join(self, mailbox: Mailbox, *, seed: int, late: bool = False) -> None:
+        """Mix with the other learners from now on; `seed` is the run's, `late`: they are running."""
         self.mixer = Mixer(self.topology, mailbox, self.mixed(), seed=seed)
-        self.mixer.begin(self.update, self._own_env_steps)
+        self.update = self.mixer.begin(self.update, self._own_env_steps, late=late)
         # In lock-step one that is through early goes on posting, for those that wait for it and until
         # its moments are mixed.
         self._keeps_pace = self.topology.staleness < FOREVER
+
+    def take_over(self, *, version: int, own_env_steps: int) -> None:
+        """Count on from here; the parameters are others'."""
+        self.version, self._own_env_steps = version, own_env_steps
+        self.env_steps = own_env_steps
 
     def learn_version(self) -> dict[str, float]:
         """Learn one whole batch, alone: adapt and combine until the version is complete."""

@@ -82,7 +82,6 @@ class ThreadQueue:
     """TrajectoryQueue among threads of one process: preallocated slots, only references travel."""
 
     def __init__(self, slots: list[Trajectory], stop: StopSignal, *, timeout_seconds: float):
-        self.slots = tuple(slots)
         self._free = deque(slots)
         self._full: deque[Trajectory] = deque()
         self._changed = threading.Condition()

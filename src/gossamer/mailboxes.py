@@ -31,11 +31,13 @@ ALIGNMENT = 64
 """Bytes of a cache line: what different learners write lies apart."""
 SLOTS = 2
 """Messages kept of each learner: what a synchronous reader may still want, and the next."""
-LEFT, COMBINED, ENV_STEPS, POSTS = range(4)
+LEFT, COMBINED, ENV_STEPS, POSTS, JOINED = range(5)
 """Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
-env steps it has learnt from; messages posted."""
+env steps it has learnt from; messages posted; the update it takes part from."""
 SEQUENCE, UPDATE = range(2)
 """Words of a slot's header, int64: odd while it is written; the message's update."""
+JOIN_AHEAD = 4
+"""Updates between what a running group has mixed and the one that a late learner begins with."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
 """Seconds between two looks of a waiting learner."""
 
@@ -90,6 +92,10 @@ class Mailboxes:
         slot = ALIGNMENT + _aligned(4 * sizes[0]) + _aligned(8 * sizes[1])
         return num_learners * (ALIGNMENT + SLOTS * slot)
 
+    def env_steps(self, rank: int) -> int:
+        """Return how many steps a learner has learnt from."""
+        return int(self.headers[rank][ENV_STEPS])
+
     def mark_left(self, rank: int) -> None:
         """Tell everyone that a learner is gone; by itself, or by the launcher once it is dead."""
         self.headers[rank][LEFT] = 1
@@ -101,10 +107,10 @@ class Mailboxes:
         header = self.slot_headers[rank][slot]
         # A learner that was killed while writing has left it odd already.
         header[SEQUENCE] |= 1
-        _fence()
+        fence()
         yield slot
         header[UPDATE] = update
-        _fence()
+        fence()
         header[SEQUENCE] += 1
         self.headers[rank][POSTS] += 1
 
@@ -120,7 +126,7 @@ class Mailboxes:
             slot, sequence, update = place
             for target, x in zip(into, self.messages[rank][slot], strict=True):
                 target.copy_(x)
-            _fence()
+            fence()
             if self.slot_headers[rank][slot][SEQUENCE] == sequence:
                 return update
         return None
@@ -141,9 +147,9 @@ class Mailboxes:
         found: tuple[int, int, int] | None = None
         for slot, header in enumerate(self.slot_headers[rank]):
             sequence = int(header[SEQUENCE])
-            _fence()
+            fence()
             update = int(header[UPDATE])
-            _fence()
+            fence()
             whole = sequence and sequence % 2 == 0 and int(header[SEQUENCE]) == sequence
             if whole and update in updates and (found is None or update > found[2]):
                 found = (slot, sequence, update)
@@ -170,32 +176,56 @@ class Mailbox:
     def wait_posted(self, peer: int, updates: range) -> int | None:
         """Wait for a message of `peer` among `updates`, return its update; None if it left without."""
         return self._wait(
-            peer, lambda: self.boxes.newest(peer, updates), f"its message of update {updates.start}"
+            peer,
+            lambda: self.boxes.newest(peer, updates),
+            updates.start,
+            f"its message of update {updates.start}",
         )
 
     def wait_combined(self, peer: int, update: int) -> None:
         """Wait until `peer` has finished mixing `update`, or has left."""
         header = self.boxes.headers[peer]
         self._wait(
-            peer, lambda: True if header[COMBINED] > update else None, f"it to mix update {update}"
+            peer,
+            lambda: True if header[COMBINED] > update else None,
+            update,
+            f"it to mix update {update}",
         )
 
-    def has_left(self, peer: int) -> bool:
-        """Whether a learner is gone."""
-        return bool(self.boxes.headers[peer][LEFT])
+    def has_left(self, peer: int, update: int) -> bool:
+        """Whether a learner is gone, or back only from a later update on."""
+        header = self.boxes.headers[peer]
+        return bool(header[LEFT]) or update < header[JOINED]
 
     def set_combined(self, update: int) -> None:
         """Tell that the mixing of `update` is finished; writers may overwrite what was read for it."""
         self._header[COMBINED] = update + 1
 
-    def begin(self, update: int) -> None:
-        """Take part from `update` on: at the start, after a resume, or again after having left.
+    def begin(self, update: int, joined: int = 0) -> None:
+        """Take part from `update` on (others, until they are at `joined`, do without): at the start, after a resume, or again after having left.
 
         A group in lock-step that starts again needs new memory: what its members had combined and
         posted would be taken for what they are about to.
         """
         self.set_combined(update - 1)
+        self._header[JOINED] = joined
+        fence()
         self._header[LEFT] = 0
+
+    def begin_late(self) -> int:
+        """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
+        while True:
+            update = self.newest_combined() + JOIN_AHEAD
+            self.begin(update, joined=update)
+            fence()
+            if self.newest_combined() < update:
+                return update
+            self._header[LEFT] = 1  # some were quicker; those that wait for me go on
+
+    def newest_combined(self) -> int:
+        """Return the last update that any other learner has finished mixing; -1 without one."""
+        return max(int(self.boxes.headers[r][COMBINED]) for r in range(self.num_learners)
+                   if r != self.rank) - 1  # fmt: skip
 
     def report(self, env_steps: int) -> None:
         """Tell how much this learner has learnt from."""
@@ -203,9 +233,9 @@ class Mailbox:
 
     def total_env_steps(self) -> int:
         """Return the sum of what all learners have reported."""
-        return sum(int(header[ENV_STEPS]) for header in self.boxes.headers)
+        return sum(map(self.boxes.env_steps, range(self.num_learners)))
 
-    def _wait(self, peer: int, look: Callable[[], T | None], what: str) -> T | None:
+    def _wait(self, peer: int, look: Callable[[], T | None], update: int, what: str) -> T | None:
         found = look()
         if found is not None:
             return found
@@ -215,7 +245,7 @@ class Mailbox:
         try:
             while True:
                 # In this order: what a learner did before it left counts.
-                gone = self.has_left(peer)
+                gone = self.has_left(peer, update)
                 found = look()
                 if found is not None or gone:
                     return found
@@ -248,7 +278,7 @@ def _aligned(nbytes: int) -> int:
 _LOCK = threading.Lock()
 
 
-def _fence() -> None:
+def fence() -> None:
     """Keep memory accesses before this apart from those after it, on processors that reorder them."""
     # Others may slip into a locked section, past each other; not past an unlocking and the next locking.
     with _LOCK:

@@ -102,7 +102,9 @@ class Mixer:
         if missing and self.topology.mixes == "gradients":
             raise RunFailed(f"learner {missing[0]} has left the group of learner {self._rank}")
         # One that has left is not waited for; the others go on without it.
-        skips = self.topology.missing == "skip" and not all(map(self.mailbox.has_left, missing))
+        skips = self.topology.missing == "skip" and not all(
+            self.mailbox.has_left(peer, update) for peer in missing
+        )
         mixes = not skips and len(missing) < len(found)
         if mixes:
             blend(row, self._rank, lambda peer: self._message(peer, found, update), self._tensors)
@@ -116,7 +118,7 @@ class Mixer:
 
     def _find(self, peer: int, update: int) -> int | None:
         """Return the update of the message of `peer` to be mixed at `update`; None: it is missing."""
-        if self.topology.staleness and self.mailbox.has_left(peer):
+        if self.topology.staleness and self.mailbox.has_left(peer, update):
             return None
         acceptable = self.topology.acceptable(update)
         if acceptable.start < 0:
@@ -169,10 +171,18 @@ class Mixer:
         }
         return metrics | ({"topology/staleness_updates": lag / messages} if messages else {})
 
-    def begin(self, update: int, own_env_steps: int) -> None:
-        """Start at `update`, as new, resumed and restarted learners do."""
-        self.mailbox.begin(update)
+    def begin(self, update: int, own_env_steps: int, *, late: bool = False) -> int:
+        """Start at `update`, as new and resumed learners do; return it.
+
+        One that joins `late`, others being on their way, starts where they are.
+        """
         self.mailbox.report(own_env_steps)
+        if late and self.topology.staleness == 0:
+            return self.mailbox.begin_late()
+        if late:
+            update = max(update, self.mailbox.newest_combined() + 1)
+        self.mailbox.begin(update)
+        return update
 
     def count(self, own_env_steps: int) -> int:
         """Return the env steps of all learners, knowing one's own.

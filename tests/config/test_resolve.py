@@ -251,7 +251,10 @@ def test_an_environment_is_needed() -> None:
         ({"env": {"frame_skip": 0}}, ">= 1"),
         ({"algorithm": "a2c", "lag": "1"}, "algorithm:vtrace"),
         ({"algorithm": "a2c", "lag": "free"}, "algorithm:vtrace"),
-        ({"num_learners": 2}, "--placement inline"),
+        (
+            {"num_learners": 2, "topology": {"name": "gossip", "num_peers": 2}},
+            "--topology.num-peers 1",
+        ),
         ({"placement": "cluster"}, "--placement local"),
         ({"num_envs": 2, "algorithm": {"num_minibatches": 3}}, "--algorithm.num-minibatches 2"),
         ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),

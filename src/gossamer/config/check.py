@@ -139,11 +139,6 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             "placement is cluster; this version runs on one machine: --placement local or inline"
         )
-    if config.num_learners > 1 and config.placement == "local":
-        raise ConfigError(
-            f"num_learners is {config.num_learners}; this version runs several in one process: "
-            "--placement inline"
-        )
     # Whether the graph fits so many learners.
     config.topology.turns(config.num_learners, config.seed)
     rates = config.optimizer.learning_rate

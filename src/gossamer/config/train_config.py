@@ -80,6 +80,9 @@ class TrainConfig:
     """Environments per learner, >= 0; 0: auto."""
     num_learners: int = 1
     """Learners, in [1, 65536], each with its own environments, streams and optimizer."""
+    learners_per_process: int = 0
+    """Learners that share a process and take turns there, >= 0; 0: auto, 1 until there are more than
+    two processes a core."""
     same_start: bool = True
     """All learners begin with the same weights; otherwise each draws its own."""
     actors_per_learner: int = 0

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 
 SHOW_CURSOR = "\033[?25h"
+REPEAT_SECONDS = 0.5
+"""A signal that comes so soon after another was sent together with it, as `timeout` does."""
 STOPPING = "saving, then stopping; once more ends it at once"
 ENDED_AT_ONCE = "ended at once; what was saved before can be resumed"
 
@@ -67,6 +69,11 @@ class Run(Protocol):
     @property
     def env_steps(self) -> int:
         """Steps learnt from, over all learners."""
+        ...
+
+    @property
+    def restarts(self) -> int:
+        """How often a process was started again."""
         ...
 
     @property
@@ -118,6 +125,7 @@ class Control:
         self._saved_updates = -1
         self._evaluated_at = time.monotonic()
         self._signals = 0
+        self._signalled_at = 0.0
         self._stopped_by = ""  # written by the handler alone, so that no signal is lost
         self._run: Run | None = None
         self._scores: dict[int, float] = {}  # by learner that is scored on its own
@@ -131,6 +139,10 @@ class Control:
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""
+        now = time.monotonic()
+        if self._signals and now - self._signalled_at < REPEAT_SECONDS:
+            return
+        self._signalled_at = now
         self._signals += 1
         if self._signals > 1:
             for worker in multiprocessing.active_children():
@@ -171,9 +183,19 @@ class Control:
         every = self.config.checkpoint_every_seconds
         return bool(every) and time.monotonic() - self._saved_at >= every and not self._saver.busy
 
-    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Write a checkpoint while training goes on; the records behind it are added."""
-        if updates != self._saved_updates:
+    def save(
+        self,
+        updates: int,
+        tensors: dict[str, Tensor],
+        state: dict[str, Any],
+        *,
+        again: bool = False,
+    ) -> None:
+        """Write a checkpoint while training goes on; the records behind it are added.
+
+        One of as many updates is not written twice unless `again`: other learners may be further.
+        """
+        if again or updates != self._saved_updates:
             self._saver.save(updates, tensors, state | self.records())
         self._saved_at, self._saved_updates = time.monotonic(), updates
 
@@ -263,7 +285,7 @@ class GroupControl(Control):
             self._beginning = None
         self._rows.note()
         if self.recorder.on_version(group.env_steps, last=last):
-            apart = None if group.versions is None else group.versions.disagreement
+            apart = None if group.memory is None else group.memory.versions.disagreement
             rows = self._rows.make(metrics)
             self.recorder.on_rows(rows, group.env_steps, disagreement=apart, last=last)
         if last or self.save_due():

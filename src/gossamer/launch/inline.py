@@ -41,7 +41,7 @@ def run_inline(group: Group, control: Overseer) -> None:
 
 def _learn_version(group: Group) -> None:
     """Let every learner learn one batch; those that are through early wait for the others."""
-    versions = [parts.learner.version for parts in group.parts]
+    versions = {parts.learner.rank: parts.learner.version for parts in group.parts}
     learning = [parts.learner for parts in group.parts]
     while learning:
         for learner in learning:

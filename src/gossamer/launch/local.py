@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from gossamer.build import Parts
     from gossamer.group import Group
     from gossamer.launch.control import Overseer
+    from gossamer.links import StopSignal
 
 BALANCE_AFTER = 16
 """Trajectories of an actor without a set lag before it is known which role waits for the other."""
@@ -39,9 +40,9 @@ def _run(group: Group, control: Overseer) -> None:
     parts.gate.set()
     act = partial(_act, parts, learner.version, len(parts.queue.wait_full(0)))
     low = parts.plan.lag is not None
-    started = [_start(parts, "actor", act, parts.plan.actor_threads, low=low)]
+    started = [start_thread(parts.stop, "actor", act, parts.plan.actor_threads, low=low)]
     if group.evaluator is not None:
-        started.append(_start(parts, "evaluator", group.evaluator.run, 1, low=True))
+        started.append(start_thread(parts.stop, "evaluator", group.evaluator.run, 1, low=True))
     try:
         # The last version is not published, so that nobody acts past the last checkpoint.
         while not control.after_version([learner.learn_version()]):
@@ -93,9 +94,11 @@ def _balance(parts: Parts) -> None:
         lower_priority([threading.get_native_id(), *parts.simulators])
 
 
-def _start(
-    parts: Parts, name: str, work: Callable[[], None], num_threads: int, *, low: bool
+def start_thread(
+    stop: StopSignal, name: str, work: Callable[[], None], num_threads: int, *, low: bool
 ) -> threading.Thread:
+    """Start a role's thread, with so many of torch's and low priority if asked; its error stops the run."""
+
     def run() -> None:
         use_threads(num_threads)
         if low:
@@ -105,7 +108,7 @@ def _start(
         except Stopped:
             pass
         except BaseException as error:  # noqa: BLE001 - the run ends; the main thread raises it
-            parts.stop.stop(error)
+            stop.stop(error)
 
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()

@@ -69,7 +69,19 @@ class Recorder:
         return self._progress is not None and self._progress.notice(text)
 
     def open(self, *, resumed_at: int | None) -> None:
-        """Open the log files, after a resume has cut them."""
+        """Open the log files, after a resume has cut them, and show progress."""
+        self.open_files(resumed_at=resumed_at)
+        config = self._config
+        if self._title is not None:
+            self._progress = Progress(
+                config.total_env_steps,
+                target=config.stop_at_return,
+                title=self._title,
+                stop_after_seconds=config.stop_after_seconds,
+            )
+
+    def open_files(self, *, resumed_at: int | None) -> None:
+        """Open the log files."""
         config, folder = self._config, self._folder
         self._metrics = MetricLog(folder.path / "metrics.jsonl")
         t_start = folder.read_json("meta.json")["started_unix"]
@@ -84,13 +96,16 @@ class Recorder:
             from gossamer.record.wandb_log import WandbLog
 
             self._others.append(WandbLog(folder.path, folder.read_json("config.json")))
-        if self._title is not None:
-            self._progress = Progress(
-                config.total_env_steps,
-                target=config.stop_at_return,
-                title=self._title,
-                stop_after_seconds=config.stop_after_seconds,
-            )
+
+    def go_back(self, state: dict[str, Any] | None) -> None:
+        """Forget what came after a checkpoint (None: everything) within a sitting, but not its time."""
+        self._returns.clear()
+        self._lengths.clear()
+        self._first, self.best_evaluation = None, None
+        before, self._paced = self.seconds_before, [0, 0.0]
+        if state is not None:
+            self.load_state_dict(state)
+        self.seconds_before = before
 
     def watch(self, pids: Iterable[int]) -> None:
         """Count the processor time and memory of these processes from now on."""
@@ -272,6 +287,10 @@ class Recorder:
         """Close every file and give the terminal back."""
         if self._progress:
             self._progress.close()
+        self.close_files()
+
+    def close_files(self) -> None:
+        """Close the log files."""
         self._metrics.close()
         self.episodes.close()
         self._evaluations.close()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.build import plan_from
 from gossamer.launch.control import end_of
 from gossamer.launch.recorder import WINDOW
+from gossamer.launch.snapshot import progress_of
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +31,7 @@ def finished(
 
     A run killed between its last checkpoint and its summary gets the summary now.
     """
-    record, env_steps = checkpoint.state["recorder"], checkpoint.state["held"]["learner.env_steps"]
+    record, env_steps = checkpoint.state["recorder"], progress_of(checkpoint)[1]
     returns: list[float] = record["returns"]
     mean = sum(returns) / len(returns) if returns else None
     reason = end_of(
@@ -50,6 +51,7 @@ def finished(
         summary = summary_of(
             env_steps=env_steps,
             updates=checkpoint.updates,
+            restarts=0,
             seconds=record["seconds"],
             steps_per_second=steps / seconds if seconds and steps else None,
             mean_return=mean,
@@ -64,6 +66,7 @@ def summary_of(
     *,
     env_steps: int,
     updates: int,
+    restarts: int,
     seconds: float,
     steps_per_second: float | None,
     mean_return: float | None,
@@ -74,7 +77,7 @@ def summary_of(
     return {
         "env_steps": env_steps,
         "updates": updates,
-        "restarts": 0,
+        "restarts": restarts,
         "seconds": round(seconds, 3),
         "steps_per_second": steps_per_second,
         "mean_return_last_100": mean_return,

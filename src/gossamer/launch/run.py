@@ -19,25 +19,28 @@ from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
 from gossamer.graphs import contraction
-from gossamer.group import build_group
+from gossamer.group import build_group, refuse_what_memory_cannot_hold
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot
-from gossamer.launch.control import OWN_POLICY, GroupControl, signals
+from gossamer.launch.control import OWN_POLICY, Control, GroupControl, signals
+from gossamer.launch.ending import ending, headline, raise_failure
 from gossamer.launch.evaluation import load_weights
+from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
+from gossamer.launch.process import layout_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.machine import keep_freed_memory
 from gossamer.record.folder import RunFolder
-from gossamer.types import ConfigError, EnvSpec, RunFailed
+from gossamer.types import ConfigError, EnvSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     import torch
 
-    from gossamer.group import Group
+    from gossamer.launch.control import Run
     from gossamer.record.checkpoint import Checkpoint
 
 
@@ -96,12 +99,15 @@ def train(
                 print(f"{folder.path} is finished ({reason}); raise that limit to train it further")
                 return TrainResult(folder.path, summary)
         spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=folder is None)
-        plan = make_plan(config, spec)
+        fleet = config.num_learners > 1 and config.placement == "local"
+        cores = len(layout_of(config).cores[0]) if fleet else 0
+        plan = make_plan(config, spec, cores)
         if folder is not None and checkpoint is not None:
             before, now = folder.read_json("config.json"), to_dict(config)
             # From Python nobody says what was asked for; what differs was.
             given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
             plan = resumed_plan(checkpoint, plan, given, before, now)
+        refuse_what_memory_cannot_hold(config, spec, plan)
         run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
         return run(checkpoint, layers or {}, argv or [], torso)
     finally:
@@ -134,20 +140,35 @@ class _Run:
         torso: torch.nn.Module | None,
     ) -> TrainResult:
         """Build, run, and write down how it ended."""
-        config = self.config
+        self.checkpoint, self.layers, self.argv = checkpoint, layers, argv
+        if self.config.num_learners > 1 and self.config.placement == "local":
+            return self._in_processes(torso)
+        return self._in_this_process(torso)
+
+    def _in_this_process(self, torso: torch.nn.Module | None) -> TrainResult:
+        config, checkpoint = self.config, self.checkpoint
         control: GroupControl
-        recorder: Recorder
         group = build_group(
             config,
             self.spec,
             self.plan,
-            on_episode=lambda episode, learner: recorder.on_episode(episode, learner),
+            on_episode=lambda episode, learner: self.recorder.on_episode(episode, learner),
             on_evaluation=lambda result, version, params, learner: control.on_evaluation(
                 result, version, params, learner
             ),
             torso=torso,
             start=checkpoint is None or not checkpoint.state[snapshot.EXACT],
         )
+
+        def work() -> None:
+            control.take_charge(group)
+            (run_inline if config.placement == "inline" else run_local)(group, control)
+            control.finish_saving()
+            if group.evaluator is not None and control.exit_reason.startswith("done"):
+                if group.memory is not None:
+                    group.memory.versions.score_policy_next()
+                group.evaluator.evaluate_newest(stop=control.interrupted)
+
         try:
             if config.init_from and checkpoint is None:
                 for parts in group.parts:
@@ -157,39 +178,76 @@ class _Run:
                 snapshot.put_back(group, checkpoint)
                 self.restore_seconds = time.monotonic() - restoring
             group.join()
-            folder = self.folder or RunFolder.create(
-                config.run_folder or None,
-                env_id=config.env_id,
-                algorithm=config.algorithm.name,
-                topology=config.topology.name,
-                seed=config.seed,
+            folder = self._open()
+            control = GroupControl(
+                config, self.recorder, folder.checkpoints(config.keep_checkpoints)
             )
-            title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
-            title = None if self.quiet else title
-            recorder = Recorder(config, folder, began=self.began, title=title)
-            control = GroupControl(config, recorder, folder.checkpoints(config.keep_checkpoints))
             with signals(control):
-                self._begin(group, recorder, folder, checkpoint, layers, argv)
-                return self._run(group, recorder, control, folder)
+                self._begin(folder)
+                return self._run(work, group, control, folder)
         finally:
             group.close()
 
-    def _begin(
-        self,
-        group: Group,
-        recorder: Recorder,
-        folder: RunFolder,
-        checkpoint: Checkpoint | None,
-        layers: Mapping[str, str],
-        argv: list[str],
-    ) -> None:
+    def _in_processes(self, torso: torch.nn.Module | None) -> TrainResult:
+        config = self.config
+        if torso is not None:
+            raise ConfigError(
+                "a torso of your own cannot be handed to other processes; use one learner, or "
+                "placement inline"
+            )
+        folder = self._open()
+        control = Control(config, self.recorder, folder.checkpoints(config.keep_checkpoints))
+        with signals(control):
+            self._begin(folder)
+            fleet = Fleet(config, self.spec, self.plan, folder)
+
+            def work() -> None:
+                while True:
+                    try:
+                        fleet.run(control, resume=self.progress)
+                        break
+                    except GroupDied:
+                        control.finish_saving()
+                        self._go_back(folder)
+                control.finish_saving()
+                if control.exit_reason.startswith("done"):
+                    fleet.score_policy()
+
+            try:
+                return self._run(work, fleet, control, folder)
+            finally:
+                fleet.close()
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Updates and env steps of the checkpoint that is continued from; None without one."""
+        return None if self.checkpoint is None else snapshot.progress_of(self.checkpoint)
+
+    def _open(self) -> RunFolder:
+        config = self.config
+        folder = self.folder or RunFolder.create(
+            config.run_folder or None,
+            env_id=config.env_id,
+            algorithm=config.algorithm.name,
+            topology=config.topology.name,
+            seed=config.seed,
+        )
+        title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
+        if config.num_learners > 1:
+            title += f"  {config.num_learners} learners, {config.topology.name}"
+        title = None if self.quiet else title
+        self.recorder = Recorder(config, folder, began=self.began, title=title)
+        return folder
+
+    def _begin(self, folder: RunFolder) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         before = None if self.folder is None else folder.read_json("config.json")
         try:
-            folder.write_start(to_dict(self.config), layers, argv)
-            if checkpoint is not None:
-                self._cut_back(group, recorder, folder, checkpoint)
-            recorder.open(resumed_at=group.env_steps if checkpoint else None)
+            folder.write_start(to_dict(self.config), self.layers, self.argv)
+            if self.checkpoint is not None:
+                self._cut_back(folder)
+                self.recorder.load_state_dict(self.checkpoint.state["recorder"])
+            self.recorder.open(resumed_at=self.progress[1] if self.progress else None)
         except BaseException as error:
             if self.folder is None:
                 folder.discard()
@@ -199,82 +257,79 @@ class _Run:
                     "choose another folder"
                 ) from None
             raise
-        self._introduce(group, recorder, folder, checkpoint, before)
+        self._introduce(folder, before)
 
-    def _cut_back(
-        self, group: Group, recorder: Recorder, folder: RunFolder, checkpoint: Checkpoint
-    ) -> None:
+    def _cut_back(self, folder: RunFolder) -> None:
         """Drop what was written after the checkpoint: it is another future."""
-        learner, record = group.first.learner, checkpoint.state["recorder"]
-        recorder.load_state_dict(record)
-        folder.cut(group.env_steps, learner.update, episodes=record["episode_rows"])
-        folder.checkpoints().discard_after(learner.update)
+        updates, env_steps = self.progress or (0, 0)
+        episodes = self.checkpoint.state["recorder"]["episode_rows"] if self.checkpoint else 0
+        folder.cut(env_steps, updates, episodes=episodes)
+        folder.checkpoints().discard_after(updates)
         (folder.path / "summary.json").unlink(missing_ok=True)
 
-    def _introduce(
-        self,
-        group: Group,
-        recorder: Recorder,
-        folder: RunFolder,
-        checkpoint: Checkpoint | None,
-        before: Any,
-    ) -> None:
-        plan = self.plan
+    def _go_back(self, folder: RunFolder) -> None:
+        """Return to the last checkpoint, or the beginning, in the midst of a sitting."""
+        store = folder.checkpoints()
+        self.checkpoint = store.load("last") if store.list() else None
+        self.recorder.close_files()
+        self._cut_back(folder)
+        record = self.checkpoint.state["recorder"] if self.checkpoint else None
+        self.recorder.go_back(record)
+        self.recorder.open_files(resumed_at=self.progress[1] if self.progress else 0)
+
+    def _introduce(self, folder: RunFolder, before: Any) -> None:
+        plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
         lag = "free" if plan.lag is None else plan.lag
         recorder.say(
             f"{plan.num_envs} envs, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
-        if len(group.parts) > 1:
+        if self.config.num_learners > 1:
             recorder.say(self._mixing())
         recorder.say(f"run folder {folder.path}")
-        if checkpoint is None:
+        if self.checkpoint is None or self.progress is None:
             return
-        exact = checkpoint.state[snapshot.EXACT]
+        exact = self.checkpoint.state[snapshot.EXACT]
         how = "exactly" if exact else "with new episodes (not exactly)"
-        recorder.say(
-            f"resumed {how} at {group.env_steps:,} env steps, update "
-            f"{group.first.learner.update:,}; restoring took {self.restore_seconds:.1f} s"
-        )
+        updates, env_steps = self.progress
+        took = f"; restoring took {self.restore_seconds:.1f} s" if self.restore_seconds else ""
+        recorder.say(f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}")
         for name, old, new in resuming.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 
     def _mixing(self) -> str:
         topology, size = self.config.topology, self.config.num_learners
         mixing = f"{size} learners, {topology.name}"
+        if self.config.placement == "local":
+            mixing += f", in {len(layout_of(self.config).ranks)} processes"
         if topology.name not in OWN_POLICY:
-            shrinks = contraction(topology.turns(size, self.config.seed))
-            mixing += f": a round of mixing leaves {shrinks:.3f} of their disagreement (spectral gap {1 - shrinks:.3f})"
+            left = contraction(topology.turns(size, self.config.seed))
+            mixing += f": a round of mixing leaves {left:.3f} of their disagreement (spectral gap {1 - left:.3f})"
         return mixing
 
     def _run(
-        self, group: Group, recorder: Recorder, control: GroupControl, folder: RunFolder
+        self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
     ) -> TrainResult:
-        control.take_charge(group)
+        recorder = self.recorder
         failure: BaseException | None = None
         try:
-            launch = run_inline if self.config.placement == "inline" else run_local
-            launch(group, control)
-            control.finish_saving()
-            if group.evaluator is not None and control.exit_reason.startswith("done"):
-                if group.versions is not None:
-                    group.versions.score_policy_next()
-                group.evaluator.evaluate_newest(stop=control.interrupted)
+            work()
         except Interrupted:
             pass
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            control.exit_reason = f"failed: {_headline(error)}"
+            control.exit_reason = f"failed: {headline(error)}"
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
                 control.finish_saving()
         summary = summary_of(
-            env_steps=group.env_steps,
-            updates=group.first.learner.update,
+            env_steps=run.env_steps,
+            updates=run.updates,
+            restarts=run.restarts,
             seconds=recorder.seconds(),
-            steps_per_second=recorder.steps_per_second(group.env_steps),
+            steps_per_second=recorder.steps_per_second(run.env_steps),
             mean_return=recorder.mean_return(),
             best_evaluation=recorder.best_evaluation,
             exit_reason=control.exit_reason,
@@ -284,52 +339,11 @@ class _Run:
         except OSError as error:
             failure = failure or error
         recorder.close()
-        recorder.say(_ending(summary, folder))
+        recorder.say(ending(summary, folder))
         folder.unlock()
         if failure is not None:
-            _raise(failure)
+            raise_failure(failure)
         return TrainResult(folder.path, summary)
-
-
-def _raise(failure: BaseException) -> None:
-    """Raise what ends the run as one line, after the traceback of whose fault it is."""
-    if isinstance(failure, ConfigError):
-        raise failure
-    if isinstance(failure, RunFailed):
-        _, _, details = str(failure).strip().partition("\n")
-        if details:
-            print(details, file=sys.stderr)
-        raise RunFailed(_headline(failure)) from failure
-    if isinstance(failure, OSError):
-        raise RunFailed(
-            f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
-            "is kept, resume from it once there is room"
-        ) from failure
-    traceback.print_exception(failure)
-    raise RunFailed(_headline(failure)) from failure
-
-
-def _headline(error: BaseException) -> str:
-    """Say in one line what failed; a RunFailed of several lines holds a traceback after the first."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
-    if isinstance(error, RunFailed):
-        return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
-    return f"{type(error).__name__}: {' '.join(lines)}"
-
-
-def _ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
-    parts = [f"{summary['exit_reason']}: {summary['env_steps']:,} env steps"]
-    parts.append(f"{summary['seconds']:.0f} s")
-    if summary["steps_per_second"]:
-        parts.append(f"{summary['steps_per_second']:,.0f} steps/s")
-    if summary["mean_return_last_100"] is not None:
-        parts.append(f"return {summary['mean_return_last_100']:.4g}")
-    if summary["best_evaluation"] is not None:
-        parts.append(f"best evaluation {summary['best_evaluation']:.4g}")
-    stopped = summary["exit_reason"].startswith("stopped")
-    verb = "train --resume" if stopped else "eval"
-    hint = "" if summary["exit_reason"].startswith("failed") else f"; next: gossamer {verb} "
-    return ", ".join(parts) + (hint and f"{hint}{folder.path}")
 
 
 def _refuse_full_shared_memory(config: TrainConfig) -> None:

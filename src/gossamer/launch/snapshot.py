@@ -25,21 +25,22 @@ ALIGNMENT = 64
 """Bytes; where tensors begin in a snapshot."""
 
 
-def take(group: Group) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy everything needed to continue exactly, as (tensors, plain state).
 
     Called between two versions, before the newest is published: at lag 0 and 1 the actor then has
     finished the trajectory in flight and waits for that version; at lag free it is held at the next
     boundary, and trajectories that wait are not saved.
     """
-    plan, spec = group.first.plan, group.first.spec
-    exact = plan.lag is not None and spec.exact_resume
     held: dict[str, Any] = {}
-    for rank, parts in enumerate(group.parts):
-        held |= {_prefix(rank) + k: x for k, x in _of_learner(parts, exact=exact).items()}
-    tensors = copy_outside_heap({k: x.detach() for k, x in held.items() if isinstance(x, Tensor)})
+    for parts in group.parts:
+        prefix = _prefix(parts.learner.rank)
+        held |= {prefix + k: x for k, x in _of_learner(parts, exact=group.exact).items()}
+    tensors = {k: x.detach() for k, x in held.items() if isinstance(x, Tensor)}
+    if copies:
+        tensors = copy_outside_heap(tensors)
     state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
-    return tensors, {"held": state, "plan": asdict(plan), EXACT: exact}
+    return tensors, {"held": state, "plan": asdict(group.first.plan), EXACT: group.exact}
 
 
 def _prefix(rank: int) -> str:
@@ -87,10 +88,18 @@ def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     return copies
 
 
+def progress_of(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Return updates and env steps behind a checkpoint."""
+    held = checkpoint.state["held"]
+    env_steps = max(x for name, x in held.items() if name.endswith("learner.env_steps"))
+    return checkpoint.updates, env_steps
+
+
 def put_back(group: Group, checkpoint: Checkpoint) -> None:
     """Continue from a checkpoint of the same environment, network and number of learners."""
     held: dict[str, Any] = {**checkpoint.tensors, **checkpoint.state["held"]}
-    for rank, parts in enumerate(group.parts):
+    for parts in group.parts:
+        rank = parts.learner.rank
         mine = (
             {k: x for k, x in held.items() if "/" not in k}
             if not rank

@@ -1,0 +1,107 @@
+"""Messages between the launcher and its processes: JSON lines over a socket, and memory handed over."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import socket
+import threading
+from collections import deque
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gossamer.mailboxes import make_memory
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from torch import Tensor
+
+MESSAGE_BYTES = 1 << 20
+"""Read at once."""
+MAX_DESCRIPTORS = 16
+"""Taken over in one read."""
+ALIGNMENT = 64
+"""Bytes; where tensors begin in a block of memory."""
+
+
+class Channel:
+    """One end of a socket; any thread may send, one may receive."""
+
+    def __init__(self, end: socket.socket):
+        self.end = end
+        self._sending = threading.Lock()
+        self._text = b""
+        self._descriptors: deque[int] = deque()
+        self.closed = False
+
+    def send(self, message: Mapping[str, Any], descriptor: int | None = None) -> None:
+        """Send a message, with a file descriptor if its "memory" says so; raise OSError without a reader."""
+        line = json.dumps(dict(message)).encode() + b"\n"
+        with self._sending:
+            sent = 0
+            if descriptor is not None:
+                sent = socket.send_fds(self.end, [line[:4096]], [descriptor])
+            self.end.sendall(line[sent:])
+
+    def receive(self) -> list[dict[str, Any]]:
+        """Wait for something to come and return the whole messages; none left and `closed`: it is over."""
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.end, MESSAGE_BYTES, MAX_DESCRIPTORS)
+        except BlockingIOError:
+            return []
+        except OSError:
+            data, descriptors = b"", []
+        self._descriptors.extend(descriptors)
+        self.closed = self.closed or not data
+        *lines, self._text = (self._text + data).split(b"\n")
+        return [json.loads(line) for line in lines]
+
+    def take_descriptor(self) -> int:
+        """Return the file descriptor that came with a message; in the order of the messages."""
+        return self._descriptors.popleft()
+
+    def close(self) -> None:
+        """Close the socket and what came with messages that nobody took."""
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self.end.close()
+
+
+def pack(tensors: Mapping[str, Tensor]) -> tuple[int, list[list[Any]]]:
+    """Copy tensors into new memory; return its file descriptor and where everything lies."""
+    sizes = [-(-x.numel() * x.element_size() // ALIGNMENT) * ALIGNMENT for x in tensors.values()]
+    descriptor, memory = make_memory(max(sum(sizes), 1))
+    layout: list[list[Any]] = []
+    offset = 0
+    for (name, x), size in zip(tensors.items(), sizes, strict=True):
+        stride = torch.empty_like(x, device="meta").stride()
+        kind = str(x.dtype).removeprefix("torch.")
+        layout.append([name, kind, list(x.shape), list(stride), offset])
+        _view(memory, layout[-1]).copy_(x)
+        offset += size
+    return descriptor, layout
+
+
+def unpack(descriptor: int, layout: list[list[Any]]) -> dict[str, Tensor]:
+    """Return the tensors of `pack`, in its memory; the descriptor is closed."""
+    size = os.fstat(descriptor).st_size
+    memory = mmap.mmap(descriptor, size)
+    os.close(descriptor)
+    return {place[0]: _view(memory, place) for place in layout}
+
+
+def _view(memory: mmap.mmap, place: list[Any]) -> Tensor:
+    _, kind, shape, stride, offset = place
+    dtype = getattr(torch, kind)
+    assert isinstance(dtype, torch.dtype), kind
+    count = 1
+    for n in shape:
+        count *= n
+    if not count:
+        return torch.empty(shape, dtype=dtype)
+    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).as_strided(
+        shape, stride
+    )

@@ -1,0 +1,382 @@
+"""One machine, several learners: a process for each or for some, started, watched and restarted.
+
+The launcher does not learn. It holds the run folder, hears what the processes tell, orders checkpoints,
+scores what the learners have in common, and puts a new process where one has died.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import select
+import signal
+import subprocess
+import time
+from typing import TYPE_CHECKING, Any
+
+from gossamer.actor import Episode
+from gossamer.build import (
+    LINK_TIMEOUT_SECONDS,
+    build_evaluator,
+    build_learner,
+    build_policy,
+)
+from gossamer.config import to_dict
+from gossamer.group import Memory, Sizes
+from gossamer.launch.channel import unpack
+from gossamer.launch.local import JOIN_SECONDS, start_thread
+from gossamer.launch.member import FINAL, Task
+from gossamer.launch.orders import Orders
+from gossamer.launch.process import Process, failure_of, layout_of, start_process
+from gossamer.links import StopSignal, ThreadQueue
+from gossamer.mailboxes import make_memory
+from gossamer.types import RunFailed
+
+if TYPE_CHECKING:
+    import mmap
+    import threading
+
+    from torch import Tensor
+
+    from gossamer.build import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.evaluator import Evaluation, Evaluator
+    from gossamer.launch.control import Control
+    from gossamer.record.folder import RunFolder
+    from gossamer.types import EnvSpec
+
+LOOK_SECONDS = 0.1
+"""Longest time between two looks at signals, deadlines and processes."""
+MAX_DEATHS_IN_A_ROW = 3
+"""Of a process that has not learnt a version in between."""
+SILENT_SECONDS = 2 * LINK_TIMEOUT_SECONDS
+"""After so long without a word from any process the run is given up as stuck."""
+
+
+class GroupDied(Exception):
+    """A learner of a group that can only go on together has died."""
+
+
+class Fleet:
+    """The processes of a run; to its control, the run."""
+
+    def __init__(self, config: TrainConfig, spec: EnvSpec, plan: Plan, folder: RunFolder):
+        self.config, self.plan = config, plan
+        self.evaluator: Evaluator | None = None
+        self.restarts = 0
+        self._folder = folder
+        self._layout = layout_of(config)
+        self._policy = build_policy(config, spec)
+        queue = ThreadQueue([], StopSignal(), timeout_seconds=LINK_TIMEOUT_SECONDS)
+        learner = build_learner(config, plan, self._policy, queue)
+        self._sizes = Sizes.of(learner)
+        learner.close()
+        self._resumed_updates = self._resumed_env_steps = 0
+        self._rows: dict[int, dict[str, Any]] = {}
+        self._processes: list[Process] = []
+        self._deaths_in_a_row = [0] * len(self._layout.ranks)
+        self._restarts_of = [0] * len(self._layout.ranks)
+        self._evaluating: threading.Thread | None = None
+        self._descriptors: list[int] = []
+        self._make_memory()
+
+    @property
+    def env_steps(self) -> int:
+        """Steps learnt from, over all learners."""
+        size = self.config.num_learners
+        return max(sum(map(self._memory.boxes.env_steps, range(size))), self._resumed_env_steps)
+
+    @property
+    def version(self) -> int:
+        """Of learner 0."""
+        return max(self._memory.versions.newest(0), 0)
+
+    @property
+    def updates(self) -> int:
+        """Of learner 0, as it last told."""
+        return self._rows[0]["updates"] if 0 in self._rows else self._resumed_updates
+
+    @property
+    def steps_per_version(self) -> int:
+        """Env steps of everyone's batches."""
+        return self.plan.num_envs * self.config.unroll_length * self.config.num_learners
+
+    @property
+    def names(self) -> list[str]:
+        """Names of the tensors of a policy."""
+        return self._policy.shared_names()
+
+    def run(self, control: Control, *, resume: tuple[int, int] | None) -> None:
+        """Train until control says stop, and hand it the last checkpoint.
+
+        Args:
+            control: of the run.
+            resume: updates and env steps of the checkpoint to continue from.
+
+        Raises:
+            GroupDied: a learner has died that the others cannot do without.
+            RunFailed: a learner has failed, or died too often.
+        """
+        self._resumed_updates, self._resumed_env_steps = resume or (0, 0)
+        self._resume = None if resume is None else resume[0]
+        self._control, self._order, self._ending = control, 0, False
+        # Snapshots of processes: of the order under way, and the last of those that have ended.
+        self._parts: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+        self._finals: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
+        self._rows.clear()
+        self._stop = StopSignal()
+        self._ready: set[int] = set()
+        self._make_memory()
+        self._make_evaluator(control)
+        control.begin(self)
+        try:
+            self._processes = [self._start(i) for i in range(len(self._layout.ranks))]
+            self._write_processes()
+            self._watch()
+        finally:
+            self._stop.stop()
+            self._end_all()
+            if self._evaluating is not None:
+                self._evaluating.join(JOIN_SECONDS)
+        if self._stop.error is not None:
+            raise self._stop.error
+
+    def close(self) -> None:
+        """Free what outlives processes."""
+        if self.evaluator is not None:
+            self.evaluator.close()
+        self.evaluator = None
+
+    def score_policy(self) -> None:
+        """Evaluate once more what is shipped."""
+        if self.evaluator is not None:
+            self._memory.versions.score_policy_next()
+            self.evaluator.evaluate_newest(stop=self._control.interrupted)
+
+    def _make_memory(self) -> None:
+        size = self.config.num_learners
+        lengths = (*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks)))
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        made = [make_memory(n) for n in lengths]
+        self._descriptors = [descriptor for descriptor, _ in made]
+        blocks: list[mmap.mmap] = [memory for _, memory in made]
+        like = self._policy.shared_tensors()
+        self._memory = Memory(blocks[:2], self.config, self._sizes, like)
+        self._orders = Orders(blocks[2], len(self._layout.ranks))
+
+    def _make_evaluator(self, control: Control) -> None:
+        self.close()
+        self._evaluating = None
+
+        def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
+            control.on_evaluation(result, version, tensors, self._memory.versions.scored)
+
+        read = self._memory.versions.read_next
+        self.evaluator = build_evaluator(
+            self.config, self.plan, self._policy, read, self._stop, scored
+        )
+
+    def _start(self, process: int, heirs: dict[str, list[int]] | None = None) -> Process:
+        ranks = self._layout.ranks[process]
+        task = Task(
+            config=to_dict(self.config),
+            plan=dataclasses.asdict(self.plan),
+            folder=str(self._folder.path),
+            ranks=(ranks.start, ranks.stop),
+            process=process,
+            num_processes=len(self._layout.ranks),
+            blocks=(self._descriptors[0], self._descriptors[1], self._descriptors[2]),
+            mixed_sizes=self._sizes.mixed,
+            policy_sizes=self._sizes.policy,
+            cores=self._layout.cores[process],
+            overlaps=self._layout.overlaps,
+            resume=self._resume,
+            restarts=self._restarts_of[process] if heirs else 0,
+            heirs=heirs or {},
+        )
+        version = self._memory.versions.newest(ranks.start)
+        return start_process(task, version=version, device=self.plan.device)
+
+    def _write_processes(self) -> None:
+        rows: list[dict[str, Any]] = [
+            {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
+        ]
+        for i, process in enumerate(self._processes):
+            rows += [
+                {
+                    "role": "learner",
+                    "rank": rank,
+                    "pid": process.popen.pid,
+                    "restarts": self._restarts_of[i],
+                }
+                for rank in self._layout.ranks[i]
+            ]
+        self._folder.write_json("processes.json", rows)
+        self._control.recorder.watch(process.popen.pid for process in self._processes)
+
+    def _watch(self) -> None:
+        heard_at = time.monotonic()
+        while not all(process.done for process in self._processes):
+            open_ = [p.channel.end for p in self._processes if not p.channel.closed]
+            readable, _, _ = select.select(open_, [], [], LOOK_SECONDS)
+            if readable:
+                heard_at = time.monotonic()
+            elif time.monotonic() - heard_at > SILENT_SECONDS:
+                raise RunFailed(
+                    f"no learner has told anything for {SILENT_SECONDS:.0f} s; giving up"
+                )
+            elif not open_:
+                time.sleep(LOOK_SECONDS)
+            for i, process in enumerate(self._processes):
+                if process.channel.end in readable:
+                    self._hear(i, process)
+            self._bury()
+            self._order_what_is_due()
+        if not self._control.exit_reason:
+            self._control.reached_end()
+
+    def _hear(self, index: int, process: Process) -> None:
+        for message in process.channel.receive():
+            if index in self._parts:
+                process.held.append(message)
+            else:
+                self._take(index, process, message)
+
+    def _take(self, index: int, process: Process, message: dict[str, Any]) -> None:
+        kind = message["kind"]
+        if kind == "rows":
+            self._record(message)
+        elif kind == "snapshot":
+            tensors = unpack(process.channel.take_descriptor(), message["layout"])
+            self._parts[index] = (tensors, message["state"])
+            if message["number"] == FINAL:
+                self._finals[index] = self._parts[index]
+            self._save_when_whole()
+        elif kind == "ready":
+            self._ready.add(index)
+            everyone = len(self._ready) == len(self._processes)
+            if everyone and self.evaluator is not None and self._evaluating is None:
+                work = self.evaluator.run
+                self._evaluating = start_thread(self._stop, "evaluator", work, 1, low=True)
+        elif kind == "done":
+            process.done = True
+        elif kind == "failed":
+            process.failure = message
+
+    def _record(self, message: dict[str, Any]) -> None:
+        recorder = self._control.recorder
+        for learner, episode in message["episodes"]:
+            recorder.on_episode(Episode(**episode), learner)
+        for row in message["rows"]:
+            self._rows[row["learner"]] = row
+        self._control.note_version()
+        ended = self._ending or self.env_steps >= self.config.total_env_steps
+        if len(self._rows) == self.config.num_learners and recorder.on_version(
+            self.env_steps, last=ended
+        ):
+            rows = [
+                {**self._rows[rank], "env_steps": self.env_steps} for rank in sorted(self._rows)
+            ]
+            recorder.on_rows(
+                rows, self.env_steps, disagreement=self._memory.versions.disagreement, last=ended
+            )
+
+    def _save_when_whole(self) -> None:
+        parts = self._finals | self._parts
+        if len(parts) < len(self._processes):
+            return
+        self._parts = {}
+        tensors: dict[str, Tensor] = {}
+        held: dict[str, Any] = {}
+        for index in sorted(parts):
+            tensors |= parts[index][0]
+            held |= parts[index][1]["held"]
+        state = {**parts[0][1], "held": held}
+        self._control.save(held["learner.update"], tensors, state, again=True)
+        self._order = 0
+        for index, process in enumerate(self._processes):
+            waiting, process.held = process.held, []
+            for i, message in enumerate(waiting):
+                if index in self._parts:
+                    process.held = waiting[i:]
+                    break
+                self._take(index, process, message)
+
+    def _order_what_is_due(self) -> None:
+        control = self._control
+        if self._ending:
+            return
+        together = self.config.topology.staleness == 0
+        if control.reached_end():
+            self._ending = True
+            if self.env_steps < self.config.total_env_steps:  # that end they know themselves
+                self._orders.announce(ends=True, together=together)
+        elif control.save_due() and not self._order:
+            self._order = self._orders.announce(ends=False, together=together)
+
+    def _bury(self) -> None:
+        for i, process in enumerate(self._processes):
+            over = process.done or any(message["kind"] == "done" for message in process.held)
+            if not over and process.channel.closed and process.popen.poll() is not None:
+                self._on_death(i, process)
+
+    def _on_death(self, index: int, process: Process) -> None:
+        if process.failure is not None:
+            raise failure_of(process.failure)
+        ranks = self._layout.ranks[index]
+        code = process.popen.returncode
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        version = self._memory.versions.newest(ranks.start)
+        in_a_row = self._deaths_in_a_row[index] + 1 if version <= process.began_version else 1
+        self._deaths_in_a_row[index] = in_a_row
+        who = (
+            f"learner {ranks.start}"
+            if len(ranks) == 1
+            else f"learners {ranks.start} to {ranks[-1]}"
+        )
+        if in_a_row >= MAX_DEATHS_IN_A_ROW:
+            raise RunFailed(
+                f"the process of {who} died {in_a_row} times before it had learnt anything ({how})"
+            )
+        self.restarts += 1
+        self._restarts_of[index] += 1
+        process.channel.close()
+        told = f"the process of {who} has died ({how}); "
+        if self.config.topology.mixes == "gradients":
+            self._control.recorder.say(told + "the group starts again from the last checkpoint")
+            raise GroupDied
+        self._control.recorder.say(told + "a new one takes over")
+        self._orders.forget(index)
+        self._parts.pop(index, None)
+        heirs = None
+        if version >= 0:  # it had begun: the others do without it, or they would still wait for it
+            for rank in ranks:
+                self._memory.boxes.mark_left(rank)
+            heirs = self._heirs(index)
+        self._processes[index] = self._start(index, heirs)
+        self._write_processes()
+
+    def _heirs(self, index: int) -> dict[str, list[int]]:
+        """Return, for each learner of a process that died, whose average it begins with again."""
+        topology, size = self.config.topology, self.config.num_learners
+        gone = self._layout.ranks[index]
+        alive = [r for r in range(size) if r not in gone and self._memory.versions.newest(r) >= 0]
+        heirs: dict[str, list[int]] = {}
+        for rank in gone:
+            row = topology.row(0, rank, size, self.config.seed)
+            heard = [r for r in row if r in alive]
+            others = alive if topology.name != "single" else []
+            heirs[str(rank)] = heard or others or [rank]
+        return heirs
+
+    def _end_all(self) -> None:
+        for process in self._processes:
+            process.channel.close()
+            if process.popen.poll() is None:
+                process.popen.send_signal(signal.SIGKILL if not process.done else signal.SIGTERM)
+        for process in self._processes:
+            try:
+                process.popen.wait(10.0)
+            except subprocess.TimeoutExpired:
+                process.popen.kill()

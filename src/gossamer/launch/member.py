@@ -1,0 +1,228 @@
+"""A process with some learners of a run, started by the launcher and told over a channel what to do.
+
+`python -m gossamer.launch.member DESCRIPTOR`, where the descriptor is a socket.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import mmap
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from gossamer.build import Plan
+from gossamer.config import from_dict
+from gossamer.envs.registry import read_spec
+from gossamer.group import Group, Memory, Sizes, build_learners
+from gossamer.launch import snapshot
+from gossamer.launch.channel import Channel, pack
+from gossamer.launch.evaluation import load_weights
+from gossamer.launch.inline import run_inline
+from gossamer.launch.local import run_local
+from gossamer.launch.orders import Orders
+from gossamer.launch.rows import Rows
+from gossamer.links import StopSignal
+from gossamer.machine import keep_freed_memory
+from gossamer.record.folder import RunFolder
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from gossamer.actor import Episode
+    from gossamer.config import TrainConfig
+
+FINAL = 0
+"""Number of the snapshot that a process takes when it ends, in place of an order's."""
+ROW_SECONDS = 1.0
+"""Shortest time between two messages with rows and episodes."""
+PR_SET_PDEATHSIG = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a process is told when it begins."""
+
+    config: dict[str, Any]
+    plan: dict[str, Any]
+    folder: str
+    ranks: tuple[int, int]
+    """Its first learner, and the one behind its last."""
+    process: int
+    """Index among the processes."""
+    num_processes: int
+    blocks: tuple[int, int, int]
+    """File descriptors of the memory of mailboxes, versions and orders."""
+    mixed_sizes: tuple[int, int]
+    policy_sizes: tuple[int, int]
+    cores: tuple[int, ...]
+    """Where it runs; empty: anywhere."""
+    overlaps: bool
+    """Acting and learning side by side, which needs a second core."""
+    resume: int | None
+    """Updates of the checkpoint to continue from."""
+    restarts: int
+    """How often this process has died."""
+    heirs: dict[str, list[int]]
+    """By rank, when it has died: whose average it begins with."""
+
+
+class MemberControl:
+    """Whom the launcher's loop asks in a process of its own: orders come from shared memory."""
+
+    def __init__(
+        self, config: TrainConfig, group: Group, channel: Channel, orders: Orders, task: Task
+    ):
+        self._config, self._group, self._channel, self._orders = config, group, channel, orders
+        self._process = task.process
+        self._rows = Rows(group)
+        self._told_at = time.monotonic()
+        self._episodes: list[list[Any]] = []
+        self._lock = threading.Lock()
+
+    def on_episode(self, episode: Episode, learner: int) -> None:
+        """Keep a finished episode until the next message."""
+        with self._lock:
+            self._episodes.append([learner, dataclasses.asdict(episode)])
+
+    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+        """Tell, save and end as ordered."""
+        group = self._group
+        self._rows.note()
+        ended = group.env_steps >= self._config.total_env_steps
+        order = self._orders.reach(self._process, group.version)
+        ended = ended or (order is not None and order[1])
+        if ended or order is not None:
+            number = FINAL if ended or order is None else order[0]
+            self._save(number, metrics)
+        elif time.monotonic() - self._told_at >= ROW_SECONDS:
+            self._tell(metrics)
+        return ended
+
+    def evaluation_due(self) -> bool:
+        """The launcher evaluates."""
+        return False
+
+    def interrupted(self) -> bool:
+        """The launcher is who gets signals."""
+        return False
+
+    def _tell(self, metrics: list[dict[str, float]]) -> None:
+        self._told_at = time.monotonic()
+        with self._lock:
+            episodes, self._episodes = self._episodes, []
+        rows = self._rows.make(metrics)
+        self._channel.send({"kind": "rows", "rows": rows, "episodes": episodes})
+
+    def _save(self, number: int, metrics: list[dict[str, float]]) -> None:
+        began = time.monotonic()
+        tensors, state = snapshot.take(self._group, copies=False)
+        descriptor, layout = pack(tensors)
+        # Episodes of a trajectory that was waited for belong to the snapshot.
+        self._tell(metrics)
+        message = {"kind": "snapshot", "number": number, "layout": layout, "state": state}
+        self._channel.send(message, descriptor)
+        os.close(descriptor)
+        self._group.first.checkpoint_seconds += time.monotonic() - began
+
+
+def main() -> int:
+    """Serve the launcher at the other end of the socket named on the command line."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it, and tells us
+    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
+    _end_with_parent()
+    messages: list[dict[str, Any]] = []
+    while not messages and not channel.closed:
+        messages = channel.receive()
+    if not messages:
+        return 1
+    threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+    try:
+        _serve(channel, Task(**messages[0]))
+        channel.send({"kind": "done"})
+    except BrokenPipeError:
+        return 1
+    except BaseException as error:  # noqa: BLE001 - told to the launcher, which ends the run
+        lines = traceback.format_exception(error)
+        channel.send(
+            {
+                "kind": "failed",
+                "type": type(error).__name__ if isinstance(error, ConfigError | RunFailed) else "",
+                "text": str(error),
+                "traceback": "".join(lines),
+            }
+        )
+        return 1
+    return 0
+
+
+def _serve(channel: Channel, task: Task) -> None:
+    if task.cores and hasattr(os, "sched_setaffinity"):
+        os.sched_setaffinity(0, task.cores)
+    keep_freed_memory()
+    config, plan = from_dict(task.config), Plan(**task.plan)
+    folder = RunFolder(task.folder)
+    folder.join()
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
+    checkpoint = None if task.resume is None else folder.checkpoints().load(task.resume)
+    control: MemberControl
+    exact = checkpoint is not None and checkpoint.state[snapshot.EXACT]
+    stop = StopSignal()
+    parts = build_learners(
+        config,
+        spec,
+        plan,
+        range(*task.ranks),
+        stop,
+        on_episode=lambda episode, learner: control.on_episode(episode, learner),
+        restarts=task.restarts,
+        start=not exact or task.restarts > 0,
+    )
+    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks]
+    mixed, policy = task.mixed_sizes, task.policy_sizes
+    sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
+    memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
+    lock_step = plan.lag is not None and spec.exact_resume and config.topology.staleness == 0
+    group = Group(parts, stop, None, memory, lock_step, config.seed)
+    try:
+        if task.restarts:
+            for part in parts:
+                group.inherit(part, task.heirs[str(part.learner.rank)])
+        elif checkpoint is not None:
+            snapshot.put_back(group, checkpoint)
+        elif config.init_from:
+            for part in parts:
+                load_weights(part.policy, RunFolder.open(config.init_from), "last")
+        orders = Orders(blocks[2], task.num_processes)
+        group.join(late=task.restarts > 0)
+        for part in parts:
+            group.publish(part)
+        control = MemberControl(config, group, channel, orders, task)
+        channel.send({"kind": "ready"})
+        (run_local if task.overlaps else run_inline)(group, control)
+    finally:
+        for rank in range(*task.ranks):
+            memory.boxes.mark_left(rank)
+        group.close()
+
+
+def _watch(channel: Channel) -> None:
+    """End this process when the launcher's end of the channel closes, without writing anything."""
+    while not channel.closed:
+        channel.receive()
+    os._exit(1)
+
+
+def _end_with_parent() -> None:
+    """Ask the system to kill this process with its launcher, where it can; the channel does elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

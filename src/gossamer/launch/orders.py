@@ -1,0 +1,90 @@
+"""What the launcher asks of all learners: to save, or to save and end, after one and the same version.
+
+Words in shared memory. Learners in lock-step must take their snapshots after the same version. The
+launcher names one that nobody has reached, then looks again whether that is still so: a learner writes
+its version before it reads the order, the launcher writes the order before it reads versions, so one of
+the two sees the other. Until the launcher has settled it, a learner that is there waits.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from gossamer.mailboxes import fence
+from gossamer.types import RunFailed
+
+if TYPE_CHECKING:
+    import mmap
+
+NUMBER, AT, SETTLED, ENDS, HEADER = range(5)
+"""Words of an order: its number, the version it is for (0: the next), whether that is final, whether it
+ends the run. After them, a word for each process: the version it has reached."""
+SETTLE_SECONDS = 60.0
+"""Longest wait of a learner for the launcher to settle an order, which takes it microseconds."""
+
+
+class Orders:
+    """The words, in memory that all processes map.
+
+    Args:
+        memory: zeroed when new.
+        num_processes: that hold learners.
+    """
+
+    def __init__(self, memory: mmap.mmap, num_processes: int):
+        words = np.frombuffer(memory, np.int64, HEADER + num_processes)
+        self._order, self._reached = words[:HEADER], words[HEADER:]
+        self._carried_out = 0  # number of the last order that this process has seen to
+
+    @staticmethod
+    def nbytes(num_processes: int) -> int:
+        """Return how much memory they take."""
+        return 8 * (HEADER + num_processes)
+
+    def announce(self, *, ends: bool, together: bool) -> int:
+        """Ask everyone to save, after the same version if `together`; return the order's number."""
+        order = self._order
+        order[SETTLED] = 0
+        order[ENDS] = ends
+        order[AT] = int(self._reached.max()) + 1 if together else 0
+        fence()
+        order[NUMBER] += 1
+        fence()
+        while together and int(self._reached.max()) >= order[AT]:
+            order[AT] = int(self._reached.max()) + 1
+            fence()
+        order[SETTLED] = 1
+        return int(order[NUMBER])
+
+    def reach(self, process: int, version: int) -> tuple[int, bool] | None:
+        """Tell that a process has reached a version; return the order to carry out now, if there is one.
+
+        Returns:
+            Its number, and whether it ends the run.
+        """
+        order = self._order
+        self._reached[process] = version
+        fence()
+        number = int(order[NUMBER])
+        if number == self._carried_out:
+            return None
+        waited = 0.0
+        while True:
+            settled = bool(order[SETTLED])  # before AT: then AT is final
+            fence()
+            if version < order[AT]:
+                return None
+            if settled:
+                self._carried_out = number
+                return number, bool(order[ENDS])
+            if waited >= SETTLE_SECONDS:
+                raise RunFailed(f"waited {waited:.0f} s for the launcher to settle an order")
+            time.sleep(1e-4)
+            waited += 1e-4
+
+    def forget(self, process: int) -> None:
+        """Let a process that is gone be waited for no more."""
+        self._reached[process] = 0

@@ -1,0 +1,102 @@
+"""Which learners share a process, where it runs, how it is started, and what it leaves behind."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+import socket
+import subprocess
+import sys
+from typing import TYPE_CHECKING, Any
+
+from gossamer.launch.channel import Channel
+from gossamer.machine import num_cores
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
+    from gossamer.launch.member import Task
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Which learners share a process, and where it runs."""
+
+    ranks: tuple[range, ...]
+    cores: tuple[tuple[int, ...], ...]
+    """By process; empty: anywhere."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether each process has one learner and a core for acting beside it."""
+        return len(self.ranks[0]) == 1 and len(self.cores[0]) > 1
+
+
+def layout_of(config: TrainConfig) -> Layout:
+    """Share learners out over processes and cores.
+
+    A process for each, until there are more than two a core: then starting them would cost more than
+    it brings. Those that are alone on their core take turns at acting and learning.
+    """
+    size, total = config.num_learners, num_cores()
+    per = config.learners_per_process
+    if not per:
+        per = 1 if size <= 2 * total else math.ceil(size / total)
+    ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
+    known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    share = max(total // len(ranks), 1)
+    cores = tuple(
+        tuple(known[(i * share + j) % len(known)] for j in range(share)) if known else ()
+        for i in range(len(ranks))
+    )
+    return Layout(ranks, cores)
+
+
+@dataclasses.dataclass
+class Process:
+    """One process, while it lives."""
+
+    popen: subprocess.Popen[bytes]
+    channel: Channel
+    began_version: int
+    done: bool = False
+    failure: dict[str, Any] | None = None
+    held: list[dict[str, Any]] = dataclasses.field(default_factory=list)
+    """Messages that came after its part of a checkpoint for which others are still missing."""
+
+
+def start_process(task: Task, *, version: int, device: str) -> Process:
+    """Start a process for a task; `version` is what its first learner had reached before."""
+    ours, theirs = socket.socketpair()
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    if device == "cuda":
+        environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.process)
+    with theirs:
+        popen = subprocess.Popen(
+            [sys.executable, "-m", "gossamer.launch.member", str(theirs.fileno())],
+            pass_fds=(theirs.fileno(), *task.blocks),
+            env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for the launcher
+        )
+    ours.setblocking(False)
+    channel = Channel(ours)
+    channel.send(dataclasses.asdict(task))
+    return Process(popen, channel, began_version=version)
+
+
+def _gpu_of(process: int) -> str:
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+    return gpus[process % len(gpus)]
+
+
+def failure_of(message: dict[str, Any]) -> BaseException:
+    """Return the error that ends the run because of what a process has told."""
+    kinds: dict[str, type[Exception]] = {"ConfigError": ConfigError, "RunFailed": RunFailed}
+    if message["type"]:
+        return kinds[message["type"]](message["text"])
+    headline = message["traceback"].strip().splitlines()[-1]
+    return RunFailed(f"a learner failed: {headline}\n{message['traceback']}")
