@@ -62,6 +62,15 @@ def finished(
     return reason, summary
 
 
+def raised(config: TrainConfig, reason: str) -> str:
+    """Return what to type so that a finished run goes on."""
+    if "total_env_steps" in reason:
+        return f"--total-env-steps {2 * config.total_env_steps:_}"
+    if "stop_after_seconds" in reason:
+        return f"--stop-after-seconds {2 * config.stop_after_seconds:g}"
+    return "--stop-at-return none"
+
+
 def summary_of(
     *,
     env_steps: int,
@@ -103,14 +112,19 @@ def resumed_plan(
         after: the settings it is to continue with.
     """
     old, new = dict(_flat(before)), dict(_flat(after))
-    for name in KEPT:
-        _refuse(name, old.get(name), new.get(name))
     if old.get("algorithm.name") != new.get("algorithm.name"):
         given = {*given, "lag"}  # a lag that one algorithm corrects may mislead another
     plan = plan_from(checkpoint.state["plan"], fresh, given)
     for name in KEPT_PLAN:
         _refuse(name, checkpoint.state["plan"].get(name), getattr(plan, name))
     return plan
+
+
+def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse settings that a run's checkpoints cannot follow."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for name in KEPT:
+        _refuse(name, old.get(name), new.get(name))
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tuple[str, Any, Any]]:

@@ -89,24 +89,30 @@ def train(
         if folder is not None:
             folder.lock()
         checkpoint = folder.checkpoints().load("last") if folder is not None else None
+        before: dict[str, Any] = {} if folder is None else folder.read_json("config.json")
         if folder is not None and checkpoint is not None:
+            resuming.refuse_changes(before, to_dict(config))
             for warning in checkpoint.warnings:
                 print(f"gossamer: {warning}", file=sys.stderr)
             reason, summary = resuming.finished(config, folder, checkpoint)
             if reason:
                 if reason.endswith("stop_after_seconds reached"):
                     reason += f" by its {summary['seconds']:.0f} s over all sittings"
-                print(f"{folder.path} is finished ({reason}); raise that limit to train it further")
+                limit = resuming.raised(config, reason)
+                print(f"{folder.path} is finished ({reason}); to train it further: gossamer train "
+                      f"--resume {folder.path} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
         spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=folder is None)
         fleet = config.num_learners > 1 and config.placement == "local"
         cores = len(layout_of(config).cores[0]) if fleet else 0
         plan = make_plan(config, spec, cores)
         if folder is not None and checkpoint is not None:
-            before, now = folder.read_json("config.json"), to_dict(config)
+            now = to_dict(config)
             # From Python nobody says what was asked for; what differs was.
             given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
             plan = resumed_plan(checkpoint, plan, given, before, now)
+            if not quiet:
+                print(f"resuming {folder.path} from update {checkpoint.updates:,}", flush=True)
         refuse_what_memory_cannot_hold(config, spec, plan)
         run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
         return run(checkpoint, layers or {}, argv or [], torso)
