@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import chain, permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from gossamer.config import TrainConfig, parse_train, resolve
 from gossamer.config.tree import ELSEWHERE, names_of
 from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def typed(*words: str) -> Any:
@@ -94,6 +97,23 @@ def test_several_configs_stack() -> None:
         assert config.env_id == "PongNoFrameskip-v4"
         assert config.num_envs == 4
     assert typed("--config", "debug", "CartPole-v1").env_id == "CartPole-v1"
+
+
+def test_a_goal_belongs_to_the_environment_it_was_given_for(tmp_path: Path) -> None:
+    assert typed("--config", "pong").stop_at_return == 19.0
+    assert typed("PongNoFrameskip-v4", "--config", "pong").stop_at_return == 19.0
+    assert typed("BreakoutNoFrameskip-v4", "--config", "pong").stop_at_return is None
+    assert typed("--config", "pong", "--config", "breakout").stop_at_return is None
+    assert typed("--config", "breakout", "--config", "pong").stop_at_return == 19.0
+    other = ("CartPole-v1", "--config", "pong")
+    assert typed(*other, "--stop-at-return", "7").stop_at_return == 7.0
+    alone = tmp_path / "alone.toml"
+    alone.write_text("stop_at_return = 5\n")
+    assert typed(*other, str(alone)).stop_at_return == 5.0
+    hyphens = tmp_path / "hyphens.toml"
+    hyphens.write_text('env-id = "x:y"\nstop-at-return = 3\n')
+    assert typed("--config", str(hyphens)).stop_at_return == 3.0
+    assert typed("x:z", "--config", str(hyphens)).stop_at_return is None
 
 
 def test_the_last_mention_wins() -> None:

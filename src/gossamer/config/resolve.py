@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.config.check import validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, Tree, merge, to_tree
+from gossamer.config.tree import Layer, Tree, merge, renamed, to_tree
 from gossamer.envs.settings import suite_of
 from gossamer.types import ConfigError
 
@@ -43,6 +44,7 @@ def resolve(
     layers += [config_layer(name) for name in configs]
     if command_line:
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
+    layers = [replace(layer, settings=renamed(layer.settings)) for layer in layers]
     env_id = ""
     for layer in layers:
         asked = layer.settings.get("env_id", env_id)
@@ -52,11 +54,20 @@ def resolve(
                 f"a new run from its policy: gossamer train {asked} --init-from RUN"
             )
         env_id = asked
+    layers = [_without_foreign_goal(layer, env_id) for layer in layers]
     if isinstance(env_id, str) and env_id:
         layers.insert(0, suite_layer(suite_of(env_id)))
     config, origin = merge(TrainConfig, layers)
     validate(config)
     return config, origin
+
+
+def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:
+    """Drop the return at which to stop where it was meant for another environment."""
+    if layer.settings.get("env_id", env_id) == env_id:
+        return layer
+    kept = {name: value for name, value in layer.settings.items() if name != "stop_at_return"}
+    return replace(layer, settings=kept)
 
 
 def make_config(

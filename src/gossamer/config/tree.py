@@ -179,7 +179,7 @@ def merge(root: type[T], layers: Sequence[Layer]) -> tuple[T, dict[str, str]]:
     has a setting of that name too, and drops the rest.
     """
     origin: dict[str, str] = {}
-    sources = [(layer, _renamed(layer.settings)) for layer in layers]
+    sources = [(layer, renamed(layer.settings)) for layer in layers]
     return cast("T", _Merge(root, origin).section((root,), None, sources, "")), origin
 
 
@@ -343,7 +343,7 @@ class _Merge:
             raise ConfigError(
                 f"{layer.shown(dotted)} is {shown(value)}; it must be a section of settings"
             )
-        return _renamed(cast("Tree", value))
+        return renamed(cast("Tree", value))
 
     def _other_member(
         self, layer: Layer, path: str, name: str, allowed: tuple[type, ...], chosen: str
@@ -388,6 +388,6 @@ def flatten(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
             yield path + name, value
 
 
-def _renamed(tree: Tree) -> dict[str, Any]:
+def renamed(tree: Tree) -> dict[str, Any]:
     """Allow hyphens in names, as on the command line."""
     return {str(name).replace("-", "_"): value for name, value in tree.items()}
