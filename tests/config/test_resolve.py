@@ -383,7 +383,7 @@ def test_from_dict_refuses_what_it_does_not_know() -> None:
 def test_make_config_is_what_train_would_use() -> None:
     config = make_config("CartPole-v1", {"num_envs": 8, "algorithm": {"name": "ppo"}})
     assert config.algorithm.name == "ppo"
-    assert config.num_envs == 8
+    assert (config.num_envs, config.checkpoint_every_seconds) == (8, 30.0)
     assert config.optimizer.learning_rate == (
         suite_layer("classic").settings["optimizer"]["learning_rate"],
     )
