@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from gossamer.config.tree import flag, flatten, member_name, to_tree
+from gossamer.config.names import flag
+from gossamer.config.tree import flatten, member_name, to_tree
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
