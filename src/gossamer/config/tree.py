@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
 from gossamer.config.names import flag, near, nested
-from gossamer.config.values import is_union, read_value, shown, spell
+from gossamer.config.values import example, is_union, read_value, shown
 from gossamer.types import ConfigError
 
 T = TypeVar("T")
@@ -291,8 +291,7 @@ class _Merge:
                 # It was meant for the member that a higher layer replaced.
                 if position < chooser:
                     continue
-                example = spell(start).strip('"[]') if layer.typed else spell(start)
-                how = "" if start is None or start == "" else f", for example {example}"
+                how = example(field.annotation, written, start, typed=layer.typed)
                 raise ConfigError(
                     f"{layer.shown(dotted)} is {shown(written)}; it must be {error}{how}"
                 ) from None
