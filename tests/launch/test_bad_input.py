@@ -102,7 +102,7 @@ SETTINGS = [
     ("train CartPole-v1 --num-envs 2.5", "a whole number"),
     ("train CartPole-v1 --num-envs many", "a whole number"),
     ("train CartPole-v1 --algorithm.discount 1.5", "in [0, 1]"),
-    ("train CartPole-v1 --optimizer.learning-rate nan", "a number"),
+    ("train CartPole-v1 --optimizer.learning-rate nan", "a finite number"),
     ("train CartPole-v1 --seed", "--seed"),
     ("train CartPole-v1 algorithm:a2c --lag 1", "use --lag 0"),
     ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
