@@ -282,6 +282,8 @@ def test_every_checkpoint_damaged(here: Path, capsys: Any) -> None:
 def test_the_newest_checkpoint_damaged(here: Path, capsys: Any) -> None:
     older, newest = checkpoints(here / "run")[-2:]
     damage(here / "run", newest)
+    assert cli.main(["eval", "run", "--episodes", "1"]) == 0
+    assert f"; using {older} instead" in capsys.readouterr().err.splitlines()[0]
     assert cli.main(["train", "--resume", "run", "--total-env-steps", "128"]) == 0
     err = capsys.readouterr().err
     assert f"gossamer: checkpoint {newest}" in err.splitlines()[0]

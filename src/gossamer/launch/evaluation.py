@@ -105,7 +105,8 @@ def load_policy(
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec, torso)
-    load_weights(policy, folder, checkpoint, learner)
+    for warning in load_weights(policy, folder, checkpoint, learner).warnings:
+        print(f"gossamer: {warning}", file=sys.stderr)
     return policy.requires_grad_(False).eval()
 
 
