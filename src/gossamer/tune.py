@@ -30,7 +30,7 @@ TRIAL_SECONDS = 5.0
 
 
 def main(env_id: str, *, seconds: float, output: str) -> None:
-    """Try settings for `seconds`, print every trial, and write the best as a preset file."""
+    """Try settings for `seconds`, print every trial, and write what beat the defaults as a preset file."""
     target = Path(output)
     if target.exists():
         raise ConfigError(f"--output {target} exists; name another file, or remove it")
@@ -50,6 +50,9 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         print(f"{name} = {value}: {rate:,.0f} steps/s{', kept' if kept else ''}", flush=True)
         if kept:
             best[name], best_rate = value, rate
+    if not best:
+        print("nothing that was tried is faster than the defaults; no preset written")
+        return
     lines = [
         f"# Fastest of what was tried for {env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s."
     ]

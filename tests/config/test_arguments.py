@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import chain, permutations
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import given, settings
@@ -13,6 +13,9 @@ from hypothesis import strategies as st
 from gossamer.config import TrainConfig, parse_train, resolve
 from gossamer.config.tree import ELSEWHERE, names_of
 from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def typed(*words: str) -> Any:
@@ -96,9 +99,28 @@ def test_several_configs_stack() -> None:
     assert typed("--config", "debug", "CartPole-v1").env_id == "CartPole-v1"
 
 
+def test_a_goal_belongs_to_the_environment_it_was_given_for(tmp_path: Path) -> None:
+    assert typed("--config", "pong").stop_at_return == 19.0
+    assert typed("PongNoFrameskip-v4", "--config", "pong").stop_at_return == 19.0
+    assert typed("BreakoutNoFrameskip-v4", "--config", "pong").stop_at_return is None
+    assert typed("--config", "pong", "--config", "breakout").stop_at_return is None
+    assert typed("--config", "breakout", "--config", "pong").stop_at_return == 19.0
+    other = ("CartPole-v1", "--config", "pong")
+    assert typed(*other, "--stop-at-return", "7").stop_at_return == 7.0
+    alone = tmp_path / "alone.toml"
+    alone.write_text("stop_at_return = 5\n")
+    assert typed(*other, str(alone)).stop_at_return == 5.0
+    hyphens = tmp_path / "hyphens.toml"
+    hyphens.write_text('env-id = "x:y"\nstop-at-return = 3\n')
+    assert typed("--config", str(hyphens)).stop_at_return == 3.0
+    assert typed("x:z", "--config", str(hyphens)).stop_at_return is None
+
+
 def test_the_last_mention_wins() -> None:
     assert typed("x:y", "--seed", "1", "--seed", "2").seed == 2
-    assert typed("x:y", "algorithm:a2c", "algorithm:ppo").algorithm.name == "ppo"
+    assert typed("x:y", "algorithm:ppo", "--algorithm", "a2c").algorithm.name == "a2c"
+    assert typed("x:y", "--algorithm.passes", "3", "--algorithm", "ppo").algorithm.passes == 3
+    assert typed("x:y", "algorithm:ppo", "algorithm:ppo").algorithm.name == "ppo"
 
 
 def test_resume_and_show_config_are_read() -> None:
@@ -129,7 +151,19 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --seed 1e400", "a whole number"),
         ("CartPole-v1 --lag 2", "one of auto, 0, 1, free, for example auto"),
         ("CartPole-v1 --tensorboard=maybe", "true or false"),
-        ("CartPole-v1 --optimizer.learning-rate fast", "each entry a number"),
+        (
+            "CartPole-v1 --optimizer.learning-rate fast",
+            '"fast"; it must be a number, for example 0.0005',
+        ),
+        ("CartPole-v1 --optimizer.learning-rate nan", '"nan"; it must be a finite number'),
+        ("CartPole-v1 --policy.hidden-sizes=64,x", "each entry a whole number, for example 64 64"),
+        ("CartPole-v1 --stop-after-seconds inf", "it must be a finite number"),
+        ("CartPole-v1 --stop-at-return nan", "it must be a finite number or none"),
+        ("CartPole-v1 --total-env-steps 1M", "a whole number: type 1_000_000 or 1e6"),
+        ("CartPole-v1 --total-env-steps 1.5m", "a whole number: type 1_500_000 or 1.5e6"),
+        ("CartPole-v1 --total-env-steps=200k", "a whole number: type 200_000 or 2e5"),
+        ("CartPole-v1 --total-env-steps 1,000,000", "type 1_000_000 or 1e6"),
+        ("CartPole-v1 --stop-after-seconds 30m", '"30m"; it must be a number, for example 0.0'),
         ("CartPole-v1 --replays [", "not valid JSON"),
         ("CartPole-v1 --replays 3", "replays"),
         ("CartPole-v1 --replays.x.capacity 3", "--replays.x.capacity is not a setting"),
@@ -137,6 +171,11 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --seed 3 --algorithm.passes 0", "algorithm.passes is 0; it must be >= 1"),
         ("CartPole-v1 algorithm:dqn", "allowed: a2c, vtrace, ppo"),
         ("CartPole-v1 topology:gosip", "did you mean gossip"),
+        ("CartPole-v1 algorithm:PPO", "allowed: a2c, vtrace, ppo; did you mean ppo?"),
+        ("CartPole-v1 --algorithm V-Trace", "did you mean vtrace?"),
+        ("CartPole-v1 Algorithm:PPO", "did you mean algorithm:ppo?"),
+        ("x:y algorithm:a2c algorithm:ppo", "algorithm is chosen twice, a2c and ppo; leave one"),
+        ("x:y --topology gossip topology:single", "topology is chosen twice, gossip and single"),
         ("CartPole-v1 algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo", "did you mean algorithm:ppo?"),
         ("algoritm:ppo CartPole-v1", "did you mean algorithm:ppo?"),

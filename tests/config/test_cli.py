@@ -222,6 +222,37 @@ def test_every_setting_has_a_docstring_and_is_in_help_and_table(capsys: Any) -> 
     assert max(len(line) for line in text.splitlines()) <= 110
 
 
+def test_settings_in_python_may_be_dotted() -> None:
+    nested = make_config("x:y", {"algorithm": {"name": "ppo", "passes": 3}, "num_envs": 8})
+    for settings in (
+        {"algorithm.name": "ppo", "algorithm.passes": 3, "num-envs": 8},
+        {"algorithm": "ppo", "algorithm.passes": 3, "num_envs": 8},
+        {"algorithm.passes": 3, "algorithm": {"name": "ppo"}, "num_envs": 8},
+        {"algorithm": {"name": "ppo"}, "algorithm.ppo.passes": 3, "num_envs": 8},
+    ):
+        assert make_config("x:y", settings) == nested
+    replays = [{"name": "queue", "capacity": 2}]
+    changed = make_config("x:y", {"replays": replays, "replays.0.capacity": 5})
+    assert changed.replays[0].capacity == 5
+    assert replays == [{"name": "queue", "capacity": 2}], "what was given is left alone"
+    assert from_dict({"algorithm.name": "a2c"}).algorithm.name == "a2c"
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"num_env": 3}, "^settings: num_env is not a setting; did you mean num_envs?"),
+        ({"algorithm.pases": 3}, "algorithm.pases is not a setting; did you mean algorithm.passes"),
+        ({"algorithm.passes": "3"}, '^settings: algorithm.passes is "3"; it must be a whole'),
+        ({"seed": 1, "seed.x": 2}, "seed.x goes into seed, which holds a plain value"),
+    ],
+)
+def test_mistakes_in_python_speak_of_names_not_flags(settings: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        make_config("CartPole-v1", settings)
+    assert "--" not in str(caught.value)
+
+
 def test_public_names_resolve_lazily() -> None:
     import gossamer
 

@@ -166,12 +166,13 @@ def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
         ("num_envs = [1]", "num_envs is [1]; it must be a whole number"),
         ("tensorboard = 1", "tensorboard is 1; it must be true or false"),
         ("total_env_steps = inf", "it must be a whole number"),
-        ("stop_after_seconds = nan", "it must be a number"),
+        ("stop_after_seconds = nan", "it must be a finite number"),
         ("algorithm = 3", "algorithm is 3; it must be a section of settings"),
         ('lag = "2"', "one of auto, 0, 1, free"),
         ('[algorithm]\nname = "dqn"', "allowed: a2c, vtrace, ppo"),
         ('[algorithm]\nname = "vtrac"', "did you mean vtrace?"),
-        ('[optimizer]\nlearning_rate = "big"', "each entry a number"),
+        ('[optimizer]\nlearning_rate = "big"', "it must be a number, for example 0.0005"),
+        ('[optimizer]\nlearning_rate = [1, "big"]', "each entry a number, for example [0.0005]"),
         ("[env]\nframe_skip = 0.5", "a whole number or none"),
         ("replays = []", "at least one section"),
         ("replays = [3]", "replays.0 is 3; it must be a section"),
@@ -235,20 +236,23 @@ def test_an_environment_is_needed() -> None:
 @pytest.mark.parametrize(
     ("changes", "says"),
     [
-        ({"num_envs": -1}, "num_envs is -1; it must be >= 0: --num-envs"),
-        ({"total_env_steps": 0}, ">= 1"),
+        ({"num_envs": -1}, "num_envs is -1; it must be >= 0: --num-envs 0"),
+        ({"total_env_steps": 0}, ">= 1: --total-env-steps 10000000"),
         ({"unroll_length": 0}, ">= 1"),
-        ({"seed": -5}, ">= 0"),
+        ({"seed": -5}, ">= 0: --seed 1"),
         ({"checkpoint_every_seconds": -0.1}, ">= 0"),
-        ({"algorithm": {"discount": 1.5}}, "in [0, 1]"),
+        ({"algorithm": {"discount": 1.5}}, "in [0, 1]: --algorithm.discount 0.99"),
         ({"algorithm": {"passes": 0}}, ">= 1"),
         ({"algorithm": {"entropy_cost": -1}}, ">= 0"),
-        ({"optimizer": {"learning_rate": 0}}, "> 0"),
+        ({"optimizer": {"learning_rate": 0}}, "> 0: --optimizer.learning-rate 0.0005"),
         ({"optimizer": {"learning_rate": [1e-3, 1e-4]}}, "2 values for 1 learner"),
         ({"optimizer": {"beta1": 1.0}}, "in [0, 1)"),
-        ({"policy": {"hidden_sizes": [64, 0]}}, "policy.hidden_sizes is 0"),
+        (
+            {"policy": {"hidden_sizes": [64, 0]}},
+            "policy.hidden_sizes is 0; it must be >= 1: --policy.hidden-sizes 64 64",
+        ),
         ({"evaluation": {"max_time_fraction": 1.1}}, "in (0, 1]"),
-        ({"env": {"frame_skip": 0}}, ">= 1"),
+        ({"env": {"frame_skip": 0}}, ">= 1: --env.frame-skip 1"),
         ({"algorithm": "a2c", "lag": "1"}, "algorithm:vtrace"),
         ({"algorithm": "a2c", "lag": "free"}, "algorithm:vtrace"),
         (
@@ -386,7 +390,7 @@ def test_from_dict_refuses_what_it_does_not_know() -> None:
 def test_make_config_is_what_train_would_use() -> None:
     config = make_config("CartPole-v1", {"num_envs": 8, "algorithm": {"name": "ppo"}})
     assert config.algorithm.name == "ppo"
-    assert config.num_envs == 8
+    assert (config.num_envs, config.checkpoint_every_seconds) == (8, 30.0)
     assert config.optimizer.learning_rate == (
         suite_layer("classic").settings["optimizer"]["learning_rate"],
     )

@@ -1,6 +1,8 @@
+import gymnasium
 import numpy as np
 import pytest
 from rolling import Rolling, assert_same_rows
+from wrong_envs import right
 
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.render import make_render_env
@@ -63,12 +65,16 @@ def test_a_gymnasium_environment_with_pictures():
     ("env_id", "mode", "says"),
     [
         ("counting_envs:Silent", "rgb_array", "cannot be rendered"),
+        ("wrong_envs:right", "rgb_array", 'must take render_mode="rgb_array" and have a render'),
+        ("Takes-no-mode-v0", "rgb_array", 'must take render_mode="rgb_array"'),
         ("envpool:Pong-v5", "rgb_array", "EnvPool has no pictures"),
         ("CartPole-v1", "human", "use --video"),
         ("PongNoFrameskip-v4", "human", "use --video"),
     ],
 )
 def test_what_cannot_be_shown_is_refused(monkeypatch, env_id, mode, says):
+    modeless = gymnasium.envs.registration.EnvSpec("Takes-no-mode-v0", entry_point=lambda: right())
+    monkeypatch.setitem(gymnasium.registry, modeless.id, modeless)
     for name in ("DISPLAY", "WAYLAND_DISPLAY", "SDL_VIDEODRIVER"):
         monkeypatch.delenv(name, raising=False)
     with pytest.raises(ConfigError, match=says):

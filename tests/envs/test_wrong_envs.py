@@ -39,6 +39,24 @@ def test_a_broken_environment_is_refused_in_one_line(name, message):
     assert read_spec(f"wrong_envs:{name}", DEFAULTS).max_episode_steps == 1000, "only if asked"
 
 
+@pytest.mark.parametrize(
+    ("env_id", "says"),
+    [
+        ("wrong_envs.py:right", "write the module without .py: wrong_envs:right$"),
+        ("./tasks/wrong_envs.py:right", "write the module without .py: tasks.wrong_envs:right$"),
+        ("wrong_envs.py", "an environment of your own is written wrong_envs:FUNCTION$"),
+        ("wrong_envs:rihgt", "has a function of that name; did you mean wrong_envs:right[?]$"),
+        ("wrong_envs:RIGHT", "did you mean wrong_envs:right[?]$"),
+        ("wrong_envs:zzzzz", "nor has a function of that name$"),
+        ("wrong_envs:needs_size", "needs size; it must take no arguments, or only some with"),
+    ],
+)
+def test_a_misspelt_environment_of_ones_own_is_told_how_to_write_it(env_id, says):
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_spec(env_id, DEFAULTS)
+    assert "\n" not in str(caught.value)
+
+
 def test_an_observation_that_is_not_finite_ends_the_run():
     envs = make_vec_env("wrong_envs:nan_later", num_envs=2, seed=7, first_env=4, settings=DEFAULTS)
     envs.start(np.zeros(2, np.int64))

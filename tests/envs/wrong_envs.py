@@ -26,6 +26,10 @@ def right():
     return Wrong()
 
 
+def needs_size(size, walls=3):
+    return Wrong(size=size + walls)
+
+
 def old_reset():
     return Wrong(reset=np.zeros(3))
 

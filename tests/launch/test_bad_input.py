@@ -102,7 +102,7 @@ SETTINGS = [
     ("train CartPole-v1 --num-envs 2.5", "a whole number"),
     ("train CartPole-v1 --num-envs many", "a whole number"),
     ("train CartPole-v1 --algorithm.discount 1.5", "in [0, 1]"),
-    ("train CartPole-v1 --optimizer.learning-rate nan", "a number"),
+    ("train CartPole-v1 --optimizer.learning-rate nan", "a finite number"),
     ("train CartPole-v1 --seed", "--seed"),
     ("train CartPole-v1 algorithm:a2c --lag 1", "use --lag 0"),
     ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
@@ -282,12 +282,15 @@ def test_every_checkpoint_damaged(here: Path, capsys: Any) -> None:
 def test_the_newest_checkpoint_damaged(here: Path, capsys: Any) -> None:
     older, newest = checkpoints(here / "run")[-2:]
     damage(here / "run", newest)
+    assert cli.main(["eval", "run", "--episodes", "1"]) == 0
+    assert f"; using {older} instead" in capsys.readouterr().err.splitlines()[0]
     assert cli.main(["train", "--resume", "run", "--total-env-steps", "128"]) == 0
     err = capsys.readouterr().err
     assert f"gossamer: checkpoint {newest}" in err.splitlines()[0]
-    assert f"is damaged; using {older} instead" in err.splitlines()[0]
+    assert f"; using {older} instead" in err.splitlines()[0]
     assert summary_of(here / "run")["env_steps"] == 128
     assert cli.main(["eval", "run", "--episodes", "1"]) == 0, "and it is whole again"
+    assert "checkpoint last, 1 episode, greedy, seed 1: mean" in capsys.readouterr().out
 
 
 def test_a_run_without_checkpoint(here: Path, capsys: Any) -> None:

@@ -209,6 +209,27 @@ def test_open_finds_by_path_last_and_parts(root: str, tmp_path: Path) -> None:
         RunFolder.open("last", root=str(tmp_path / "none"))
 
 
+@pytest.mark.parametrize("letters", [str, str.lower])
+def test_open_takes_any_part_that_fits_one_run(
+    root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, letters: Any
+) -> None:
+    pong = start(f"{root}/PongNoFrameskip-v4/ppo-single/20260101-180703-s1", root)
+    start(f"{root}/CartPole-v1/ppo-single/20260102-000000-s1", root)
+    start(f"{root}/CartPole-v1/a2c-single/20260103-000000-s11", root)
+    for part in ("180703", "Pong", "NoFrame", "PongNoFrameskip-v4/ppo-single"):
+        assert RunFolder.open(letters(part), root=root).path == pong.path
+        assert RunFolder.open(f"{root}/{letters(part)}/", root=root).path == pong.path
+    monkeypatch.chdir(tmp_path)
+    assert RunFolder.open("runs/PongNoFrameskip-v4").path == pong.path.relative_to(tmp_path)
+    assert RunFolder.open("./runs/PongNoFrameskip-v4/").path == pong.path.relative_to(tmp_path)
+    for part in ("artpole", "-s1", "runs/CartPole-v1"):
+        with pytest.raises(ConfigError, match="fits 2 runs"):
+            RunFolder.open(part)
+    for part in (".", "/", "runs", "runs/"):
+        with pytest.raises(ConfigError, match="no run"):
+            RunFolder.open(part)
+
+
 def test_start_records_the_sittings(tmp_path: Path) -> None:
     run = start(str(tmp_path / "run"), "")
     run.write_start({"clip_rho": float("inf")}, {}, ["gossamer", "train", "--resume", "last"])

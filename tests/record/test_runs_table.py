@@ -69,7 +69,7 @@ def test_a_running_or_killed_run_is_read_from_its_logs(tmp_path: Path) -> None:
     assert (row.env_steps, row.seconds) == (640, 1.5)
     assert (row.mean_return_last_100, row.best_evaluation) == (42, 99.0)
     run.unlock()
-    assert list_runs(str(tmp_path))[0].state == "failed"
+    assert list_runs(str(tmp_path))[0].state == "killed"
 
 
 def test_a_resumed_run_is_not_shown_by_its_old_summary(tmp_path: Path) -> None:
@@ -88,7 +88,8 @@ def test_a_resumed_run_is_not_shown_by_its_old_summary(tmp_path: Path) -> None:
         ("signal", "stopped"),
         ("SIGTERM", "stopped"),
         ("failed: ValueError", "failed"),
-        (None, "failed"),
+        (None, "killed"),
+        ("", "killed"),
     ],
 )
 def test_states(reason: str | None, state: str) -> None:
@@ -102,7 +103,7 @@ def test_damaged_files_do_not_hide_a_run(tmp_path: Path) -> None:
     for name in ("config.json", "summary.json", "meta.json", "evaluation.jsonl", "metrics.jsonl"):
         (run.path / name).write_bytes(b'\xff{"a')
     (row,) = list_runs(str(tmp_path))
-    assert (row.env_steps, row.mean_return_last_100, row.state) == (0, None, "failed")
+    assert (row.env_steps, row.mean_return_last_100, row.state) == (0, None, "killed")
 
 
 def test_table_and_json(tmp_path: Path) -> None:

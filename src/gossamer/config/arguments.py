@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import difflib
 import json
 import typing
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any
 
 from gossamer.config.files import is_config_name
+from gossamer.config.names import near, place
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import (
     Layer,
     fields_of,
     find_annotation,
-    flag,
     listed,
     member_name,
     members,
@@ -56,9 +55,9 @@ def parse_train(words: Sequence[str]) -> Arguments:
         elif word.startswith("-") and len(word) > 1:
             _read_flag(word, rest, found)
         elif name and any(member_name(member) for member in choices.get(kind, ())):
-            _place(found.settings, f"{kind}.name", name)
-        elif name and (near := _meant(kind, name, choices)):
-            raise ConfigError(f"{word} is not understood; did you mean {near}:{name}?")
+            _choose(found.settings, kind, name)
+        elif name and (meant := _meant(kind, name, choices)):
+            raise ConfigError(f"{word} is not understood; did you mean {meant}?")
         elif "env_id" in found.settings:
             raise ConfigError(
                 f"{word} is one word too many, the environment being {found.settings['env_id']}; "
@@ -69,10 +68,20 @@ def parse_train(words: Sequence[str]) -> Arguments:
     return found
 
 
+def _choose(settings: dict[str, Any], kind: str, name: str) -> None:
+    section = settings.get(kind)
+    before = section.get("name", name) if isinstance(section, dict) else section or name
+    if before != name:
+        raise ConfigError(f"{kind} is chosen twice, {before} and {name}; leave one of them out")
+    place(settings, f"{kind}.name", name)
+
+
 def _meant(kind: str, name: str, choices: dict[str, tuple[type, ...]]) -> str | None:
     """Return the choice that `kind:name` misspells; an environment may be `module:function` too."""
+    name = name.lower()
     has_name = [c for c, kinds in choices.items() if name in [member_name(k) for k in kinds]]
-    return next(iter(difflib.get_close_matches(kind, has_name, n=1)), None)
+    meant = near(kind, has_name)
+    return f"{meant}:{name}" if meant else None
 
 
 def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
@@ -112,19 +121,19 @@ def _read_setting(
         positive = path + dot + last.removeprefix("no_")
         if attached or not is_switch(find_annotation(TrainConfig, positive)):
             raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
-        _place(found.settings, positive, False)
+        place(found.settings, positive, False)
     elif is_switch(annotation):
         given = attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none"))
-        _place(found.settings, name, rest.popleft() if given else True)
+        place(found.settings, name, rest.popleft() if given else True)
     elif members(annotation) or listed(annotation):
-        _place(found.settings, name, _json(head, _take(head, rest)))
+        place(found.settings, name, _json(head, _take(head, rest)))
     elif typing.get_origin(annotation) is tuple:
         values = [_take(head, rest)]
         while rest and not attached and _reads(rest[0], annotation):
             values.append(rest.popleft())
-        _place(found.settings, name, values)
+        place(found.settings, name, values)
     else:
-        _place(found.settings, name, _take(head, rest))
+        place(found.settings, name, _take(head, rest))
 
 
 def _take(head: str, rest: deque[str]) -> str:
@@ -147,22 +156,3 @@ def _reads(text: str, annotation: Any) -> bool:
         return bool(read_value(text, annotation, typed=True))
     except ValueError:
         return False
-
-
-def _place(tree: dict[str, Any], name: str, value: Any) -> None:
-    """Set a dotted name in a nested tree; the last mention of a setting wins."""
-    *path, last = name.split(".")
-    for position, part in enumerate(path):
-        below: Any = tree.setdefault(part, {})
-        if isinstance(below, str):
-            below = tree[part] = {"name": below}
-        if isinstance(below, list):
-            # `--replays '[...]' --replays.0.fraction 1`: an index changes the list given before.
-            entries = enumerate(cast("list[Any]", below))
-            below = tree[part] = {str(i): entry for i, entry in entries}
-        if not isinstance(below, dict):
-            raise ConfigError(
-                f"{flag(name)} goes into {'.'.join(path[: position + 1])}, no section"
-            )
-        tree = cast("dict[str, Any]", below)
-    tree[last] = value

@@ -6,7 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from gossamer.config.tree import flag, flatten, member_name, to_tree
+from gossamer.config.names import flag
+from gossamer.config.tree import fields_of, flatten, member_name, to_tree
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -21,20 +22,22 @@ class Range:
 
     words: str
     allows: Callable[[float], bool]
+    ends: tuple[int, ...] = ()
+    """Allowed ends, the lowest first."""
 
 
 _ANY = Range("any number", lambda _: True)
-_NOT_NEGATIVE = Range(">= 0", lambda x: x >= 0)
+_NOT_NEGATIVE = Range(">= 0", lambda x: x >= 0, (0,))
 _POSITIVE = Range("> 0", lambda x: x > 0)
-_AT_LEAST_ONE = Range(">= 1", lambda x: x >= 1)
-_FRACTION = Range("in [0, 1]", lambda x: 0 <= x <= 1)
-_BELOW_ONE = Range("in [0, 1)", lambda x: 0 <= x < 1)
-_SHARE = Range("in (0, 1]", lambda x: 0 < x <= 1)
+_AT_LEAST_ONE = Range(">= 1", lambda x: x >= 1, (1,))
+_FRACTION = Range("in [0, 1]", lambda x: 0 <= x <= 1, (0, 1))
+_BELOW_ONE = Range("in [0, 1)", lambda x: 0 <= x < 1, (0,))
+_SHARE = Range("in (0, 1]", lambda x: 0 < x <= 1, (1,))
 
 RANGES: Mapping[str, Range] = {
     "total_env_steps": _AT_LEAST_ONE,
     "stop_at_return": _ANY,
-    "num_learners": Range("in [1, 65536]", lambda x: 1 <= x <= 65536),
+    "num_learners": Range("in [1, 65536]", lambda x: 1 <= x <= 65536, (1, 65536)),
     "unroll_length": _AT_LEAST_ONE,
     "algorithm.discount": _FRACTION,
     "algorithm.trace_lambda": _FRACTION,
@@ -101,8 +104,22 @@ def _check_ranges(config: TrainConfig) -> None:
             is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
             if is_number and not allowed.allows(number):
                 raise ConfigError(
-                    f"{name} is {number:g}; it must be {allowed.words}: {flag(name)} ..."
+                    f"{name} is {number:.12g}; it must be {allowed.words}: "
+                    f"{flag(name)} {_example(config, name, allowed, number)}"
                 )
+
+
+def _example(config: TrainConfig, name: str, allowed: Range, number: float) -> str:
+    """Return what may be typed: the setting's default, or the allowed number nearest to this one."""
+    *path, last = name.split(".")
+    section: Any = config
+    for part in path:
+        section = section[int(part)] if part.isdecimal() else getattr(section, part)
+    default = fields_of(type(section))[last].default
+    numbers = cast("tuple[Any, ...]", default if isinstance(default, tuple) else (default,))
+    if any(x is None or not allowed.allows(x) for x in numbers):
+        numbers = (min(allowed.ends, key=lambda end: abs(end - number)),)
+    return " ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in numbers)
 
 
 def _check_algorithm(config: TrainConfig) -> None:

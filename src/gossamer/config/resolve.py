@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.config.check import validate
 from gossamer.config.files import config_layer, suite_layer
+from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Layer, Tree, merge, to_tree
 from gossamer.envs.settings import suite_of
@@ -16,6 +18,8 @@ if TYPE_CHECKING:
 
 COMMAND_LINE = "command line"
 """Layer label of what was typed."""
+GIVEN = "settings"
+"""Layer label of what a program gave."""
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
 
@@ -25,6 +29,7 @@ def resolve(
     *,
     configs: Sequence[str] = (),
     resumed: Tree | None = None,
+    given: Tree | None = None,
 ) -> tuple[TrainConfig, dict[str, str]]:
     """Resolve settings: command line over files over resumed run over suite over defaults.
 
@@ -32,6 +37,7 @@ def resolve(
         command_line: nested settings as typed; text stands for numbers.
         configs: files and presets; later ones win over earlier ones.
         resumed: the saved config of a run to continue.
+        given: nested settings from Python, in place of what was typed.
 
     Returns:
         The validated config, and for every dotted setting name the layer that set it.
@@ -43,6 +49,9 @@ def resolve(
     layers += [config_layer(name) for name in configs]
     if command_line:
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
+    if given:
+        layers.append(Layer(GIVEN, given))
+    layers = [replace(layer, settings=nested(layer.settings)) for layer in layers]
     env_id = ""
     for layer in layers:
         asked = layer.settings.get("env_id", env_id)
@@ -52,11 +61,20 @@ def resolve(
                 f"a new run from its policy: gossamer train {asked} --init-from RUN"
             )
         env_id = asked
+    layers = [_without_foreign_goal(layer, env_id) for layer in layers]
     if isinstance(env_id, str) and env_id:
         layers.insert(0, suite_layer(suite_of(env_id)))
     config, origin = merge(TrainConfig, layers)
     validate(config)
     return config, origin
+
+
+def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:
+    """Drop the return at which to stop where it was meant for another environment."""
+    if layer.settings.get("env_id", env_id) == env_id:
+        return layer
+    kept = {name: value for name, value in layer.settings.items() if name != "stop_at_return"}
+    return replace(layer, settings=kept)
 
 
 def make_config(
@@ -66,10 +84,10 @@ def make_config(
 
     Args:
         env_id: the environment.
-        settings: nested, by field name: {"num_envs": 8, "algorithm": {"name": "ppo"}}.
+        settings: by field name, nested or dotted: {"algorithm": {"name": "ppo"}, "algorithm.passes": 3}.
         presets: preset names or settings files; later ones win.
     """
-    return resolve({**(settings or {}), "env_id": env_id}, configs=presets)[0]
+    return resolve(given={**(settings or {}), "env_id": env_id}, configs=presets)[0]
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

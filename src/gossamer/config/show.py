@@ -14,8 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, cast
 
+from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import fields_of, flag, flatten, listed, member_name, members, to_tree
+from gossamer.config.tree import fields_of, flatten, listed, member_name, members, to_tree
 from gossamer.config.values import is_switch, is_union, spell
 
 if typing.TYPE_CHECKING:

@@ -62,8 +62,8 @@ class TrainConfig:
     """Folder of the run, exactly here; empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
     """Run whose policy parameters and moments to start from; empty: fresh ones."""
-    checkpoint_every_seconds: float = 120.0
-    """Seconds between checkpoints, >= 0; 0: only at the end."""
+    checkpoint_every_seconds: float = 30.0
+    """Seconds between checkpoints, >= 0; a killed run goes on from the last one. 0: only at the end."""
     keep_checkpoints: int = 3
     """Newest checkpoints kept beside the best one, >= 0; 0 keeps all."""
     tensorboard: bool = False

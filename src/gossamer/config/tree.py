@@ -14,7 +14,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from gossamer.config.values import is_union, read_value, shown, spell
+from gossamer.config.names import flag, near, nested
+from gossamer.config.values import example, is_union, read_value, shown
 from gossamer.types import ConfigError
 
 T = TypeVar("T")
@@ -42,11 +43,6 @@ class Field(NamedTuple):
 
     annotation: Any
     default: Any
-
-
-def flag(name: str) -> str:
-    """Return the command-line flag of a dotted setting name."""
-    return "--" + name.replace("_", "-")
 
 
 @functools.cache
@@ -165,9 +161,9 @@ def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
     """Build the error for a name that is no setting, with the nearest one."""
     path, dot, last = name.rpartition(".")
     ours = (setting for setting, others in ELSEWHERE.items() if last in others)
-    near = nearest(path + dot + next(ours, last), names_of(root))
+    meant = nearest(path + dot + next(ours, last), names_of(root))
     # The environment has no flag of its own: it is the one positional argument.
-    shown = near and (flag(near) if layer.typed else near)
+    shown = meant and (flag(meant) if layer.typed else meant)
     hint = f"did you mean {shown}?" if shown else "gossamer train --help lists all settings"
     return ConfigError(f"{layer.shown(name)} is not a setting; {hint}")
 
@@ -179,7 +175,7 @@ def merge(root: type[T], layers: Sequence[Layer]) -> tuple[T, dict[str, str]]:
     has a setting of that name too, and drops the rest.
     """
     origin: dict[str, str] = {}
-    sources = [(layer, _renamed(layer.settings)) for layer in layers]
+    sources = [(layer, nested(layer.settings)) for layer in layers]
     return cast("T", _Merge(root, origin).section((root,), None, sources, "")), origin
 
 
@@ -266,8 +262,8 @@ class _Merge:
             asked = tree["name"]
             if not isinstance(asked, str) or asked not in by_name:
                 names = [str(name) for name in by_name]
-                near = difflib.get_close_matches(str(asked), names, n=1)
-                hint = f"; did you mean {near[0]}?" if near else ""
+                meant = near(str(asked), names)
+                hint = f"; did you mean {meant}?" if meant else ""
                 kind = path.rstrip(".")
                 raise ConfigError(
                     f"{layer.shown(kind)} is {asked!r}; allowed: {', '.join(names)}{hint}"
@@ -295,8 +291,7 @@ class _Merge:
                 # It was meant for the member that a higher layer replaced.
                 if position < chooser:
                     continue
-                example = spell(start).strip('"[]') if layer.typed else spell(start)
-                how = "" if start is None or start == "" else f", for example {example}"
+                how = example(field.annotation, written, start, typed=layer.typed)
                 raise ConfigError(
                     f"{layer.shown(dotted)} is {shown(written)}; it must be {error}{how}"
                 ) from None
@@ -343,7 +338,7 @@ class _Merge:
             raise ConfigError(
                 f"{layer.shown(dotted)} is {shown(value)}; it must be a section of settings"
             )
-        return _renamed(cast("Tree", value))
+        return nested(cast("Tree", value))
 
     def _other_member(
         self, layer: Layer, path: str, name: str, allowed: tuple[type, ...], chosen: str
@@ -386,8 +381,3 @@ def flatten(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:
                 yield from flatten(entry, f"{path}{name}.{index}.")
         else:
             yield path + name, value
-
-
-def _renamed(tree: Tree) -> dict[str, Any]:
-    """Allow hyphens in names, as on the command line."""
-    return {str(name).replace("-", "_"): value for name, value in tree.items()}

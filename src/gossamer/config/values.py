@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import re
 import types
 import typing
 from typing import Any, Literal, cast
@@ -56,23 +57,54 @@ def read_value(value: Any, annotation: Any, *, typed: bool = False) -> Any:
             return int(number)
     else:
         raise TypeError(f"settings cannot hold {annotation}")
-    raise ValueError(expected(annotation))
+    raise ValueError(expected(annotation, value))
 
 
-def expected(annotation: Any) -> str:
-    """Say in words what a plain value may be."""
+def expected(annotation: Any, written: Any = None) -> str:
+    """Say in words what a plain value may be, in place of what was written."""
     if annotation is type(None):
         return "none"
     if is_union(annotation):
-        return " or ".join(expected(a) for a in typing.get_args(annotation))
+        return " or ".join(expected(a, written) for a in typing.get_args(annotation))
     origin = typing.get_origin(annotation)
     if origin is Literal:
         names = [str(a) for a in typing.get_args(annotation)]
         return names[0] if len(names) == 1 else "one of " + ", ".join(names)
     if origin is tuple:
-        return f"a list, each entry {expected(typing.get_args(annotation)[0])}"
+        items = cast("Sequence[Any]", written if isinstance(written, (list, tuple)) else [written])
+        wanted = [expected(typing.get_args(annotation)[0], item) for item in items or [None]]
+        # Who gave one value need not hear of lists.
+        return wanted[0] if len(wanted) == 1 else f"a list, each entry {max(wanted, key=len)}"
+    if annotation is float and _is_endless(written):
+        return "a finite number"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return words[annotation]
+
+
+_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+
+
+def example(annotation: Any, written: Any, default: Any, *, typed: bool) -> str:
+    """Return the end of a refusal: how to write what was meant, or a value that would do; or nothing."""
+    counts = int in (annotation, *typing.get_args(annotation))
+    short = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) ?([kmbg]?)", _joined(written).lower())
+    if counts and short:
+        number = round(float(short[1]) * _UNITS[short[2]])
+        digits, _, power = f"{number:.9e}".partition("e")
+        return f": type {number:_} or {digits.rstrip('0').rstrip('.')}e{int(power)}"
+    if default is None or default == "":
+        return ""
+    if isinstance(default, tuple) and not isinstance(written, (list, tuple)):
+        default = cast("tuple[Any, ...]", default)[0]
+    text = _joined(default) if isinstance(default, tuple) else spell(default).strip('"')
+    return f", for example {text if typed else spell(default)}"
+
+
+def _joined(value: Any) -> str:
+    """Write a value as it was typed, but for the commas of thousands."""
+    several = isinstance(value, (list, tuple))
+    words = [str(item) for item in cast("Sequence[Any]", value)] if several else [str(value)]
+    return " ".join(re.sub(r"(?<=\d),(?=\d{3}(?!\d))", "", word) for word in words)
 
 
 def spell(value: Any) -> str:
@@ -82,6 +114,13 @@ def spell(value: Any) -> str:
     plain: Any = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
     # TOML refuses a raw DEL, the one character that JSON lets through.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _is_endless(value: Any) -> bool:
+    try:
+        return not math.isfinite(float(value))
+    except (TypeError, ValueError, OverflowError):
+        return False
 
 
 def _number(value: Any, typed: bool) -> int | float | None:
@@ -110,7 +149,7 @@ def _read_union(value: Any, annotation: Any, typed: bool) -> Any:
             return read_value(value, argument, typed=typed)
         except ValueError:
             continue
-    raise ValueError(expected(annotation))
+    raise ValueError(expected(annotation, value))
 
 
 def _read_tuple(value: Any, annotation: Any, typed: bool) -> tuple[Any, ...]:
@@ -127,17 +166,19 @@ def _read_tuple(value: Any, annotation: Any, typed: bool) -> tuple[Any, ...]:
         items = split
     wanted = [arguments[0]] * len(items) if arguments[-1] is Ellipsis else list(arguments)
     if len(wanted) != len(items):
-        raise ValueError(f"{expected(annotation)}, {len(wanted)} entries")
+        raise ValueError(f"{expected(annotation, items)}, {len(wanted)} entries")
     try:
         return tuple(
             read_value(item, want, typed=typed) for item, want in zip(items, wanted, strict=True)
         )
     except ValueError:
-        raise ValueError(expected(annotation)) from None
+        raise ValueError(expected(annotation, items)) from None
 
 
 def shown(value: Any) -> str:
     """Write any value short enough for an error message."""
+    if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
+        value = value[0] if isinstance(value[0], str) else value
     try:
         text = json.dumps(value)
     except (TypeError, ValueError):

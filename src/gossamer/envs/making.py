@@ -17,6 +17,7 @@ from gossamer.machine import MissingExtra
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import ModuleType
 
 UNLIMITED_STEPS = 1_000
@@ -34,6 +35,10 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     import gymnasium
 
     module_name, _, name = env_id.rpartition(":")
+    if module_name.endswith(".py"):
+        raise ConfigError(
+            f"{env_id} is no environment: write the module without .py: {_as_module(module_name)}:{name}"
+        )
     if module_name:
         module = _import_module(module_name, env_id)
         if name not in gymnasium.registry:
@@ -98,6 +103,11 @@ def _import_module(module_name: str, env_id: str) -> ModuleType:
         ) from error
 
 
+def _as_module(file: str) -> str:
+    """Return the name under which a file on Python's path is imported."""
+    return re.sub(r"[/\\]+", ".", file.removesuffix(".py").lstrip("./\\"))
+
+
 def _call_maker(
     module: ModuleType, env_id: str, max_episode_steps: int, render_mode: str | None
 ) -> Any:
@@ -107,11 +117,24 @@ def _call_maker(
     name = env_id.rpartition(":")[2]
     maker = getattr(module, name, None)
     if not callable(maker):
+        near = _nearest_maker(module, name)
         raise ConfigError(
             f"{env_id} is no environment: {module.__name__} neither registers an id {name} nor has "
-            f"a function of that name"
+            f"a function of that name{f'; did you mean {module.__name__}:{near}?' if near else ''}"
         )
-    takes_mode = render_mode is not None and "render_mode" in inspect.signature(maker).parameters
+    parameters = _parameters(maker)
+    needed = [
+        parameter.name
+        for parameter in parameters.values()
+        if parameter.default is parameter.empty
+        and parameter.kind not in (parameter.VAR_POSITIONAL, parameter.VAR_KEYWORD)
+    ]
+    if needed:
+        raise ConfigError(
+            f"{env_id} needs {', '.join(needed)}; it must take no arguments, or only some with "
+            f"defaults: def {name}({needed[0]}=...)"
+        )
+    takes_mode = render_mode is not None and "render_mode" in parameters
     try:
         env = maker(render_mode=render_mode) if takes_mode else maker()
     except Exception as error:
@@ -124,6 +147,19 @@ def _call_maker(
     if max_episode_steps:
         return TimeLimit(env, max_episode_steps)  # pyright: ignore[reportUnknownArgumentType]
     return env if time_limit(env) else TimeLimit(env, UNLIMITED_STEPS)  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _parameters(maker: Any) -> Mapping[str, inspect.Parameter]:
+    try:
+        return inspect.signature(maker).parameters
+    except (TypeError, ValueError):  # some that are written in C do not tell
+        return {}
+
+
+def _nearest_maker(module: ModuleType, name: str) -> str | None:
+    makers = {known.lower(): known for known, held in vars(module).items() if callable(held)}
+    found = difflib.get_close_matches(name.lower(), makers, n=1)
+    return makers[found[0]] if found else None
 
 
 def failed_env(env_id: str, how: str, error: Exception) -> ConfigError:
@@ -191,6 +227,8 @@ def unknown_id(env_id: str) -> ConfigError:
 def _suggestion(env_id: str) -> str:
     near = nearest_ids(env_id)
     module, dot, function = env_id.rpartition(".")
+    if function == "py":
+        return f"; an environment of your own is written {_as_module(env_id)}:FUNCTION"
     if function in ("toml", "json"):
         return f"; a file of settings is given with --config {env_id}"
     if dot and not near and env_id.replace(".", "").isidentifier():

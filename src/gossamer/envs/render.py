@@ -75,14 +75,23 @@ def make_render_env(
     if render_mode == "rgb_array":  # nor must it look for a screen or a loudspeaker
         os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
         os.environ.setdefault("SDL_AUDIODRIVER", "dummy")
-    env = GymEnvs(
-        env_id,
-        num_envs=1,
-        seeds=seeds,
-        settings=settings,
-        max_episode_steps=max_episode_steps,
-        render_mode=render_mode,
+    wanted = (
+        f'{env_id} cannot be rendered: it must take render_mode="{render_mode}" and have a render() '
+        "that returns the picture [height, width, 3] as uint8"
     )
+    try:
+        env = GymEnvs(
+            env_id,
+            num_envs=1,
+            seeds=seeds,
+            settings=settings,
+            max_episode_steps=max_episode_steps,
+            render_mode=render_mode,
+        )
+    except ConfigError as error:
+        if isinstance(error.__cause__, TypeError):  # Gymnasium hands the mode to what is registered
+            raise ConfigError(wanted) from error
+        raise
     try:
         env.start(np.zeros(1, np.int64))
         picture = env.render()
@@ -90,14 +99,13 @@ def make_render_env(
         env.close()
         if isinstance(error, gymnasium.error.DependencyNotInstalled) and "pygame" in str(error):
             raise MissingExtra(f"drawing {env_id} needs pygame", "video") from error
+        if isinstance(error, NotImplementedError):  # Gymnasium's own render()
+            raise ConfigError(wanted) from error
         message = " ".join(str(error).split()) or type(error).__name__
         raise ConfigError(f"{env_id} cannot be rendered: {message}") from error
-    if picture is None and render_mode == "rgb_array":
+    if render_mode == "rgb_array" and (picture is None or picture.ndim != 3):
         env.close()
-        raise ConfigError(
-            f"{env_id} cannot be rendered: it returned no picture; a function that makes an "
-            "environment must take a render_mode"
-        )
+        raise ConfigError(wanted)
     return env
 
 

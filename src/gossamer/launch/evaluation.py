@@ -105,7 +105,8 @@ def load_policy(
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec, torso)
-    load_weights(policy, folder, checkpoint, learner)
+    for warning in load_weights(policy, folder, checkpoint, learner).warnings:
+        print(f"gossamer: {warning}", file=sys.stderr)
     return policy.requires_grad_(False).eval()
 
 
@@ -157,6 +158,10 @@ def _play(
         )
 
 
+def _episodes(count: int) -> str:
+    return f"{count} episode{'' if count == 1 else 's'}"
+
+
 class _Progress:
     """Tells every few seconds how far an evaluation has come: over itself in a terminal."""
 
@@ -175,7 +180,7 @@ class _Progress:
             1 / REDRAWS_PER_SECOND if self._in_terminal else PLAIN_EVERY_SECONDS
         ):
             self._told_at, self._told = now, True
-            text = f"{ended} of {self._episodes} episodes, {self._steps * envs.num_envs:,} steps"
+            text = f"{ended} of {_episodes(self._episodes)}, {self._steps * envs.num_envs:,} steps"
             self._write(f"\r{text} " if self._in_terminal else f"{text}\n")
 
     def close(self) -> None:
@@ -262,7 +267,7 @@ def evaluate_run(
         return
     how = "sampled" if sample else "greedy"
     print(
-        f"checkpoint {checkpoint}, {len(result.returns)} episodes, {how}, seed {seed}: mean "
+        f"checkpoint {checkpoint}, {_episodes(len(result.returns))}, {how}, seed {seed}: mean "
         f"{result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
         f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "
         "time limit"

@@ -161,23 +161,24 @@ class CheckpointStore:
         return newer
 
     def _load_last(self) -> Checkpoint:
-        damaged: list[str] = []
+        damaged: list[tuple[int, str]] = []
         for number in reversed(self.list()):
             try:
                 found = self._read(str(number))
             except DamagedError as error:
-                damaged.append(f"{number}: {error}")
+                damaged.append((number, str(error)))
                 continue
             warnings = tuple(
-                f"checkpoint {line} in {self.folder} is damaged; using {number} instead"
-                for line in damaged
+                f"checkpoint {newer} in {self.folder} is damaged ({reason}); using {number} instead"
+                for newer, reason in damaged
             )
             return Checkpoint(
                 found.updates, found.tensors, found.state, found.path, warnings=warnings
             )
         if damaged:
+            reasons = "; ".join(f"{number}: {reason}" for number, reason in damaged)
             raise ConfigError(
-                f"no intact checkpoint in {self.folder} ({'; '.join(damaged)}): "
+                f"no intact checkpoint in {self.folder} ({reasons}): "
                 "start a new run, with --init-from RUN to begin with another run's parameters"
             )
         raise ConfigError(

@@ -114,8 +114,8 @@ class RunFolder:
         """Find an existing run; not locked, so that a running one can be read.
 
         Args:
-            run: Its path, "last" for the one started last, or the only beginning or end of a path
-                below `root` that fits.
+            run: Its path, "last" for the one started last, or a part of one path below `root`, in
+                any letter case; a beginning or an end is preferred.
             root: Where runs are kept.
         """
         if run != "last" and is_run(Path(run).expanduser()):
@@ -126,8 +126,9 @@ class RunFolder:
                 raise ConfigError(f"no run below {root}; name a run folder, or train one first")
             return cls(max(runs, key=_started))
         names = {path.relative_to(root).as_posix(): path for path in runs}
-        key = run.strip("/")
-        fits = [name for name in names if key and _fits(name, key)]
+        key = run.strip("./").removeprefix(root.strip("/") + "/").lower()
+        fits = [name for name in names if key and _fits(name.lower(), key)]
+        fits = fits or [name for name in names if key and key in name.lower()]
         if len(fits) == 1:
             return cls(names[fits[0]])
         if fits:

@@ -173,7 +173,7 @@ class Progress:
     def _returns_text(self, row: Mapping[str, Any]) -> str:
         parts: list[str] = []
         if "return_mean_100" in row:
-            goal = "" if self._target is None else f" of {self._target:g}"
+            goal = "" if self._target is None else f" (stops at {self._target:g})"
             parts.append(f"return {row['return_mean_100']:.4g}{goal}")
         if "episodes" in row:
             parts.append(f"episodes {row['episodes']:,}")

@@ -11,10 +11,10 @@ from gossamer.record.folder import find_runs, is_running
 from gossamer.record.metrics import last_row, read_rows
 from gossamer.types import ConfigError
 
-State = Literal["running", "done", "stopped", "failed"]
+State = Literal["running", "done", "stopped", "failed", "killed"]
 
 _STOPPED = ("signal", "stopped", "interrupt", "sig")
-_FAILED = ("fail", "error", "crash", "dead", "killed", "nonfinite", "non_finite")
+_FAILED = ("fail", "error", "crash", "dead", "nonfinite", "non_finite")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,10 +78,12 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
 
 
 def state_of(exit_reason: str | None, *, running: bool) -> State:
-    """Tell a run's state from `summary.json`; one that ended without a word was killed: failed."""
+    """Tell a run's state from `summary.json`; one that ended without a word was killed."""
     if running:
         return "running"
-    reason = (exit_reason or "killed").lower()
+    if not exit_reason:
+        return "killed"
+    reason = exit_reason.lower()
     if any(word in reason for word in _FAILED):
         return "failed"
     return "stopped" if any(word in reason for word in _STOPPED) else "done"
