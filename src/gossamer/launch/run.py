@@ -5,10 +5,12 @@ from __future__ import annotations
 import multiprocessing
 import os
 import sys
+import threading
 import time
 import traceback
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -36,12 +38,16 @@ from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError, EnvSpec
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Generator, Mapping
 
     import torch
 
     from gossamer.launch.control import Run
     from gossamer.record.checkpoint import Checkpoint
+
+
+PATIENCE_SECONDS = 1.5
+"""Restoring that takes longer is explained."""
 
 
 @dataclass(frozen=True)
@@ -111,8 +117,6 @@ def train(
             # From Python nobody says what was asked for; what differs was.
             given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
             plan = resumed_plan(checkpoint, plan, given, before, now)
-            if not quiet:
-                print(f"resuming {folder.path} from update {checkpoint.updates:,}", flush=True)
         refuse_what_memory_cannot_hold(config, spec, plan)
         run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
         return run(checkpoint, layers or {}, argv or [], torso)
@@ -181,7 +185,8 @@ class _Run:
                     load_weights(parts.policy, RunFolder.open(config.init_from), "last")
             if checkpoint is not None:
                 restoring = time.monotonic()
-                snapshot.put_back(group, checkpoint)
+                with self._patience():
+                    snapshot.put_back(group, checkpoint)
                 self.restore_seconds = time.monotonic() - restoring
             group.join()
             folder = self._open()
@@ -193,6 +198,19 @@ class _Run:
                 return self._run(work, group, control, folder)
         finally:
             group.close()
+
+    @contextmanager
+    def _patience(self) -> Generator[None]:
+        """Tell what takes so long, if it does: long episodes are replayed."""
+        envs = self.plan.num_envs * self.config.num_learners
+        told = f"bringing {envs} environments back to where they were, by replaying their episodes"
+        timer = threading.Timer(PATIENCE_SECONDS, partial(print, told, flush=True))
+        if not self.quiet:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _in_processes(self, torso: torch.nn.Module | None) -> TrainResult:
         config = self.config
