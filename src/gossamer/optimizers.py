@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
@@ -73,7 +74,7 @@ def make_optimizer(
     # Adam kernel makes one pass over parameters and both moments.
     if config.name in ("adam", "adamw"):
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-        return kind(
+        return _uncompiled(kind)(
             held,
             lr=lr,
             betas=(config.beta1, config.beta2),
@@ -82,7 +83,7 @@ def make_optimizer(
             fused=True,
         )
     if config.name == "rmsprop":
-        return torch.optim.RMSprop(
+        return _uncompiled(torch.optim.RMSprop)(
             held,
             lr=lr,
             alpha=config.decay,
@@ -92,6 +93,27 @@ def make_optimizer(
             foreach=True,
         )
     return _rmsprop_tf(held, lr=lr, config=config)
+
+
+def _uncompiled(kind: type[Any]) -> Any:
+    """Return the class without the wrappers in which torch could compile it.
+
+    Used once they import the whole compiler: more than a second of a run's start, for nothing.
+    """
+    import torch
+
+    plain_step = inspect.unwrap(kind.step)
+
+    class Uncompiled(kind):
+        add_param_group = inspect.unwrap(kind.add_param_group)
+
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:
+            assert closure is None
+            plain_step(self)
+
+    Uncompiled.__name__ = kind.__name__
+    return Uncompiled
 
 
 def start_state(optimizer: torch.optim.Optimizer) -> None:
@@ -152,7 +174,7 @@ def _rmsprop_tf(
                     steps = buffers
                 torch._foreach_sub_(held, steps)
 
-    return RMSpropTF(
+    return _uncompiled(RMSpropTF)(
         params,
         {
             "lr": lr,
