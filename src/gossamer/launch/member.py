@@ -29,7 +29,7 @@ from gossamer.launch.local import run_local
 from gossamer.launch.orders import Orders
 from gossamer.launch.rows import Rows
 from gossamer.links import StopSignal
-from gossamer.machine import keep_freed_memory
+from gossamer.machine import keep_freed_memory, use_threads
 from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError, RunFailed
 
@@ -164,6 +164,8 @@ def main() -> int:
 def _serve(channel: Channel, task: Task) -> None:
     if task.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, task.cores)
+    # Outside its roles too: torch's pool has a thread for every core of the machine, and would spin here.
+    use_threads(1)
     keep_freed_memory()
     config, plan = from_dict(task.config), Plan(**task.plan)
     folder = RunFolder(task.folder)
