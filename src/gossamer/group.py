@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import mmap
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -57,6 +57,7 @@ class Versions:
 
     def __init__(self, boxes: Mailboxes, like: Sequence[Tensor], mixes: str):
         self.scored: int | None = None  # whose version was read last; None: the average
+        self.scored_at = (0, 0)  # updates and env steps behind it
         self._boxes, self._mixes = boxes, mixes
         self._views = [[views(message, like) for message in slots] for slots in boxes.messages]
         self._heard = vectors(boxes.sizes, torch.device("cpu"))
@@ -64,9 +65,11 @@ class Versions:
         self._turn = 0
 
     @torch.no_grad()
-    def post(self, rank: int, tensors: list[Tensor], version: int) -> None:
-        """Publish a learner's version; never waits."""
-        with self._boxes.posting(rank, version) as slot:
+    def post(
+        self, rank: int, tensors: list[Tensor], version: int, *, updates: int, env_steps: int
+    ) -> None:
+        """Publish a learner's version and what is behind it; never waits."""
+        with self._boxes.posting(rank, version, notes=(updates, env_steps)) as slot:
             torch._foreach_copy_(self._views[rank][slot], tensors)
 
     def read_next(self, into: list[Tensor]) -> int:
@@ -79,7 +82,9 @@ class Versions:
         else:
             self.scored = (self._turn // (2 if self._mixes else 1)) % size
         self._turn += 1
-        return self.average(into) if self.scored is None else self.copy(self.scored, into)
+        version = self.average(into) if self.scored is None else self.copy(self.scored, into)
+        self.scored_at = self._boxes.notes(self.scored or 0)
+        return version
 
     def newest(self, rank: int) -> int:
         """Return the number of a learner's newest version; -1 before the first."""
@@ -231,7 +236,12 @@ class Group:
         versions.average(parts.policy.shared_tensors(), heirs)
         parts.policy.refresh()
         own = self.memory.boxes.env_steps(learner.rank)
-        learner.take_over(version=max(map(versions.newest, heirs)), own_env_steps=own)
+        size = self.memory.boxes.num_learners
+        learner.take_over(
+            version=max(map(versions.newest, heirs)),
+            own_env_steps=own,
+            env_steps=sum(map(self.memory.boxes.env_steps, range(size))),
+        )
         parts.actor.env_steps = own
 
     def publish(self, parts: Parts) -> None:
@@ -239,7 +249,10 @@ class Group:
         tensors, version = parts.policy.shared_tensors(), parts.learner.version
         parts.board.publish(tensors, version)
         if self.memory is not None:
-            self.memory.versions.post(parts.learner.rank, tensors, version)
+            learner = parts.learner
+            self.memory.versions.post(
+                learner.rank, tensors, version, updates=learner.update, env_steps=learner.env_steps
+            )
 
     def close(self) -> None:
         """Free what outlives threads."""
@@ -255,7 +268,9 @@ def build_group(
     plan: Plan,
     *,
     on_episode: Callable[[Episode, int], None],
-    on_evaluation: Callable[[Evaluation, int, list[Tensor], int | None], None],
+    on_evaluation: Callable[
+        [Evaluation, int, list[Tensor], int | None, tuple[int, int] | None], None
+    ],
     torso: torch.nn.Module | None = None,
     start: bool = True,
 ) -> Group:
@@ -266,7 +281,8 @@ def build_group(
         spec: of its environment.
         plan: what "auto" became.
         on_episode: told every finished training episode and whose it is.
-        on_evaluation: told the result, the version, its tensors, and whose they are (None: everyone's).
+        on_evaluation: told the result, the version, its tensors, whose they are (None: everyone's), and
+            the updates and env steps behind them, where they are known.
         torso: the user's own feature layers.
         start: as in `build_env_groups`.
     """
@@ -282,7 +298,11 @@ def build_group(
         memory = Memory(blocks, config, sizes, first.policy.shared_tensors())
 
     def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
-        on_evaluation(result, version, tensors, 0 if memory is None else memory.versions.scored)
+        if memory is None:
+            on_evaluation(result, version, tensors, 0, None)
+        else:
+            versions = memory.versions
+            on_evaluation(result, version, tensors, versions.scored, versions.scored_at)
 
     read = partial(first.board.read, 0, exact=False)
     if memory is not None:
@@ -309,7 +329,7 @@ def build_learners(
     for rank in ranks:
 
         def told(episode: Episode, rank: int = rank) -> None:
-            on_episode(episode, rank)
+            on_episode(replace(episode, env=episode.env + rank * plan.num_envs), rank)
 
         made.append(
             build_parts(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,

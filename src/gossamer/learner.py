@@ -133,10 +133,14 @@ class Learner:
         # its moments are mixed.
         self._keeps_pace = self.topology.staleness < FOREVER
 
-    def take_over(self, *, version: int, own_env_steps: int) -> None:
+    def take_over(self, *, version: int, own_env_steps: int, env_steps: int) -> None:
         """Count on from here; the parameters are others'."""
-        self.version, self._own_env_steps = version, own_env_steps
-        self.env_steps = own_env_steps
+        self.version, self._own_env_steps, self.env_steps = version, own_env_steps, env_steps
+
+    def align(self, *, update: int, env_steps: int) -> None:
+        """Count on as all learners of a group in lock-step do, which may not have been in step before."""
+        self.update, self.env_steps = update, env_steps
+        self._own_env_steps = env_steps // self.num_learners
 
     def learn_version(self) -> dict[str, float]:
         """Learn one whole batch, alone: adapt and combine until the version is complete."""

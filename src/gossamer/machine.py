@@ -10,6 +10,7 @@ import os
 import shlex
 import sys
 import threading
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -139,3 +140,16 @@ def install_command(extra: str) -> str:
 
 def _shorten(path: Path) -> Path:
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+
+
+def process_began() -> float:
+    """Return when this process was started, in Unix time."""
+    try:
+        # The kernel counts ticks since boot; psutil adds them to a boot time in whole seconds.
+        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
+        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - began)
+    except (OSError, AttributeError, ValueError):
+        import psutil
+
+        return psutil.Process().create_time()

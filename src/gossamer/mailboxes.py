@@ -34,8 +34,8 @@ SLOTS = 2
 LEFT, COMBINED, ENV_STEPS, POSTS, JOINED = range(5)
 """Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
 env steps it has learnt from; messages posted; the update it takes part from."""
-SEQUENCE, UPDATE = range(2)
-"""Words of a slot's header, int64: odd while it is written; the message's update."""
+SEQUENCE, UPDATE, NOTE = range(3)
+"""Words of a slot's header, int64: odd while it is written; the message's update; two notes about it."""
 JOIN_AHEAD = 4
 """Updates between what a running group has mixed and the one that a late learner begins with."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
@@ -101,7 +101,7 @@ class Mailboxes:
         self.headers[rank][LEFT] = 1
 
     @contextlib.contextmanager
-    def posting(self, rank: int, update: int) -> Generator[int]:
+    def posting(self, rank: int, update: int, notes: tuple[int, int] = (0, 0)) -> Generator[int]:
         """Context in which `rank` writes its message of `update` over its oldest; gives the slot."""
         slot = int(self.headers[rank][POSTS]) % SLOTS
         header = self.slot_headers[rank][slot]
@@ -109,7 +109,7 @@ class Mailboxes:
         header[SEQUENCE] |= 1
         fence()
         yield slot
-        header[UPDATE] = update
+        header[UPDATE], header[NOTE], header[NOTE + 1] = update, *notes
         fence()
         header[SEQUENCE] += 1
         self.headers[rank][POSTS] += 1
@@ -130,6 +130,12 @@ class Mailboxes:
             if self.slot_headers[rank][slot][SEQUENCE] == sequence:
                 return update
         return None
+
+    def notes(self, rank: int) -> tuple[int, int]:
+        """Return what the newest message of a learner says about itself; zeros without one."""
+        place = self._newest(rank, range(-1, 1 << 62))
+        header = self.slot_headers[rank][place[0]] if place else np.zeros(NOTE + 2, np.int64)
+        return int(header[NOTE]), int(header[NOTE + 1])
 
     def newest(self, rank: int, updates: range) -> int | None:
         """Return the update of the newest message of `rank` among `updates`, None without one."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import threading
 from typing import Any
 
@@ -46,6 +48,15 @@ class Raises(Plain):
 
 def _ignite_motor() -> None:
     raise ValueError("the motor is on fire")
+
+
+class Kills(Plain):
+    """Takes its process with it when it is stepped for the tenth time."""
+
+    def reward(self) -> float:
+        if self.steps == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
 
 
 class NanReward(Plain):

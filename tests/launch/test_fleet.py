@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import gc
 import json
 import os
 import signal
@@ -18,7 +20,7 @@ from test_exact_resume import SMALL, assert_same, state_of
 from gossamer.config import TrainConfig, make_config
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
-from gossamer.types import RunFailed
+from gossamer.types import ConfigError, RunFailed
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "allreduce": {"name": "allreduce"},
@@ -178,6 +180,70 @@ def _runs(pid: int) -> bool:
         return False
 
 
+def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
+    """The one that took over counts other updates than its peers, and has episodes of its own."""
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:diffusion",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Sitting(words, tmp_path) as sitting:
+        sitting.wait_for(lambda: _rows(folder) > 1, "progress")
+        before = pids_of(folder)
+        os.kill(before[0], signal.SIGKILL)
+        sitting.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
+        seen = checkpoints(folder)[-1]
+        sitting.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
+        sitting.process.send_signal(signal.SIGTERM)
+        code, out, err = sitting.end(60.0)
+    assert code == 0, (out, err)
+    steps = summary_of(folder)["env_steps"]
+    # Without the checkpoint it was resumed from, another death is survived too.
+    more = [
+        "--resume",
+        str(folder),
+        "--keep-checkpoints",
+        "1",
+        "--total-env-steps",
+        str(steps + 40_000),
+    ]
+    with Sitting(more, tmp_path) as sitting:
+        first = checkpoints(folder)
+        sitting.wait_for(lambda: not set(first) & set(checkpoints(folder)), "later checkpoints")
+        os.kill(pids_of(folder)[1], signal.SIGKILL)
+        code, out, err = sitting.end(120.0)
+    assert code == 0, (out, err)
+    assert summary_of(folder)["env_steps"] >= steps + 40_000
+    assert summary_of(folder)["restarts"] == 1
+
+
+def test_another_topology_may_be_resumed_with(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    train(config(folder, {"name": "gossip"}, 3 * 256), quiet=True)
+    stepped = config(folder, {"name": "diffusion"}, 3 * 640)
+    result = train(stepped, resume=str(folder), quiet=True)
+    assert result.summary["env_steps"] >= 3 * 640
+    with pytest.raises(ConfigError, match="is allreduce, but this run was begun with diffusion"):
+        train(config(folder, {"name": "allreduce"}, 3 * 800), resume=str(folder), quiet=True)
+    # every simulator has a file of its own, and nothing is left open
+    assert max(int(x.name.split(".")[0]) for x in (folder / "monitor").iterdir()) >= 2 * 4
+    gc.collect()  # memory that is mapped holds a descriptor of its own
+    open_files = [x.readlink().name for x in Path("/proc/self/fd").iterdir() if x.is_symlink()]
+    assert not [name for name in open_files if "memfd:gossamer" in name]
+
+
+@pytest.mark.parametrize("topology", ["gossip", "allreduce"])
+def test_one_that_always_dies_ends_the_run(tmp_path: Path, topology: str) -> None:
+    made = config(tmp_path / "run", {"name": topology}, 10_000_000, num_learners=2)
+    made = dataclasses.replace(made, env_id="broken_envs:Kills")
+    with pytest.raises(RunFailed, match="died 3 times before it had learnt anything"):
+        train(made, quiet=True)
+
+
 def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [
@@ -198,15 +264,18 @@ def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
     assert checkpoints(folder)[-1] == summary["updates"]
 
 
+@pytest.mark.parametrize("topology", ["gossip", "allreduce"])
 def test_what_a_learner_cannot_do_ends_the_run_with_its_traceback(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], topology: str
 ) -> None:
     made = make_config(
         "broken_envs:Raises",
-        {"num_learners": 2, "topology": {"name": "gossip"}, "num_envs": 4,
+        {"num_learners": 2, "topology": {"name": topology}, "num_envs": 4,
          "run_folder": str(tmp_path / "run"), "total_env_steps": 100_000},
     )  # fmt: skip
     with pytest.raises(RunFailed):
         train(made, quiet=True)
-    assert "Traceback" in capsys.readouterr().err
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "has left the group" not in err
     assert summary_of(tmp_path / "run")["exit_reason"].startswith("failed: ")

@@ -65,9 +65,10 @@ class Channel:
 
     def close(self) -> None:
         """Close the socket and what came with messages that nobody took."""
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+        while self._descriptors:
+            os.close(self._descriptors.popleft())
         self.end.close()
+        self.closed = True
 
 
 def pack(tensors: Mapping[str, Tensor]) -> tuple[int, list[list[Any]]]:

@@ -131,6 +131,10 @@ class Control:
         self._scores: dict[int, float] = {}  # by learner that is scored on its own
         self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
 
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the `records` of a checkpoint."""
+        self._scores = {int(learner): score for learner, score in state.get("scores", [])}
+
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
         self._run = run
@@ -208,6 +212,7 @@ class Control:
             "recorder": self.recorder.state_dict(self._run.env_steps),
             "num_learners": self.config.num_learners,
             "policy_of": best if own else None,  # None: the average of all
+            "scores": sorted(self._scores.items()),
         }
 
     def finish_saving(self) -> None:
@@ -220,7 +225,12 @@ class Control:
         return evaluator is not None and time.monotonic() - self._evaluated_at >= evaluator.pause
 
     def on_evaluation(
-        self, result: Evaluation, version: int, params: list[Tensor], learner: int | None
+        self,
+        result: Evaluation,
+        version: int,
+        params: list[Tensor],
+        learner: int | None,
+        at: tuple[int, int] | None = None,
     ) -> None:
         """Record an evaluation and keep the parameters if they are the best so far.
 
@@ -229,12 +239,14 @@ class Control:
             version: of the parameters.
             params: parameters and moments.
             learner: whose they are; None: the average of all.
+            at: updates and env steps behind them; None: to be found by the version.
         """
         run, config = self._run, self.config
         assert run is not None
         self._evaluated_at = time.monotonic()
-        updates = self._updates_of.get(version, run.updates)
-        env_steps = version * run.steps_per_version
+        if at is None:
+            at = (self._updates_of.get(version, run.updates), version * run.steps_per_version)
+        updates, env_steps = at
         # Of learners that mix their parameters the average is the run's policy.
         ships = learner is None or config.num_learners == 1 or config.topology.name in OWN_POLICY
         self.recorder.on_evaluation(

@@ -9,8 +9,6 @@ from __future__ import annotations
 import dataclasses
 import os
 import select
-import signal
-import subprocess
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -28,6 +26,7 @@ from gossamer.launch.local import JOIN_SECONDS, start_thread
 from gossamer.launch.member import FINAL, Task
 from gossamer.launch.orders import Orders
 from gossamer.launch.process import Process, failure_of, layout_of, start_process
+from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
 from gossamer.mailboxes import make_memory
 from gossamer.types import RunFailed
@@ -126,11 +125,15 @@ class Fleet:
         self._rows.clear()
         self._stop = StopSignal()
         self._ready: set[int] = set()
+        self._all_began = False
+        self.close()
         self._make_memory()
         self._make_evaluator(control)
         control.begin(self)
         try:
-            self._processes = [self._start(i) for i in range(len(self._layout.ranks))]
+            self._processes = []
+            for i in range(len(self._layout.ranks)):
+                self._processes.append(self._start(i))
             self._write_processes()
             self._watch()
         finally:
@@ -146,6 +149,7 @@ class Fleet:
         if self.evaluator is not None:
             self.evaluator.close()
         self.evaluator = None
+        self._free_memory()
 
     def score_policy(self) -> None:
         """Evaluate once more what is shipped."""
@@ -156,8 +160,6 @@ class Fleet:
     def _make_memory(self) -> None:
         size = self.config.num_learners
         lengths = (*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks)))
-        for descriptor in self._descriptors:
-            os.close(descriptor)
         made = [make_memory(n) for n in lengths]
         self._descriptors = [descriptor for descriptor, _ in made]
         blocks: list[mmap.mmap] = [memory for _, memory in made]
@@ -165,12 +167,17 @@ class Fleet:
         self._memory = Memory(blocks[:2], self.config, self._sizes, like)
         self._orders = Orders(blocks[2], len(self._layout.ranks))
 
+    def _free_memory(self) -> None:
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
     def _make_evaluator(self, control: Control) -> None:
-        self.close()
         self._evaluating = None
 
         def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
-            control.on_evaluation(result, version, tensors, self._memory.versions.scored)
+            versions = self._memory.versions
+            control.on_evaluation(result, version, tensors, versions.scored, versions.scored_at)
 
         read = self._memory.versions.read_next
         self.evaluator = build_evaluator(
@@ -203,13 +210,9 @@ class Fleet:
             {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
         ]
         for i, process in enumerate(self._processes):
+            pid, restarts = process.popen.pid, self._restarts_of[i]
             rows += [
-                {
-                    "role": "learner",
-                    "rank": rank,
-                    "pid": process.popen.pid,
-                    "restarts": self._restarts_of[i],
-                }
+                {"role": "learner", "rank": rank, "pid": pid, "restarts": restarts}
                 for rank in self._layout.ranks[i]
             ]
         self._folder.write_json("processes.json", rows)
@@ -231,6 +234,8 @@ class Fleet:
             for i, process in enumerate(self._processes):
                 if process.channel.end in readable:
                     self._hear(i, process)
+            if self._stop.error is not None:  # the evaluator's
+                raise self._stop.error
             self._bury()
             self._order_what_is_due()
         if not self._control.exit_reason:
@@ -238,6 +243,8 @@ class Fleet:
 
     def _hear(self, index: int, process: Process) -> None:
         for message in process.channel.receive():
+            if message["kind"] == "failed":  # the first to tell is whose fault it is
+                raise failure_of(message)
             if index in self._parts:
                 process.held.append(message)
             else:
@@ -249,20 +256,30 @@ class Fleet:
             self._record(message)
         elif kind == "snapshot":
             tensors = unpack(process.channel.take_descriptor(), message["layout"])
-            self._parts[index] = (tensors, message["state"])
             if message["number"] == FINAL:
-                self._finals[index] = self._parts[index]
-            self._save_when_whole()
+                self._finals[index] = (tensors, message["state"])
+            if message["number"] in (FINAL, self._order):  # a new process may see to an old order
+                self._parts[index] = (tensors, message["state"])
+                self._save_when_whole()
         elif kind == "ready":
+            process.began_version = self._memory.versions.newest(self._layout.ranks[index].start)
             self._ready.add(index)
-            everyone = len(self._ready) == len(self._processes)
-            if everyone and self.evaluator is not None and self._evaluating is None:
-                work = self.evaluator.run
-                self._evaluating = start_thread(self._stop, "evaluator", work, 1, low=True)
+            if len(self._ready) == len(self._processes) and not self._all_began:
+                self._all_began = True
+                self._on_beginning()
         elif kind == "done":
             process.done = True
-        elif kind == "failed":
-            process.failure = message
+
+    def _on_beginning(self) -> None:
+        if self.evaluator is not None:
+            work = self.evaluator.run
+            self._evaluating = start_thread(self._stop, "evaluator", work, 1, low=True)
+        if self._resume is None:  # so that the run can be resumed from now on
+            self._order = self._orders.announce(ends=False, together=self._in_step)
+
+    @property
+    def _in_step(self) -> bool:
+        return self.config.topology.staleness == 0
 
     def _record(self, message: dict[str, Any]) -> None:
         recorder = self._control.recorder
@@ -271,10 +288,10 @@ class Fleet:
         for row in message["rows"]:
             self._rows[row["learner"]] = row
         self._control.note_version()
-        ended = self._ending or self.env_steps >= self.config.total_env_steps
-        if len(self._rows) == self.config.num_learners and recorder.on_version(
-            self.env_steps, last=ended
-        ):
+        ended = len(self._finals) == len(self._processes)
+        news = any(row["learner"] == 0 for row in message["rows"]) or ended
+        told = len(self._rows) == self.config.num_learners
+        if news and told and recorder.on_version(self.env_steps, last=ended):
             rows = [
                 {**self._rows[rank], "env_steps": self.env_steps} for rank in sorted(self._rows)
             ]
@@ -286,15 +303,20 @@ class Fleet:
         parts = self._finals | self._parts
         if len(parts) < len(self._processes):
             return
-        self._parts = {}
         tensors: dict[str, Tensor] = {}
         held: dict[str, Any] = {}
         for index in sorted(parts):
             tensors |= parts[index][0]
             held |= parts[index][1]["held"]
         state = {**parts[0][1], "held": held}
+        state[EXACT] = all(part[1][EXACT] for part in parts.values())
         self._control.save(held["learner.update"], tensors, state, again=True)
+        self._go_on()
+
+    def _go_on(self) -> None:
+        """Take what was told after the parts of an order that is done with."""
         self._order = 0
+        self._parts = {}
         for index, process in enumerate(self._processes):
             waiting, process.held = process.held, []
             for i, message in enumerate(waiting):
@@ -307,13 +329,13 @@ class Fleet:
         control = self._control
         if self._ending:
             return
-        together = self.config.topology.staleness == 0
         if control.reached_end():
             self._ending = True
             if self.env_steps < self.config.total_env_steps:  # that end they know themselves
-                self._orders.announce(ends=True, together=together)
+                self._go_on()
+                self._orders.announce(ends=True, together=self._in_step)
         elif control.save_due() and not self._order:
-            self._order = self._orders.announce(ends=False, together=together)
+            self._order = self._orders.announce(ends=False, together=self._in_step)
 
     def _bury(self) -> None:
         for i, process in enumerate(self._processes):
@@ -322,19 +344,15 @@ class Fleet:
                 self._on_death(i, process)
 
     def _on_death(self, index: int, process: Process) -> None:
-        if process.failure is not None:
-            raise failure_of(process.failure)
         ranks = self._layout.ranks[index]
         code = process.popen.returncode
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         version = self._memory.versions.newest(ranks.start)
         in_a_row = self._deaths_in_a_row[index] + 1 if version <= process.began_version else 1
         self._deaths_in_a_row[index] = in_a_row
-        who = (
-            f"learner {ranks.start}"
-            if len(ranks) == 1
-            else f"learners {ranks.start} to {ranks[-1]}"
-        )
+        who = f"learner {ranks.start}"
+        if len(ranks) > 1:
+            who = f"learners {ranks.start} to {ranks[-1]}"
         if in_a_row >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(
                 f"the process of {who} died {in_a_row} times before it had learnt anything ({how})"
@@ -343,12 +361,14 @@ class Fleet:
         self._restarts_of[index] += 1
         process.channel.close()
         told = f"the process of {who} has died ({how}); "
-        if self.config.topology.mixes == "gradients":
+        # Those that share a process would have to find their way back into step together.
+        if self.config.topology.mixes == "gradients" or (self._in_step and len(ranks) > 1):
             self._control.recorder.say(told + "the group starts again from the last checkpoint")
             raise GroupDied
         self._control.recorder.say(told + "a new one takes over")
         self._orders.forget(index)
         self._parts.pop(index, None)
+        self._finals.pop(index, None)
         heirs = None
         if version >= 0:  # it had begun: the others do without it, or they would still wait for it
             for rank in ranks:
@@ -374,9 +394,6 @@ class Fleet:
         for process in self._processes:
             process.channel.close()
             if process.popen.poll() is None:
-                process.popen.send_signal(signal.SIGKILL if not process.done else signal.SIGTERM)
-        for process in self._processes:
-            try:
-                process.popen.wait(10.0)
-            except subprocess.TimeoutExpired:
                 process.popen.kill()
+        for process in self._processes:
+            process.popen.wait(JOIN_SECONDS)

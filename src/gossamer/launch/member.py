@@ -15,6 +15,7 @@ import sys
 import threading
 import time
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build import Plan
@@ -133,7 +134,8 @@ class MemberControl:
 
 def main() -> int:
     """Serve the launcher at the other end of the socket named on the command line."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the launcher hears it, and tells us
+    for number in (signal.SIGINT, signal.SIGTERM):  # the launcher hears them, and tells us
+        signal.signal(number, signal.SIG_IGN)
     channel = Channel(socket.socket(fileno=int(sys.argv[1])))
     _end_with_parent()
     messages: list[dict[str, Any]] = []
@@ -148,17 +150,18 @@ def main() -> int:
     except BrokenPipeError:
         return 1
     except BaseException as error:  # noqa: BLE001 - told to the launcher, which ends the run
-        lines = traceback.format_exception(error)
-        channel.send(
-            {
-                "kind": "failed",
-                "type": type(error).__name__ if isinstance(error, ConfigError | RunFailed) else "",
-                "text": str(error),
-                "traceback": "".join(lines),
-            }
-        )
+        _tell_failure(channel, error)
         return 1
     return 0
+
+
+def _tell_failure(channel: Channel, error: BaseException) -> None:
+    kind = type(error).__name__ if isinstance(error, ConfigError | RunFailed) else ""
+    lines = traceback.format_exception(error)
+    with suppress(OSError):  # the launcher is gone
+        channel.send(
+            {"kind": "failed", "type": kind, "text": str(error), "traceback": "".join(lines)}
+        )
 
 
 def _serve(channel: Channel, task: Task) -> None:
@@ -171,7 +174,8 @@ def _serve(channel: Channel, task: Task) -> None:
     folder = RunFolder(task.folder)
     folder.join()
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
-    checkpoint = None if task.resume is None else folder.checkpoints().load(task.resume)
+    fresh = task.resume is None or task.restarts > 0
+    checkpoint = None if fresh else folder.checkpoints().load(task.resume or 0)
     control: MemberControl
     exact = checkpoint is not None and checkpoint.state[snapshot.EXACT]
     stop = StopSignal()
@@ -183,14 +187,16 @@ def _serve(channel: Channel, task: Task) -> None:
         stop,
         on_episode=lambda episode, learner: control.on_episode(episode, learner),
         restarts=task.restarts,
-        start=not exact or task.restarts > 0,
+        start=not exact,
     )
     blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks]
     mixed, policy = task.mixed_sizes, task.policy_sizes
     sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
-    lock_step = plan.lag is not None and spec.exact_resume and config.topology.staleness == 0
-    group = Group(parts, stop, None, memory, lock_step, config.seed)
+    # A new process's episodes are of streams that a later sitting would not know.
+    exact = plan.lag is not None and spec.exact_resume and not task.restarts
+    exact = exact and config.topology.staleness == 0
+    group = Group(parts, stop, None, memory, exact, config.seed)
     try:
         if task.restarts:
             for part in parts:
@@ -207,6 +213,10 @@ def _serve(channel: Channel, task: Task) -> None:
         control = MemberControl(config, group, channel, orders, task)
         channel.send({"kind": "ready"})
         (run_local if task.overlaps else run_inline)(group, control)
+    except BaseException as error:
+        # Before the others notice: they would tell that this one has left.
+        _tell_failure(channel, error)
+        raise
     finally:
         for rank in range(*task.ranks):
             memory.boxes.mark_left(rank)

@@ -61,7 +61,6 @@ class Process:
     channel: Channel
     began_version: int
     done: bool = False
-    failure: dict[str, Any] | None = None
     held: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """Messages that came after its part of a checkpoint for which others are still missing."""
 
@@ -79,9 +78,9 @@ def start_process(task: Task, *, version: int, device: str) -> Process:
             env=environment,
             start_new_session=True,  # a terminal's Ctrl-C is for the launcher
         )
-    ours.setblocking(False)
     channel = Channel(ours)
     channel.send(dataclasses.asdict(task))
+    ours.setblocking(False)
     return Process(popen, channel, began_version=version)
 
 

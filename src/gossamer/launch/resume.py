@@ -125,6 +125,9 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     old, new = dict(_flat(before)), dict(_flat(after))
     for name in KEPT:
         _refuse(name, old.get(name), new.get(name))
+    kinds = [x.get("topology.name", "single") for x in (old, new)]
+    if kinds[0] != kinds[1] and "allreduce" in kinds and new.get("num_learners", 1) > 1:
+        _refuse("topology.name", *kinds)  # learners that are alike, and those that are not
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tuple[str, Any, Any]]:

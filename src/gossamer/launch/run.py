@@ -3,20 +3,16 @@
 from __future__ import annotations
 
 import multiprocessing
-import os
 import sys
 import threading
 import time
 import traceback
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import psutil
-
-from gossamer.build import Plan, make_plan
+from gossamer.build import Plan, build_policy, make_plan
 from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
@@ -33,12 +29,13 @@ from gossamer.launch.local import run_local
 from gossamer.launch.process import layout_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
-from gossamer.machine import keep_freed_memory
+from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.folder import RunFolder
 from gossamer.types import ConfigError, EnvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
+    from pathlib import Path
 
     import torch
 
@@ -89,7 +86,7 @@ def train(
     keep_freed_memory()
     refuse_missing_writers(config)
     _refuse_full_shared_memory(config)
-    began = _process_began() if argv is not None else time.time()
+    began = process_began() if argv is not None else time.time()
     folder = RunFolder.open(resume) if resume is not None else None
     try:
         if folder is not None:
@@ -141,6 +138,7 @@ class _Run:
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
         self.began, self.quiet = began, quiet
         self.restore_seconds = 0.0
+        self.control: Control
 
     def __call__(
         self,
@@ -163,8 +161,8 @@ class _Run:
             self.spec,
             self.plan,
             on_episode=lambda episode, learner: self.recorder.on_episode(episode, learner),
-            on_evaluation=lambda result, version, params, learner: control.on_evaluation(
-                result, version, params, learner
+            on_evaluation=lambda result, version, params, learner, at: control.on_evaluation(
+                result, version, params, learner, at
             ),
             torso=torso,
             start=checkpoint is None or not checkpoint.state[snapshot.EXACT],
@@ -193,6 +191,7 @@ class _Run:
             control = GroupControl(
                 config, self.recorder, folder.checkpoints(config.keep_checkpoints)
             )
+            self.control = control
             with signals(control):
                 self._begin(folder)
                 return self._run(work, group, control, folder)
@@ -219,8 +218,17 @@ class _Run:
                 "a torso of your own cannot be handed to other processes; use one learner, or "
                 "placement inline"
             )
+        # Mistakes show here, before anything is written, and not in the processes.
+        policy = build_policy(config, self.spec)
+        if self.checkpoint is not None and self.folder is not None:
+            load_weights(policy, self.folder, self.checkpoint.updates)
+        elif config.init_from:
+            source = RunFolder.open(config.init_from)
+            load_weights(policy, source, "last")
+            config = self.config = replace(config, init_from=str(source.path.resolve()))
         folder = self._open()
         control = Control(config, self.recorder, folder.checkpoints(config.keep_checkpoints))
+        self.control = control
         with signals(control):
             self._begin(folder)
             fleet = Fleet(config, self.spec, self.plan, folder)
@@ -271,6 +279,7 @@ class _Run:
             if self.checkpoint is not None:
                 self._cut_back(folder)
                 self.recorder.load_state_dict(self.checkpoint.state["recorder"])
+                self.control.load_state_dict(self.checkpoint.state)
             self.recorder.open(resumed_at=self.progress[1] if self.progress else None)
         except BaseException as error:
             if self.folder is None:
@@ -381,13 +390,3 @@ def _refuse_full_shared_memory(config: TrainConfig) -> None:
             f"--env.workers {config.env.workers} needs room in shared memory, /dev/shm "
             f"({error.strerror}); free some, or step the environments without workers: --env.workers 0"
         ) from None
-
-
-def _process_began() -> float:
-    try:
-        # The kernel counts ticks since boot; psutil adds them to a boot time in whole seconds.
-        fields = Path("/proc/self/stat").read_text().rpartition(")")[2].split()
-        began = int(fields[19]) / os.sysconf("SC_CLK_TCK")
-        return time.time() - (time.clock_gettime(time.CLOCK_BOOTTIME) - began)
-    except (OSError, AttributeError, ValueError):
-        return psutil.Process().create_time()

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gossamer.machine import use_threads
+from gossamer.topology import FOREVER
 from gossamer.types import ConfigError, Trajectory
 
 if TYPE_CHECKING:
@@ -106,6 +107,11 @@ def put_back(group: Group, checkpoint: Checkpoint) -> None:
             else _part(held, _prefix(rank))
         )
         _put_back(parts, checkpoint, mine)
+        updates = {x for name, x in held.items() if name.endswith("learner.update")}
+        if len(updates) > 1 and parts.learner.topology.staleness < FOREVER:
+            # They are going to wait for each other's updates, and have not been in step before.
+            env_steps = progress_of(checkpoint)[1]
+            parts.learner.align(update=max(updates), env_steps=env_steps)
 
 
 def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> None:
