@@ -31,14 +31,15 @@ def main() -> None:
     parser.add_argument("env_id")
     parser.add_argument("--kills", type=int, default=10)
     parser.add_argument("--seeds", type=int, default=3, help="undisturbed runs")
-    parser.add_argument("words", nargs="*", help="settings")
-    asked = parser.parse_args()
+    given = sys.argv[1:]
+    cut = given.index("--") if "--" in given else len(given)
+    asked, words = parser.parse_args(given[:cut]), given[cut + 1 :]
     with tempfile.TemporaryDirectory() as folder:
         undisturbed = [
-            _run(asked.env_id, Path(folder) / str(seed), seed, asked.words, kills=0)
+            _run(asked.env_id, Path(folder) / str(seed), seed, words, kills=0)
             for seed in range(1, asked.seeds + 1)
         ]
-        killed = _run(asked.env_id, Path(folder) / "killed", 1, asked.words, kills=asked.kills)
+        killed = _run(asked.env_id, Path(folder) / "killed", 1, words, kills=asked.kills)
     lowest = min(summary["mean_return_last_100"] for summary in undisturbed)
     print(
         f"lowest undisturbed return {lowest:.4g}, with {killed['restarts']} restarts "
