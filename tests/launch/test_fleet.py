@@ -51,6 +51,13 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
             tmp_path / placement, TOPOLOGIES[topology], 3 * 640, placement=placement, lag=lag
         )
         train(made, quiet=True)
+        rows = [
+            json.loads(x) for x in (tmp_path / placement / "metrics.jsonl").read_text().splitlines()
+        ]
+        last = [row for row in rows if row["learner"] == 0][-1]
+        summary = summary_of(tmp_path / placement)
+        assert last["env_steps"] == summary["env_steps"] == 3 * 640
+        assert summary["steps_per_second"] == last["steps_per_second"]
     one, other = state_of(tmp_path / "inline"), state_of(tmp_path / "local")
     assert one.keys() == other.keys()
     assert [name for name in one if not torch.equal(one[name], other[name])] == []

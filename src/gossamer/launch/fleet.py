@@ -288,16 +288,17 @@ class Fleet:
         for row in message["rows"]:
             self._rows[row["learner"]] = row
         self._control.note_version()
-        ended = len(self._finals) == len(self._processes)
-        news = any(row["learner"] == 0 for row in message["rows"]) or ended
-        told = len(self._rows) == self.config.num_learners
-        if news and told and recorder.on_version(self.env_steps, last=ended):
-            rows = [
-                {**self._rows[rank], "env_steps": self.env_steps} for rank in sorted(self._rows)
-            ]
-            recorder.on_rows(
-                rows, self.env_steps, disagreement=self._memory.versions.disagreement, last=ended
-            )
+        if any(row["learner"] == 0 for row in message["rows"]):
+            self._write_rows()
+
+    def _write_rows(self, *, last: bool = False) -> None:
+        recorder, env_steps = self._control.recorder, self.env_steps
+        if len(self._rows) < self.config.num_learners:
+            return
+        if recorder.on_version(env_steps, last=last):
+            rows = [{**self._rows[rank], "env_steps": env_steps} for rank in sorted(self._rows)]
+            apart = self._memory.versions.disagreement
+            recorder.on_rows(rows, env_steps, disagreement=apart, last=last)
 
     def _save_when_whole(self) -> None:
         parts = self._finals | self._parts
@@ -309,6 +310,8 @@ class Fleet:
             tensors |= parts[index][0]
             held |= parts[index][1]["held"]
         state = {**parts[0][1], "held": held}
+        if len(self._finals) == len(self._processes):
+            self._write_rows(last=True)
         state[EXACT] = all(part[1][EXACT] for part in parts.values())
         self._control.save(held["learner.update"], tensors, state, again=True)
         self._go_on()
@@ -350,9 +353,7 @@ class Fleet:
         version = self._memory.versions.newest(ranks.start)
         in_a_row = self._deaths_in_a_row[index] + 1 if version <= process.began_version else 1
         self._deaths_in_a_row[index] = in_a_row
-        who = f"learner {ranks.start}"
-        if len(ranks) > 1:
-            who = f"learners {ranks.start} to {ranks[-1]}"
+        who = f"learner {ranks.start}" + (f" to {ranks[-1]}" if len(ranks) > 1 else "")
         if in_a_row >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(
                 f"the process of {who} died {in_a_row} times before it had learnt anything ({how})"
