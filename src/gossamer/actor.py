@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -39,6 +39,10 @@ class Episode:
     env_steps: int
     """Env steps all actors of this learner had taken, this trajectory's row included."""
     truncated: bool
+    task: int = 0
+    """Number of the task, of a family."""
+    info: dict[str, float] = field(default_factory=dict, hash=False)
+    """What the environment tells of the episode: its task's parameters, and whether it succeeded."""
 
 
 def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
@@ -160,6 +164,7 @@ class Actor:
             slot.core_state[:, columns].copy_(group.core_state)
             slot.last_action[columns] = group.last_action
             slot.last_reward[columns] = group.last_reward
+            slot.task[columns] = torch.from_numpy(group.envs.tasks())
         slot.version.fill_(version)
         for t in range(self._unroll_length):
             for group in self._groups:
@@ -228,6 +233,7 @@ class Actor:
         self.seconds["env"] += time.perf_counter() - began
 
     def _finish_episodes(self, group: _Group, result: StepResult, t: int) -> None:
+        task = group.envs.tasks()
         for i in np.flatnonzero(group.ended).tolist():
             self._on_episode(
                 Episode(
@@ -237,6 +243,8 @@ class Actor:
                     length=int(group.length[i]),
                     env_steps=self.env_steps + (t + 1) * self.num_columns,
                     truncated=bool(result.truncated[i]),
+                    task=int(task[i]),
+                    info=group.envs.episode_info(i),
                 )
             )
         group.episode_return[group.ended] = 0.0

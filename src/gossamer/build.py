@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import dataclasses
 import itertools
 import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,7 +15,6 @@ import torch
 
 from gossamer.actor import Actor, Episode
 from gossamer.envs.registry import make_vec_env
-from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
 from gossamer.links import StopSignal, ThreadBoard, ThreadQueue
@@ -24,6 +22,7 @@ from gossamer.machine import has_bf16, lower_priority, native_threads, num_cores
 from gossamer.micro_batches import MicroBatches, rows_that_fit
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.replay.base import ReplayMix
+from gossamer.trials import build_trials, envs_per_learner, refuse_tasks, training_tasks
 from gossamer.types import ConfigError, empty_trajectory
 
 if TYPE_CHECKING:
@@ -79,7 +78,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
     lag = config.lag
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
-    num_envs = config.num_envs or (64 if pixels else 16)
+    num_envs = envs_per_learner(config, spec)
+    refuse_tasks(config, spec)
     cores = cores or num_cores()
     groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
     rows = num_envs * (config.unroll_length + 1)
@@ -134,7 +134,13 @@ def build_inference_policy(policy: ActorCritic, plan: Plan) -> ActorCritic:
 
 
 def build_env_groups(
-    config: TrainConfig, plan: Plan, *, rank: int = 0, restarts: int = 0, start: bool = True
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    *,
+    rank: int = 0,
+    restarts: int = 0,
+    start: bool = True,
 ) -> tuple[list[VecEnv], list[NDArray[Any]]]:
     """Make and start the groups of environments that one actor steps in turn.
 
@@ -158,35 +164,13 @@ def build_env_groups(
                 settings=config.env,
                 max_episode_steps=plan.max_episode_steps,
                 training=True,
+                tasks=training_tasks(config, spec, rank, first),
             )
         )
-    obs: list[NDArray[Any]] = []
-    for envs in groups:
-        if start:
-            obs.append(envs.start(np.zeros(envs.num_envs, dtype=np.int64)))
-        else:
-            dtype = np.uint8 if envs.spec.obs_kind == "pixels" else np.float32
-            obs.append(np.zeros((envs.num_envs, *envs.spec.obs_shape), dtype=dtype))
-    return groups, obs
-
-
-def evaluation_envs(config: TrainConfig, *, seed: int, num_threads: int) -> Callable[[int], VecEnv]:
-    """Return a factory of environments with the evaluation protocol and seeds of their own."""
-
-    def make(num_envs: int) -> VecEnv:
-        return make_vec_env(
-            config.env_id,
-            num_envs=num_envs,
-            seed=seed,
-            rank=EVALUATION_RANK,
-            first_env=0,
-            num_threads=num_threads,
-            settings=config.env,
-            max_episode_steps=config.max_episode_steps,
-            training=False,
-        )
-
-    return make
+    if start:
+        return groups, [envs.start(np.zeros(envs.num_envs, dtype=np.int64)) for envs in groups]
+    dtype = np.uint8 if spec.obs_kind == "pixels" else np.float32
+    return groups, [np.zeros((envs.num_envs, *spec.obs_shape), dtype=dtype) for envs in groups]
 
 
 @dataclass
@@ -248,7 +232,7 @@ def build_parts(
     with ThreadPoolExecutor(1) as pool:
         before = native_threads()
         making = pool.submit(
-            build_env_groups, config, plan, rank=rank, restarts=restarts, start=start
+            build_env_groups, config, spec, plan, rank=rank, restarts=restarts, start=start
         )
         parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, restarts, making)
         parts.simulators = native_threads() - before
@@ -336,13 +320,13 @@ def build_evaluator(
     """Build the evaluator of policies like this one that `read` brings; None where none is wanted."""
     if not config.evaluation.every_seconds:
         return None
+    episodes = config.evaluation.episodes
     return Evaluator(
         build_inference_policy(policy, plan),
         policy.shared_tensors(),
-        evaluation_envs(config, seed=config.seed, num_threads=1),
+        build_trials(config, policy.spec, episodes=episodes, seed=config.seed, num_threads=1),
         read,
         stop,
-        episodes=config.evaluation.episodes,
         greedy=config.evaluation.greedy,
         every_seconds=config.evaluation.every_seconds,
         max_time_fraction=config.evaluation.max_time_fraction,
@@ -352,9 +336,9 @@ def build_evaluator(
 
 def plan_from(saved: dict[str, Any], fresh: Plan, given: set[str]) -> Plan:
     """Keep a saved run's plan, except for what was asked for anew."""
-    names = {f.name for f in dataclasses.fields(Plan)}
+    names = {f.name for f in fields(Plan)}
     kept = {k: v for k, v in saved.items() if k in names and k not in given}
     if fresh.device != kept.get("device", fresh.device):
         # The machine has changed; its own choices are all that can work.
         return fresh
-    return dataclasses.replace(fresh, **kept)
+    return replace(fresh, **kept)

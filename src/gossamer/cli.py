@@ -245,6 +245,11 @@ def _catalog() -> dict[str, dict[str, str]]:
             "ALE/Pong-v5": extra("any Atari game, sticky actions", "ale_py"),
             "CartPole-v1": "any environment registered with Gymnasium",
             "HalfCheetah-v5": extra("MuJoCo tasks", "mujoco"),
+            "RandomExtremeAcrobot-v1": "a family of tasks: acrobots with other links; also RandomNormal...",
+            "RandomMuJoCoHopper-v5": extra(
+                "MuJoCo tasks in wind and of other masses; also RandomWind..., RandomMass..., MuJoCo...",
+                "mujoco",
+            ),
             "envpool:Ant-v5": extra("EnvPool's environments", "envpool"),
             "module:function": "your own: a function that returns a gymnasium.Env",
             "module:Name-v0": "your own: an id that importing the module registers",

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gossamer.links import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
@@ -31,6 +31,10 @@ class Evaluation:
     """Env steps."""
     truncated: int
     """Episodes that a time limit cut."""
+    tasks: tuple[int, ...] = ()
+    """Numbers of the tasks played, of a family."""
+    held_out: Evaluation | None = None
+    """Of a family: the same policy on tasks that training does not see."""
 
     @property
     def mean(self) -> float:
@@ -42,6 +46,29 @@ class Evaluation:
         """Standard error of the mean; 0 for a single episode."""
         n = len(self.returns)
         return float(np.std(self.returns, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as it is written into files."""
+        row: dict[str, Any] = {
+            "mean": self.mean,
+            "standard_error": self.standard_error,
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "truncated": self.truncated,
+        }
+        if self.tasks:
+            row["tasks"] = list(self.tasks)
+        if self.held_out is not None:
+            row["held_out"] = self.held_out.as_dict()
+        return row
+
+
+class Trial(NamedTuple):
+    """Episodes that say how good a policy is."""
+
+    make_envs: Callable[[int], VecEnv]
+    """Builds that many environments with the evaluation protocol."""
+    episodes: int
 
 
 class Interrupted(Exception):
@@ -101,6 +128,7 @@ def play(
     device = policy.obs_scale.device
     generator = torch.Generator(device=device).manual_seed(seed)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    tasks = np.zeros(episodes, dtype=np.int64)
     episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
     truncated, left = 0, episodes
     obs: Any = envs.start(np.zeros(n, dtype=np.int64))
@@ -126,6 +154,8 @@ def play(
         result = envs.recv()
         was_reset, ended, obs = ended, result.ended.copy(), result.obs
         playing = (episode < episodes) & ~was_reset
+        if policy.spec.family:
+            tasks[episode[playing]] = envs.tasks()[playing]
         np.add.at(returns, episode[playing], result.reward[playing])
         np.add.at(lengths, episode[playing], 1)
         starts = torch.from_numpy(was_reset)[None].to(device)
@@ -137,7 +167,8 @@ def play(
             episode = episode + n * ended
         if on_step:
             on_step(envs, episodes - left)
-    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
+    played = tuple(tasks.tolist()) if policy.spec.family else ()
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated, played)
 
 
 class Evaluator:
@@ -145,11 +176,10 @@ class Evaluator:
 
     Args:
         policy: a copy of its own, set up for inference.
-        make_envs: builds environments with the evaluation protocol.
+        trials: what is played; the second, if there is one, on held-out tasks.
         like: tensors like those on the board; the policy's own may be rounded.
         read: copies the parameters to evaluate next into tensors and returns their version.
         stop: ends the role.
-        episodes: of one evaluation.
         greedy: take the likeliest action instead of sampling.
         every_seconds: at most one evaluation in this time.
         max_time_fraction: at most this share of processor time, so long episodes are evaluated less often.
@@ -160,11 +190,10 @@ class Evaluator:
         self,
         policy: ActorCritic,
         like: list[Tensor],
-        make_envs: Callable[[int], VecEnv],
+        trials: Sequence[Trial],
         read: Callable[[list[Tensor]], int],
         stop: StopSignal,
         *,
-        episodes: int,
         greedy: bool,
         every_seconds: float,
         max_time_fraction: float,
@@ -174,11 +203,11 @@ class Evaluator:
         self._params = [torch.empty_like(x, requires_grad=False) for x in like]
         self.seconds = 0.0
         self.pause = every_seconds  # from the end of the last evaluation to the next
-        self._make_envs, self._read, self._stop = make_envs, read, stop
-        self._episodes, self._greedy = episodes, greedy
+        self._trials, self._read, self._stop = trials, read, stop
+        self._greedy = greedy
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
         self._on_evaluation = on_evaluation
-        self._envs: VecEnv | None = None  # kept open: making a simulator can cost a second
+        self._envs: list[VecEnv] = []  # kept open: making a simulator can cost a second
 
     def run(self) -> None:
         """Evaluate until stopped."""
@@ -205,19 +234,24 @@ class Evaluator:
             for target, x in zip(self.policy.shared_tensors(), self._params, strict=True):
                 target.copy_(x)
         self.policy.refresh()
-        if self._envs is None:
-            self._envs = self._make_envs(min(self._episodes, MAX_ENVS))
-        result = play(
-            self.policy,
-            self._envs,
-            episodes=self._episodes,
-            greedy=self._greedy,
-            seed=version,
-            stop=stop,
-        )
+        if not self._envs:
+            self._envs = [make(min(episodes, MAX_ENVS)) for make, episodes in self._trials]
+        result, *others = [
+            play(
+                self.policy,
+                envs,
+                episodes=trial.episodes,
+                greedy=self._greedy,
+                seed=version,
+                stop=stop,
+            )
+            for envs, trial in zip(self._envs, self._trials, strict=True)
+        ]
+        if others:
+            result = replace(result, held_out=others[0])
         self._on_evaluation(result, version, self._params)
 
     def close(self) -> None:
         """Free the environments."""
-        if self._envs is not None:
-            self._envs.close()
+        for envs in self._envs:
+            envs.close()

@@ -81,6 +81,8 @@ class EnvSpec:
     """What a reset fills the older frames of a stack with."""
     exact_resume: bool = True
     """An episode is a function of its seed and its actions."""
+    family: bool = False
+    """Each environment is given a task, and episodes differ by it."""
 
 
 class StepResult(NamedTuple):
@@ -129,6 +131,14 @@ class VecEnv(Protocol):
 
     def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
         """Begin episodes `episodes`, replay each env's action log since, return the observations."""
+        ...
+
+    def tasks(self) -> NDArray[np.int64]:
+        """Return the number [N] of the task that each env plays; 0 where there is one task."""
+        ...
+
+    def episode_info(self, env: int) -> dict[str, float]:
+        """Return what env tells of its present episode, the one just ended included."""
         ...
 
     def close(self) -> None:

@@ -12,6 +12,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from gossamer.envs.seeding import WithoutTasks
 from gossamer.learner import Learner
 from gossamer.micro_batches import MicroBatches
 from gossamer.ops.distributions import make_distribution
@@ -52,7 +53,7 @@ def episode_length(env, episode):
     return (3, 1, 5, 2, 4)[(env + 2 * episode) % 5]
 
 
-class CountingEnvs:
+class CountingEnvs(WithoutTasks):
     """Observation: (env, episode, step of the episode, last action); lengths 1 to 5.
 
     Odd episodes end by termination, even ones by truncation. Reward: step + a tenth of the action.
@@ -113,7 +114,7 @@ class CountingEnvs:
         return np.stack([env, self.episode, self.step, self.last], axis=1).astype(np.float32)
 
 
-class SignEnvs:
+class SignEnvs(WithoutTasks):
     """One-step episodes: pays 1 for action 1 where the observation is positive, else for action 0."""
 
     def __init__(self, num_envs, *, seed=0):

@@ -144,6 +144,27 @@ def test_monitor_files_have_the_known_format(tmp_path: Path) -> None:
     assert episodes[1]["return"] == 1 / 3
 
 
+def test_what_environments_tell_has_columns_of_its_own(tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path, 0.0, "RandomExtremeAcrobot-v1")
+    told = {"mass": 0.7, "success": 1.0}
+    log.write(env=0, episode_return=-80, length=81, env_steps=1, time_s=2, task=4, info=told)
+    log.write(
+        env=0,
+        episode_return=-9,
+        length=9,
+        env_steps=2,
+        time_s=3,
+        info={"mass": float("nan"), "success": 0.0},
+    )
+    log.close()
+    first, second = read_rows(tmp_path / "episodes.jsonl")
+    assert (first["task"], first["info"]) == (4, told)
+    assert second["info"]["mass"] is None
+    _, rows = read_monitor(tmp_path / "monitor" / "0.monitor.csv")
+    assert rows[0] == {"r": "-80", "l": "81", "t": "2", "mass": "0.7", "success": "1.0"}
+    assert rows[1]["mass"] == "nan"
+
+
 def test_monitor_files_go_on_after_a_resume(tmp_path: Path) -> None:
     for sitting in range(2):
         log = EpisodeLog(tmp_path, 1234.5 + sitting, "Pong")

@@ -258,7 +258,10 @@ def write_logs(path: Path, upto: int) -> None:
     for i in range(1, upto + 1):
         metrics.write({"env_steps": 100 * i, "updates": i, "learner/loss": float("nan")})
         evaluations.write({"env_steps": 100 * i, "updates": i, "mean": 1.0})
-        episodes.write(env=i % 2, episode_return=i, length=9, env_steps=100 * i - 5, time_s=i)
+        info = {"mass": 0.5} if i % 2 == 0 else None  # env 1 tells nothing
+        episodes.write(
+            env=i % 2, episode_return=i, length=9, env_steps=100 * i - 5, time_s=i, info=info
+        )
     metrics.close()
     evaluations.close()
     episodes.close()
@@ -274,7 +277,10 @@ def test_cut_drops_what_came_after_the_checkpoint(tmp_path: Path) -> None:
         assert [row["updates"] for row in rows] == [1, 2, 3, 4]
     episodes = [row["return"] for row in read_rows(tmp_path / "episodes.jsonl")]
     assert episodes == [1, 2, 3, 4]
-    assert (tmp_path / "monitor/0.monitor.csv").read_text().splitlines()[2:] == ["2,9,2", "4,9,4"]
+    assert (tmp_path / "monitor/0.monitor.csv").read_text().splitlines()[2:] == [
+        "2,9,2,0.5",
+        "4,9,4,0.5",
+    ]
     assert (tmp_path / "monitor/1.monitor.csv").read_text().splitlines()[2:] == ["1,9,1", "3,9,3"]
 
 

@@ -13,6 +13,16 @@ from gossamer.actor import Actor, write_obs
 from gossamer.types import Trajectory, empty_trajectory
 
 
+class TaskEnvs(CountingEnvs):
+    """Env i plays task 10 + i, and tells the step it is at."""
+
+    def tasks(self):
+        return 10 + self.first + np.arange(self.num_envs)
+
+    def episode_info(self, env):
+        return {"step": float(self.step[env])}
+
+
 def make_actor(sizes, *, t=7, action=DISCRETE, seed=1, policy=None, length=episode_length):
     episodes = []
     groups, first = [], 0
@@ -46,6 +56,20 @@ def collect(actor, count, *, t=7):
 def assert_same(one: Trajectory, other: Trajectory):
     for field in dataclasses.fields(one):
         assert torch.equal(getattr(one, field.name), getattr(other, field.name)), field.name
+
+
+def test_columns_and_episodes_know_their_task():
+    episodes = []
+    actor = Actor(
+        [TaskEnvs(2), TaskEnvs(3, first=2)], small_policy(), unroll_length=9, seed=1,
+        on_episode=episodes.append,
+    )  # fmt: skip
+    (batch,) = collect(actor, 1, t=9)
+    assert batch.task.tolist() == [10, 11, 12, 13, 14]
+    assert len(episodes) > 5
+    for episode in episodes:
+        assert episode.task == 10 + episode.env
+        assert episode.info == {"step": episode.length}
 
 
 @pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])

@@ -10,7 +10,7 @@ import pytest
 import torch
 from core_fakes import CountingEnvs, small_policy
 
-from gossamer.evaluator import Evaluation, Evaluator, Interrupted, evaluate
+from gossamer.evaluator import Evaluation, Evaluator, Interrupted, Trial, evaluate
 from gossamer.links import StopSignal, ThreadBoard
 
 
@@ -139,8 +139,8 @@ def make_evaluator(policy, results, *, every_seconds=0.0):
     like = policy.shared_tensors()
     board = ThreadBoard(like, stop, timeout_seconds=20.0)
     evaluator = Evaluator(
-        small_policy(seed=5), like, Made(), partial(board.read, 0, exact=False), stop,
-        episodes=2, greedy=True, every_seconds=every_seconds, max_time_fraction=1.0,
+        small_policy(seed=5), like, [Trial(Made(), 2)], partial(board.read, 0, exact=False), stop,
+        greedy=True, every_seconds=every_seconds, max_time_fraction=1.0,
         on_evaluation=lambda *result: (results.append(result), stop.stop()),
     )  # fmt: skip
     return evaluator, board, stop

@@ -18,13 +18,15 @@ class EvaluationConfig:
     """Full episodes played beside training, with seeds of their own."""
 
     episodes: int = 5
-    """Episodes of one evaluation, >= 1."""
+    """Episodes of one evaluation, >= 1; of a family of tasks as many or more, each task's share alike."""
     every_seconds: float = 60.0
     """Seconds between evaluations, >= 0; 0 turns evaluation off."""
     max_time_fraction: float = 0.03
     """Largest share of the run's time that evaluation may take, in (0, 1]; it waits otherwise."""
     greedy: bool = False
     """Take the most likely action instead of sampling one."""
+    held_out_tasks: int | None = None
+    """Families of tasks: that many tasks which training does not see are scored too, >= 0. Default: 10."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.envs.settings import check_range, refuse_settings
+from gossamer.envs.seeding import WithoutTasks
+from gossamer.envs.settings import FAMILIES_ONLY, check_range, refuse_settings
 from gossamer.envs.spaces import check_actions
 from gossamer.machine import MissingExtra
 from gossamer.types import ActionSpec, ConfigError, EnvSpec, StepResult
@@ -87,6 +88,7 @@ class AtariProtocol:
 def atari_protocol(env_id: str, settings: EnvConfig) -> AtariProtocol:
     """Fill in what the settings leave open from the protocol the id names; refuse bad values."""
     refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
+    refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
     named = (
         AtariProtocol(sticky=0.25, life_loss_terminal=False)
         if env_id.startswith("ALE/")
@@ -135,7 +137,7 @@ def _game_names() -> dict[str, str]:
     return {game.title().replace("_", ""): game for game in games if game not in _TWO_PLAYER_ONLY}
 
 
-class AtariEnvs:
+class AtariEnvs(WithoutTasks):
     """N copies of an Atari game, as a `VecEnv`."""
 
     def __init__(

@@ -11,7 +11,8 @@ import numpy as np
 from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol
 from gossamer.envs.gym import gym_stuck_steps
 from gossamer.envs.making import UNLIMITED_STEPS
-from gossamer.envs.settings import flag_of, refuse_settings, suite_of
+from gossamer.envs.seeding import WithoutTasks
+from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import action_format, check_actions, obs_format
 from gossamer.machine import MissingExtra
 from gossamer.types import ConfigError, EnvSpec, StepResult
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
     from gossamer.envs.settings import EnvConfig
 
 
-class EnvpoolEnvs:
+class EnvpoolEnvs(WithoutTasks):
     """N environments of EnvPool. They are seeded once, so that a resumed run begins new episodes."""
 
     def __init__(
@@ -40,6 +41,7 @@ class EnvpoolEnvs:
         name = env_id.removeprefix("envpool:")
         envpool = _import_envpool(env_id)
         refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
+        refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
         protocol: AtariProtocol | None = None
         options: dict[str, Any] = {}
         if suite_of(env_id) == "atari":

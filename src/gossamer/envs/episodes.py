@@ -18,7 +18,12 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.envs.seeding import SeedStream
+    from gossamer.envs.seeding import SeedStream, Tasks
+
+
+def wrapped(env: Any, name: str) -> Any:
+    """Return what an environment or a wrapper of it has by a name; None without it."""
+    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
 
 
 class Episodes:
@@ -31,13 +36,20 @@ class Episodes:
         *,
         num_envs: int,
         seeds: SeedStream,
+        tasks: Tasks,
         stuck_steps: int,
     ):
         self._seeds = seeds
+        self._tasks = tasks
         self._stuck_steps = stuck_steps
         self.envs: list[Any] = [make_env() for _ in range(num_envs)]
         self.obs = obs_format(env_id, self.envs[0].observation_space)
         self.action = action_format(env_id, self.envs[0].action_space)
+        self._set_task = [wrapped(env, "set_task") for env in self.envs]
+        self._tells = wrapped(self.envs[0], "episode_info") is not None
+        self.task = np.zeros(num_envs, np.int64)
+        """[N] number of the task that each environment plays."""
+        self._has_task = [-1] * num_envs
         self._episode = [0] * num_envs
         self._ended = [False] * num_envs
         self._quiet_steps = [0] * num_envs
@@ -84,7 +96,21 @@ class Episodes:
         self._refuse_not_finite(batch)
         return StepResult(batch, reward, terminated, truncated, terminated | truncated)
 
+    @property
+    def are_tasks(self) -> bool:
+        """Whether each environment is given a task."""
+        return self._set_task[0] is not None
+
+    def info(self, i: int) -> dict[str, float]:
+        """Return what environment i tells of its present episode."""
+        return dict(self.envs[i].get_wrapper_attr("episode_info")) if self._tells else {}
+
     def _reset(self, batch: NDArray[Any], i: int) -> None:
+        if set_task := self._set_task[i]:
+            number = self._tasks.number(i, self._episode[i])
+            if number != self._has_task[i]:
+                set_task(self._tasks.seed_of(number))
+                self.task[i] = self._has_task[i] = number
         obs, _ = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
         self.obs.write(batch, i, obs)
         self._ended[i] = False

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.envs.episodes import Episodes
+from gossamer.envs.episodes import Episodes, wrapped
 from gossamer.envs.making import failed_env, make_gym_env, time_limit
-from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
+from gossamer.envs.settings import ATARI_ONLY, FAMILIES_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import action_format, check_actions, obs_format
 from gossamer.types import ConfigError, EnvSpec, StepResult
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.envs.seeding import SeedStream
+    from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
 
 
@@ -31,6 +31,7 @@ class GymEnvs:
         *,
         num_envs: int,
         seeds: SeedStream,
+        tasks: Tasks,
         settings: EnvConfig,
         max_episode_steps: int,
         render_mode: str | None = None,
@@ -40,10 +41,11 @@ class GymEnvs:
             partial(make_gym_env, env_id, max_episode_steps, render_mode),
             num_envs=num_envs,
             seeds=seeds,
+            tasks=tasks,
             stuck_steps=gym_stuck_steps(env_id, settings),
         )
         self.num_envs = num_envs
-        self.spec = gym_spec(env_id, self._episodes.envs[0])
+        self.spec = gym_spec(env_id, self._episodes.envs[0], settings)
         self._action: NDArray[Any] | None = None
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
@@ -65,6 +67,14 @@ class GymEnvs:
         """Begin episodes, replay each env's action log since, return the observations."""
         check_logs(logs, self.spec)
         return self._episodes.begin(episodes, logs)
+
+    def tasks(self) -> NDArray[np.int64]:
+        """Return the number of the task that each environment plays."""
+        return self._episodes.task.copy()
+
+    def episode_info(self, env: int) -> dict[str, float]:
+        """Return what an environment tells of its present episode."""
+        return self._episodes.info(env)
 
     def render(self) -> NDArray[np.uint8] | None:
         """Return the first environment's picture [H, W, 3]; None where a window shows it."""
@@ -89,18 +99,24 @@ def gym_stuck_steps(env_id: str, settings: EnvConfig) -> int:
     return stuck_steps
 
 
-def gym_spec(env_id: str, env: Any) -> EnvSpec:
+def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     """Read from an environment what policies and actors must know."""
     obs, action = obs_format(env_id, env.observation_space), action_format(env_id, env.action_space)
     limit = time_limit(env)
+    family = wrapped(env, "set_task") is not None
+    if not family:
+        refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
+    words = wrapped(env, "task_words")
     return EnvSpec(
         env_id=env_id,
         obs_shape=obs.shape,
         obs_kind=obs.kind,
         action=action.spec,
-        protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps",
+        protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps"
+        + (f"; tasks: {words}" if words else ""),
         max_episode_steps=limit,
         exact_resume=env.spec is None or not env.spec.nondeterministic,
+        family=family,
     )
 
 

@@ -192,6 +192,9 @@ def known_ids() -> list[str]:
 def _registered_ids() -> list[str]:
     import gymnasium
 
+    from gossamer.envs import multitask
+
+    multitask.register()
     # importing ale-py registers ids without preprocessing, in protocols that we do not have
     return [
         name

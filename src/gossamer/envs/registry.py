@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 
 from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import known_ids, nearest_ids, unknown_id
-from gossamer.envs.seeding import SeedStream
+from gossamer.envs.seeding import ONE_TASK, SeedStream
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from gossamer.envs.seeding import Tasks
     from gossamer.envs.settings import EnvConfig
     from gossamer.types import EnvSpec, VecEnv
 
@@ -28,6 +29,7 @@ def make_vec_env(
     num_threads: int = 1,
     max_episode_steps: int = 0,
     training: bool = True,
+    tasks: Tasks = ONE_TASK,
 ) -> VecEnv:
     """Make N environments that are stepped together.
 
@@ -41,6 +43,7 @@ def make_vec_env(
         num_threads: of a native simulator; Python environments use the caller's.
         max_episode_steps: truncation; 0 for the environment's own.
         training: whether a lost life counts as terminated, where the protocol says so.
+        tasks: of a family, which environment plays which; others do not ask.
     """
     if num_envs < 1:
         raise ConfigError(f"num_envs is {num_envs}; at least 1 is needed")
@@ -83,6 +86,7 @@ def make_vec_env(
             num_envs=num_envs,
             num_workers=settings.workers,
             seeds=seeds,
+            tasks=tasks,
             settings=settings,
             max_episode_steps=max_episode_steps,
         )
@@ -92,6 +96,7 @@ def make_vec_env(
         env_id,
         num_envs=num_envs,
         seeds=seeds,
+        tasks=tasks,
         settings=settings,
         max_episode_steps=max_episode_steps,
     )

@@ -10,13 +10,14 @@ import numpy as np
 
 from gossamer.envs.atari import AtariEnvs, AtariProtocol, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import unknown_id
-from gossamer.envs.seeding import EVALUATION_RANK, SeedStream
+from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, SeedStream
 from gossamer.machine import MissingExtra
 from gossamer.types import ConfigError, RunFailed, VecEnv
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from gossamer.envs.seeding import Tasks
     from gossamer.envs.settings import EnvConfig
     from gossamer.types import StepResult
 
@@ -37,6 +38,7 @@ def make_render_env(
     seed: int,
     max_episode_steps: int = 0,
     render_mode: RenderMode = "rgb_array",
+    tasks: Tasks = ONE_TASK,
 ) -> RenderEnv:
     """Make one environment for evaluation, with pictures.
 
@@ -46,6 +48,7 @@ def make_render_env(
         seed: the run's; its evaluation episodes are played.
         max_episode_steps: truncation; 0 for the environment's own.
         render_mode: "rgb_array" for pictures, "human" for a window.
+        tasks: of a family, the first is played.
     """
     if env_id.startswith("envpool:"):
         raise ConfigError(
@@ -84,6 +87,7 @@ def make_render_env(
             env_id,
             num_envs=1,
             seeds=seeds,
+            tasks=tasks,
             settings=settings,
             max_episode_steps=max_episode_steps,
             render_mode=render_mode,

@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 _MASK = (1 << 64) - 1
 EVALUATION_RANK = -1
 """The rank whose seeds evaluation uses; no learner has it."""
+TRAINING_TASKS, HELD_OUT_TASKS = -2, -3
+"""The same for the seeds of tasks: those trained on, and those that only evaluation sees."""
 
 
 def episode_seed(run_seed: int, rank: int, env_index: int, episode: int) -> int:
@@ -42,3 +50,52 @@ class SeedStream:
     def part(self, first: int) -> SeedStream:
         """Return the stream of the environments from number `first` of the group on."""
         return SeedStream(self.run_seed, self.rank, self.first_env + first)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """Which task of a family each environment of a group plays, and what seed stands for it."""
+
+    seed: int
+    """That the tasks of a run are drawn from."""
+    count: int
+    """Tasks there are."""
+    first_env: int = 0
+    """Index, among the run's environments, of the group's first."""
+    envs_per_task: int = 1
+    """Neighbouring environments that play the same task."""
+    stride: int = 0
+    """Tasks by which an environment goes on after every episode; 0: it keeps its own."""
+    held_out: bool = False
+
+    def number(self, env: int, episode: int) -> int:
+        """Return the task, in [0, count), of an episode of the group's environment number `env`."""
+        own = (self.first_env + env) // self.envs_per_task
+        return (own + self.stride * episode) % self.count
+
+    def seed_of(self, number: int) -> int:
+        """Return the seed that stands for a task."""
+        stream = HELD_OUT_TASKS if self.held_out else TRAINING_TASKS
+        return episode_seed(self.seed, stream, number, 0)
+
+    def part(self, first: int) -> Tasks:
+        """Return the tasks of the environments from number `first` of the group on."""
+        return replace(self, first_env=self.first_env + first)
+
+
+ONE_TASK = Tasks(seed=0, count=1)
+"""For environments that know no others."""
+
+
+class WithoutTasks:
+    """The part of a `VecEnv` about tasks, for simulators that have none."""
+
+    num_envs: int
+
+    def tasks(self) -> NDArray[np.int64]:
+        """Return 0 for each environment."""
+        return np.zeros(self.num_envs, np.int64)
+
+    def episode_info(self, env: int) -> dict[str, float]:
+        """Return nothing."""
+        return {}

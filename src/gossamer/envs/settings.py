@@ -62,6 +62,11 @@ class EnvConfig:
     stuck_steps: int | None = None
     """Truncate an episode after this many env steps in a row without a reward; 0 is off. Default
     0."""
+    tasks_per_learner: int | None = None
+    """Families of tasks: groups of a learner's environments, each with a task of its own, a divisor of
+    num_envs; 1: a task per learner. Default: every environment its own."""
+    task_seed: int | None = None
+    """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
     workers: int | None = None
     """Processes that step a Python environment, a divisor of the number of envs; 0 steps them in
     the actor's own thread. For slow Python environments only. Default 0."""
@@ -79,6 +84,9 @@ ATARI_ONLY = (
     "fire_reset",
 )
 """Settings that mean something for Atari alone."""
+
+FAMILIES_ONLY = ("tasks_per_learner", "task_seed")
+"""Settings that mean something for families of tasks alone."""
 
 
 def suite_of(env_id: str) -> Suite:

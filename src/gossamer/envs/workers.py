@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from gossamer.envs.episodes import Episodes
+from gossamer.envs.episodes import Episodes, wrapped
 from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
 from gossamer.envs.making import make_gym_env
 from gossamer.envs.spaces import check_actions
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.envs.seeding import SeedStream
+    from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
     from gossamer.types import EnvSpec
 
@@ -52,6 +52,7 @@ class _Share:
     make_env: Callable[[], Any]
     num_envs: int
     seeds: SeedStream
+    tasks: Tasks
     stuck_steps: int
 
 
@@ -84,6 +85,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
             share.make_env,
             num_envs=share.num_envs,
             seeds=share.seeds,
+            tasks=share.tasks,
             stuck_steps=share.stuck_steps,
         )
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
@@ -122,6 +124,12 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
             return obs, nothing, nothing, nothing, {"failure": str(error)}
         return obs, reward, terminated, truncated, {}
 
+    @property
+    def told(self) -> tuple[NDArray[np.int64], list[dict[str, float]]]:
+        """Return each environment's task and what it tells of its episode."""
+        each = range(len(self._episodes.envs))
+        return self._episodes.task, [self._episodes.info(i) for i in each]
+
     def close(self) -> None:
         """Close the share's environments."""
         self._episodes.close()
@@ -137,6 +145,7 @@ class WorkerEnvs:
         num_envs: int,
         num_workers: int,
         seeds: SeedStream,
+        tasks: Tasks,
         settings: EnvConfig,
         max_episode_steps: int,
     ):
@@ -149,15 +158,17 @@ class WorkerEnvs:
         make_env = partial(make_gym_env, env_id, max_episode_steps)
         stuck_steps = gym_stuck_steps(env_id, settings)
         shares = [
-            _Share(env_id, make_env, size, seeds.part(first), stuck_steps)
+            _Share(env_id, make_env, size, seeds.part(first), tasks.part(first), stuck_steps)
             for first in range(0, num_envs, size)
         ]
         env = make_env()  # mistakes in the id show here, in words, before any process starts
-        self.spec: EnvSpec = gym_spec(env_id, env)
+        self.spec: EnvSpec = gym_spec(env_id, env, settings)
+        self._tells = wrapped(env, "episode_info") is not None
         env.close()
         self.num_envs = num_envs
         self._share_size = size
         self._in_flight = False
+        self._answer: tuple[Any, ...] | None = None  # what workers told since the last step
         try:
             # spawn: forking a process that has threads can leave a child with locks held for ever;
             # resets are ours (DISABLED): they must carry the next episode's seed
@@ -181,6 +192,7 @@ class WorkerEnvs:
 
     def _begin(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None) -> NDArray[Any]:
         size = self._share_size
+        self._answer = None
         assignments = [
             (episodes[i : i + size], None if logs is None else logs[i : i + size])
             for i in range(0, self.num_envs, size)
@@ -198,6 +210,7 @@ class WorkerEnvs:
     def send(self, action: NDArray[Any]) -> None:
         """Begin a step in every worker."""
         check_actions(action, self.num_envs, self.spec)
+        self._answer = None
         try:
             self._workers.step_async(action.reshape(-1, self._share_size, *self.spec.action.shape))
         except _LOST as error:
@@ -221,6 +234,26 @@ class WorkerEnvs:
             truncated,
             terminated | truncated,
         )
+
+    def tasks(self) -> NDArray[np.int64]:
+        """Return the number of the task that each environment plays."""
+        if not self.spec.family:
+            return np.zeros(self.num_envs, np.int64)
+        return np.concatenate([task for task, _ in self._told()])
+
+    def episode_info(self, env: int) -> dict[str, float]:
+        """Return what an environment tells of its present episode."""
+        if not self._tells:
+            return {}
+        return self._told()[env // self._share_size][1][env % self._share_size]
+
+    def _told(self) -> tuple[Any, ...]:
+        if self._answer is None:
+            try:
+                self._answer = self._workers.get_attr("told")
+            except _LOST as error:
+                raise self._lost() from error
+        return self._answer
 
     def _batch(self, obs: Any) -> NDArray[Any]:
         # the workers write the next step over this shared memory

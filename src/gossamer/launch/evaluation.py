@@ -8,9 +8,10 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from gossamer.build import build_policy, evaluation_envs
+from gossamer.build import build_policy
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Evaluation, Interrupted
@@ -20,15 +21,17 @@ from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.topology import blend
+from gossamer.trials import build_trials
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Generator, Sequence
     from types import FrameType
 
     import torch
 
     from gossamer.config import TrainConfig
+    from gossamer.evaluator import Trial
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.types import VecEnv
@@ -124,7 +127,8 @@ def evaluate(
 
     Args:
         run: a run folder, part of its name, or "last".
-        episodes: how many, at least 1.
+        episodes: how many, at least 1; of a family of tasks that many or more, the same number of each
+            training task, and then the same of `held_out` tasks.
         checkpoint: "last", "best" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         sample: sample actions instead of taking the likeliest.
@@ -133,29 +137,35 @@ def evaluate(
     """
     config = _config_of(RunFolder.open(run))
     policy = load_policy(run, checkpoint, learner=learner, torso=torso)
-    return _play(config, policy, episodes=episodes, sample=sample, seed=seed)
+    return _play(_trials(config, policy, episodes, seed), policy, sample=sample, seed=seed)
+
+
+def _trials(config: TrainConfig, policy: ActorCritic, episodes: int, seed: int) -> list[Trial]:
+    return build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=num_cores())
 
 
 def _play(
-    config: TrainConfig,
+    trials: Sequence[Trial],
     policy: ActorCritic,
     *,
-    episodes: int,
     sample: bool,
     seed: int,
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
-    envs = evaluation_envs(config, seed=seed, num_threads=num_cores())
     with threads(num_cores()), stop_on_interrupt() as stop:
-        return play(
-            policy,
-            envs,
-            episodes=episodes,
-            greedy=not sample,
-            seed=seed,
-            stop=stop,
-            on_step=on_step,
-        )
+        result, *others = [
+            play(
+                policy,
+                make_envs,
+                episodes=count,
+                greedy=not sample,
+                seed=seed,
+                stop=stop,
+                on_step=on_step,
+            )
+            for make_envs, count in trials
+        ]
+    return replace(result, held_out=others[0]) if others else result
 
 
 def _episodes(count: int) -> str:
@@ -167,20 +177,26 @@ class _Progress:
 
     def __init__(self, episodes: int):
         self._episodes = episodes
-        self._steps = -1
+        self._steps = self._before = 0
+        self._now = -1
         self._told_at = time.monotonic()
         self._in_terminal = is_live(sys.stderr)
         self._told = False
 
     def __call__(self, envs: VecEnv, ended: int) -> None:
         """Note a step of every environment."""
-        self._steps += 1
+        if self._now < 0 or ended < self._now:  # a trial begins
+            self._before += max(self._now, 0)
+        else:
+            self._steps += envs.num_envs
+        self._now = ended
         now = time.monotonic()
         if now - self._told_at >= (
             1 / REDRAWS_PER_SECOND if self._in_terminal else PLAIN_EVERY_SECONDS
         ):
             self._told_at, self._told = now, True
-            text = f"{ended} of {_episodes(self._episodes)}, {self._steps * envs.num_envs:,} steps"
+            ended += self._before
+            text = f"{ended} of {_episodes(self._episodes)}, {self._steps:,} steps"
             self._write(f"\r{text} " if self._in_terminal else f"{text}\n")
 
     def close(self) -> None:
@@ -241,34 +257,39 @@ def evaluate_run(
         show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
     if not json:
         print(f"{folder.path}\n{spec.protocol}", flush=True)
-    progress = _Progress(episodes)
+    trials = _trials(config, policy, episodes, seed)
+    progress = _Progress(sum(count for _, count in trials))
     try:
-        result = _play(
-            config, policy, episodes=episodes, sample=sample, seed=seed, on_step=progress
-        )
+        result = _play(trials, policy, sample=sample, seed=seed, on_step=progress)
     finally:
         progress.close()
     if json:
-        print(
-            json_module.dumps(
-                {
-                    "run": str(folder.path),
-                    "env": config.env_id,
-                    "protocol": spec.protocol,
-                    "checkpoint": checkpoint,
-                    "episodes": len(result.returns),
-                    "mean": result.mean,
-                    "standard_error": result.standard_error,
-                    "returns": list(result.returns),
-                    "truncated": result.truncated,
-                }
-            )
-        )
+        row = {
+            "run": str(folder.path),
+            "env": config.env_id,
+            "protocol": spec.protocol,
+            "checkpoint": checkpoint,
+            "episodes": len(result.returns),
+            **result.as_dict(),
+        }
+        print(json_module.dumps(row))
         return
     how = "sampled" if sample else "greedy"
-    print(
-        f"checkpoint {checkpoint}, {_episodes(len(result.returns))}, {how}, seed {seed}: mean "
-        f"{result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
+    print(f"checkpoint {checkpoint}, {_played(result)}, {how}, seed {seed}: {_told(result)}")
+    if result.held_out is not None:
+        print(f"{_played(result.held_out)} held out: {_told(result.held_out)}")
+
+
+def _played(result: Evaluation) -> str:
+    tasks = len(set(result.tasks))
+    return _episodes(len(result.returns)) + (
+        f" of {tasks} task{'s' * (tasks > 1)}" if tasks else ""
+    )
+
+
+def _told(result: Evaluation) -> str:
+    return (
+        f"mean {result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
         f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "
         "time limit"
     )

@@ -136,6 +136,8 @@ class Recorder:
             learner=learner,
             time_s=self.seconds(),
             truncated=episode.truncated,
+            task=episode.task,
+            info=episode.info,
         )
 
     def mean_return(self) -> float | None:
@@ -167,6 +169,8 @@ class Recorder:
                 "evaluation_episodes": len(result.returns),
                 "evaluation_best": self.best_evaluation,
             }
+            if result.held_out is not None:
+                self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
         self._evaluations.write(
             {
                 "time_s": round(self.seconds(), 3),
@@ -174,11 +178,7 @@ class Recorder:
                 "updates": updates,
                 "version": version,
                 "learner": "average" if learner is None else learner,
-                "mean": result.mean,
-                "standard_error": result.standard_error,
-                "returns": list(result.returns),
-                "lengths": list(result.lengths),
-                "truncated": result.truncated,
+                **result.as_dict(),
             }
         )
 

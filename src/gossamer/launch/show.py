@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.envs.render import make_render_env
 from gossamer.evaluator import evaluate
 from gossamer.machine import install_command
+from gossamer.trials import training_tasks
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ def show(
         seed,
         config.max_episode_steps,
         render_mode="human" if window and not video else "rgb_array",
+        tasks=training_tasks(config, policy.spec),
     )
 
     def on_step(shown: Any, _: int) -> None:

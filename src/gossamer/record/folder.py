@@ -291,7 +291,7 @@ class RunFolder:
         for path in monitors:
             old = path.read_bytes()
             head = old.splitlines(keepends=True)[:2]
-            whole = len(head) == 2 and head[1] == b"r,l,t\n"
+            whole = len(head) == 2 and head[1].startswith(b"r,l,t") and head[1].endswith(b"\n")
             # A file killed inside its header has no episode; EpisodeLog writes a new header.
             new = b"".join([*head, *lines.get(path.name, [])]) if whole else b""
             if new != old:

@@ -83,6 +83,7 @@ METRICS: Mapping[str, Metric] = {
     "evaluation_standard_error": Metric("return", "standard error of that mean"),
     "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
     "evaluation_best": Metric("return", "best evaluation mean so far"),
+    "evaluation_held_out_mean": Metric("return", "mean return on tasks that training does not see"),
 }
 """Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
 
@@ -175,6 +176,7 @@ class EpisodeLog:
         learner: int = 0,
         task: int = 0,
         truncated: bool = False,
+        info: Mapping[str, float] | None = None,
     ) -> None:
         """Append one finished episode.
 
@@ -187,8 +189,9 @@ class EpisodeLog:
             learner: Rank of the learner.
             task: Index of the task.
             truncated: It ended by a time limit.
+            info: What the environment tells of it; the same names in all of a run.
         """
-        row = {
+        row: dict[str, Any] = {
             "time_s": round(time_s, 3),
             "env_steps": env_steps,
             "return": episode_return,
@@ -198,10 +201,12 @@ class EpisodeLog:
             "task": task,
             "truncated": truncated,
         }
+        if info:
+            row["info"] = dict(info)
         with self._writing:
             self._rows.write(row)
             self.count += 1
-            _write_all(self._monitor(env), monitor_line(plain(row)))
+            _write_all(self._monitor(env, info or {}), monitor_line(plain(row)))
 
     def close(self) -> None:
         """Close every file."""
@@ -210,21 +215,23 @@ class EpisodeLog:
             file.close()
         self._open.clear()
 
-    def _monitor(self, env: int) -> BinaryIO:
+    def _monitor(self, env: int, info: Mapping[str, float]) -> BinaryIO:
         if env not in self._open:
             if len(self._open) >= MAX_OPEN_MONITORS:
                 self._open.pop(next(iter(self._open))).close()
             file = _open_append(self._folder / f"{env}.monitor.csv")
             if file.tell() == 0:
-                _write_all(file, f"{self._first_line}\nr,l,t\n".encode())
+                columns = ",".join(["r", "l", "t", *info])
+                _write_all(file, f"{self._first_line}\n{columns}\n".encode())
             self._open[env] = file
         return self._open[env]
 
 
 def monitor_line(row: Mapping[str, Any]) -> bytes:
     """The line of a monitor CSV that belongs to a row of `episodes.jsonl`."""
-    score = "nan" if row["return"] is None else round(row["return"], 6)
-    return f"{score},{row['length']},{row['time_s']}\n".encode()
+    score = None if row["return"] is None else round(row["return"], 6)
+    numbers = [score, row["length"], row["time_s"], *row.get("info", {}).values()]
+    return (",".join("nan" if x is None else str(x) for x in numbers) + "\n").encode()
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:

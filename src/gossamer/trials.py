@@ -1,0 +1,99 @@
+"""Which task each environment plays, in training and in evaluation, and what an evaluation plays."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gossamer.envs.registry import make_vec_env
+from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, Tasks
+from gossamer.evaluator import Trial
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
+    from gossamer.types import EnvSpec, VecEnv
+
+HELD_OUT_TASKS = 10
+"""Of a family, scored where nothing else was asked for."""
+
+
+def envs_per_learner(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return how many environments each learner has."""
+    return config.num_envs or (64 if spec.obs_kind == "pixels" else 16)
+
+
+def refuse_tasks(config: TrainConfig, spec: EnvSpec) -> None:
+    """Refuse tasks that do not fit the environments."""
+    num_envs, per_learner = envs_per_learner(config, spec), config.env.tasks_per_learner or 1
+    if spec.family and num_envs % per_learner:
+        raise ConfigError(
+            f"env.tasks_per_learner is {per_learner}; it must divide the {num_envs} environments of a "
+            f"learner: --env.tasks-per-learner {math.gcd(num_envs, per_learner)}"
+        )
+    held_out = config.evaluation.held_out_tasks
+    if held_out is not None and not spec.family:
+        raise ConfigError(
+            f"evaluation.held_out_tasks is {held_out}, but {config.env_id} is no family of tasks; leave "
+            "it out"
+        )
+
+
+def training_tasks(config: TrainConfig, spec: EnvSpec, rank: int = 0, first_env: int = 0) -> Tasks:
+    """Return which tasks a learner's environments play, from number `first_env` of its own on."""
+    if not spec.family:
+        return ONE_TASK
+    num_envs = envs_per_learner(config, spec)
+    per_learner = config.env.tasks_per_learner or num_envs
+    return Tasks(
+        seed=config.seed if config.env.task_seed is None else config.env.task_seed,
+        count=config.num_learners * per_learner,
+        first_env=rank * num_envs + first_env,
+        envs_per_task=num_envs // per_learner,
+    )
+
+
+def build_trials(
+    config: TrainConfig, spec: EnvSpec, *, episodes: int, seed: int, num_threads: int
+) -> list[Trial]:
+    """Return what evaluations play: full episodes with the evaluation protocol and seeds of their own.
+
+    Of a family: as many episodes of every training task as make up `episodes` or more, and then the same
+    of the held-out tasks, if there are any.
+    """
+    if not spec.family:
+        return [Trial(partial(_evaluation_envs, config, seed, num_threads, ONE_TASK), episodes)]
+    training = replace(training_tasks(config, spec), envs_per_task=1)
+    held_out = config.evaluation.held_out_tasks
+    sets = [
+        training,
+        replace(training, count=HELD_OUT_TASKS if held_out is None else held_out, held_out=True),
+    ]
+    return [
+        Trial(
+            partial(_evaluation_envs, config, seed, num_threads, tasks),
+            -(-episodes // tasks.count) * tasks.count,
+        )
+        for tasks in sets
+        if tasks.count
+    ]
+
+
+def _evaluation_envs(
+    config: TrainConfig, seed: int, num_threads: int, tasks: Tasks, num_envs: int
+) -> VecEnv:
+    return make_vec_env(
+        config.env_id,
+        num_envs=num_envs,
+        seed=seed,
+        rank=EVALUATION_RANK,
+        first_env=0,
+        num_threads=num_threads,
+        settings=config.env,
+        max_episode_steps=config.max_episode_steps,
+        training=False,
+        # Episode j of an evaluation is number j // num_envs of environment j % num_envs.
+        tasks=replace(tasks, stride=num_envs),
+    )
