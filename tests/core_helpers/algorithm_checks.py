@@ -35,6 +35,7 @@ COMMON = [
     {"normalize_advantage": True},
     {"trace_lambda": 0.6, "normalize_advantage": True, "reward_clip": "clamp"},
     {"trace_lambda": 0.0, "entropy_cost": 0.0},
+    {"scale_rewards": True, "normalize_advantage": False, "entropy_cost": 0.2},
 ]
 """Settings that every algorithm has."""
 

@@ -75,6 +75,8 @@ def all_targets(algorithm, policy, batch):
                 advantage = slow_returns.gae(column, s, discount, gae_lambda)
                 target = column.value[s] + advantage
             found[s, i] = (target, advantage)
+    if algorithm.scale_rewards:
+        found = {k: (v, x / policy.scale) for k, (v, x) in found.items()}
     if algorithm.normalize_advantage:
         kept = [advantage for _, advantage in found.values()]
         mean = sum(kept) / len(kept)

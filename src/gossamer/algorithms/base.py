@@ -100,6 +100,9 @@ class Algorithm:
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
     value_norm: bool = False
     """Learn values in units of the running deviation of their targets."""
+    scale_rewards: bool = False
+    """Divide advantages, like values, by the running deviation of value targets, so that rewards of any
+    size weigh alike against entropy (the scaled rewards of OpenAI Baselines). Needs value_norm."""
     num_minibatches: int = 1
     """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
     reduction: Literal["mean", "sum"] = "mean"
@@ -147,14 +150,15 @@ class Algorithm:
             "learner/value_loss": value_loss(policy, returns, value, keep),
             "learner/entropy_nats": masked_sum(now.entropy(), keep),
         }
-        loss = self.weighed(sums)
+        loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
         return loss, common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
 
-    def weighed(self, sums: dict[str, Tensor]) -> Tensor:
+    def weighed(self, policy: Policy, sums: dict[str, Tensor]) -> Tensor:
         """Add policy loss, value loss and entropy with their costs."""
+        scale = policy.value_scale() if self.scale_rewards else 1.0
         return (
-            sums["learner/policy_loss"]
+            sums["learner/policy_loss"] / scale
             + self.value_cost * sums["learner/value_loss"]
             - self.entropy_cost * sums["learner/entropy_nats"]
         )

@@ -99,7 +99,7 @@ class PPO(Algorithm):
             "learner/value_loss": self._value_loss(policy, batch, returns, out.value),
             "learner/entropy_nats": masked_sum(now.entropy(), keep),
         }
-        loss = self.weighed(sums)
+        loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
         metrics = common_metrics(policy, batch, returns, keep, out.value, now, log_prob, sums)
         outside = ((ratio - 1.0).abs() > self.clip_ratio).float()

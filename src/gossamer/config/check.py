@@ -131,6 +131,11 @@ def _check_algorithm(config: TrainConfig) -> None:
             f"lag is {config.lag}, but a2c learns only from data of its present policy; "
             "use --lag 0, or an algorithm that corrects: algorithm:vtrace"
         )
+    if algorithm.scale_rewards and (algorithm.normalize_advantage or not algorithm.value_norm):
+        raise ConfigError(
+            "algorithm.scale_rewards is on, which is for advantages that are not normalised, and for values "
+            "that are: --algorithm.value-norm --algorithm.normalize-advantage false"
+        )
     kinds = [member_name(type(replay)) for replay in config.replays]
     old = [kind for kind in kinds if kind != "queue"]
     if old and not algorithm.corrects:
