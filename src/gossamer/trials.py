@@ -55,6 +55,24 @@ def training_tasks(config: TrainConfig, spec: EnvSpec, rank: int = 0, first_env:
     )
 
 
+def tasks_in_words(config: TrainConfig, spec: EnvSpec) -> str:
+    """Return how many tasks are trained on and held out; empty where there is one."""
+    if not spec.family:
+        return ""
+    training, held_out = training_tasks(config, spec), held_out_tasks(config, spec)
+    return (
+        f"{training.count:,} tasks drawn from seed {training.seed}, {held_out.count:,} held out for "
+        "evaluation"
+    )
+
+
+def held_out_tasks(config: TrainConfig, spec: EnvSpec) -> Tasks:
+    """Return the tasks that only evaluation sees."""
+    asked = config.evaluation.held_out_tasks
+    count = HELD_OUT_TASKS if asked is None else asked
+    return replace(training_tasks(config, spec), envs_per_task=1, count=count, held_out=True)
+
+
 def build_trials(
     config: TrainConfig, spec: EnvSpec, *, episodes: int, seed: int, num_threads: int
 ) -> list[Trial]:
@@ -65,11 +83,9 @@ def build_trials(
     """
     if not spec.family:
         return [Trial(partial(_evaluation_envs, config, seed, num_threads, ONE_TASK), episodes)]
-    training = replace(training_tasks(config, spec), envs_per_task=1)
-    held_out = config.evaluation.held_out_tasks
     sets = [
-        training,
-        replace(training, count=HELD_OUT_TASKS if held_out is None else held_out, held_out=True),
+        replace(training_tasks(config, spec), envs_per_task=1),
+        held_out_tasks(config, spec),
     ]
     return [
         Trial(

@@ -91,6 +91,14 @@ ENVIRONMENT = [
     ("train PongNoFrameskip-v4 --env.frame-skip 61", "allowed is 1 to 60"),
     ("train PongNoFrameskip-v4 --env.size 20", "allowed is 36 to 150"),
     ("train CartPole-v1 --env.workers 3 --num-envs 4", "a divisor of the 4"),
+    ("train RandomExtremAcrobot-v1", "did you mean RandomExtremeAcrobot-v1"),
+    ("train CartPole-v1 --env.task-seed 1", "--env.task-seed 1 does not apply to CartPole-v1"),
+    ("train CartPole-v1 --evaluation.held-out-tasks 3", "CartPole-v1 is no family of tasks"),
+    (
+        "train RandomExtremeAcrobot-v1 --num-envs 4 --env.tasks-per-learner 3",
+        "must divide the 4 environments of a learner: --env.tasks-per-learner 1",
+    ),
+    ("train RandomExtremeAcrobot-v1 --env.tasks-per-learner 0", "it must be >= 1"),
 ]
 SETTINGS = [
     ("train", "gossamer train CartPole-v1"),
@@ -105,6 +113,7 @@ SETTINGS = [
     ("train CartPole-v1 --optimizer.learning-rate nan", "a finite number"),
     ("train CartPole-v1 --seed", "--seed"),
     ("train CartPole-v1 algorithm:a2c --lag 1", "use --lag 0"),
+    ("train CartPole-v1 --algorithm.scale-rewards", "--algorithm.value-norm"),
     ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
     (
         "train CartPole-v1 --placement inline topology:gossip --num-learners 2 --topology.num-peers 2",

@@ -12,7 +12,7 @@ import torch
 from test_exact_resume import SMALL, assert_same, returns_of, state_of
 
 from gossamer.config import TrainConfig, make_config
-from gossamer.launch.evaluation import load_policy
+from gossamer.launch.evaluation import evaluate, load_policy
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
 from gossamer.types import ConfigError
@@ -26,7 +26,9 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
 }
 
 
-def config(folder: Path, topology: str, steps: int, **settings: Any) -> TrainConfig:
+def config(
+    folder: Path, topology: str, steps: int, env_id: str = "CartPole-v1", **settings: Any
+) -> TrainConfig:
     given = {
         **SMALL,
         "num_learners": 3,
@@ -34,7 +36,7 @@ def config(folder: Path, topology: str, steps: int, **settings: Any) -> TrainCon
         "topology": TOPOLOGIES[topology],
         **settings,
     }
-    made = make_config("CartPole-v1", given)
+    made = make_config(env_id, given)
     return dataclasses.replace(made, run_folder=str(folder), total_env_steps=steps)
 
 
@@ -53,6 +55,58 @@ def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, lag: str) -
     ]
     assert alike == [True, topology == "allreduce", topology == "allreduce"]
     assert {env for env, *_ in returns_of(tmp_path / "one")} <= set(range(12))
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_recurrent_policies_of_continuous_actions_mix_and_resume(
+    tmp_path: Path, topology: str, core: str
+) -> None:
+    algorithm = {"name": "vtrace", "passes": 2, "num_minibatches": 2, "value_norm": True}
+    common: dict[str, Any] = {
+        "env_id": "Pendulum-v1",
+        "policy": {"core": core, "core_size": 8, "hidden_sizes": [8], "last_action": True},
+        "algorithm": algorithm,
+    }
+    train(config(tmp_path / "one", topology, 3 * 512, **common), quiet=True)
+    train(config(tmp_path / "two", topology, 3 * 256, **common), quiet=True)
+    longer = config(tmp_path / "two", topology, 3 * 512, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
+    held = [name for name in learners[0] if name.startswith("core.") or name == "log_std"]
+    assert len(held) == 5
+    for name in held:  # mixed, or never heard of each other
+        apart = [(x[name] - learners[0][name]).abs().max() for x in learners[1:]]
+        assert all(x == 0.0 for x in apart) == (topology == "allreduce")
+
+
+def test_tasks_are_dealt_told_and_scored(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "num_envs": 4,
+        "env": {"tasks_per_learner": 2},
+        "evaluation": {"episodes": 1, "every_seconds": 1e-3, "held_out_tasks": 3},
+        "max_episode_steps": 20,
+    }
+    made = config(tmp_path / "run", "diffusion", 3 * 512, "RandomExtremeAcrobot-v1", **settings)
+    train(made, quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
+    # Two environments play the same task, which has the same links whenever it is played.
+    assert {(row["learner"], row["env"], row["task"]) for row in rows} == {
+        (rank, 4 * rank + i, 2 * rank + i // 2) for rank in range(3) for i in range(4)
+    }
+    masses = {(row["task"], row["info"]["mass"]) for row in rows}
+    assert len(masses) == len({mass for _, mass in masses}) == 6
+    lines = (tmp_path / "run/monitor/11.monitor.csv").read_text().splitlines()
+    assert lines[1] == "r,l,t,mass,length,inertia,success"
+    row = json.loads((tmp_path / "run/evaluation.jsonl").read_text().splitlines()[0])
+    assert row["tasks"] == [0, 1, 2, 3, 4, 5]
+    assert row["held_out"]["tasks"] == [0, 1, 2]
+    assert len(row["returns"]) == 6
+    result = evaluate(str(tmp_path / "run"), episodes=7)
+    assert result.tasks == (*range(6), *range(6))
+    assert result.held_out is not None
+    assert result.held_out.tasks == (0, 1, 2, 0, 1, 2, 0, 1, 2)
 
 
 def test_versions_may_end_early_for_some(tmp_path: Path) -> None:

@@ -67,6 +67,7 @@ RANGES: Mapping[str, Range] = {
     "env.frame_skip": _AT_LEAST_ONE,
     "env.frame_stack": _AT_LEAST_ONE,
     "env.size": _AT_LEAST_ONE,
+    "env.tasks_per_learner": _AT_LEAST_ONE,
     "env.sticky": _BELOW_ONE,
     "topology.degree": _AT_LEAST_ONE,
     "topology.link_drop": _BELOW_ONE,

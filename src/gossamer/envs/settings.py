@@ -64,7 +64,7 @@ class EnvConfig:
     0."""
     tasks_per_learner: int | None = None
     """Families of tasks: groups of a learner's environments, each with a task of its own, a divisor of
-    num_envs; 1: a task per learner. Default: every environment its own."""
+    num_envs, >= 1; 1: a task per learner. Default: every environment its own."""
     task_seed: int | None = None
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
     workers: int | None = None

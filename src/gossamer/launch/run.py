@@ -31,6 +31,7 @@ from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.folder import RunFolder
+from gossamer.trials import tasks_in_words
 from gossamer.types import ConfigError, EnvSpec
 
 if TYPE_CHECKING:
@@ -313,6 +314,8 @@ class _Run:
     def _introduce(self, folder: RunFolder, before: Any) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
+        if tasks := tasks_in_words(self.config, self.spec):
+            recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
         recorder.say(
             f"{plan.num_envs} envs, lag {lag}, {plan.device} {plan.precision}, threads: learner "
