@@ -1,4 +1,4 @@
-"""Optimizers against plain loops of the published formulas; schedules; what is refused."""
+"""Optimizers against plain loops of the published formulas; schedules."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import pytest
 import torch
 
 from gossamer.optimizers import OptimizerConfig, make_optimizer, scheduled
-from gossamer.types import ConfigError
 
 FLAT = OptimizerConfig(learning_rate=(0.1,), schedule="constant", epsilon=0.01, decay=0.9)
 
@@ -95,21 +94,3 @@ def test_schedules_by_hand(schedule, end, at):
     config = OptimizerConfig(schedule=schedule, schedule_end=end, schedule_power=3.0)
     for progress, expected in at.items():
         assert math.isclose(scheduled(config, 8.0, progress), expected, abs_tol=1e-12), progress
-
-
-def test_one_rate_or_one_per_learner():
-    params = [torch.nn.Parameter(torch.ones(2))]
-    for name in ("adam", "adamw", "rmsprop", "rmsprop_tf"):
-        config = OptimizerConfig(name=name, learning_rate=(0.1, 0.2, 0.3))
-        for rank in range(3):
-            made = make_optimizer(config, params, rank=rank, num_learners=3)
-            assert [group["lr"] for group in made.param_groups] == [config.learning_rate[rank]]
-        shared = dataclasses.replace(config, learning_rate=(0.4,))
-        assert make_optimizer(shared, params, rank=2, num_learners=3).param_groups[0]["lr"] == 0.4
-
-
-@pytest.mark.parametrize(("rates", "learners"), [((0.1, 0.2), 1), ((0.1, 0.2), 3), ((), 2)])
-def test_a_list_that_fits_no_learner_count_is_refused(rates, learners):
-    params = [torch.nn.Parameter(torch.ones(2))]
-    with pytest.raises(ConfigError, match=rf"{len(rates)} values for {learners} learners"):
-        make_optimizer(OptimizerConfig(learning_rate=rates), params, num_learners=learners)

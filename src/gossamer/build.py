@@ -295,6 +295,7 @@ def build_learner(
     restarts: int = 0,
 ) -> Learner:
     """Build a learner of what comes through the queue."""
+    config = config.of_learner(rank)
     return Learner(
         policy,
         config.algorithm,

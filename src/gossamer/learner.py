@@ -85,8 +85,7 @@ class Learner:
         self._micro_batches = micro_batches
         self._total_env_steps = total_env_steps
         self._params = [p for p in policy.parameters() if p.requires_grad]
-        self.optimizer = make_optimizer(optimizer_config, self._params, rank=rank,
-                                        num_learners=num_learners)  # fmt: skip
+        self.optimizer = make_optimizer(optimizer_config, self._params)
         factor = self.topology.lr_factor(num_learners)
         self._base_lr = [group["lr"] * factor for group in self.optimizer.param_groups]
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)

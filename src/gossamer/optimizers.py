@@ -6,8 +6,6 @@ import inspect
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from gossamer.types import ConfigError
-
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
@@ -56,19 +54,11 @@ def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) ->
     return learning_rate * (config.schedule_end + (1.0 - config.schedule_end) * left)
 
 
-def make_optimizer(
-    config: OptimizerConfig, params: Iterable[Tensor], *, rank: int = 0, num_learners: int = 1
-) -> torch.optim.Optimizer:
-    """Build the optimizer of learner `rank`; refuse a list of rates that fits no learner count."""
+def make_optimizer(config: OptimizerConfig, params: Iterable[Tensor]) -> torch.optim.Optimizer:
+    """Build the optimizer of a learner, whose learning rate is by now the only one."""
     import torch
 
-    rates = config.learning_rate
-    if len(rates) not in (1, num_learners):
-        raise ConfigError(
-            f"optimizer.learning_rate has {len(rates)} values for {num_learners} learners; give one "
-            "value, or one per learner: --optimizer.learning-rate 5e-4"
-        )
-    lr = rates[rank % len(rates)]
+    (lr,) = config.learning_rate
     held = list(params)
     # foreach is the default on CUDA only; on CPU it spares a Python loop over tensors. The fused
     # Adam kernel makes one pass over parameters and both moments.

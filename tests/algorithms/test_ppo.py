@@ -82,7 +82,7 @@ def test_the_surrogate_stops_rewarding_only_outward_moves(ratio, advantage, move
         batch.behavior[0, 0] = torch.where(torch.arange(3) == a, p, rest).log()
     batch.value.zero_()
     batch.reward.fill_(advantage)
-    algorithm = PPO(**ONCE, normalize_advantage=False, entropy_cost=0.0, value_cost=0.0)
+    algorithm = PPO(**ONCE, normalize_advantage=False, entropy_cost=(0.0,), value_cost=0.0)
     loss, metrics = computed_loss(algorithm, policy, batch)
     edge = min(max(ratio, 0.8), 1.2)
     assert loss.item() == pytest.approx(-min(ratio * advantage, edge * advantage))

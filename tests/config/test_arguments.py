@@ -73,6 +73,9 @@ def test_lists_of_numbers_end_where_numbers_end() -> None:
     assert typed("x:y", "--optimizer.learning-rate", "1e-3").optimizer.learning_rate == (1e-3,)
     two = parse_train(["x:y", "--optimizer.learning-rate", "1e-3", "2e-3", "--seed", "2"])
     assert two.settings["optimizer"]["learning_rate"] == ["1e-3", "2e-3"]
+    assert typed("--algorithm.entropy-cost", "0.01", "x:y").algorithm.entropy_cost == (0.01,)
+    costs = typed("--num-learners", "2", "--algorithm.entropy-cost", "0.01", "2e-2", "x:y")
+    assert costs.algorithm.entropy_cost == (0.01, 0.02)
 
 
 def test_replays_as_json_and_by_index() -> None:

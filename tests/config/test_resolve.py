@@ -123,7 +123,7 @@ def test_switching_keeps_what_both_kinds_have_and_drops_the_rest(tmp_path: Path)
     )
     config, layers = resolve({"algorithm": {"name": "ppo"}}, configs=[file])
     assert config.algorithm.name == "ppo"
-    assert config.algorithm.entropy_cost == 0.03
+    assert config.algorithm.entropy_cost == (0.03,)
     assert layers["algorithm.entropy_cost"] == f"--config {file}"
     assert "algorithm.clip_rho" not in layers
     assert config.algorithm.num_minibatches == 4, "PPO's own default, not V-trace's"
@@ -246,6 +246,7 @@ def test_an_environment_is_needed() -> None:
         ({"algorithm": {"entropy_cost": -1}}, ">= 0"),
         ({"optimizer": {"learning_rate": 0}}, "> 0: --optimizer.learning-rate 0.0005"),
         ({"optimizer": {"learning_rate": [1e-3, 1e-4]}}, "2 values for 1 learner"),
+        ({"algorithm": {"entropy_cost": []}}, "0 values for 1 learner"),
         ({"optimizer": {"beta1": 1.0}}, "in [0, 1)"),
         (
             {"policy": {"hidden_sizes": [64, 0]}},

@@ -30,12 +30,12 @@ COMMON = [
     {},
     {"reward_clip": "clamp", "discount": 0.9},
     {"reward_clip": "sign", "value_cost": 0.3},
-    {"reward_clip": "soft_asymmetric", "entropy_cost": 0.2},
+    {"reward_clip": "soft_asymmetric", "entropy_cost": (0.2,)},
     {"reduction": "sum"},
     {"normalize_advantage": True},
     {"trace_lambda": 0.6, "normalize_advantage": True, "reward_clip": "clamp"},
-    {"trace_lambda": 0.0, "entropy_cost": 0.0},
-    {"scale_rewards": True, "normalize_advantage": False, "entropy_cost": 0.2},
+    {"trace_lambda": 0.0, "entropy_cost": (0.0,)},
+    {"scale_rewards": True, "normalize_advantage": False, "entropy_cost": (0.2,)},
 ]
 """Settings that every algorithm has."""
 

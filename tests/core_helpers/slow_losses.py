@@ -108,5 +108,5 @@ def slow_loss(algorithm, policy, batch):
             gain = now * advantage
         total = total - gain
         total = total + algorithm.value_cost * 0.5 * error / policy.scale**2
-        total = total - algorithm.entropy_cost * entropy(spec, params)
+        total = total - algorithm.entropy_cost[0] * entropy(spec, params)
     return total / (1.0 if algorithm.reduction == "sum" else len(targets))

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import os
+import random
 import signal
 import threading
+import time
 from typing import Any
 
 import gymnasium
@@ -88,6 +90,20 @@ class Stuck(Plain):
         if self.steps == 15:
             RELEASED.wait(600)
         return 1.0
+
+
+class Dawdles(gymnasium.Wrapper[Any, Any, Any, Any]):
+    """CartPole that pauses now and then, when and for how long no seed tells."""
+
+    chance = random.SystemRandom()
+
+    def __init__(self) -> None:
+        super().__init__(gymnasium.make("CartPole-v1"))
+
+    def step(self, action: Any) -> Any:
+        if self.chance.random() < 0.1:
+            time.sleep(self.chance.uniform(0.0, 0.003))
+        return super().step(action)
 
 
 class Unseeded(Plain):

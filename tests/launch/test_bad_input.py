@@ -149,6 +149,24 @@ SETTINGS = [
         "take the same steps: give one value",
     ),
     (
+        "train CartPole-v1 --num-learners 3 --optimizer.learning-rate 1e-3 2e-3",
+        "learning_rate has 2 values for 3 learner(s); give one value, or one per learner: "
+        "--optimizer.learning-rate 0.0005",
+    ),
+    (
+        "train CartPole-v1 topology:gossip --num-learners 3 --algorithm.entropy-cost 0.01 0.02",
+        "entropy_cost has 2 values for 3 learner(s); give one value, or one per learner: "
+        "--algorithm.entropy-cost 0.01",
+    ),
+    (
+        "train CartPole-v1 topology:allreduce --num-learners 2 --algorithm.entropy-cost 0.01 0.02",
+        "algorithm.entropy_cost has 2 values, but learners of the allreduce topology take the same steps",
+    ),
+    (
+        "train CartPole-v1 --num-learners 2 --algorithm.entropy-cost 0.01 -1",
+        "algorithm.entropy_cost is -1; it must be >= 0: --algorithm.entropy-cost 0.01",
+    ),
+    (
         "train CartPole-v1 --placement inline topology:allreduce --num-learners 2 --same-start false",
         "learners of the allreduce topology stay alike",
     ),

@@ -169,11 +169,3 @@ def test_the_number_of_learners_stays(tmp_path: Path) -> None:
     more = dataclasses.replace(config(tmp_path / "run", "gossip", 400), num_learners=2)
     with pytest.raises(ConfigError, match="num_learners is 2, but this run was begun with 3"):
         train(more, resume=str(tmp_path / "run"), quiet=True)
-
-
-def test_each_learner_may_have_its_own_rate(tmp_path: Path) -> None:
-    rates = {"learning_rate": [1e-3, 2e-3, 3e-3], "schedule": "constant"}
-    train(config(tmp_path / "run", "gossip", 192, optimizer=rates), quiet=True)
-    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
-    told = {row["learner"]: row["learner/learning_rate"] for row in rows}
-    assert told == {0: 1e-3, 1: 2e-3, 2: 3e-3}

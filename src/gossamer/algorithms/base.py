@@ -92,8 +92,8 @@ class Algorithm:
     """Lambda of the returns, in [0, 1]: 1 is the n-step return, 0 the one-step one."""
     value_cost: float = 0.5
     """Weight of the value loss 0.5 (target - V)^2, >= 0."""
-    entropy_cost: float = 0.01
-    """Weight of the entropy bonus, per nat, >= 0; 0.01 as in A3C and IMPALA on Atari."""
+    entropy_cost: tuple[float, ...] = (0.01,)
+    """Weight of the entropy bonus, per nat, >= 0: one, or one per learner; 0.01 as in A3C and IMPALA."""
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
     """How rewards are squashed before learning; recorded returns never are."""
     normalize_advantage: bool = False
@@ -157,10 +157,11 @@ class Algorithm:
     def weighed(self, policy: Policy, sums: dict[str, Tensor]) -> Tensor:
         """Add policy loss, value loss and entropy with their costs."""
         scale = policy.value_scale() if self.scale_rewards else 1.0
+        (entropy_cost,) = self.entropy_cost  # by now its learner's own
         return (
             sums["learner/policy_loss"] / scale
             + self.value_cost * sums["learner/value_loss"]
-            - self.entropy_cost * sums["learner/entropy_nats"]
+            - entropy_cost * sums["learner/entropy_nats"]
         )
 
     def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.config.names import flag
+from gossamer.config.train_config import PER_LEARNER
 from gossamer.config.tree import fields_of, flatten, member_name, to_tree
 from gossamer.types import ConfigError
 
@@ -112,15 +113,21 @@ def _check_ranges(config: TrainConfig) -> None:
 
 def _example(config: TrainConfig, name: str, allowed: Range, number: float) -> str:
     """Return what may be typed: the setting's default, or the allowed number nearest to this one."""
-    *path, last = name.split(".")
-    section: Any = config
-    for part in path:
-        section = section[int(part)] if part.isdecimal() else getattr(section, part)
+    section, last = _home(config, name)
     default = fields_of(type(section))[last].default
     numbers = cast("tuple[Any, ...]", default if isinstance(default, tuple) else (default,))
     if any(x is None or not allowed.allows(x) for x in numbers):
         numbers = (min(allowed.ends, key=lambda end: abs(end - number)),)
     return " ".join(f"{x:g}" if isinstance(x, float) else str(x) for x in numbers)
+
+
+def _home(config: TrainConfig, name: str) -> tuple[Any, str]:
+    """Return the section that holds a dotted name, and what the name is there."""
+    *path, last = name.split(".")
+    section: Any = config
+    for part in path:
+        section = section[int(part)] if part.isdecimal() else getattr(section, part)
+    return section, last
 
 
 def _check_algorithm(config: TrainConfig) -> None:
@@ -164,17 +171,8 @@ def _check_counts(config: TrainConfig) -> None:
         )
     # Whether the graph fits so many learners.
     config.topology.turns(config.num_learners, config.seed)
-    rates = config.optimizer.learning_rate
-    if len(rates) not in (1, config.num_learners):
-        raise ConfigError(
-            f"optimizer.learning_rate has {len(rates)} values for {config.num_learners} learner(s); "
-            "give one value, or one per learner: --optimizer.learning-rate 5e-4"
-        )
-    if config.topology.mixes == "gradients" and len(rates) > 1:
-        raise ConfigError(
-            f"optimizer.learning_rate has {len(rates)} values, but learners of the {config.topology.name} "
-            "topology take the same steps: give one value, or let them gossip: topology:gossip"
-        )
+    for name in PER_LEARNER:
+        _check_per_learner(config, name)
     if config.topology.mixes == "gradients" and not config.same_start:
         raise ConfigError(
             f"same_start is off, but learners of the {config.topology.name} topology stay alike: leave "
@@ -190,4 +188,18 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             f"actors_per_learner is {config.actors_per_learner}; actor processes are not there yet, "
             "the learner's own process steps the environments: --actors-per-learner 0"
+        )
+
+
+def _check_per_learner(config: TrainConfig, name: str) -> None:
+    count = len(getattr(*_home(config, name)))
+    if count not in (1, config.num_learners):
+        raise ConfigError(
+            f"{name} has {count} values for {config.num_learners} learner(s); give one value, or one "
+            f"per learner: {flag(name)} {_example(config, name, range_of(name), 0)}"
+        )
+    if config.topology.mixes == "gradients" and count > 1:
+        raise ConfigError(
+            f"{name} has {count} values, but learners of the {config.topology.name} topology take the "
+            "same steps: give one value, or let them gossip: topology:gossip"
         )

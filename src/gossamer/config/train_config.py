@@ -1,6 +1,6 @@
 """Everything a training run can be told: `TrainConfig` and the section of settings it owns."""
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gossamer.algorithms.a2c import A2C
@@ -11,6 +11,9 @@ from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.base import QueueSettings
 from gossamer.topology import AllReduce, Diffusion, Gossip, Single
+
+PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
+"""Settings of which there is one value, or one per learner."""
 
 
 @dataclass(frozen=True)
@@ -113,3 +116,14 @@ class TrainConfig:
     env_groups: int = 0
     """Parts an actor's environments are cut into, >= 0: while one is stepped, another is acted for.
     0: auto, 1 on few cores, where larger inference batches are worth more."""
+
+    def of_learner(self, rank: int) -> "TrainConfig":
+        """Return the settings as learner `rank` has them: of one value per learner, its own."""
+        config = self
+        for name in PER_LEARNER:
+            section, _, setting = name.partition(".")
+            held = getattr(config, section)
+            values = getattr(held, setting)
+            own = replace(held, **{setting: (values[rank % len(values)],)})
+            config = replace(config, **{section: own})
+        return config

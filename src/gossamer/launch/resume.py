@@ -150,5 +150,8 @@ def _flat(tree: Mapping[str, Any], path: str = "") -> Generator[tuple[str, Any]]
     for name, value in tree.items():
         if isinstance(value, dict):
             yield from _flat(value, f"{path}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, list) and len(value) == 1:
+            # Where one value per learner is allowed, older runs have saved a plain number.
+            yield path + name, value[0]
         else:
             yield path + name, value

@@ -1,0 +1,108 @@
+"""Learners of one run with settings of their own: each learns with its own, and with no other's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from test_exact_resume import SMALL, state_of
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.launch.run import train
+from gossamer.launch.snapshot import policy_of
+
+A_VERSION = 2 * 64
+
+
+def config(folder: Path, name: str, values: Any, **settings: Any) -> TrainConfig:
+    """Two learners that take turns, one optimizer step a version."""
+    given = {
+        **SMALL,
+        "algorithm": {"name": "a2c", "num_minibatches": 1},
+        "num_learners": 2,
+        "placement": "inline",
+        "run_folder": str(folder),
+        "total_env_steps": 8 * A_VERSION,
+        **settings,
+    }
+    return make_config("CartPole-v1", {**given, name: values})
+
+
+def learners_of(folder: Path) -> list[dict[str, torch.Tensor]]:
+    state = state_of(folder)
+    return [policy_of(state, rank) for rank in (0, 1)]
+
+
+def rows_of(folder: Path) -> dict[int, dict[str, Any]]:
+    """The first row of each learner."""
+    rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    return {row["learner"]: row for row in reversed(rows)}
+
+
+@pytest.mark.parametrize(
+    ("name", "values"),
+    [("algorithm.entropy_cost", (0.0, 1.0)), ("optimizer.learning_rate", (1e-4, 1e-2))],
+)
+def test_each_learner_learns_with_its_own(
+    tmp_path: Path, name: str, values: tuple[float, float]
+) -> None:
+    """Learners that never talk are those of a run in which everyone has the value."""
+    made: dict[str, list[dict[str, torch.Tensor]]] = {}
+    for which, given in {"low": values[0], "high": values[1], "both": list(values)}.items():
+        train(config(tmp_path / which, name, given), quiet=True)
+        made[which] = learners_of(tmp_path / which)
+    for rank, own, other in ((0, "low", "high"), (1, "high", "low")):
+        held = made["both"][rank]
+        assert all(torch.equal(x, held[key]) for key, x in made[own][rank].items())
+        assert not all(torch.equal(x, held[key]) for key, x in made[other][rank].items())
+
+
+def test_learners_that_gossip_have_losses_of_their_own(tmp_path: Path) -> None:
+    for given in (0.0, 1.0, [0.0, 1.0]):
+        made = config(
+            tmp_path / str(given),
+            "algorithm.entropy_cost",
+            given,
+            topology={"name": "gossip"},
+            total_env_steps=A_VERSION,
+        )
+        train(made, quiet=True)
+    low, high, both = (rows_of(tmp_path / name) for name in ("0.0", "1.0", "[0.0, 1.0]"))
+    assert both[0]["learner/loss"] == low[0]["learner/loss"]
+    assert both[1]["learner/loss"] == high[1]["learner/loss"]
+    entropy = both[1]["learner/entropy_nats"]
+    assert entropy > 0.0
+    assert both[1]["learner/loss"] == pytest.approx(low[1]["learner/loss"] - entropy, abs=1e-5)
+
+
+def test_learners_that_gossip_have_rates_of_their_own(tmp_path: Path) -> None:
+    made = config(
+        tmp_path / "run",
+        "optimizer.learning_rate",
+        [1e-3, 2e-3],
+        topology={"name": "gossip"},
+        total_env_steps=A_VERSION,
+    )
+    train(made, quiet=True)
+    told = {rank: row["learner/learning_rate"] for rank, row in rows_of(tmp_path / "run").items()}
+    assert told == {0: 1e-3, 1: 2e-3}
+
+
+def test_a_run_saved_with_a_plain_number_is_resumed_unchanged(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Before there were lists of entropy costs, settings held one number."""
+    folder = tmp_path / "run"
+    train(config(folder, "algorithm.entropy_cost", 0.02, total_env_steps=A_VERSION), quiet=True)
+    saved = json.loads((folder / "config.json").read_text())
+    assert saved["algorithm"]["entropy_cost"] == [0.02]
+    saved["algorithm"]["entropy_cost"] = 0.02
+    (folder / "config.json").write_text(json.dumps(saved))
+    longer = config(folder, "algorithm.entropy_cost", 0.02, total_env_steps=2 * A_VERSION)
+    assert train(longer, resume=str(folder)).summary["env_steps"] == 2 * A_VERSION
+    err = capsys.readouterr().err
+    assert "changed: total_env_steps" in err
+    assert "entropy_cost" not in err
