@@ -59,9 +59,7 @@ class Mixer:
         self._heard_views = views(self._heard, self._tensors)
         self._peers_views: dict[tuple[int, int], list[Tensor]] = {}  # by rank and slot
         # Nobody listens to a learner that is on its own.
-        turns = topology.turns(mailbox.num_learners, seed)
-        self._is_heard = any(self._rank in row for turn in turns for r, row in enumerate(turn)
-                             if r != self._rank)  # fmt: skip
+        self._is_heard = topology.is_heard(self._rank, mailbox.num_learners, seed)
         # On a GPU tensors are gathered there first, then travel in one piece.
         self._own = [vectors(sizes, device)] if self._on_gpu else mailbox.boxes.messages[self._rank]
         self._own_views = [views(held, self._tensors) for held in self._own]

@@ -59,6 +59,10 @@ class Topology:
         graphs_read = _readers(self, num_learners, seed)
         return graphs_read[update % len(graphs_read)][rank]
 
+    def is_heard(self, rank: int, num_learners: int, seed: int) -> bool:
+        """Return whether anyone ever hears learner `rank`."""
+        return any(graph[rank] for graph in _readers(self, num_learners, seed))
+
     def acceptable(self, update: int) -> range:
         """Return the updates whose messages may be mixed at `update`.
 
