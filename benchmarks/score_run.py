@@ -12,16 +12,14 @@ import argparse
 import json
 import time
 
-from gossamer.build import (
-    build_policy,
-    evaluation_envs,
-)
+from gossamer.build import build_policy
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import evaluate
 from gossamer.launch.evaluation import load_weights
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
+from gossamer.trials import build_trials
 
 
 def main() -> None:
@@ -45,9 +43,10 @@ def main() -> None:
     config = from_dict(folder.read_json("config.json"))
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec).requires_grad_(False)
-    envs = evaluation_envs(config, seed=asked.seed, num_threads=num_cores())(
-        min(asked.episodes, 16)
+    trials = build_trials(
+        config, spec, episodes=asked.episodes, seed=asked.seed, num_threads=num_cores()
     )
+    envs = trials[0].make_envs(min(asked.episodes, 16))
     envs_close, envs.close = envs.close, lambda: None  # type: ignore[method-assign]
     how = "sampled" if asked.sample else "greedy"
     print(f"{spec.protocol}; {asked.episodes} games, {how}, seed {asked.seed}")
