@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
 
@@ -13,6 +14,9 @@ from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
+
+GRACE_SECONDS = 5.0
+"""Within which a dead process is noticed."""
 
 
 class Collective:
@@ -44,6 +48,9 @@ class Collective:
             for vector in vectors:
                 dist.all_reduce(vector)
         except RuntimeError as error:
+            # One that dies cuts the others off at once. They are ended as soon as the launcher knows whose
+            # fault it is; only if nobody has died it is theirs.
+            time.sleep(GRACE_SECONDS)
             raise RunFailed(f"learners lost each other: {' '.join(str(error).split())}") from error
         torch._foreach_div_(list(vectors), float(self._num_learners))
 

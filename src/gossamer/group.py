@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from gossamer.actor import Episode
     from gossamer.build import Plan
+    from gossamer.collective import Collective
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation, Evaluator
     from gossamer.learner import Learner
@@ -218,7 +219,7 @@ class Group:
         """Env steps of everyone's batches."""
         return self.first.steps_per_version * len(self.parts)
 
-    def join(self, *, late: bool = False) -> None:
+    def join(self, *, late: bool = False, collective: Collective | None = None) -> None:
         """Let the learners mix, from the update on that each of them is at, or the others are."""
         if self.memory is None:
             return
@@ -227,7 +228,7 @@ class Group:
             mailbox = Mailbox(
                 self.memory.boxes, rank, self.stop, timeout_seconds=LINK_TIMEOUT_SECONDS
             )
-            parts.learner.join(mailbox, seed=self.seed, late=late)
+            parts.learner.join(mailbox, seed=self.seed, late=late, collective=collective)
 
     def inherit(self, parts: Parts, heirs: Sequence[int]) -> None:
         """Let a learner that has died begin with others' average, and go on counting where it was."""

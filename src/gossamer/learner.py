@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
     from gossamer.algorithms.base import Algorithm
+    from gossamer.collective import Collective
     from gossamer.mailboxes import Mailbox
     from gossamer.micro_batches import Cuts, MicroBatches
     from gossamer.optimizers import OptimizerConfig
@@ -124,9 +125,10 @@ class Learner:
                         if x.shape == p.shape]  # fmt: skip
         return [*self.policy.parameters(), *moments, *averages]
 
-    def join(self, mailbox: Mailbox, *, seed: int, late: bool = False) -> None:
+    def join(self, mailbox: Mailbox, *, seed: int, late: bool = False,
+             collective: Collective | None = None) -> None:  # fmt: skip
         """Mix with the other learners from now on; `seed` is the run's, `late`: they are running."""
-        self.mixer = Mixer(self.topology, mailbox, self.mixed(), seed=seed)
+        self.mixer = Mixer(self.topology, mailbox, self.mixed(), seed=seed, collective=collective)
         self.update = self.mixer.begin(self.update, self._own_env_steps, late=late)
         # In lock-step one that is through early goes on posting, for those that wait for it and until
         # its moments are mixed.

@@ -14,6 +14,7 @@ from gossamer.types import RunFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gossamer.collective import Collective
     from gossamer.mailboxes import Mailbox
     from gossamer.topology import Topology
 
@@ -35,12 +36,19 @@ class Mixer:
         mailbox: the link to the other learners.
         tensors: what is mixed, in place; their storage must not change.
         seed: of the run; random links are drawn from it.
+        collective: averages everyone's tensors in place of messages, which then only tell of each other.
     """
 
     def __init__(
-        self, topology: Topology, mailbox: Mailbox, tensors: Sequence[Tensor], *, seed: int
+        self,
+        topology: Topology,
+        mailbox: Mailbox,
+        tensors: Sequence[Tensor],
+        *,
+        seed: int,
+        collective: Collective | None = None,
     ):
-        self.topology, self.mailbox = topology, mailbox
+        self.topology, self.mailbox, self.collective = topology, mailbox, collective
         self.seconds = 0.0  # waiting for others not included
         self.messages = self.bytes = self.rounds = 0
         self._staleness = 0  # sum over the messages mixed
@@ -61,7 +69,8 @@ class Mixer:
         # Nobody listens to a learner that is on its own.
         self._is_heard = topology.is_heard(self._rank, mailbox.num_learners, seed)
         # On a GPU tensors are gathered there first, then travel in one piece.
-        self._own = [vectors(sizes, device)] if self._on_gpu else mailbox.boxes.messages[self._rank]
+        apart = self._on_gpu or collective is not None
+        self._own = [vectors(sizes, device)] if apart else mailbox.boxes.messages[self._rank]
         self._own_views = [views(held, self._tensors) for held in self._own]
         self._slot = 0
 
@@ -82,9 +91,9 @@ class Mixer:
                 self.mailbox.wait_combined(peer, overwritten)
         self._posted = [*self._posted[-1:], update]
         with self.mailbox.boxes.posting(self._rank, update) as slot:
-            self._slot = 0 if self._on_gpu else slot
+            self._slot = slot if len(self._own) > 1 else 0
             torch._foreach_copy_(self._own_views[self._slot], self._tensors)
-            if self._on_gpu:
+            if self._on_gpu and self.collective is None:
                 for target, x in zip(self.mailbox.boxes.messages[self._rank][slot], self._own[0],
                                      strict=True):  # fmt: skip
                     target.copy_(x)
@@ -104,12 +113,23 @@ class Mixer:
             self.mailbox.has_left(peer, update) for peer in missing
         )
         mixes = not skips and len(missing) < len(found)
-        if mixes:
+        if self.collective is not None:
+            self._average(self.collective)
+        elif mixes:
             blend(row, self._rank, lambda peer: self._message(peer, found, update), self._tensors)
         self.mailbox.set_combined(update)
         self.rounds += 1
         self._count_time(began, waited)
         return mixes
+
+    def _average(self, collective: Collective) -> None:
+        """Replace the tensors by everyone's average, all of whom have come as far."""
+        collective.average(self._own[0])
+        torch._foreach_copy_(self._tensors, self._own_views[0])
+        others = self._num_learners - 1
+        self.messages += others
+        # What each receives as sums, and then their results, go round a ring.
+        self.bytes += 2 * others * self._bytes_each // self._num_learners
 
     def _count_time(self, began: float, waited: float) -> None:
         self.seconds += time.perf_counter() - began - (self.mailbox.waited_seconds - waited)

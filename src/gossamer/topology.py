@@ -106,6 +106,9 @@ class AllReduce(Topology):
 
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """Factor on the learning rate for L learners: 1, the root of L, or L."""
+    transport: Literal["auto", "memory", "nccl", "gloo"] = "auto"
+    """How gradients travel. memory: shared, summed in rank order, as inline does. nccl: from GPU to GPU.
+    gloo: through sockets. auto: nccl where each learner has a GPU to itself, else memory."""
 
     def lr_factor(self, num_learners: int) -> float:
         """Return the factor that `lr_scaling` asks for."""

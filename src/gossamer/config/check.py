@@ -178,6 +178,12 @@ def _check_counts(config: TrainConfig) -> None:
             f"same_start is off, but learners of the {config.topology.name} topology stay alike: leave "
             "it out, or let them gossip: topology:gossip"
         )
+    transport = getattr(config.topology, "transport", "auto")
+    if transport in ("nccl", "gloo") and (config.placement == "inline" or config.num_learners == 1):
+        raise ConfigError(
+            f"topology.transport is {transport}, which joins learners in processes of their own: leave it "
+            "out, or use several with --placement local"
+        )
     parts = config.algorithm.num_minibatches
     if config.num_envs and parts > config.num_envs:
         raise ConfigError(

@@ -13,19 +13,14 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gossamer.actor import Episode
-from gossamer.build import (
-    LINK_TIMEOUT_SECONDS,
-    build_evaluator,
-    build_learner,
-    build_policy,
-)
+from gossamer.build import LINK_TIMEOUT_SECONDS, build_evaluator, build_learner, build_policy
 from gossamer.config import to_dict
 from gossamer.group import Memory, Sizes
 from gossamer.launch.channel import unpack
 from gossamer.launch.local import JOIN_SECONDS, start_thread
 from gossamer.launch.member import FINAL, Task
 from gossamer.launch.orders import Orders
-from gossamer.launch.process import Process, failure_of, layout_of, start_process
+from gossamer.launch.process import Process, failure_of, layout_of, start_process, transport_of
 from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
 from gossamer.mailboxes import make_memory
@@ -160,6 +155,7 @@ class Fleet:
     def _make_memory(self) -> None:
         size = self.config.num_learners
         lengths = (*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks)))
+        self._meeting = self._folder.path / f"meeting-{os.getpid()}-{time.monotonic_ns()}"
         made = [make_memory(n) for n in lengths]
         self._descriptors = [descriptor for descriptor, _ in made]
         blocks: list[mmap.mmap] = [memory for _, memory in made]
@@ -168,6 +164,7 @@ class Fleet:
         self._orders = Orders(blocks[2], len(self._layout.ranks))
 
     def _free_memory(self) -> None:
+        self._meeting.unlink(missing_ok=True)
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -201,6 +198,8 @@ class Fleet:
             resume=self._resume,
             restarts=self._restarts_of[process] if heirs else 0,
             heirs=heirs or {},
+            transport=transport_of(self.config, self.plan.device),
+            meeting=str(self._meeting),
         )
         version = self._memory.versions.newest(ranks.start)
         return start_process(task, version=version, device=self.plan.device)

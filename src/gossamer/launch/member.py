@@ -18,7 +18,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build import Plan
+from gossamer.build import LINK_TIMEOUT_SECONDS, Plan
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.group import Group, Memory, Sizes, build_learners
@@ -71,6 +71,10 @@ class Task:
     """How often this process has died."""
     heirs: dict[str, list[int]]
     """By rank, when it has died: whose average it begins with."""
+    transport: str
+    """How gradients travel: "memory", or the backend of a collective."""
+    meeting: str
+    """File at which the members of a collective find each other."""
 
 
 class MemberControl:
@@ -197,6 +201,7 @@ def _serve(channel: Channel, task: Task) -> None:
     exact = plan.lag is not None and spec.exact_resume and not task.restarts
     exact = exact and config.topology.staleness == 0
     group = Group(parts, stop, None, memory, exact, config.seed)
+    collective = None
     try:
         if task.restarts:
             for part in parts:
@@ -207,7 +212,12 @@ def _serve(channel: Channel, task: Task) -> None:
             for part in parts:
                 load_weights(part.policy, RunFolder.open(config.init_from), "last")
         orders = Orders(blocks[2], task.num_processes)
-        group.join(late=task.restarts > 0)
+        if task.transport != "memory":
+            from gossamer.collective import Collective
+
+            collective = Collective(task.transport, task.meeting, task.ranks[0],
+                                    config.num_learners, timeout_seconds=LINK_TIMEOUT_SECONDS)  # fmt: skip
+        group.join(late=task.restarts > 0, collective=collective)
         for part in parts:
             group.publish(part)
         control = MemberControl(config, group, channel, orders, task)
@@ -220,6 +230,8 @@ def _serve(channel: Channel, task: Task) -> None:
     finally:
         for rank in range(*task.ranks):
             memory.boxes.mark_left(rank)
+        if collective is not None:
+            collective.close()
         group.close()
 
 

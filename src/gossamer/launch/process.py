@@ -53,6 +53,37 @@ def layout_of(config: TrainConfig) -> Layout:
     return Layout(ranks, cores)
 
 
+def transport_of(config: TrainConfig, device: str) -> str:
+    """Return how gradients travel between processes: "memory", "nccl" or "gloo".
+
+    Raises:
+        ConfigError: what was asked for cannot be.
+    """
+    asked = getattr(config.topology, "transport", "memory")
+    if asked == "memory" or (asked == "auto" and device != "cuda"):
+        return "memory"
+    import torch
+
+    from gossamer.collective import can_use
+
+    per = len(layout_of(config).ranks[0])
+    gpus = torch.cuda.device_count() if device == "cuda" else 0
+    one_each = per == 1 and gpus >= config.num_learners and can_use("nccl")
+    if asked == "auto":
+        return "nccl" if one_each else "memory"
+    if per > 1:
+        raise ConfigError(
+            f"topology.transport is {asked}, for which each learner needs a process: "
+            "--learners-per-process 1, or --topology.transport memory"
+        )
+    if asked == "nccl" and not one_each:
+        raise ConfigError(
+            f"topology.transport is nccl, for which each of the {config.num_learners} learners needs a GPU; "
+            f"there are {gpus}: --topology.transport memory"
+        )
+    return asked
+
+
 @dataclasses.dataclass
 class Process:
     """One process, while it lives."""

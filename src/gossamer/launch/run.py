@@ -26,7 +26,7 @@ from gossamer.launch.evaluation import load_weights
 from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
-from gossamer.launch.process import layout_of
+from gossamer.launch.process import layout_of, transport_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.machine import keep_freed_memory, process_began
@@ -220,6 +220,7 @@ class _Run:
                 "placement inline"
             )
         # Mistakes show here, before anything is written, and not in the processes.
+        transport_of(config, self.plan.device)
         policy = build_policy(config, self.spec)
         if self.checkpoint is not None and self.folder is not None:
             load_weights(policy, self.folder, self.checkpoint.updates)
