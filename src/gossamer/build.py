@@ -321,18 +321,10 @@ def build_evaluator(
     """Build the evaluator of policies like this one that `read` brings; None where none is wanted."""
     if not config.evaluation.every_seconds:
         return None
-    trials = build_trials(
-        config,
-        policy.spec,
-        episodes=config.evaluation.episodes,
-        seed=config.seed,
-        num_threads=1,
-        num_envs=plan.num_envs,
-    )
     return Evaluator(
         build_inference_policy(policy, plan),
         policy.shared_tensors(),
-        trials,
+        build_trials(config, policy.spec, num_envs=plan.num_envs),
         read,
         stop,
         greedy=config.evaluation.greedy,

@@ -122,7 +122,11 @@ def _eval(words: list[str]) -> None:
     parser = _Parser("eval", "Play full episodes with a trained policy, with seeds of their own.")
     parser.add_argument("run", metavar="RUN", help="a run folder, part of its name, or last")
     parser.add_argument(
-        "--episodes", type=_count, default=30, metavar="N", help="episodes to play [30]"
+        "--episodes",
+        type=_count,
+        default=30,
+        metavar="N",
+        help="episodes to play; of a family more if it has more tasks: one each, of up to 100 [30]",
     )
     parser.add_argument(
         "--checkpoint",

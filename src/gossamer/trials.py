@@ -84,17 +84,27 @@ def build_trials(
     config: TrainConfig,
     spec: EnvSpec,
     *,
-    episodes: int,
-    seed: int,
-    num_threads: int,
     num_envs: int = 0,
+    episodes: int = 0,
+    seed: int | None = None,
+    num_threads: int = 1,
 ) -> list[Trial]:
     """Return what evaluations play: full episodes with the evaluation protocol and seeds of their own.
 
     Of a family: as many episodes of every training task as make up `episodes` or more, and then the same
     of the held-out tasks, if there are any. Of more tasks than MAX_TASKS and than `episodes` that many are
-    played, evenly spaced. `num_envs` is as for `training_tasks`.
+    played, evenly spaced.
+
+    Args:
+        config: the run's.
+        spec: of its environment.
+        num_envs: as for `training_tasks`.
+        episodes: how many; 0: the setting's.
+        seed: of the episodes; None: the run's.
+        num_threads: of a native simulator.
     """
+    episodes = episodes or config.evaluation.episodes
+    seed = config.seed if seed is None else seed
     if not spec.family:
         return [Trial(partial(_evaluation_envs, config, seed, num_threads, ONE_TASK), episodes)]
     trained = replace(training_tasks(config, spec, num_envs=num_envs), envs_per_task=1)
