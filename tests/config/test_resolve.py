@@ -10,7 +10,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gossamer.algorithms.a2c import A2C
 from gossamer.config import (
     TrainConfig,
     explicit,
@@ -25,7 +24,6 @@ from gossamer.config import (
 from gossamer.config.check import RANGES, range_of
 from gossamer.config.files import suite_layer
 from gossamer.config.tree import fields_of, find_annotation, flatten, members, merge, names_of
-from gossamer.optimizers import OptimizerConfig
 from gossamer.replay.base import QueueSettings
 from gossamer.types import ConfigError
 
@@ -271,21 +269,6 @@ def test_an_environment_is_needed() -> None:
 )
 def test_what_cannot_work_is_refused(changes: dict[str, Any], says: str) -> None:
     assert says in refusal({"env_id": "x:y", "algorithm": {"num_minibatches": 1}} | changes)
-
-
-@pytest.mark.parametrize(
-    ("section", "name", "says"),
-    [
-        (A2C(entropy_cost=0.02), "algorithm", "algorithm.entropy_cost is 0.02; .*: (0.02,)"),  # pyright: ignore
-        (OptimizerConfig(learning_rate=1e-3), "optimizer", "optimizer.learning_rate is 0.001"),  # pyright: ignore
-    ],
-)
-def test_a_plain_number_where_learners_have_one_each_is_refused(
-    section: Any, name: str, says: str
-) -> None:
-    with pytest.raises(ConfigError, match=says.replace("(", r"\(").replace(")", r"\)")) as caught:
-        validate(replace(make_config("CartPole-v1"), **{name: section}))
-    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize("algorithm", ["vtrace", "ppo"])
