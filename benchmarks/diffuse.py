@@ -4,7 +4,12 @@
 
 Trains what is missing in the folder, each run with as many environments in all, one task each. Scores what came of
 it on every training task and on held-out ones: the average policy of those that diffuse, each policy of those
-that never talk, the one of a single learner. Settings after `--` go to every run.
+that never talk, the one of a single learner. Settings after `--` go to every run; `--rate` gives a variant a
+learning rate of its own, for what suits one may not suit another.
+
+A seed chooses tasks too, so variants are compared seed by seed: beside each interval stands that of the differences
+to "diffusion". In the curve a point of "independent" is the mean over its runs of one or two learners each, those
+whose turn it was to be evaluated; the table scores all of them.
 """
 
 from __future__ import annotations
@@ -19,12 +24,15 @@ from pathlib import Path
 from typing import Any
 
 import gossamer
+from gossamer.config import from_dict, parse_train, resolve, to_dict
+from gossamer.launch.resume import changes
 
 VARIANTS = {
     "diffusion": ("topology:diffusion", "--num-learners", "{n}", "--num-envs", "1"),
     "independent": ("topology:single", "--num-learners", "{n}", "--num-envs", "1"),
     "one learner": ("topology:single", "--num-learners", "1", "--num-envs", "{n}"),
 }
+MEASURES = ("training", "held_out")
 T_975 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 """Student's t for a 95 % interval, by the number of runs."""
 
@@ -34,8 +42,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description="Diff-DAC on acrobots.")
     parser.add_argument("folder", type=Path, help="where the runs are and go")
     parser.add_argument("--learners", type=int, nargs="+", default=[25, 4])
-    parser.add_argument("--seeds", type=int, default=5, help="runs of each kind")
+    parser.add_argument(
+        "--seeds", type=int, default=5, choices=range(1, max(T_975) + 1), help="runs of each kind"
+    )
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
+    parser.add_argument(
+        "--rate",
+        type=rate,
+        action="append",
+        default=[],
+        metavar="VARIANT=LR",
+        help="learning rate of one variant; may be given for each",
+    )
     parser.add_argument("--plot", type=Path, help="SVG to write")
     own = sys.argv[1:]
     given = own[own.index("--") + 1 :] if "--" in own else []
@@ -45,38 +63,74 @@ def main() -> None:
     for seed in range(1, asked.seeds + 1):
         for learners in asked.learners:
             for variant in asked.variants:
-                run = asked.folder / f"{variant.replace(' ', '-')}-{learners}-s{seed}"
-                train(run, variant, learners, seed, given)
+                run = folder_of(asked.folder, variant, learners, seed)
+                words = words_of(run, variant, learners, seed)
+                words += [*given, *rate_words(asked.rate, variant)]
+                train(run, words)
                 scores.setdefault((learners, variant), []).append(score(run))
     tell(scores)
     if asked.plot is not None:
         draw(asked.folder, scores, asked.plot)
 
 
-def train(run: Path, variant: str, learners: int, seed: int, given: list[str]) -> None:
+def rate(text: str) -> tuple[str, float]:
+    """Read VARIANT=LR."""
+    variant, _, number = text.partition("=")
+    if variant not in VARIANTS:
+        raise argparse.ArgumentTypeError(f"{variant!r} is none of {', '.join(VARIANTS)}")
+    return variant, float(number)
+
+
+def rate_words(rates: list[tuple[str, float]], variant: str) -> list[str]:
+    """Return the setting of a variant's own learning rate, if it has one."""
+    own = dict(rates).get(variant)
+    return [] if own is None else ["--optimizer.learning-rate", str(own)]
+
+
+def folder_of(folder: Path, variant: str, learners: int, seed: int) -> Path:
+    """Return where a run is."""
+    return folder / f"{variant.replace(' ', '-')}-{learners}-s{seed}"
+
+
+def words_of(run: Path, variant: str, learners: int, seed: int) -> list[str]:
+    """Return the settings of a run."""
+    return [
+        "--config", "diffdac_acrobot", *(word.format(n=learners) for word in VARIANTS[variant]),
+        "--seed", str(seed), "--run-folder", str(run), "--evaluation.episodes", str(learners),
+        "--evaluation.every-seconds", "10", "--evaluation.max-time-fraction", "0.1",
+    ]  # fmt: skip
+
+
+def train(run: Path, words: list[str]) -> None:
     """Train a run unless it is there; one that was interrupted goes on."""
-    if (run / "summary.json").exists():
-        reason = json.loads((run / "summary.json").read_text())["exit_reason"]
-        if reason.startswith("done"):
-            return
-    words = [word.format(n=learners) for word in VARIANTS[variant]]
     command = [sys.executable, "-m", "gossamer", "train"]
     if (run / "config.json").exists():
+        refuse_others(run, words)
+        summary = run / "summary.json"
+        if summary.exists() and json.loads(summary.read_text())["exit_reason"].startswith("done"):
+            return
         command += ["--resume", str(run)]
     else:
-        command += [
-            "--config", "diffdac_acrobot", *words, "--seed", str(seed), "--run-folder", str(run),
-            "--evaluation.episodes", str(learners), "--evaluation.every-seconds", "10",
-            "--evaluation.max-time-fraction", "0.1", *given,
-        ]  # fmt: skip
+        command += words
     with (run.parent / f"{run.name}.txt").open("a") as output:
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True)
+
+
+def refuse_others(run: Path, words: list[str]) -> None:
+    """Exit in one line if the run that is there has other settings than these words give."""
+    asked = parse_train(words)
+    wanted, _ = resolve(asked.settings, configs=asked.configs)
+    found = from_dict(json.loads((run / "config.json").read_text()))
+    for name, old, new in changes(to_dict(found), to_dict(wanted)):
+        if name != "run_folder":
+            sys.exit(f"{run} was trained with {name} {old}, not {new}: name another folder")
 
 
 def score(run: Path) -> dict[str, float]:
     """Return the mean return on training and held-out tasks, sampled actions; keep it beside the run."""
     kept = run / "score.json"
-    if kept.exists():
+    newest = max(path.stat().st_mtime for path in (run / "checkpoints").iterdir())
+    if kept.exists() and kept.stat().st_mtime >= newest:
         return json.loads(kept.read_text())
     config = json.loads((run / "config.json").read_text())
     size = config["num_learners"]
@@ -98,25 +152,42 @@ def score(run: Path) -> dict[str, float]:
 
 
 def interval(numbers: list[float]) -> tuple[float, float]:
-    """Return the mean and half of its 95 % interval."""
+    """Return the mean and half of its 95 % interval, which a single number does not have (NaN)."""
     n = len(numbers)
     if n < 2:
         return numbers[0], math.nan
     return statistics.fmean(numbers), T_975[n] * statistics.stdev(numbers) / math.sqrt(n)
 
 
+def in_words(numbers: list[float]) -> str:
+    """Return the mean of numbers with its interval."""
+    mean, half = interval(numbers)
+    return f"{mean:.1f}" if math.isnan(half) else f"{mean:.1f} +- {half:.1f}"
+
+
 def tell(scores: dict[tuple[int, str], list[dict[str, float]]]) -> None:
     """Print a table."""
-    print("| tasks | learners | training tasks | held-out tasks | seconds |\n|---|---|---|---|---|")
+    print(
+        "| tasks | learners | training tasks | - diffusion | held-out tasks | - diffusion | seconds |"
+    )
+    print("|---|---|---|---|---|---|---|")
     for (learners, variant), found in scores.items():
-        cells = ["{:.1f} +- {:.1f}".format(*interval([x[name] for x in found]))
-                 for name in ("training", "held_out")]  # fmt: skip
+        others = scores.get((learners, "diffusion"))
+        cells: list[str] = []
+        for name in MEASURES:
+            own = [x[name] for x in found]
+            cells.append(in_words(own))
+            if others is None or variant == "diffusion":
+                cells.append("")
+            else:
+                pairs = zip(own, (x[name] for x in others), strict=True)
+                cells.append(in_words([mine - theirs for mine, theirs in pairs]))
         seconds = statistics.fmean(x["seconds"] for x in found)
-        print(f"| {learners} | {variant} | {cells[0]} | {cells[1]} | {seconds:.0f} |")
+        print(f"| {learners} | {variant} | {' | '.join(cells)} | {seconds:.0f} |")
 
 
 def curve(runs: list[Path], bins: int = 20) -> tuple[list[float], list[float], list[float]]:
-    """Return env steps, mean return on training tasks, and half of its interval over runs."""
+    """Return env steps, mean return on training tasks, and half of its interval over runs (NaN for one)."""
     total = json.loads((runs[0] / "config.json").read_text())["total_env_steps"]
     by_bin: list[list[float]] = [[] for _ in range(bins)]
     for run in runs:
@@ -134,7 +205,7 @@ def curve(runs: list[Path], bins: int = 20) -> tuple[list[float], list[float], l
     return (
         [(i + 0.5) * total / bins for i, _, _ in kept],
         [mean for _, mean, _ in kept],
-        [0.0 if math.isnan(half) else half for _, _, half in kept],
+        [half for _, _, half in kept],
     )
 
 
@@ -153,13 +224,13 @@ def draw(folder: Path, scores: dict[tuple[int, str], Any], target: Path) -> None
         for (size, variant), found in scores.items():
             if size != learners:
                 continue
-            runs = [folder / f"{variant.replace(' ', '-')}-{size}-s{seed}"
-                    for seed in range(1, len(found) + 1)]  # fmt: skip
+            runs = [folder_of(folder, variant, size, seed + 1) for seed in range(len(found))]
             steps, means, halves = curve(runs)
             panel.plot(steps, means, linewidth=1.6, label=variant)
-            low = [mean - half for mean, half in zip(means, halves, strict=True)]
-            high = [mean + half for mean, half in zip(means, halves, strict=True)]
-            panel.fill_between(steps, low, high, alpha=0.2)
+            if len(runs) > 1:
+                low = [mean - half for mean, half in zip(means, halves, strict=True)]
+                high = [mean + half for mean, half in zip(means, halves, strict=True)]
+                panel.fill_between(steps, low, high, alpha=0.2)
         panel.set_xlabel("env steps, all learners")
         panel.set_ylabel("mean return over all training tasks")
         panel.set_title(f"{learners} tasks", fontsize=11)

@@ -53,7 +53,7 @@ def main() -> None:
     asked = parser.parse_args()
     if not asked.redraw:
         began = time.monotonic()
-        figures = {"growth": grow(asked), "disagreement": drift_apart(asked)}
+        figures: dict[str, Any] = {"growth": grow(asked), "disagreement": drift_apart(asked)}
         figures["seconds"] = round(time.monotonic() - began)
         asked.figures.write_text(json.dumps(figures, indent=1) + "\n")
     figures = json.loads(asked.figures.read_text())

@@ -38,7 +38,7 @@ PATIENCE_SECONDS = 1800
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--env", choices=TASKS, action="append", help="only this one")

@@ -11,11 +11,12 @@ from __future__ import annotations
 import argparse
 import json
 import time
+from dataclasses import replace
 
 from gossamer.build import build_policy
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
-from gossamer.evaluator import evaluate
+from gossamer.evaluator import play
 from gossamer.launch.evaluation import load_weights
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
@@ -24,7 +25,7 @@ from gossamer.trials import build_trials
 
 def main() -> None:
     """Score a run's checkpoints in order, and stop once the target has been held twice."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("run", help="run folder trained with --keep-checkpoints 0")
     parser.add_argument("--target", type=float, required=True, help="mean return to reach")
     parser.add_argument("--episodes", type=int, default=30, help="games per checkpoint")
@@ -43,13 +44,12 @@ def main() -> None:
     config = from_dict(folder.read_json("config.json"))
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec).requires_grad_(False)
-    trials = build_trials(
+    trial = build_trials(
         config, spec, episodes=asked.episodes, seed=asked.seed, num_threads=num_cores()
-    )
-    envs = trials[0].make_envs(min(asked.episodes, 16))
-    envs_close, envs.close = envs.close, lambda: None  # type: ignore[method-assign]
+    )[0]
+    envs = trial.open()
     how = "sampled" if asked.sample else "greedy"
-    print(f"{spec.protocol}; {asked.episodes} games, {how}, seed {asked.seed}")
+    print(f"{spec.protocol}; {trial.episodes} games, {how}, seed {asked.seed}")
     before: tuple[float, float] | None = None
     reached = None
     for updates in folder.checkpoints().list():
@@ -61,13 +61,14 @@ def main() -> None:
             continue
         began = time.perf_counter()
         with threads(num_cores()):
-            result = evaluate(
+            result = play(
                 policy,
-                lambda _: envs,
-                episodes=asked.episodes,
+                envs,
+                episodes=trial.episodes,
                 greedy=not asked.sample,
                 seed=asked.seed,
             )
+        result = replace(result, tasks=trial.tasks)
         row = {
             "updates": updates,
             "env_steps": checkpoint.state["held"]["learner.env_steps"],
@@ -84,7 +85,7 @@ def main() -> None:
             if not asked.all:
                 break
         before = (recorder["seconds"], result.mean)
-    envs_close()
+    envs.close()
     print(
         f"reached {asked.target:g} at {reached} s" if reached else f"{asked.target:g} not reached"
     )

@@ -39,7 +39,7 @@ learning_rate = [2.5e-4]
 ```
 
 The command line wins over `--config` files, these over the resumed run, that over the defaults of
-the environment's family, and those over the defaults below. `--show-config` prints what would be
+the environment's suite, and those over the defaults below. `--show-config` prints what would be
 used and which of these set it. `0` and `auto` are resolved from the environment and the machine at
 start.
 

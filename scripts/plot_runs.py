@@ -21,7 +21,7 @@ WINDOW = 20
 
 def main() -> None:
     """Read episodes.jsonl of each run and draw."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("output", type=Path)
     parser.add_argument("runs", nargs="+", type=Path)
     parser.add_argument("--title", default="")

@@ -164,7 +164,7 @@ def build_env_groups(
                 settings=config.env,
                 max_episode_steps=plan.max_episode_steps,
                 training=True,
-                tasks=training_tasks(config, spec, rank, first),
+                tasks=training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
             )
         )
     if start:
@@ -321,11 +321,10 @@ def build_evaluator(
     """Build the evaluator of policies like this one that `read` brings; None where none is wanted."""
     if not config.evaluation.every_seconds:
         return None
-    episodes = config.evaluation.episodes
     return Evaluator(
         build_inference_policy(policy, plan),
         policy.shared_tensors(),
-        build_trials(config, policy.spec, episodes=episodes, seed=config.seed, num_threads=1),
+        build_trials(config, policy.spec, num_envs=plan.num_envs),
         read,
         stop,
         greedy=config.evaluation.greedy,

@@ -122,7 +122,11 @@ def _eval(words: list[str]) -> None:
     parser = _Parser("eval", "Play full episodes with a trained policy, with seeds of their own.")
     parser.add_argument("run", metavar="RUN", help="a run folder, part of its name, or last")
     parser.add_argument(
-        "--episodes", type=_count, default=30, metavar="N", help="episodes to play [30]"
+        "--episodes",
+        type=_count,
+        default=30,
+        metavar="N",
+        help="episodes to play; of a family more if it has more tasks: one each, of up to 100 [30]",
     )
     parser.add_argument(
         "--checkpoint",
@@ -245,11 +249,13 @@ def _catalog() -> dict[str, dict[str, str]]:
             "ALE/Pong-v5": extra("any Atari game, sticky actions", "ale_py"),
             "CartPole-v1": "any environment registered with Gymnasium",
             "HalfCheetah-v5": extra("MuJoCo tasks", "mujoco"),
-            "RandomExtremeAcrobot-v1": "a family of tasks: acrobots with other links; also RandomNormal...",
+            "RandomExtremeAcrobot-v1": "a family of tasks: acrobots with other links",
+            "RandomNormalAcrobot-v1": "no family: an acrobot with other links in every episode",
             "RandomMuJoCoHopper-v5": extra(
-                "MuJoCo tasks in wind and of other masses; also RandomWind..., RandomMass..., MuJoCo...",
+                "families of any -v5 robot in wind, of other masses; also RandomWind..., RandomMass...",
                 "mujoco",
             ),
+            "MuJoCoHopper-v5": extra("no family: a -v5 robot in plain air", "mujoco"),
             "envpool:Ant-v5": extra("EnvPool's environments", "envpool"),
             "module:function": "your own: a function that returns a gymnasium.Env",
             "module:Name-v0": "your own: an id that importing the module registers",

@@ -32,7 +32,7 @@ class Evaluation:
     truncated: int
     """Episodes that a time limit cut."""
     tasks: tuple[int, ...] = ()
-    """Numbers of the tasks played, of a family."""
+    """Of a family: the number of each episode's task."""
     held_out: Evaluation | None = None
     """Of a family: the same policy on tasks that training does not see."""
 
@@ -43,9 +43,15 @@ class Evaluation:
 
     @property
     def standard_error(self) -> float:
-        """Standard error of the mean; 0 for a single episode."""
-        n = len(self.returns)
-        return float(np.std(self.returns, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+        """Standard error of the mean; 0 for a single episode.
+
+        Of several tasks it is that of the tasks' means: episodes of one task resemble each other.
+        """
+        scores = np.array(self.returns)
+        if len(played := np.unique(self.tasks)) > 1:
+            scores = np.array([scores[np.equal(self.tasks, task)].mean() for task in played])
+        n = len(scores)
+        return float(np.std(scores, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
 
     def as_dict(self) -> dict[str, Any]:
         """Return it as it is written into files."""
@@ -69,6 +75,13 @@ class Trial(NamedTuple):
     make_envs: Callable[[int], VecEnv]
     """Builds that many environments with the evaluation protocol."""
     episodes: int
+    """How many, at least 1."""
+    tasks: tuple[int, ...] = ()
+    """Of a family: the number of each episode's task."""
+
+    def open(self) -> VecEnv:
+        """Make the environments that it is played in."""
+        return self.make_envs(min(self.episodes, MAX_ENVS))
 
 
 class Interrupted(Exception):
@@ -102,8 +115,7 @@ def evaluate(
         on_step: told the environments and how many episodes have ended, before the first and after
             every step.
     """
-    n = min(episodes, MAX_ENVS)
-    envs = make_envs(n)
+    envs = Trial(make_envs, episodes).open()
     try:
         return play(
             policy, envs, episodes=episodes, greedy=greedy, seed=seed, stop=stop, on_step=on_step
@@ -128,7 +140,6 @@ def play(
     device = policy.obs_scale.device
     generator = torch.Generator(device=device).manual_seed(seed)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
-    tasks = np.zeros(episodes, dtype=np.int64)
     episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
     truncated, left = 0, episodes
     obs: Any = envs.start(np.zeros(n, dtype=np.int64))
@@ -154,8 +165,6 @@ def play(
         result = envs.recv()
         was_reset, ended, obs = ended, result.ended.copy(), result.obs
         playing = (episode < episodes) & ~was_reset
-        if policy.spec.family:
-            tasks[episode[playing]] = envs.tasks()[playing]
         np.add.at(returns, episode[playing], result.reward[playing])
         np.add.at(lengths, episode[playing], 1)
         starts = torch.from_numpy(was_reset)[None].to(device)
@@ -167,8 +176,36 @@ def play(
             episode = episode + n * ended
         if on_step:
             on_step(envs, episodes - left)
-    played = tuple(tasks.tolist()) if policy.spec.family else ()
-    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated, played)
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
+
+
+def play_trials(
+    policy: ActorCritic,
+    trials: Sequence[Trial],
+    envs: Sequence[VecEnv],
+    *,
+    greedy: bool,
+    seed: int,
+    stop: Callable[[], bool],
+    on_step: Callable[[VecEnv, int], None] | None = None,
+) -> Evaluation:
+    """Play every trial in its environments; return the first one's result, which holds the second's."""
+    result, *others = [
+        replace(
+            play(
+                policy,
+                own,
+                episodes=trial.episodes,
+                greedy=greedy,
+                seed=seed,
+                stop=stop,
+                on_step=on_step,
+            ),
+            tasks=trial.tasks,
+        )
+        for trial, own in zip(trials, envs, strict=True)
+    ]
+    return replace(result, held_out=others[0]) if others else result
 
 
 class Evaluator:
@@ -235,20 +272,10 @@ class Evaluator:
                 target.copy_(x)
         self.policy.refresh()
         if not self._envs:
-            self._envs = [make(min(episodes, MAX_ENVS)) for make, episodes in self._trials]
-        result, *others = [
-            play(
-                self.policy,
-                envs,
-                episodes=trial.episodes,
-                greedy=self._greedy,
-                seed=version,
-                stop=stop,
-            )
-            for envs, trial in zip(self._envs, self._trials, strict=True)
-        ]
-        if others:
-            result = replace(result, held_out=others[0])
+            self._envs = [trial.open() for trial in self._trials]
+        result = play_trials(
+            self.policy, self._trials, self._envs, greedy=self._greedy, seed=version, stop=stop
+        )
         self._on_evaluation(result, version, self._params)
 
     def close(self) -> None:

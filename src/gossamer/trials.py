@@ -18,6 +18,8 @@ if TYPE_CHECKING:
 
 HELD_OUT_TASKS = 10
 """Of a family, scored where nothing else was asked for."""
+MAX_TASKS = 100
+"""Of a set of more tasks an evaluation plays so many, or as many as episodes were asked for."""
 
 
 def envs_per_learner(config: TrainConfig, spec: EnvSpec) -> int:
@@ -41,11 +43,16 @@ def refuse_tasks(config: TrainConfig, spec: EnvSpec) -> None:
         )
 
 
-def training_tasks(config: TrainConfig, spec: EnvSpec, rank: int = 0, first_env: int = 0) -> Tasks:
-    """Return which tasks a learner's environments play, from number `first_env` of its own on."""
+def training_tasks(
+    config: TrainConfig, spec: EnvSpec, rank: int = 0, first_env: int = 0, *, num_envs: int = 0
+) -> Tasks:
+    """Return which tasks a learner's environments play, from number `first_env` of its own on.
+
+    A resumed run has the `num_envs` it began with; 0: what a new run would have.
+    """
     if not spec.family:
         return ONE_TASK
-    num_envs = envs_per_learner(config, spec)
+    num_envs = num_envs or envs_per_learner(config, spec)
     per_learner = config.env.tasks_per_learner or num_envs
     return Tasks(
         seed=config.seed if config.env.task_seed is None else config.env.task_seed,
@@ -61,8 +68,8 @@ def tasks_in_words(config: TrainConfig, spec: EnvSpec) -> str:
         return ""
     training, held_out = training_tasks(config, spec), held_out_tasks(config, spec)
     return (
-        f"{training.count:,} tasks drawn from seed {training.seed}, {held_out.count:,} held out for "
-        "evaluation"
+        f"{training.count:,} task{'s' * (training.count > 1)} drawn from seed {training.seed}, "
+        f"{held_out.count:,} held out for evaluation"
     )
 
 
@@ -74,32 +81,56 @@ def held_out_tasks(config: TrainConfig, spec: EnvSpec) -> Tasks:
 
 
 def build_trials(
-    config: TrainConfig, spec: EnvSpec, *, episodes: int, seed: int, num_threads: int
+    config: TrainConfig,
+    spec: EnvSpec,
+    *,
+    num_envs: int = 0,
+    episodes: int = 0,
+    seed: int | None = None,
+    num_threads: int = 1,
 ) -> list[Trial]:
     """Return what evaluations play: full episodes with the evaluation protocol and seeds of their own.
 
     Of a family: as many episodes of every training task as make up `episodes` or more, and then the same
-    of the held-out tasks, if there are any.
+    of the held-out tasks, if there are any. Of more tasks than MAX_TASKS and than `episodes` that many are
+    played, evenly spaced.
+
+    Args:
+        config: the run's.
+        spec: of its environment.
+        num_envs: as for `training_tasks`.
+        episodes: how many; 0: the setting's.
+        seed: of the episodes; None: the run's.
+        num_threads: of a native simulator.
     """
+    episodes = episodes or config.evaluation.episodes
+    seed = config.seed if seed is None else seed
     if not spec.family:
         return [Trial(partial(_evaluation_envs, config, seed, num_threads, ONE_TASK), episodes)]
-    sets = [
-        replace(training_tasks(config, spec), envs_per_task=1),
-        held_out_tasks(config, spec),
-    ]
-    return [
-        Trial(
-            partial(_evaluation_envs, config, seed, num_threads, tasks),
-            -(-episodes // tasks.count) * tasks.count,
+    trained = replace(training_tasks(config, spec, num_envs=num_envs), envs_per_task=1)
+    trials: list[Trial] = []
+    for tasks in (trained, held_out_tasks(config, spec)):
+        if not tasks.count:
+            continue
+        num_played = min(tasks.count, max(episodes, MAX_TASKS))
+        played = replace(tasks, num_played=num_played)
+        count = -(-episodes // num_played) * num_played
+        trials.append(
+            Trial(
+                partial(_evaluation_envs, config, seed, num_threads, played),
+                count,
+                tuple(played.number(j, 0) for j in range(count)),
+            )
         )
-        for tasks in sets
-        if tasks.count
-    ]
+    return trials
 
 
 def _evaluation_envs(
     config: TrainConfig, seed: int, num_threads: int, tasks: Tasks, num_envs: int
 ) -> VecEnv:
+    settings = config.env
+    if settings.workers:  # chosen for the training environments, of which there are others
+        settings = replace(settings, workers=math.gcd(num_envs, settings.workers))
     return make_vec_env(
         config.env_id,
         num_envs=num_envs,
@@ -107,7 +138,7 @@ def _evaluation_envs(
         rank=EVALUATION_RANK,
         first_env=0,
         num_threads=num_threads,
-        settings=config.env,
+        settings=settings,
         max_episode_steps=config.max_episode_steps,
         training=False,
         # Episode j of an evaluation is number j // num_envs of environment j % num_envs.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from algorithm_checks import (
@@ -15,6 +16,7 @@ from algorithm_checks import (
     state_for,
     table,
 )
+from core_fakes import gradient_of, random_batch, small_policy
 
 from gossamer.algorithms.a2c import A2C
 
@@ -113,3 +115,21 @@ def test_a_batch_without_a_valid_row_has_loss_0():
     for normalize in (False, True):
         loss, _ = computed_loss(A2C(normalize_advantage=normalize), policy, batch)
         assert loss.item() == 0.0
+
+
+@pytest.mark.parametrize("scale", [0.01, 30.0])
+def test_scaled_rewards_of_any_size_weigh_alike_against_entropy(scale):
+    """With a policy whose values have moments: the same gradient for rewards, and moments, times any factor."""
+    grads = {}
+    for factor in (1.0, scale):
+        policy = small_policy(value_norm=True)
+        policy.observe_values(20.0 * factor, 300.0 * factor**2, 10.0)
+        policy.refresh()
+        assert policy.value_scale().item() == pytest.approx(factor * np.sqrt(26.0), rel=1e-5)
+        batch = random_batch(policy.spec, 5, 6)
+        batch.reward *= factor
+        algorithm = A2C(value_norm=True, scale_rewards=True, entropy_cost=(0.3,))
+        grads[factor] = gradient_of(policy, algorithm, batch, 10**6)
+        plain = A2C(value_norm=True, entropy_cost=(0.3,))
+        assert not torch.allclose(gradient_of(policy, plain, batch, 10**6), grads[factor])
+    torch.testing.assert_close(grads[scale], grads[1.0], rtol=1e-3, atol=1e-5)

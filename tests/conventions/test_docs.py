@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import re
+import runpy
 import shlex
 import subprocess
 import sys
@@ -13,6 +14,9 @@ from types import ModuleType
 import pytest
 
 ROOT = Path(__file__).parents[2]
+SCRIPTS = [
+    path for name in ("benchmarks", "scripts") for path in sorted((ROOT / name).rglob("*.py"))
+]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROBE = """
 import contextlib, io, json, sys
@@ -102,3 +106,26 @@ def test_printed_commands_are_accepted(tmp_path: Path) -> None:
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []
+
+
+@pytest.mark.parametrize("preset", ["diffdac_acrobot", "gala_pong_published"])
+def test_a_preset_written_out_is_that_preset(preset: str) -> None:
+    from gossamer.config import TrainConfig, parse_train, resolve, to_dict
+
+    def config(command: list[str]) -> TrainConfig:
+        asked = parse_train(command[1:])
+        return resolve(asked.settings, configs=asked.configs)[0]
+
+    commands = train_commands(ROOT / "docs" / "coming-from.md")
+    short = [command for command in commands if command[:3] == ["train", "--config", preset]]
+    env_id = config(short[0]).env_id
+    (written_out,) = [x for x in commands if x[1] == env_id and "--topology.max-staleness" in x]
+    assert "--config" not in written_out
+    assert to_dict(config(written_out)) == to_dict(config(["train", "--config", preset]))
+
+
+@pytest.mark.parametrize("path", SCRIPTS, ids=lambda path: str(path.relative_to(ROOT)))
+def test_scripts_and_benchmarks_find_what_they_import(path: Path) -> None:
+    if path.parent.name == "sb3":
+        pytest.importorskip("stable_baselines3")
+    assert callable(runpy.run_path(str(path), run_name="imported")["main"])

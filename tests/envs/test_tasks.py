@@ -1,14 +1,18 @@
+from collections import Counter
+from dataclasses import replace
+
 import gymnasium
 import numpy as np
 import pytest
 from rolling import Rolling, assert_resumes, random_actions
 
+from gossamer.build import build_env_groups, make_plan
 from gossamer.config import make_config
 from gossamer.envs import multitask
 from gossamer.envs.registry import known_ids, make_vec_env, read_spec
 from gossamer.envs.seeding import Tasks
 from gossamer.envs.settings import EnvConfig
-from gossamer.trials import build_trials, training_tasks
+from gossamer.trials import build_trials, tasks_in_words, training_tasks
 from gossamer.types import ConfigError
 
 multitask.register()
@@ -21,7 +25,7 @@ def of(env_id, num_envs=4, workers=None, **tasks):
     )
 
 
-def told(envs):
+def infos_of(envs):
     return [envs.episode_info(i) for i in range(envs.num_envs)]
 
 
@@ -83,11 +87,12 @@ def test_success_is_to_be_up_within_90_steps(before, success):
     env.reset(seed=1)
     for _ in range(before):
         env.state = np.zeros(4)
-        assert env.step(1)[4]["success"] == 0.0
+        env.step(1)
+        assert env.episode_info["success"] == 0.0
     env.state = np.array([np.pi, 0.0, 0.0, 0.0])
-    _, _, terminated, _, info = env.step(1)
+    _, _, terminated, _, _ = env.step(1)
     assert terminated
-    assert info["success"] == env.episode_info["success"] == success
+    assert env.episode_info["success"] == success
 
 
 @pytest.mark.parametrize("prefix", multitask.MUJOCO_PREFIXES)
@@ -130,14 +135,16 @@ def test_mujoco_tasks(prefix):
 def test_wind_is_felt():
     pytest.importorskip("mujoco")
     ends = []
-    for seed in (1, 2):
-        env = gymnasium.make("RandomWindMuJoCoHalfCheetah-v5")
-        env.get_wrapper_attr("set_task")(seed)
+    for name, seed in (("MuJoCo", None), ("RandomWindMuJoCo", 1), ("RandomWindMuJoCo", 2)):
+        env = gymnasium.make(f"{name}HalfCheetah-v5")
+        if seed is not None:
+            env.get_wrapper_attr("set_task")(seed)
         env.reset(seed=1)
         for _ in range(20):
             obs = env.step(np.zeros(6, np.float32))[0]
         ends.append(obs)
-    assert not np.allclose(*ends)
+    for i, j in ((0, 1), (0, 2), (1, 2)):
+        assert not np.allclose(ends[i], ends[j])
 
 
 def test_families_of_every_robot_are_known():
@@ -157,12 +164,12 @@ def test_environments_keep_their_task_and_tell_of_it(env_id, workers):
     rolling = Rolling(envs).start()
     assert envs.spec.family
     assert envs.tasks().tolist() == [2, 2, 3, 3]
-    began = told(envs)
+    began = infos_of(envs)
     assert began[0] == began[1] != began[2] == began[3]
     for action in random_actions(envs, 12):
         rolling.step(action)
     assert envs.tasks().tolist() == [2, 2, 3, 3]
-    assert told(envs) == began
+    assert infos_of(envs) == began
     envs.close()
 
 
@@ -172,7 +179,7 @@ def test_evaluation_goes_through_all_tasks():
     for action in random_actions(envs, 8):
         row = rolling.step(action)
         if row.ended.any():
-            assert row.reward.tolist() == [x["pays"] for x in told(envs)]
+            assert row.reward.tolist() == [x["pays"] for x in infos_of(envs)]
             seen += envs.tasks().tolist()
     assert seen == [0, 1, 2, 0, 1, 2]
     envs.close()
@@ -212,35 +219,114 @@ def test_layouts(learners, envs, per_learner, expected):
         },
     )
     spec = read_spec(config.env_id, config.env)
-    found = [
-        training_tasks(config, spec, rank).number(env, episode)
-        for rank in range(learners)
-        for env in range(envs)
-        for episode in (0,)
-    ]
-    assert found == expected
-    second = training_tasks(config, spec, learners - 1, first_env=1)  # a group's first is env 1
-    assert second.number(0, 3) == expected[(learners - 1) * envs + 1]
+    links = links_of_seeds([Tasks(seed=1, count=100).seed_of(i) for i in range(max(expected) + 1)])
+    assert len(set(links)) == max(expected) + 1
+    for groups in (1, 2):
+        plan = replace(make_plan(config, spec), env_groups=groups)
+        tasks, infos = [], []
+        for rank in range(learners):
+            made, _ = build_env_groups(config, spec, plan, rank=rank)
+            assert len(made) == groups
+            for group in made:
+                tasks += group.tasks().tolist()
+                infos += infos_of(group)
+                group.close()
+        assert tasks == expected
+        assert [links_in(info) for info in infos] == [links[task] for task in expected]
     training, held_out = build_trials(config, spec, episodes=7, seed=1, num_threads=1)
-    tasks = max(expected) + 1
-    assert training.episodes == -(-7 // tasks) * tasks
+    count = max(expected) + 1
+    assert training.episodes == -(-7 // count) * count
     assert held_out.episodes == 10
-    trained = {training_tasks(config, spec).seed_of(task) for task in expected}
-    for trial, count in ((training, tasks), (held_out, 5)):
-        made = trial.make_envs(3)
-        made.start(np.array([0, 0, 0]))
-        assert made.tasks().tolist() == [i % count for i in range(3)]
-        links = [tuple(x.values()) for x in told(made)]
+    unseen = links_of_seeds([Tasks(1, 5, held_out=True).seed_of(i) for i in range(5)])
+    assert not set(unseen) & set(links)
+    for trial, expected_links in ((training, links), (held_out, unseen)):
+        made = trial.open()
+        num_played = made.num_envs
+        made.start(np.zeros(num_played, np.int64))
+        found = [links_in(info) for info in infos_of(made)]
+        assert found == [expected_links[task] for task in trial.tasks[:num_played]]
+        assert set(found) == set(expected_links)
         made.close()
-        again = make_vec_env(
-            config.env_id, num_envs=3, seed=9, settings=config.env,
-            tasks=training_tasks(config, spec) if count == tasks else Tasks(1, 5, held_out=True),
-        )  # fmt: skip
-        if per_learner is None or count != tasks:
-            again.start(np.array([0, 0, 0]))
-            assert [tuple(x.values()) for x in told(again)] == links
-        again.close()
-    assert not trained & {Tasks(1, 5, held_out=True).seed_of(i) for i in range(5)}
+
+
+def links_in(info):
+    return info["mass"], info["length"], info["inertia"]
+
+
+def links_of_seeds(seeds):
+    env = gymnasium.make("RandomExtremeAcrobot-v1").unwrapped
+    found = []
+    for seed in seeds:
+        env.set_task(seed)
+        found.append(links_in(env.episode_info))
+    return found
+
+
+def test_tasks_are_counted_in_words():
+    settings = {"num_envs": 4, "env.tasks_per_learner": 1, "evaluation.held_out_tasks": 5}
+    one = make_config("RandomExtremeAcrobot-v1", settings)
+    spec = read_spec(one.env_id, one.env)
+    said = "1 task drawn from seed 1, 5 held out for evaluation"
+    assert tasks_in_words(one, spec) == said
+    assert tasks_in_words(replace(one, num_learners=3), spec) == said.replace("1 task", "3 tasks")
+
+
+def test_a_kept_number_of_environments_keeps_the_tasks():
+    config = make_config("RandomExtremeAcrobot-v1", {"num_learners": 2, "num_envs": 4})
+    spec = read_spec(config.env_id, config.env)
+    plan = replace(make_plan(config, spec), num_envs=3, env_groups=1)
+    ((envs,), _) = build_env_groups(config, spec, plan, rank=1)
+    assert envs.tasks().tolist() == [3, 4, 5]
+    envs.close()
+    training, _ = build_trials(config, spec, episodes=1, seed=1, num_threads=1, num_envs=3)
+    assert training.tasks == (0, 1, 2, 3, 4, 5)
+
+
+@pytest.mark.parametrize(
+    ("tasks", "episodes", "played", "expected"),
+    [
+        (25, 1, 25, 25),  # one of each
+        (25, 30, 25, 50),
+        (100, 7, 100, 100),
+        (1_000, 7, 100, 100),
+        (150, 120, 120, 120),  # as many tasks as episodes
+        (150, 400, 150, 450),
+    ],
+)
+def test_an_evaluation_has_a_size(tasks, episodes, played, expected):
+    settings = {"num_envs": tasks, "evaluation.held_out_tasks": tasks}
+    config = make_config("RandomExtremeAcrobot-v1", settings)
+    spec = read_spec(config.env_id, config.env)
+    trials = build_trials(config, spec, episodes=episodes, seed=1, num_threads=1)
+    assert len(trials) == 2
+    for trial in trials:
+        assert trial.episodes == len(trial.tasks) == expected
+        often = Counter(trial.tasks)
+        assert len(often) == played
+        assert set(often.values()) == {expected // played}
+        assert 0 <= min(often) <= max(often) < tasks
+        apart = np.diff(sorted(often))
+        assert set(apart.tolist()) <= {tasks // played, -(-tasks // played)}
+
+
+@pytest.mark.parametrize(("episodes", "made"), [(7, 8), (30, 16)])
+def test_evaluation_has_workers_for_any_number_of_environments(episodes, made):
+    settings = {"num_envs": 8, "env.workers": 4, "evaluation.held_out_tasks": 3}
+    config = make_config("task_envs:Paying", settings)
+    spec = read_spec(config.env_id, config.env)
+    training, held_out = build_trials(config, spec, episodes=episodes, seed=1, num_threads=1)
+    for trial, num_envs in ((training, made), (held_out, min(-(-episodes // 3) * 3, 16))):
+        envs = trial.open()
+        assert envs.num_envs == num_envs
+        assert len(envs._workers.processes) == np.gcd(num_envs, 4)
+        rolling = Rolling(envs).start()
+        paid = []
+        for action in random_actions(envs, 5):
+            row = rolling.step(action)
+            paid += row.reward[row.ended].tolist()
+        seeds = [Tasks(1, 8, held_out=trial is held_out).seed_of(i) for i in trial.tasks]
+        assert paid[:episodes] == [seed % 1000 for seed in seeds][: len(paid)][:episodes]
+        envs.close()
 
 
 def test_a_task_seed_keeps_tasks_when_the_seed_changes():

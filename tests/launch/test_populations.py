@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,9 +11,12 @@ import pytest
 import torch
 from test_exact_resume import SMALL, state_of
 
-from gossamer.config import TrainConfig, make_config
+from gossamer.algorithms.a2c import A2C
+from gossamer.config import TrainConfig, make_config, validate
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
+from gossamer.optimizers import OptimizerConfig
+from gossamer.types import ConfigError
 
 A_VERSION = 2 * 64
 
@@ -106,3 +110,18 @@ def test_a_run_saved_with_a_plain_number_is_resumed_unchanged(
     err = capsys.readouterr().err
     assert "changed: total_env_steps" in err
     assert "entropy_cost" not in err
+
+
+@pytest.mark.parametrize(
+    ("section", "name", "says"),
+    [
+        (A2C(entropy_cost=0.02), "algorithm", r"^algorithm\.entropy_cost is 0.02; .*: \(0.02,\)$"),
+        (OptimizerConfig(learning_rate=1e-3), "optimizer", r"^optimizer\.learning_rate is 0.001; "),
+    ],
+)
+def test_a_plain_number_where_learners_have_one_each_is_refused(
+    section: Any, name: str, says: str
+) -> None:
+    with pytest.raises(ConfigError, match=says) as caught:
+        validate(replace(make_config("CartPole-v1"), **{name: section}))
+    assert "\n" not in str(caught.value)

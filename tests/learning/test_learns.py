@@ -1,4 +1,4 @@
-"""An id alone learns: the defaults of each environment family, to a score, in minutes."""
+"""An id alone learns: the defaults of each suite, to a score, in minutes."""
 
 from __future__ import annotations
 

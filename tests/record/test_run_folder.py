@@ -300,6 +300,19 @@ def test_a_cut_and_repeated_run_logs_the_same_as_an_uninterrupted_one(tmp_path: 
     assert (torn / "monitor/5.monitor.csv").read_text().endswith("r,l,t\n")
 
 
+def test_cut_monitors_have_the_columns_of_their_header(tmp_path: Path) -> None:
+    log = EpisodeLog(tmp_path, 0.0, "mine")
+    told: list[dict[str, float]] = [{"mass": 1.0}, {"wind": 2.0, "mass": 3.0}, {}, {"mass": 4.0}]
+    for i, info in enumerate(told):
+        log.write(env=0, episode_return=i, length=1, env_steps=i, time_s=i, info=info)
+    log.close()
+    whole = (tmp_path / "monitor" / "0.monitor.csv").read_text().splitlines()
+    assert whole[2:] == ["0,1,0,1.0", "1,1,1,3.0", "2,1,2,nan", "3,1,3,4.0"]
+    RunFolder(tmp_path).cut(env_steps=2, updates=1)
+    cut = (tmp_path / "monitor" / "0.monitor.csv").read_text().splitlines()
+    assert cut == whole[:5]
+
+
 def test_cut_can_go_by_the_number_of_episodes(tmp_path: Path) -> None:
     write_logs(tmp_path, 9)
     RunFolder(tmp_path).cut(env_steps=400, updates=4, episodes=6)

@@ -10,7 +10,7 @@ import pytest
 import torch
 from core_fakes import CountingEnvs, small_policy
 
-from gossamer.evaluator import Evaluation, Evaluator, Interrupted, Trial, evaluate
+from gossamer.evaluator import Evaluation, Evaluator, Interrupted, Trial, evaluate, play_trials
 from gossamer.links import StopSignal, ThreadBoard
 
 
@@ -106,6 +106,29 @@ def test_a_single_episode_has_no_error_and_errors_are_of_the_mean():
     result = Evaluation((1.0, 2.0, 6.0), (1, 1, 1), 0)
     assert result.mean == 3.0
     assert result.standard_error == pytest.approx(np.sqrt(7.0 / 3.0))
+
+
+def test_errors_of_several_tasks_are_those_of_their_means():
+    returns, lengths = (0.0, 2.0, 1.0, 4.0), (1, 1, 1, 1)
+    result = Evaluation(returns, lengths, 0, (3, 9, 3, 9))  # means 0.5 and 3
+    assert result.standard_error == pytest.approx(1.25)
+    alike = Evaluation(returns, lengths, 0, (3, 3, 3, 3))
+    assert alike.standard_error == Evaluation(returns, lengths, 0).standard_error
+
+
+def test_a_trial_knows_its_tasks_and_results_are_joined():
+    made = Made()
+    trials = [Trial(made, 3, (0, 1, 2)), Trial(made, 2, (7, 8))]
+    envs = [trial.open() for trial in trials]
+    for trial in (trials[:1], trials):
+        result = play_trials(
+            small_policy(), trial, envs[: len(trial)], greedy=True, seed=0, stop=lambda: False
+        )
+        assert result.tasks == (0, 1, 2)
+        assert list(result.lengths) == expected_lengths(3)
+    assert result.held_out.tasks == (7, 8)
+    assert list(result.held_out.lengths) == expected_lengths(2)
+    assert Trial(made, 40).open().num_envs == 16
 
 
 def test_stopping_interrupts_and_closes():

@@ -198,7 +198,12 @@ def _check_counts(config: TrainConfig) -> None:
 
 
 def _check_per_learner(config: TrainConfig, name: str) -> None:
-    count = len(getattr(*_home(config, name)))
+    values = getattr(*_home(config, name))
+    if not isinstance(values, (tuple, list)):
+        raise ConfigError(
+            f"{name} is {values!r}; it must hold one value, or one per learner: ({values!r},)"
+        )
+    count = len(cast("tuple[Any, ...]", values))
     if count not in (1, config.num_learners):
         raise ConfigError(
             f"{name} has {count} values for {config.num_learners} learner(s); give one value, or one "

@@ -21,7 +21,9 @@ class EvaluationConfig:
     """Full episodes played beside training, with seeds of their own."""
 
     episodes: int = 5
-    """Episodes of one evaluation, >= 1; of a family of tasks as many or more, each task's share alike."""
+    """Episodes of one evaluation, >= 1. Of a family of tasks as many or more of each set, training tasks
+    and held-out ones, each task's share alike; of a set of more than 100 tasks and more than this, one
+    episode each of 100 tasks, or of as many as this, evenly spaced."""
     every_seconds: float = 60.0
     """Seconds between evaluations, >= 0; 0 turns evaluation off."""
     max_time_fraction: float = 0.03

@@ -40,8 +40,6 @@ class EnvpoolEnvs(WithoutTasks):
     ):
         name = env_id.removeprefix("envpool:")
         envpool = _import_envpool(env_id)
-        refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
-        refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
         protocol: AtariProtocol | None = None
         options: dict[str, Any] = {}
         if suite_of(env_id) == "atari":
@@ -49,9 +47,12 @@ class EnvpoolEnvs(WithoutTasks):
             if not protocol.grayscale and protocol.frame_stack > 10:
                 raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
             options = _atari_options(protocol)
-            if protocol.stuck_steps:
-                raise ConfigError(_no_guard(env_id))
-        elif gym_stuck_steps(env_id, settings):
+            stuck_steps = protocol.stuck_steps
+        else:
+            refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
+            refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
+            stuck_steps = gym_stuck_steps(env_id, settings)
+        if stuck_steps:
             raise ConfigError(_no_guard(env_id))
         known: list[str] = envpool.list_all_envs()
         if name not in known:

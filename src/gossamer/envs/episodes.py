@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import Wrapper
 
 from gossamer.envs.spaces import action_format, obs_format
 from gossamer.types import RunFailed, StepResult
@@ -24,6 +25,19 @@ if TYPE_CHECKING:
 def wrapped(env: Any, name: str) -> Any:
     """Return what an environment or a wrapper of it has by a name; None without it."""
     return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
+
+
+def telling(env: Any) -> Any:
+    """Return the environment, or the wrapper of it, that has an `episode_info`; None without one.
+
+    Looks on types: asking an object whether it has a property runs that property, and what fails in
+    there, for want of a task or a reset, would count as no.
+    """
+    while not (hasattr(type(env), "episode_info") or "episode_info" in vars(env)):
+        if not isinstance(env, Wrapper):
+            return None
+        env = env.env  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return env
 
 
 class Episodes:
@@ -46,10 +60,8 @@ class Episodes:
         self.obs = obs_format(env_id, self.envs[0].observation_space)
         self.action = action_format(env_id, self.envs[0].action_space)
         self._set_task = [wrapped(env, "set_task") for env in self.envs]
-        self._tells = wrapped(self.envs[0], "episode_info") is not None
-        self.task = np.zeros(num_envs, np.int64)
-        """[N] number of the task that each environment plays."""
-        self._has_task = [-1] * num_envs
+        self.task = np.full(num_envs, -1 if self._set_task[0] else 0)
+        """[N] number of the task that each environment plays; -1 before its first."""
         self._episode = [0] * num_envs
         self._ended = [False] * num_envs
         self._quiet_steps = [0] * num_envs
@@ -97,20 +109,24 @@ class Episodes:
         return StepResult(batch, reward, terminated, truncated, terminated | truncated)
 
     @property
-    def are_tasks(self) -> bool:
-        """Whether each environment is given a task."""
-        return self._set_task[0] is not None
+    def tells(self) -> bool:
+        """Whether environments tell of their episodes; known after the first reset."""
+        return telling(self.envs[0]) is not None
 
     def info(self, i: int) -> dict[str, float]:
         """Return what environment i tells of its present episode."""
-        return dict(self.envs[i].get_wrapper_attr("episode_info")) if self._tells else {}
+        layer = telling(self.envs[i])
+        try:
+            return {} if layer is None else {k: float(x) for k, x in layer.episode_info.items()}
+        except Exception as error:
+            raise self._failure(i) from error
 
     def _reset(self, batch: NDArray[Any], i: int) -> None:
         if set_task := self._set_task[i]:
             number = self._tasks.number(i, self._episode[i])
-            if number != self._has_task[i]:
+            if number != self.task[i]:
                 set_task(self._tasks.seed_of(number))
-                self.task[i] = self._has_task[i] = number
+                self.task[i] = number
         obs, _ = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
         self.obs.write(batch, i, obs)
         self._ended[i] = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.envs.episodes import Episodes, wrapped
+from gossamer.envs.episodes import Episodes, telling, wrapped
 from gossamer.envs.making import failed_env, make_gym_env, time_limit
 from gossamer.envs.settings import ATARI_ONLY, FAMILIES_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import action_format, check_actions, obs_format
@@ -127,6 +128,8 @@ def try_out(env_id: str, env: Any) -> None:
         ConfigError: what it returns is not what Gymnasium and its own spaces promise.
     """
     obs, action = env.observation_space, action_format(env_id, env.action_space)
+    if set_task := wrapped(env, "set_task"):
+        _call(env_id, "set_task(1)", partial(set_task, 1))
     began = _call(env_id, "reset(seed=1)", partial(env.reset, seed=1))
     if not isinstance(began, tuple) or len(began) != 2:  # pyright: ignore[reportUnknownArgumentType]
         raise ConfigError(
@@ -148,6 +151,7 @@ def try_out(env_id: str, env: Any) -> None:
         raise ConfigError(
             f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number"
         )
+    _check_info(env_id, telling(env))
 
 
 _FIVE_VALUES = "it must return five values, observation, reward, terminated, truncated and info"
@@ -179,6 +183,24 @@ def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
         raise ConfigError(
             f"{env_id}: {name} returned an observation whose entry {bad[0]} of {row.size} is "
             f"{row.flat[bad[0]]}; it must be a finite number"
+        )
+
+
+def _check_info(env_id: str, layer: Any) -> None:
+    if layer is None:
+        return
+    told = _call(env_id, "episode_info", lambda: layer.episode_info)
+    try:
+        right = isinstance(told, Mapping) and all(
+            isinstance(name, str) and "," not in name and not np.isinf(float(number))
+            for name, number in told.items()
+        )
+    except (TypeError, ValueError):
+        right = False
+    if not right:
+        raise ConfigError(
+            f"{env_id}: episode_info is {told!r:.100}; it must be a dict of numbers, finite or NaN, by "
+            "names without commas"
         )
 
 

@@ -1,7 +1,8 @@
 """Families of tasks on Gymnasium's physics: acrobots of other links, robots of other mass in the wind.
 
-A family is any environment with a method `set_task(seed)`: the seed stands for the task. What it may tell
-of an episode in a property `episode_info` is recorded with the episode.
+A family is any environment with a method `set_task(seed)`, called before a reset: the seed stands for the
+task. What it may tell of an episode in a property `episode_info`, numbers by their names, is recorded with the
+episode; what it may say of its tasks in `task_words` is printed beside every score.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ MUJOCO_PREFIXES = {
     "RandomMassMuJoCo": (False, True),
     "RandomMuJoCo": (True, True),
 }
-"""Beginning of an id -> whether wind and masses differ from task to task."""
+"""Beginning of an id -> whether wind and masses differ from task to task; where neither does, no family."""
 
 
 class _RandomAcrobot(AcrobotEnv):
@@ -54,7 +55,7 @@ class _RandomAcrobot(AcrobotEnv):
         obs, reward, terminated, truncated, info = super().step(a)
         self._steps += 1
         self._success = bool(terminated) and self._steps <= SUCCESS_STEPS
-        return obs, reward, terminated, truncated, {**info, **self.episode_info}
+        return obs, reward, terminated, truncated, info
 
     @property
     def episode_info(self) -> dict[str, float]:
@@ -84,7 +85,7 @@ class RandomExtremeAcrobot(_RandomAcrobot):
 
 
 class RandomNormalAcrobot(_RandomAcrobot):
-    """Mass, length and inertia near 1, drawn anew for every episode (Packer et al. 2018)."""
+    """Mass, length and inertia near 1, drawn anew for every episode (Packer et al. 2018); no family."""
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
@@ -126,7 +127,7 @@ class MujocoTasks(MujocoInAir):
         """Draw the wind and the factor of all masses that a seed stands for, in that order.
 
         Wind: 30 (Beta(0.4, 0.4) - 0.5) m/s along x and along y. Factor: 1 + 1.9 (Beta(0.1, 0.1) - 0.5).
-        Both are felt after the next reset.
+        Call it before a reset.
         """
         mujoco: Any = importlib.import_module("mujoco")
         rng = np.random.default_rng(seed)

@@ -66,12 +66,16 @@ class Tasks:
     """Neighbouring environments that play the same task."""
     stride: int = 0
     """Tasks by which an environment goes on after every episode; 0: it keeps its own."""
+    num_played: int = 0
+    """Of them are played, evenly spaced; 0: all."""
     held_out: bool = False
+    """Drawn from seeds that training never uses."""
 
     def number(self, env: int, episode: int) -> int:
         """Return the task, in [0, count), of an episode of the group's environment number `env`."""
         own = (self.first_env + env) // self.envs_per_task
-        return (own + self.stride * episode) % self.count
+        num_played = self.num_played or self.count
+        return (own + self.stride * episode) % num_played * self.count // num_played
 
     def seed_of(self, number: int) -> int:
         """Return the seed that stands for a task."""

@@ -20,7 +20,7 @@ import numpy as np
 from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
-from gossamer.envs.episodes import Episodes, wrapped
+from gossamer.envs.episodes import Episodes
 from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
 from gossamer.envs.making import make_gym_env
 from gossamer.envs.spaces import check_actions
@@ -124,11 +124,14 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
             return obs, nothing, nothing, nothing, {"failure": str(error)}
         return obs, reward, terminated, truncated, {}
 
-    @property
-    def told(self) -> tuple[NDArray[np.int64], list[dict[str, float]]]:
-        """Return each environment's task and what it tells of its episode."""
-        each = range(len(self._episodes.envs))
-        return self._episodes.task, [self._episodes.info(i) for i in each]
+    def report(self) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
+        """Return each environment's task, what it tells, if anything, and the text of a failure."""
+        episodes = self._episodes
+        try:
+            infos = [episodes.info(i) for i in range(len(episodes.envs))] if episodes.tells else []
+        except RunFailed as error:
+            return episodes.task, [], str(error)
+        return episodes.task, infos, ""
 
     def close(self) -> None:
         """Close the share's environments."""
@@ -163,12 +166,13 @@ class WorkerEnvs:
         ]
         env = make_env()  # mistakes in the id show here, in words, before any process starts
         self.spec: EnvSpec = gym_spec(env_id, env, settings)
-        self._tells = wrapped(env, "episode_info") is not None
         env.close()
         self.num_envs = num_envs
+        self._tasks = tasks
         self._share_size = size
         self._in_flight = False
-        self._answer: tuple[Any, ...] | None = None  # what workers told since the last step
+        self._tells = True  # until the workers know better
+        self._reports: tuple[Any, ...] | None = None  # of all workers, since the last step
         try:
             # spawn: forking a process that has threads can leave a child with locks held for ever;
             # resets are ours (DISABLED): they must carry the next episode's seed
@@ -192,7 +196,7 @@ class WorkerEnvs:
 
     def _begin(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None) -> NDArray[Any]:
         size = self._share_size
-        self._answer = None
+        self._reports = None
         assignments = [
             (episodes[i : i + size], None if logs is None else logs[i : i + size])
             for i in range(0, self.num_envs, size)
@@ -210,7 +214,7 @@ class WorkerEnvs:
     def send(self, action: NDArray[Any]) -> None:
         """Begin a step in every worker."""
         check_actions(action, self.num_envs, self.spec)
-        self._answer = None
+        self._reports = None
         try:
             self._workers.step_async(action.reshape(-1, self._share_size, *self.spec.action.shape))
         except _LOST as error:
@@ -239,21 +243,28 @@ class WorkerEnvs:
         """Return the number of the task that each environment plays."""
         if not self.spec.family:
             return np.zeros(self.num_envs, np.int64)
-        return np.concatenate([task for task, _ in self._told()])
+        if not self._tasks.stride:
+            return np.array([self._tasks.number(i, 0) for i in range(self.num_envs)])
+        return np.concatenate([task for task, _, _ in self._ask()])
 
     def episode_info(self, env: int) -> dict[str, float]:
         """Return what an environment tells of its present episode."""
         if not self._tells:
             return {}
-        return self._told()[env // self._share_size][1][env % self._share_size]
+        _, infos, failure = self._ask()[env // self._share_size]
+        if failure:
+            raise RunFailed(failure)
+        self._tells = bool(infos)
+        return infos[env % self._share_size] if infos else {}
 
-    def _told(self) -> tuple[Any, ...]:
-        if self._answer is None:
+    def _ask(self) -> tuple[Any, ...]:
+        if self._reports is None:
             try:
-                self._answer = self._workers.get_attr("told")
+                self._workers.call_async("report")
+                self._reports = self._workers.call_wait(ANSWER_SECONDS)
             except _LOST as error:
                 raise self._lost() from error
-        return self._answer
+        return self._reports
 
     def _batch(self, obs: Any) -> NDArray[Any]:
         # the workers write the next step over this shared memory

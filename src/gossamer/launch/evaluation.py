@@ -8,17 +8,16 @@ import signal
 import sys
 import threading
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from gossamer.build import build_policy
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
-from gossamer.evaluator import Evaluation, Interrupted
-from gossamer.evaluator import evaluate as play
+from gossamer.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.launch.snapshot import policy_of
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
+from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.topology import blend
 from gossamer.trials import build_trials
@@ -127,8 +126,9 @@ def evaluate(
 
     Args:
         run: a run folder, part of its name, or "last".
-        episodes: how many, at least 1; of a family of tasks that many or more, the same number of each
-            training task, and then the same of `held_out` tasks.
+        episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
+            training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
+            more than `episodes`, one of each of that many.
         checkpoint: "last", "best" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         sample: sample actions instead of taking the likeliest.
@@ -152,20 +152,11 @@ def _play(
     seed: int,
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
-    with threads(num_cores()), stop_on_interrupt() as stop:
-        result, *others = [
-            play(
-                policy,
-                make_envs,
-                episodes=count,
-                greedy=not sample,
-                seed=seed,
-                stop=stop,
-                on_step=on_step,
-            )
-            for make_envs, count in trials
-        ]
-    return replace(result, held_out=others[0]) if others else result
+    with threads(num_cores()), stop_on_interrupt() as stop, contextlib.ExitStack() as stack:
+        envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
+        return play_trials(
+            policy, trials, envs, greedy=not sample, seed=seed, stop=stop, on_step=on_step
+        )
 
 
 def _episodes(count: int) -> str:
@@ -179,9 +170,9 @@ class _Progress:
         self._episodes = episodes
         self._steps = self._before = 0
         self._now = -1
-        self._told_at = time.monotonic()
+        self._wrote_at = time.monotonic()
         self._in_terminal = is_live(sys.stderr)
-        self._told = False
+        self._wrote = False
 
     def __call__(self, envs: VecEnv, ended: int) -> None:
         """Note a step of every environment."""
@@ -191,17 +182,17 @@ class _Progress:
             self._steps += envs.num_envs
         self._now = ended
         now = time.monotonic()
-        if now - self._told_at >= (
+        if now - self._wrote_at >= (
             1 / REDRAWS_PER_SECOND if self._in_terminal else PLAIN_EVERY_SECONDS
         ):
-            self._told_at, self._told = now, True
+            self._wrote_at, self._wrote = now, True
             ended += self._before
             text = f"{ended} of {_episodes(self._episodes)}, {self._steps:,} steps"
             self._write(f"\r{text} " if self._in_terminal else f"{text}\n")
 
     def close(self) -> None:
         """Leave a terminal's line."""
-        if self._told and self._in_terminal:
+        if self._wrote and self._in_terminal:
             self._write("\n")
 
     def _write(self, text: str) -> None:
@@ -258,7 +249,7 @@ def evaluate_run(
     if not json:
         print(f"{folder.path}\n{spec.protocol}", flush=True)
     trials = _trials(config, policy, episodes, seed)
-    progress = _Progress(sum(count for _, count in trials))
+    progress = _Progress(sum(trial.episodes for trial in trials))
     try:
         result = _play(trials, policy, sample=sample, seed=seed, on_step=progress)
     finally:
@@ -272,22 +263,23 @@ def evaluate_run(
             "episodes": len(result.returns),
             **result.as_dict(),
         }
-        print(json_module.dumps(row))
+        print(json_module.dumps(plain(row)))
         return
     how = "sampled" if sample else "greedy"
-    print(f"checkpoint {checkpoint}, {_played(result)}, {how}, seed {seed}: {_told(result)}")
-    if result.held_out is not None:
-        print(f"{_played(result.held_out)} held out: {_told(result.held_out)}")
+    count, scores = _count_in_words(result), _scores_in_words(result)
+    print(f"checkpoint {checkpoint}, {count}, {how}, seed {seed}: {scores}")
+    if (held_out := result.held_out) is not None:
+        print(f"{_count_in_words(held_out)} held out: {_scores_in_words(held_out)}")
 
 
-def _played(result: Evaluation) -> str:
+def _count_in_words(result: Evaluation) -> str:
     tasks = len(set(result.tasks))
     return _episodes(len(result.returns)) + (
         f" of {tasks} task{'s' * (tasks > 1)}" if tasks else ""
     )
 
 
-def _told(result: Evaluation) -> str:
+def _scores_in_words(result: Evaluation) -> str:
     return (
         f"mean {result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
         f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "

@@ -18,7 +18,15 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.record.folder import RunFolder
 
-KEPT = ("env_id", "seed", "num_learners", "unroll_length", "optimizer.name")
+KEPT = (
+    "env_id",
+    "seed",
+    "num_learners",
+    "unroll_length",
+    "optimizer.name",
+    "env.task_seed",
+    "env.tasks_per_learner",
+)
 """Settings that a checkpoint is bound to."""
 KEPT_PLAN = ("num_envs", "env_groups")
 """Of the plan likewise."""
@@ -140,6 +148,7 @@ def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tu
 
 def _refuse(name: str, old: Any, new: Any) -> None:
     if old != new:
+        old, new = ("none" if x is None else x for x in (old, new))
         raise ConfigError(
             f"{name} is {new}, but this run was begun with {old}, which a resumed run keeps; leave it "
             "out, or start a new run from this one's policy with --init-from RUN"

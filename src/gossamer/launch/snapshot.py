@@ -29,9 +29,10 @@ ALIGNMENT = 64
 def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy everything needed to continue exactly, as (tensors, plain state).
 
-    Called between two versions, before the newest is published: at lag 0 and 1 the actor then has
-    finished the trajectory in flight and waits for that version; at lag free it is held at the next
-    boundary, and trajectories that wait are not saved.
+    Called between two versions. Where roles overlap the newest is published afterwards: at lag 0 and 1 the
+    actor then has finished the trajectory in flight and waits for that version; at lag free it is held at
+    the next boundary, and trajectories that wait are not saved. Inline the newest is out already, and
+    nobody acts meanwhile.
     """
     held: dict[str, Any] = {}
     for parts in group.parts:

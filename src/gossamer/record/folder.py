@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
-from gossamer.record.metrics import keep_rows, monitor_line, plain, read_rows
+from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
@@ -284,17 +284,17 @@ class RunFolder:
     def _rewrite_monitors(self) -> None:
         # The CSVs repeat episodes.jsonl, so they are made from it: a kill between the two writes
         # of an episode is healed too.
-        lines: dict[str, list[bytes]] = {}
-        for row in read_rows(self.path / "episodes.jsonl"):
-            lines.setdefault(f"{row['env']}.monitor.csv", []).append(monitor_line(row))
         monitors = sorted((self.path / "monitor").glob("*.monitor.csv"))
-        for path in monitors:
-            old = path.read_bytes()
-            head = old.splitlines(keepends=True)[:2]
-            whole = len(head) == 2 and head[1].startswith(b"r,l,t") and head[1].endswith(b"\n")
+        heads = {path.name: monitor_head(path) for path in monitors}
+        lines = {name: [head] for name, (head, _) in heads.items()}
+        for row in read_rows(self.path / "episodes.jsonl"):
+            name = f"{row['env']}.monitor.csv"
             # A file killed inside its header has no episode; EpisodeLog writes a new header.
-            new = b"".join([*head, *lines.get(path.name, [])]) if whole else b""
-            if new != old:
+            if name in heads and heads[name][0]:
+                lines[name].append(monitor_line(row, heads[name][1]))
+        for path in monitors:
+            new = b"".join(lines[path.name])
+            if new != path.read_bytes():
                 write_whole(path, lambda file, data=new: file.write(data))
 
     def _make(self, *, numbered: bool) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO, cast
 from gossamer.record.files import write_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 
@@ -48,8 +48,10 @@ METRICS: Mapping[str, Metric] = {
     "learner/clip_fraction": Metric(_SHARE, "rows whose ratio left PPO's clip range"),
     "learner/grad_norm": Metric("1", "norm of the gradient before clipping"),
     "learner/learning_rate": Metric("1", "step size of the last update"),
-    "learner/advantage_mean": Metric("return", "mean advantage, as the loss uses it"),
-    "learner/advantage_std": Metric("return", "deviation of the advantage, as the loss uses it"),
+    "learner/advantage_mean": Metric(
+        "return", "mean advantage, normalised if so asked; scale_rewards divides it later"
+    ),
+    "learner/advantage_std": Metric("return", "deviation of the advantage, likewise"),
     "learner/explained_variance": Metric("1", "1 - var(target - value) / var(target); 1 is best"),
     "learner/value_mean": Metric("return", "mean value that was predicted"),
     "learner/target_mean": Metric("return", "mean value target"),
@@ -80,7 +82,9 @@ METRICS: Mapping[str, Metric] = {
     "gpu_percent": Metric("percent", "use of the GPU"),
     "gpu_memory_bytes": Metric("bytes", "memory the run holds on the GPU"),
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),
-    "evaluation_standard_error": Metric("return", "standard error of that mean"),
+    "evaluation_standard_error": Metric(
+        "return", "standard error of that mean; of several tasks over their means"
+    ),
     "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
     "evaluation_best": Metric("return", "best evaluation mean so far"),
     "evaluation_held_out_mean": Metric("return", "mean return on tasks that training does not see"),
@@ -162,7 +166,7 @@ class EpisodeLog:
         self._folder = folder / "monitor"
         self._folder.mkdir(exist_ok=True)
         self._first_line = "#" + json.dumps({"t_start": t_start, "env_id": env_id})
-        self._open: dict[int, BinaryIO] = {}
+        self._open: dict[int, tuple[BinaryIO, list[str]]] = {}
         self._writing = threading.Lock()
 
     def write(
@@ -189,7 +193,7 @@ class EpisodeLog:
             learner: Rank of the learner.
             task: Index of the task.
             truncated: It ended by a time limit.
-            info: What the environment tells of it; the same names in all of a run.
+            info: What the environment tells of it; the CSV has columns for the names in its first episode.
         """
         row: dict[str, Any] = {
             "time_s": round(time_s, 3),
@@ -206,31 +210,46 @@ class EpisodeLog:
         with self._writing:
             self._rows.write(row)
             self.count += 1
-            _write_all(self._monitor(env, info or {}), monitor_line(plain(row)))
+            file, names = self._monitor(env, info or {})
+            _write_all(file, monitor_line(plain(row), names))
 
     def close(self) -> None:
         """Close every file."""
         self._rows.close()
-        for file in self._open.values():
+        for file, _ in self._open.values():
             file.close()
         self._open.clear()
 
-    def _monitor(self, env: int, info: Mapping[str, float]) -> BinaryIO:
+    def _monitor(self, env: int, info: Mapping[str, float]) -> tuple[BinaryIO, list[str]]:
         if env not in self._open:
             if len(self._open) >= MAX_OPEN_MONITORS:
-                self._open.pop(next(iter(self._open))).close()
-            file = _open_append(self._folder / f"{env}.monitor.csv")
+                self._open.pop(next(iter(self._open)))[0].close()
+            path = self._folder / f"{env}.monitor.csv"
+            file = _open_append(path)
             if file.tell() == 0:
                 columns = ",".join(["r", "l", "t", *info])
                 _write_all(file, f"{self._first_line}\n{columns}\n".encode())
-            self._open[env] = file
+            self._open[env] = file, monitor_head(path)[1]
         return self._open[env]
 
 
-def monitor_line(row: Mapping[str, Any]) -> bytes:
-    """The line of a monitor CSV that belongs to a row of `episodes.jsonl`."""
+def monitor_head(path: Path) -> tuple[bytes, list[str]]:
+    """Return a monitor CSV's two lines before the first episode, and the names of what is told there.
+
+    Of a file that was killed in its header both are empty.
+    """
+    with path.open("rb") as file:
+        first, columns = file.readline(), file.readline()
+    if not (columns.startswith(b"r,l,t") and columns.endswith(b"\n")):
+        return b"", []
+    return first + columns, columns.decode().rstrip("\n").split(",")[3:]
+
+
+def monitor_line(row: Mapping[str, Any], names: Sequence[str] = ()) -> bytes:
+    """The line of a monitor CSV that belongs to a row of `episodes.jsonl`; `names` of its header."""
     score = None if row["return"] is None else round(row["return"], 6)
-    numbers = [score, row["length"], row["time_s"], *row.get("info", {}).values()]
+    info: Mapping[str, Any] = row.get("info", {})
+    numbers = [score, row["length"], row["time_s"], *(info.get(name) for name in names)]
     return (",".join("nan" if x is None else str(x) for x in numbers) + "\n").encode()
 
 

@@ -1,0 +1,116 @@
+"""What environments tell of their episodes, and what is tried before a run of a family begins."""
+
+import json
+import os
+import signal
+
+import numpy as np
+import pytest
+import task_envs
+from rolling import Rolling, random_actions
+
+from gossamer.envs import workers as workers_module
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.seeding import Tasks
+from gossamer.envs.settings import EnvConfig
+from gossamer.envs.workers import EnvWorkerDied
+from gossamer.types import ConfigError, RunFailed
+
+
+def make(name, workers=None, num_envs=4):
+    return make_vec_env(
+        f"task_envs:{name}",
+        num_envs=num_envs,
+        seed=7,
+        first_env=10,
+        settings=EnvConfig(workers=workers),
+        tasks=Tasks(seed=3, count=100),
+    )
+
+
+def infos(envs):
+    return [envs.episode_info(i) for i in range(envs.num_envs)]
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_numbers_are_plain_and_may_need_a_task_and_a_reset(workers):
+    assert read_spec("task_envs:NeedsTask", EnvConfig(), tries=True).family
+    envs = make("NeedsTask", workers)
+    rolling = Rolling(envs).start()
+    rolling.step(random_actions(envs, 1)[0])
+    seeds = [Tasks(seed=3, count=100).seed_of(i) for i in range(4)]
+    expected = [{"pays": seed % 1000, "first": seed % 2, "steps": 1} for seed in seeds]
+    assert infos(envs) == expected
+    assert {type(x) for info in infos(envs) for x in info.values()} == {float}
+    assert json.loads(json.dumps(infos(envs))) == expected
+    envs.close()
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_many_tell_nothing(workers):
+    envs = make("Silent", workers)
+    Rolling(envs).start()
+    assert infos(envs) == [{}] * 4
+    assert envs.tasks().tolist() == [0] * 4
+    envs.close()
+
+
+@pytest.mark.parametrize("workers", [None, 2])
+def test_what_fails_in_telling_names_the_environment(workers):
+    envs = make("raises_later", workers)
+    rolling = Rolling(envs).start()
+    assert infos(envs) == [{}] * 4
+    for action in random_actions(envs, 3):
+        rolling.step(action)
+    message = r"environment 12 failed in episode 1:\n(.*\n)*ArithmeticError: no air"
+    with pytest.raises(RunFailed, match=message):
+        envs.episode_info(2)
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "says"),
+    [
+        ("NoTask", r"fails in set_task\(1\): KeyError: 'wind' .*task_envs.py, line \d+"),
+        ("tells_list", r"episode_info is \[1.0\]; it must be a dict of numbers"),
+        ("tells_text", "episode_info is {'wind': 'strong'}; it must be"),
+        ("tells_infinity", "episode_info is {'wind': inf}; it must be a dict of numbers, finite"),
+        ("tells_commas", "episode_info is {'wind, x': 1.0}; .* by names without commas"),
+        ("raises_attribute_error", "fails in episode_info: AttributeError: no wind"),
+    ],
+)
+def test_a_broken_family_is_refused_in_one_line(name, says):
+    assert read_spec("task_envs:tells_nan", EnvConfig(), tries=True).family
+    with pytest.raises(ConfigError, match=says) as caught:
+        read_spec(f"task_envs:{name}", EnvConfig(), tries=True)
+    assert "\n" not in str(caught.value)
+
+
+def test_workers_are_not_asked_for_tasks_they_keep(monkeypatch):
+    envs = make("Paying", 2)
+    Rolling(envs).start()
+    monkeypatch.setattr(envs, "_ask", None)
+    assert envs.tasks().tolist() == [0, 1, 2, 3]
+    envs.close()
+
+
+def test_a_worker_that_does_not_tell_is_given_up(monkeypatch):
+    envs = make("Paying", 2)
+    Rolling(envs).start()
+    monkeypatch.setattr(workers_module, "ANSWER_SECONDS", 0.5)
+    os.kill(envs._workers.processes[1].pid, signal.SIGSTOP)
+    with pytest.raises(EnvWorkerDied, match="no answer"):
+        envs.episode_info(0)
+    os.kill(envs._workers.processes[1].pid, signal.SIGCONT)
+    envs.close()
+
+
+def test_the_tried_environment_was_told_its_task(monkeypatch):
+    seen = []
+    monkeypatch.setattr(task_envs.Paying, "set_task", lambda self, seed: seen.append(seed))
+    read_spec("task_envs:Paying", EnvConfig(), tries=True)
+    assert seen == [1]
+    envs = make("Paying")
+    envs.start(np.zeros(4, np.int64))
+    assert len(seen) == 5
+    envs.close()
