@@ -99,7 +99,7 @@ def test_runs_of_other_settings_are_not_taken(
     os.utime(run / "checkpoints" / "10", (later, later))
     call(monkeypatch, *words, *own)
     assert played == [str(run)] * 2, "once more after it was trained further"
-    message = "one-learner-4-s1 was trained with optimizer.learning_rate 0.002, not 0.0007: name"
+    message = "one-learner-4-s1 was trained with optimizer.learning_rate 0.002, not 0.005: name"
     with pytest.raises(SystemExit, match=message):
         call(monkeypatch, *words)
     with pytest.raises(SystemExit, match=r"was trained with env\.task_seed None, not 3"):
