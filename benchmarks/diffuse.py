@@ -1,8 +1,8 @@
 """Diff-DAC on acrobots: learners that diffuse against learners on their own and one that sees every task.
 
-    python benchmarks/diffuse.py runs/diffuse --learners 25 4 --seeds 5 --plot docs/assets/diffuse.svg
+    python benchmarks/diffuse.py runs/diffuse --learners 25 4 --seeds 5 --figures docs/assets/diffuse.json --plot docs/assets/diffuse.svg
 
-Trains what is missing in the folder, each run with as many environments in all, one task each. Scores what came of
+Trains what is missing in the folder and in the figures, each run with as many environments in all, one task each. Scores what came of
 it on every training task and on held-out ones: the average policy of those that diffuse, each policy of those
 that never talk, the one of a single learner. Settings after `--` go to every run; `--rate` gives a variant a
 learning rate of its own, for what suits one may not suit another.
@@ -33,6 +33,8 @@ VARIANTS = {
     "one learner": ("topology:single", "--num-learners", "1", "--num-envs", "{n}"),
 }
 MEASURES = ("training", "held_out")
+Results = dict[tuple[int, str], list[dict[str, Any]]]
+"""What the runs of each number of learners and variant gave, in order of their seeds."""
 T_975 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 """Student's t for a 95 % interval, by the number of runs."""
 
@@ -54,23 +56,52 @@ def main() -> None:
         metavar="VARIANT=LR",
         help="learning rate of one variant; may be given for each",
     )
+    parser.add_argument("--figures", type=Path, help="JSON with what runs gave: read, and added to")
     parser.add_argument("--plot", type=Path, help="SVG to write")
     own = sys.argv[1:]
     given = own[own.index("--") + 1 :] if "--" in own else []
     asked = parser.parse_args(own[: own.index("--")] if "--" in own else own)
     asked.folder.mkdir(parents=True, exist_ok=True)
-    scores: dict[tuple[int, str], list[dict[str, float]]] = {}
+    results: Results = {}
     for seed in range(1, asked.seeds + 1):
         for learners in asked.learners:
             for variant in asked.variants:
                 run = folder_of(asked.folder, variant, learners, seed)
-                words = words_of(run, variant, learners, seed)
+                words = words_of(variant, learners, seed)
                 words += [*given, *rate_words(asked.rate, variant)]
-                train(run, words)
-                scores.setdefault((learners, variant), []).append(score(run))
-    tell(scores)
+                result = known(asked.figures, run.name, words)
+                if result is None:
+                    train(run, words)
+                    result = {"settings": words, **score(run), "curve": curve(run)}
+                    remember(asked.figures, run.name, result)
+                results.setdefault((learners, variant), []).append(result)
+    tell(results)
     if asked.plot is not None:
-        draw(asked.folder, scores, asked.plot)
+        draw(results, asked.plot)
+
+
+def known(figures: Path | None, name: str, words: list[str]) -> dict[str, Any] | None:
+    """Return what is written of a run of these settings; exit if it had others."""
+    if figures is None or not figures.exists():
+        return None
+    found = json.loads(figures.read_text()).get(name)
+    if found is not None and found["settings"] != words:
+        sys.exit(
+            f"{figures}: {name} was trained with {' '.join(found['settings'])}, not {' '.join(words)}: "
+            "name another file"
+        )
+    return found
+
+
+def remember(figures: Path | None, name: str, result: dict[str, Any]) -> None:
+    """Write down what a run gave, beside what is written already."""
+    if figures is None:
+        return
+    found = json.loads(figures.read_text()) if figures.exists() else {}
+    found[name] = result
+    # A line a run: readable, and no line for each number.
+    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(found[key])}" for key in sorted(found))
+    figures.write_text(f"{{\n{lines}\n}}\n")
 
 
 def rate(text: str) -> tuple[str, float]:
@@ -92,11 +123,11 @@ def folder_of(folder: Path, variant: str, learners: int, seed: int) -> Path:
     return folder / f"{variant.replace(' ', '-')}-{learners}-s{seed}"
 
 
-def words_of(run: Path, variant: str, learners: int, seed: int) -> list[str]:
+def words_of(variant: str, learners: int, seed: int) -> list[str]:
     """Return the settings of a run."""
     return [
         "--config", "diffdac_acrobot", *(word.format(n=learners) for word in VARIANTS[variant]),
-        "--seed", str(seed), "--run-folder", str(run), "--evaluation.episodes", str(learners),
+        "--seed", str(seed), "--evaluation.episodes", str(learners),
         "--evaluation.every-seconds", "10", "--evaluation.max-time-fraction", "0.1",
     ]  # fmt: skip
 
@@ -111,7 +142,7 @@ def train(run: Path, words: list[str]) -> None:
             return
         command += ["--resume", str(run)]
     else:
-        command += words
+        command += [*words, "--run-folder", str(run)]
     with (run.parent / f"{run.name}.txt").open("a") as output:
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True)
 
@@ -165,14 +196,14 @@ def in_words(numbers: list[float]) -> str:
     return f"{mean:.1f}" if math.isnan(half) else f"{mean:.1f} +- {half:.1f}"
 
 
-def tell(scores: dict[tuple[int, str], list[dict[str, float]]]) -> None:
+def tell(results: Results) -> None:
     """Print a table."""
     print(
         "| tasks | learners | training tasks | - diffusion | held-out tasks | - diffusion | seconds |"
     )
     print("|---|---|---|---|---|---|---|")
-    for (learners, variant), found in scores.items():
-        others = scores.get((learners, "diffusion"))
+    for (learners, variant), found in results.items():
+        others = results.get((learners, "diffusion"))
         cells: list[str] = []
         for name in MEASURES:
             own = [x[name] for x in found]
@@ -186,18 +217,28 @@ def tell(scores: dict[tuple[int, str], list[dict[str, float]]]) -> None:
         print(f"| {learners} | {variant} | {' | '.join(cells)} | {seconds:.0f} |")
 
 
-def curve(runs: list[Path], bins: int = 20) -> tuple[list[float], list[float], list[float]]:
+def curve(run: Path) -> list[list[float]]:
+    """Return [env steps, mean return on training tasks] of a run's evaluations: of the average, if learners mix."""
+    config = json.loads((run / "config.json").read_text())
+    mixes = config["topology"]["name"] != "single"
+    rows = [json.loads(line) for line in (run / "evaluation.jsonl").read_text().splitlines()]
+    return [
+        [row["env_steps"], round(row["mean"], 2)]
+        for row in rows
+        if not mixes or row["learner"] == "average"
+    ]
+
+
+def binned(
+    results: list[dict[str, Any]], bins: int = 20
+) -> tuple[list[float], list[float], list[float]]:
     """Return env steps, mean return on training tasks, and half of its interval over runs (NaN for one)."""
-    total = json.loads((runs[0] / "config.json").read_text())["total_env_steps"]
+    total = max(steps for result in results for steps, _ in result["curve"])
     by_bin: list[list[float]] = [[] for _ in range(bins)]
-    for run in runs:
+    for result in results:
         own: list[list[float]] = [[] for _ in range(bins)]
-        config = json.loads((run / "config.json").read_text())
-        mixes = config["topology"]["name"] != "single"
-        for line in (run / "evaluation.jsonl").read_text().splitlines():
-            row: dict[str, Any] = json.loads(line)
-            if not mixes or row["learner"] == "average":
-                own[min(int(row["env_steps"] / total * bins), bins - 1)].append(row["mean"])
+        for steps, mean in result["curve"]:
+            own[min(int(steps / total * bins), bins - 1)].append(mean)
         for found, means in zip(by_bin, own, strict=True):
             if means:
                 found.append(statistics.fmean(means))
@@ -209,25 +250,24 @@ def curve(runs: list[Path], bins: int = 20) -> tuple[list[float], list[float], l
     )
 
 
-def draw(folder: Path, scores: dict[tuple[int, str], Any], target: Path) -> None:
+def draw(results: Results, target: Path) -> None:
     """Draw mean returns over env steps, with intervals."""
     import matplotlib as mpl
     import matplotlib.pyplot as plt
 
     # Fixed ids and no date: the same figures draw the same file.
     mpl.rcParams["svg.hashsalt"] = "gossamer"
-    sizes = sorted({learners for learners, _ in scores})
+    sizes = sorted({learners for learners, _ in results})
     figure, panels = plt.subplots(
         1, len(sizes), figsize=(4.8 * len(sizes), 3.6), layout="constrained", squeeze=False
     )
     for learners, panel in zip(sizes, panels[0], strict=True):
-        for (size, variant), found in scores.items():
+        for (size, variant), found in results.items():
             if size != learners:
                 continue
-            runs = [folder_of(folder, variant, size, seed + 1) for seed in range(len(found))]
-            steps, means, halves = curve(runs)
+            steps, means, halves = binned(found)
             panel.plot(steps, means, linewidth=1.6, label=variant)
-            if len(runs) > 1:
+            if len(found) > 1:
                 low = [mean - half for mean, half in zip(means, halves, strict=True)]
                 high = [mean + half for mean, half in zip(means, halves, strict=True)]
                 panel.fill_between(steps, low, high, alpha=0.2)
