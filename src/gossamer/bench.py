@@ -195,7 +195,7 @@ def _learning(
             policy,
             config.algorithm,
             config.optimizer,
-            ReplayMix(queue, config.replays),
+            ReplayMix(queue),
             micro_batches=MicroBatches(micro_batch_rows),
             total_env_steps=10**9,
             seed=stream_seed(1, copy, "bench"),

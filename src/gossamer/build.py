@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from gossamer.actor import Actor, Episode
+from gossamer.batches import build_mix
 from gossamer.envs.registry import make_vec_env
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
@@ -21,7 +22,6 @@ from gossamer.links import StopSignal, ThreadBoard, ThreadQueue
 from gossamer.machine import has_bf16, lower_priority, native_threads, num_cores, threads
 from gossamer.micro_batches import MicroBatches, rows_that_fit
 from gossamer.policies.actor_critic import ActorCritic
-from gossamer.replay.base import ReplayMix
 from gossamer.trials import build_trials, envs_per_learner, refuse_tasks, training_tasks
 from gossamer.types import ConfigError, empty_trajectory
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
+    from gossamer.replay.base import ReplayMix
     from gossamer.types import EnvSpec, VecEnv
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
@@ -256,7 +257,7 @@ def _join_parts(
     if config.compile and plan.device == "cuda":
         acting.compile(mode="reduce-overhead")
     # One slot being learnt, one being written, and what may wait between them.
-    waiting = sum(s.capacity for s in config.replays) if plan.lag is None else 0
+    waiting = config.queue.capacity if plan.lag is None else 0
     slots = [
         empty_trajectory(
             spec,
@@ -269,7 +270,8 @@ def _join_parts(
     ]
     queue = ThreadQueue(slots, stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
     board = ThreadBoard(policy.shared_tensors(), stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
-    learner = build_learner(config, plan, policy, queue, rank=rank, restarts=restarts)
+    replay = build_replay(config, plan, policy, queue, rank=rank, restarts=restarts)
+    learner = build_learner(config, plan, policy, replay, rank=rank, restarts=restarts)
     groups, first_obs = making.result()
     actor = Actor(
         groups,
@@ -285,7 +287,7 @@ def _join_parts(
     )  # fmt: skip
 
 
-def build_learner(
+def build_replay(
     config: TrainConfig,
     plan: Plan,
     policy: ActorCritic,
@@ -293,14 +295,37 @@ def build_learner(
     *,
     rank: int = 0,
     restarts: int = 0,
+) -> ReplayMix:
+    """Build what a learner's batches come from: the queue, and replays beside it."""
+    return build_mix(
+        config,
+        queue,
+        policy,
+        num_envs=plan.num_envs,
+        inference=lambda: build_inference_policy(policy, plan),
+        seed=lambda i: stream_seed(config.seed, rank, f"replay {i}", restarts),
+        threaded=config.placement != "inline" and config.prefetch_batches > 0,
+        pinned=plan.device == "cuda",
+        timeout_seconds=LINK_TIMEOUT_SECONDS,
+    )
+
+
+def build_learner(
+    config: TrainConfig,
+    plan: Plan,
+    policy: ActorCritic,
+    replay: ReplayMix,
+    *,
+    rank: int = 0,
+    restarts: int = 0,
 ) -> Learner:
-    """Build a learner of what comes through the queue."""
+    """Build a learner of such batches."""
     config = config.of_learner(rank)
     return Learner(
         policy,
         config.algorithm,
         config.optimizer,
-        ReplayMix(queue, config.replays),
+        replay,
         topology=config.topology,
         rank=rank,
         num_learners=config.num_learners,

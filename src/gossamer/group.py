@@ -344,7 +344,7 @@ def refuse_what_memory_cannot_hold(config: TrainConfig, spec: EnvSpec, plan: Pla
     size, free = config.num_learners, psutil.virtual_memory().available
     pixel = 1 if spec.obs_kind == "pixels" else 4
     row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
-    waiting = sum(s.capacity for s in config.replays) if plan.lag is None else 0
+    waiting = config.queue.capacity if plan.lag is None else 0
     envs = (2 + waiting) * (config.unroll_length + 1) * row + BYTES_PER_ENV
     if size * plan.num_envs * envs > free:
         fits = max(free // (size * envs), 1)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import AlgorithmState
+from gossamer.algorithms.base import AlgorithmState, with_column_weights
 from gossamer.mixer import Mixer
 from gossamer.optimizers import make_optimizer, scheduled, start_state
 from gossamer.topology import FOREVER, Single
@@ -94,6 +94,8 @@ class Learner:
         self._minibatch: Batch | None = None
         self._batch: Batch | None = None
         self._checked = False
+        self._replayed = False  # whether the batch has replayed columns
+        self._num_online = 0  # columns of the batch that are not; they come first
         # One sum per thread; the first is what the optimizer sees.
         self._gradients = [
             [torch.zeros_like(p) for p in self._params] for _ in range(micro_batches.num_threads)
@@ -201,7 +203,9 @@ class Learner:
         self._batch = batch
         self._updates_left = self._algorithm.updates_per_batch
         self._observed = False
-        self.lag_versions = float((self.version - batch.version).float().mean())
+        self._replayed = self._replay.replays and bool(batch.replayed.any())
+        self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
+        self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
         self._set_learning_rate()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
         self._minibatch = next(self._minibatches)
@@ -211,7 +215,9 @@ class Learner:
         batch = self._batch
         assert batch is not None
         freeze = 0 < self.policy.config.normalize_steps <= self.env_steps
-        self.policy.observe(batch.obs, batch.valid, freeze=freeze)
+        # Replayed columns have been observed when they were new.
+        online = batch.columns(0, self._num_online) if self._replayed else batch
+        self.policy.observe(online.obs, online.valid, freeze=freeze)
         if self.policy.value_norm:
             self.policy.observe_values(*self._targets)
             self._targets = [0.0, 0.0, 0.0]
@@ -223,7 +229,7 @@ class Learner:
         if not self._observed:
             self._observe()
         self.policy.refresh()
-        self._own_env_steps += batch.reward.numel()
+        self._own_env_steps += batch.unroll_length * self._num_online
         self.version += 1
         env_steps, self.env_steps = self.env_steps, self._own_env_steps
         if self.mixer is not None:
@@ -233,6 +239,8 @@ class Learner:
         self._replay.release()
 
     def _set_gradient(self, minibatch: Batch) -> None:
+        if self._replayed:
+            minibatch = with_column_weights(minibatch, self._algorithm.reduction)
         divisor = self._algorithm.divisor(minibatch)
         grouped = self.mixer is not None and self.topology.mixes == "gradients"
 

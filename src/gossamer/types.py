@@ -79,6 +79,8 @@ class EnvSpec:
     """Emulator frames per env step."""
     stack_padding: Literal["zero", "repeat", "none"] = "none"
     """What a reset fills the older frames of a stack with."""
+    frame_stack: int = 1
+    """k: frames of one observation, oldest first; each adds one to those of the row before."""
     exact_resume: bool = True
     """An episode is a function of its seed and its actions."""
     family: bool = False
@@ -250,7 +252,10 @@ class Trajectory:
                 raise ValueError(f"trajectory.{name} is {got}, expected {dtype}")
 
 
-PER_COLUMN = frozenset({"last_action", "last_reward", "task", "version", "replayed", "entry"})
+PER_COLUMN = frozenset(
+    {"last_action", "last_reward", "task", "version", "replayed", "entry",
+     "online_weight", "replayed_weight"}
+)  # fmt: skip
 """Fields whose first axis is the column; `core_state` is [S, B] and follows the row rule."""
 
 
@@ -316,6 +321,18 @@ class Batch(Trajectory):
     target: Tensor | None = None  # [T, B] learning target of the value, where computed beforehand
     advantage: Tensor | None = None  # [T, B] likewise
     log_prob: Tensor | None = None  # [T, B] log mu(a|x) of the behavior, where computed beforehand
+    keep: Tensor | None = (
+        None  # [T, B] rows to learn from, where they are fewer than the valid ones
+    )
+    # [B] what rows of a column weigh in terms of the loss that are means over online, or over
+    # replayed columns alone; None: there are no replayed columns.
+    online_weight: Tensor | None = None
+    replayed_weight: Tensor | None = None
+
+    @property
+    def kept(self) -> Tensor:
+        """[T, B] bool: rows to learn from."""
+        return self.valid if self.keep is None else self.keep
 
 
 def online_batch(trajectory: Trajectory) -> Batch:

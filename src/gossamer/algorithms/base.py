@@ -85,6 +85,8 @@ class Algorithm:
     name: ClassVar[str] = ""
     corrects: ClassVar[bool] = False
     """Whether data from an older policy may be learnt from."""
+    online_entropy: ClassVar[bool] = False
+    """Whether the entropy bonus is a mean over online columns only."""
 
     discount: float = 0.99
     """Discount per decision, in [0, 1]; 0.99 as in A3C, IMPALA and PPO on Atari."""
@@ -141,18 +143,28 @@ class Algorithm:
         now = policy.distribution(out.action_params[:t])
         log_prob = now.log_prob(batch.action)
         if batch.advantage is not None and batch.target is not None:
-            returns, keep = Returns(batch.target, batch.advantage), batch.valid
+            returns, keep = Returns(batch.target, batch.advantage), batch.kept
         else:
             returns, keep = self.returns(batch, out.value.detach(), log_prob.detach(), now)
         value = out.value[:t]
+        entropy = now.entropy()
+        if self.online_entropy and batch.online_weight is not None:
+            entropy = entropy * batch.online_weight
         sums = {
             "learner/policy_loss": masked_sum(-log_prob * returns.advantage, keep),
             "learner/value_loss": value_loss(policy, returns, value, keep),
-            "learner/entropy_nats": masked_sum(now.entropy(), keep),
+            "learner/entropy_nats": masked_sum(entropy, keep),
+            **self.more_losses(policy, batch, now, value, keep),
         }
         loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
         return loss, common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
+
+    def more_losses(
+        self, policy: Policy, batch: Batch, now: ActionDistribution, value: Tensor, keep: Tensor
+    ) -> dict[str, Tensor]:
+        """Return further terms of the loss, summed over the rows of keep, for `weighed` to add."""
+        return {}
 
     def weighed(self, policy: Policy, sums: dict[str, Tensor]) -> Tensor:
         """Add policy loss, value loss and entropy with their costs."""
@@ -210,9 +222,26 @@ def normalized(advantage: Tensor, keep: Tensor) -> Tensor:
 
 
 def with_normalized_advantage(batch: Batch) -> Batch:
-    """Copy of a batch or minibatch with its advantages normalised over its valid rows."""
+    """Copy of a batch or minibatch with its advantages normalised over the rows that are learnt."""
     assert batch.advantage is not None
-    return replace(batch, advantage=normalized(batch.advantage, batch.valid))
+    return replace(batch, advantage=normalized(batch.advantage, batch.kept))
+
+
+def with_column_weights(batch: Batch, reduction: str) -> Batch:
+    """Copy of a minibatch whose columns know what they weigh in terms over online or replayed ones alone.
+
+    The loss is divided by all valid rows; a mean over some columns weighs them more by that much.
+    """
+    import torch
+
+    rows = batch.valid.sum(0).float()  # [B]
+
+    def weight(chosen: Tensor) -> Tensor:
+        whole = reduction == "sum"
+        return chosen * (1.0 if whole else rows.sum() / (rows * chosen).sum().clamp(min=1.0))
+
+    replayed = batch.replayed.to(torch.float32)
+    return replace(batch, online_weight=weight(1.0 - replayed), replayed_weight=weight(replayed))
 
 
 def value_loss(policy: Policy, returns: Returns, value: Tensor, keep: Tensor) -> Tensor:
@@ -268,6 +297,7 @@ def with_returns(
     import torch
 
     target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
+    keep = torch.empty_like(batch.valid)
 
     @torch.no_grad()
     def work(thread: int, cuts: Cuts) -> None:
@@ -275,8 +305,9 @@ def with_returns(
             part = batch.columns(start, stop)
             out = unroll(policy, part, slice(0, part.unroll_length + 1))
             now = policy.distribution(out.action_params[:-1])
-            returns, _ = algorithm.returns(part, out.value, now.log_prob(part.action), now)
+            returns, kept = algorithm.returns(part, out.value, now.log_prob(part.action), now)
             target[:, start:stop], advantage[:, start:stop] = returns
+            keep[:, start:stop] = kept
 
     state.micro_batches.share_out(batch, work)
-    return replace(batch, target=target, advantage=advantage)
+    return replace(batch, target=target, advantage=advantage, keep=keep)

@@ -42,6 +42,10 @@ class VTrace(Algorithm):
     """Cap on the weight that carries corrections back in time, > 0."""
     clip_pg_rho: float = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
+    policy_cloning_cost: float = 0.0
+    """Weight of KL(behavior || policy) on replayed columns, >= 0; CLEAR has 0.01 (Rolnick et al. 2019)."""
+    value_cloning_cost: float = 0.0
+    """Weight of (recorded value - V)^2 on replayed columns, >= 0; CLEAR has 0.005."""
 
     @property
     def updates_per_batch(self) -> int:
@@ -61,17 +65,59 @@ class VTrace(Algorithm):
         self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution
     ) -> tuple[Returns, Tensor]:
         """Return V-trace targets under `now`, and the rows to learn from."""
+        import torch
+
         from gossamer.ops.returns import clip_reward, vtrace_returns
 
         acted = type(now)(now.spec, batch.behavior)
+        keep, carry = batch.valid, self.trace_lambda * batch.continues.float()
+        accepted = self.accepted(batch, now)
+        if accepted is not None:
+            # The bootstrap stops where a rejected row would be carried into the one before.
+            keep = keep & accepted
+            carry = torch.cat([carry[:-1] * accepted[1:], carry[-1:]])
         returns = vtrace_returns(
             value=value,
             reward=clip_reward(batch.reward, self.reward_clip),
             discount=episode_discount(batch, self.discount),
-            carry=self.trace_lambda * batch.continues.float(),
+            carry=carry,
             log_rho=log_prob - acted.log_prob(batch.action),
             clip_rho=self.clip_rho,
             clip_c=self.clip_c,
             clip_pg_rho=self.clip_pg_rho,
         )
-        return returns, batch.valid
+        return returns, keep
+
+    def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor | None:
+        """Return the rows [T, B] within a trust region; None: there is none."""
+        return None
+
+    def more_losses(
+        self, policy: Policy, batch: Batch, now: ActionDistribution, value: Tensor, keep: Tensor
+    ) -> dict[str, Tensor]:
+        """Return CLEAR's terms, which keep policy and value near what was recorded.
+
+        Source: Rolnick et al. 2019 (arXiv:1811.11682), section 3.1.
+        """
+        from gossamer.ops.returns import masked_sum
+
+        sums: dict[str, Tensor] = {}
+        weight = batch.replayed_weight
+        if weight is None:
+            return sums
+        if self.policy_cloning_cost:
+            kl = type(now)(now.spec, batch.behavior).kl(now)
+            sums["learner/policy_cloning_loss"] = masked_sum(kl * weight, keep)
+        if self.value_cloning_cost:
+            error = (batch.value - value) / policy.value_scale()
+            sums["learner/value_cloning_loss"] = masked_sum(error.square() * weight, keep)
+        return sums
+
+    def weighed(self, policy: Policy, sums: dict[str, Tensor]) -> Tensor:
+        """Add CLEAR's terms with their costs to those of every actor-critic."""
+        loss = super().weighed(policy, sums)
+        costs = {"policy": self.policy_cloning_cost, "value": self.value_cloning_cost}
+        for name, cost in costs.items():
+            if f"learner/{name}_cloning_loss" in sums:
+                loss = loss + cost * sums[f"learner/{name}_cloning_loss"]
+        return loss

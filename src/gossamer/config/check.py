@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.config.names import flag
 from gossamer.config.train_config import PER_LEARNER
-from gossamer.config.tree import fields_of, flatten, member_name, to_tree
+from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -50,6 +50,11 @@ RANGES: Mapping[str, Range] = {
     "algorithm.clip_ratio": _POSITIVE,
     "replays.fraction": _SHARE,
     "replays.capacity": _AT_LEAST_ONE,
+    "replays.capacity_steps": _AT_LEAST_ONE,
+    "replays.candidate_multiplier": _AT_LEAST_ONE,
+    "replays.norm_order": _POSITIVE,
+    "replays.elite_batch": _AT_LEAST_ONE,
+    "algorithm.max_kl_nats": _NOT_NEGATIVE,
     "optimizer.learning_rate": _POSITIVE,
     "optimizer.schedule_end": _FRACTION,
     "optimizer.schedule_power": _POSITIVE,
@@ -90,6 +95,7 @@ def validate(config: TrainConfig) -> None:
         )
     _check_ranges(config)
     _check_algorithm(config)
+    _check_replays(config)
     _check_counts(config)
 
 
@@ -144,24 +150,43 @@ def _check_algorithm(config: TrainConfig) -> None:
             "algorithm.scale_rewards is on, which is for advantages that are not normalised, and for values "
             "that are: --algorithm.value-norm --algorithm.normalize-advantage false"
         )
-    kinds = [member_name(type(replay)) for replay in config.replays]
-    old = [kind for kind in kinds if kind != "queue"]
-    if old and not algorithm.corrects:
-        raise ConfigError(
-            f"replays holds {old[0]}, but {algorithm.name} cannot learn from older data; "
-            "use a queue only, or an algorithm that corrects: algorithm:vtrace"
-        )
+
+
+def _check_replays(config: TrainConfig) -> None:
+    algorithm, kinds = config.algorithm, [replay.name for replay in config.replays]
     if kinds.count("queue") != 1:
         raise ConfigError(
             f"replays holds {kinds.count('queue')} queues; it must hold exactly one: "
             """--replays '[{"name": "queue"}]'"""
         )
-    total = sum(replay.fraction for replay in config.replays)
-    if abs(total - 1.0) > 1e-9:
+    if config.replay_ratio and len(kinds) > 1:
+        raise ConfigError(
+            f"replay_ratio is {config.replay_ratio:g}, which stands for one uniform replay, and replays "
+            f"holds {', '.join(kinds)}; give one of the two"
+        )
+    old = [replay.name for replay in config.mix if replay.name != "queue"]
+    if old and not algorithm.corrects:
+        able = [
+            member_name(x)
+            for x in members(fields_of(type(config))["algorithm"].annotation)
+            if x.corrects
+        ]
+        raise ConfigError(
+            f"replays holds {old[0]}, but {algorithm.name} cannot learn from older data; use a queue only, "
+            f"or an algorithm that corrects: {', '.join(f'algorithm:{name}' for name in able)}"
+        )
+    total = sum(replay.fraction for replay in config.mix)
+    if abs(total - 1.0) > 1e-6:
         raise ConfigError(
             f"replays: fractions sum to {total:g}; they must sum to 1: "
-            """--replays '[{"name": "queue", "fraction": 1.0}]'"""
+            """--replays '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]'"""
         )
+    for i, replay in enumerate(config.replays):
+        if getattr(replay, "insert", "fifo") == "elite" and replay.name == "uniform":
+            raise ConfigError(
+                f"replays.{i}.insert is elite, which needs features, and a uniform replay has none: "
+                f"--replays.{i}.name elite --replays.{i}.candidate-multiplier 1"
+            )
 
 
 def _check_counts(config: TrainConfig) -> None:

@@ -4,12 +4,18 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.envs.settings import EnvConfig
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
-from gossamer.replay.base import QueueSettings
+from gossamer.replay.settings import (
+    AttentiveSettings,
+    EliteSettings,
+    QueueSettings,
+    UniformSettings,
+)
 from gossamer.topology import AllReduce, Diffusion, Gossip, Single
 
 PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
@@ -41,12 +47,20 @@ class TrainConfig:
     env_id: str = ""
     """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
     HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
-    algorithm: A2C | VTrace | PPO = field(default_factory=VTrace)
-    """The loss: a2c, vtrace or ppo."""
+    algorithm: A2C | VTrace | Laser | PPO = field(default_factory=VTrace)
+    """The loss: a2c, vtrace, laser or ppo."""
     topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
     """How learners mix: single, allreduce, gossip or diffusion."""
-    replays: tuple[QueueSettings, ...] = (QueueSettings(),)
+    replays: tuple[QueueSettings | UniformSettings | EliteSettings | AttentiveSettings, ...] = (
+        QueueSettings(),
+    )
     """What a batch is made of; fractions sum to 1."""
+    replay_ratio: float = 0.0
+    """Columns replayed uniformly for each online one, >= 0: short for a queue and one uniform replay."""
+    prefetch_batches: int = 1
+    """Batches that are picked from replays ahead, beside learning, >= 0."""
+    checkpoint_replay: bool = False
+    """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How a gradient becomes a step."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
@@ -118,6 +132,19 @@ class TrainConfig:
     env_groups: int = 0
     """Parts an actor's environments are cut into, >= 0: while one is stepped, another is acted for.
     0: auto, 1 on few cores, where larger inference batches are worth more."""
+
+    @property
+    def queue(self) -> QueueSettings:
+        """The one queue among the replays."""
+        return next(x for x in self.replays if isinstance(x, QueueSettings))
+
+    @property
+    def mix(self) -> tuple[QueueSettings | UniformSettings, ...]:
+        """What batches are made of: `replays`, or what `replay_ratio` is short for."""
+        if not self.replay_ratio:
+            return self.replays
+        queue = replace(self.queue, fraction=1.0 / (1.0 + self.replay_ratio))
+        return queue, UniformSettings(fraction=self.replay_ratio / (1.0 + self.replay_ratio))
 
     def of_learner(self, rank: int) -> "TrainConfig":
         """Return the settings as learner `rank` has them: of one value per learner, its own."""

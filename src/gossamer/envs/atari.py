@@ -188,6 +188,7 @@ class AtariEnvs(WithoutTasks):
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip,
             stack_padding="zero",
+            frame_stack=protocol.frame_stack,
         )
         self._seeds = seeds
         self._grayscale = protocol.grayscale

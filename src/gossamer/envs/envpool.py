@@ -91,6 +91,7 @@ class EnvpoolEnvs(WithoutTasks):
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip if protocol else 1,
             stack_padding="repeat" if protocol and protocol.frame_stack > 1 else "none",
+            frame_stack=protocol.frame_stack if protocol else 1,
             exact_resume=False,
         )
 

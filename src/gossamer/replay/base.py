@@ -1,84 +1,270 @@
-"""What a batch is made of: replays with fractions that sum to 1, and the mix that samples them.
+"""What a batch is made of: columns of the queue, and shares of them from replays beside it.
 
-Storage, choice and pace are three parts. Of the replays only the queue (use once) is here.
+Storage (`ring`), choice (`selectors`) and what is overwritten (`store`) are parts of a replay; this is the
+mix, which fills the next batches while one is learnt.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from collections import deque
+from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import TimeoutError as FutureTimeout
+from dataclasses import fields
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
-from gossamer.types import ConfigError, online_batch
+import torch
+
+from gossamer.machine import use_threads
+from gossamer.types import RunFailed, Trajectory, online_batch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from torch import Tensor
+
     from gossamer.links import TrajectoryQueue
-    from gossamer.types import Batch, Trajectory
+    from gossamer.replay.store import Replay
+    from gossamer.types import Batch, PolicyOutput
+
+T = TypeVar("T")
 
 
-@dataclass(frozen=True)
-class QueueSettings:
-    """Each trajectory is used once, in the order it arrives; a full queue holds the actors back."""
+class Share(NamedTuple):
+    """A replay and how many columns of each batch are its."""
 
-    name: ClassVar[str] = "queue"
-
-    fraction: float = 1.0
-    """Share of a batch's columns, in (0, 1]; the fractions of all replays sum to 1."""
-    capacity: int = 1
-    """Trajectories that may wait beyond the one being learnt, >= 1; binds at lag free."""
+    replay: Replay
+    num_columns: int
 
 
-class Replay(Protocol):
-    """A source of columns that keeps what it was given."""
+class Policy(Protocol):
+    """What candidates are run through."""
 
-    def add(self, trajectory: Trajectory) -> None:
-        """Store every column of an online trajectory."""
+    def __call__(
+        self,
+        obs: Tensor,
+        starts: Tensor,
+        core_state: Tensor,
+        last_action: Tensor | None = None,
+        last_reward: Tensor | None = None,
+    ) -> PolicyOutput:
+        """Run rows [R, B] of observations."""
         ...
 
-    def ready(self, num_columns: int) -> bool:
-        """Whether `num_columns` can be sampled."""
+    def shared_tensors(self) -> list[Tensor]:
+        """Every parameter, then the moments."""
         ...
 
-    def sample(self, num_columns: int) -> Batch:
-        """Return columns to learn from."""
+    def refresh(self) -> None:
+        """Recompute what is derived from the moments."""
         ...
 
-    def state_dict(self) -> dict[str, Any]:
-        """Everything needed to continue exactly."""
-        ...
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        ...
+class RecentPolicy:
+    """The policy as it was when a batch was asked for, to run over candidates beside the learner.
+
+    Args:
+        policy: a copy of its own, set up for inference.
+        source: what `policy.shared_tensors()` are copies of.
+        num_snapshots: versions that may be wanted at a time.
+    """
+
+    def __init__(self, policy: Policy, source: Sequence[Tensor], num_snapshots: int):
+        self._policy, self._source = policy, source
+        self._snapshots = [[torch.empty_like(x) for x in source] for _ in range(num_snapshots)]
+        self._taken = 0
+
+    @torch.no_grad()
+    def take(self) -> int:
+        """Keep the learner's present version; return its number, for `use`."""
+        torch._foreach_copy_(self._snapshots[self._taken % len(self._snapshots)], self._source)
+        self._taken += 1
+        return self._taken - 1
+
+    @torch.no_grad()
+    def use(self, number: int) -> None:
+        """Let `features` be those of a version that was kept."""
+        snapshot = self._snapshots[number % len(self._snapshots)]
+        torch._foreach_copy_(self._policy.shared_tensors(), snapshot)
+        self._policy.refresh()
+
+    @torch.no_grad()
+    def features(self, trajectory: Trajectory) -> Tensor:
+        """Return the last hidden layer [T, B, F] of a trajectory's rows but the last."""
+        device = self._source[0].device
+        if trajectory.reward.device != device:
+            trajectory = trajectory.to(device)
+        last_action = torch.cat([trajectory.last_action[None], trajectory.action[:-1]])
+        last_reward = torch.cat([trajectory.last_reward[None], trajectory.reward[:-1]])
+        return self._policy(
+            trajectory.obs[:-1],
+            trajectory.starts[:-1],
+            trajectory.core_state,
+            last_action,
+            last_reward,
+        ).features
 
 
 class ReplayMix:
-    """Batches from a queue of online trajectories and any replays beside it."""
+    """Batches of online trajectories and, once there is enough of them, of replayed columns beside those.
 
-    def __init__(self, queue: TrajectoryQueue, settings: tuple[QueueSettings, ...]):
-        if abs(sum(s.fraction for s in settings) - 1.0) > 1e-9:
-            raise ConfigError(
-                f"replays: fractions sum to {sum(s.fraction for s in settings):g}; they must sum to 1: "
-                '--replays \'[{"name": "queue", "fraction": 1.0}]\''
-            )
+    What replays do happens in one order, whoever does it: batch k + `prefetch` is picked after trajectory k
+    has been stored. So a run is the same with a thread of its own for it as without, and from seed to seed.
+
+    Args:
+        queue: of online trajectories.
+        shares: replays, and how many columns of a batch are theirs.
+        buffers: batches of all columns, one more than may be ready ahead; none without shares.
+        policy: for replays that measure features; None: no replay does.
+        threaded: pick and store on a thread beside the learner.
+        timeout_seconds: longest wait for that thread.
+    """
+
+    def __init__(
+        self,
+        queue: TrajectoryQueue,
+        shares: Sequence[Share] = (),
+        buffers: Sequence[Batch] = (),
+        *,
+        policy: RecentPolicy | None = None,
+        threaded: bool = False,
+        timeout_seconds: float = 300.0,
+    ):
         self._queue = queue
+        self._shares = tuple(shares)
+        self._policy = policy
+        self._timeout_seconds = timeout_seconds
+        self._free = deque(buffers)
+        self._coming: deque[tuple[Batch, Future[bool]]] = deque()
+        self._stored: deque[Future[None]] = deque()
+        self._batch: Batch | None = None
         self._held: Trajectory | None = None
+        self._pool: ThreadPoolExecutor | None = None
+        if threaded and self._shares:
+            self._pool = ThreadPoolExecutor(1, "replay", use_threads, (1,))
+
+    @property
+    def replays(self) -> bool:
+        """Whether batches may hold replayed columns."""
+        return bool(self._shares)
 
     def sample(self) -> Batch:
-        """Wait for the next batch; its online columns stay in their slot until `release`."""
+        """Wait for the next batch; it is the learner's until `release`."""
         assert self._held is None, "release the previous batch first"
-        self._held = self._queue.get()
-        return online_batch(self._held)
+        assert self._batch is None, "release the previous batch first"
+        online = self._queue.get()
+        if not self._shares:
+            self._held = online
+            return online_batch(online)
+        while self._free and not self._coming:
+            self._pick_next()
+        self._batch, coming = self._coming.popleft()
+        whole = self._wait(coming)
+        columns = self._batch.columns(0, online.num_columns)
+        for field in fields(Trajectory):
+            getattr(columns, field.name).copy_(getattr(online, field.name))
+        columns.replayed.fill_(False)
+        columns.entry.fill_(-1)
+        while self._stored and self._stored[0].done():
+            self._stored.popleft().result()  # an error there is one here
+        self._stored.append(self._do(self._store, online, self._version()))
+        while self._free:
+            self._pick_next()
+        return self._batch if whole else columns
 
     def release(self) -> None:
-        """Give the batch's online slot back to the actors."""
+        """Give back what the batch was held in."""
         if self._held is not None:
             self._queue.release(self._held)
             self._held = None
+        if self._batch is not None:
+            self._free.append(self._batch)
+            self._batch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """State of the replays; the queue's trajectories are saved by the launcher."""
-        return {}
+        """Return what replays hold, and the batches that are ready, so that nothing is picked anew."""
+        state: dict[str, Any] = {}
+        for i, (batch, coming) in enumerate(self._coming):
+            state[f"coming.{i}.whole"] = self._wait(coming)
+            for name, x in self._replayed_part(batch):
+                state[f"coming.{i}.{name}"] = x
+        for stored in self._stored:
+            self._wait(stored)
+        for i, (replay, _) in enumerate(self._shares):
+            state |= {f"{i}.{name}": x for name, x in replay.state_dict().items()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        assert not state, state
+        for i, (replay, _) in enumerate(self._shares):
+            prefix = f"{i}."
+            replay.load_state_dict(
+                {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+            )
+        while f"coming.{len(self._coming)}.whole" in state:
+            prefix = f"coming.{len(self._coming)}."
+            batch = self._free.popleft()
+            for name, x in self._replayed_part(batch):
+                x.copy_(state[prefix + name])
+            whole: Future[bool] = Future()
+            whole.set_result(state[prefix + "whole"])
+            self._coming.append((batch, whole))
+
+    def _replayed_part(self, batch: Batch) -> list[tuple[str, Tensor]]:
+        num = sum(n for _, n in self._shares)
+        part = batch.columns(batch.num_columns - num, batch.num_columns)
+        held = [(field.name, getattr(part, field.name)) for field in fields(part)]
+        return [(name, x) for name, x in held if x is not None]
+
+    def close(self) -> None:
+        """End the thread."""
+        if self._pool is not None:
+            self._pool.shutdown()
+
+    def _version(self) -> int:
+        return -1 if self._policy is None else self._policy.take()
+
+    def _features(self, version: int) -> Callable[[Trajectory], Tensor]:
+        if self._policy is None:
+            return _no_features
+        self._policy.use(version)
+        return self._policy.features
+
+    def _pick_next(self) -> None:
+        batch = self._free.popleft()
+        self._coming.append((batch, self._do(self._pick, batch, self._version())))
+
+    def _pick(self, batch: Batch, version: int) -> bool:
+        """Fill all replayed columns of a batch, if every replay has enough."""
+        if not all(replay.ready(n) for replay, n in self._shares):
+            return False
+        features = self._features(version)
+        last = batch.num_columns
+        for replay, n in reversed(self._shares):
+            replay.sample(batch.columns(last - n, last), features)
+            last -= n
+        return True
+
+    def _store(self, online: Trajectory, version: int) -> None:
+        for replay, _ in self._shares:
+            replay.add(online, self._features(version))
+        self._queue.release(online)
+
+    def _do(self, work: Callable[..., T], *args: Any) -> Future[T]:
+        """Do something after all that was asked for before."""
+        if self._pool is not None:
+            return self._pool.submit(work, *args)
+        done: Future[T] = Future()
+        done.set_result(work(*args))
+        return done
+
+    def _wait(self, coming: Future[T]) -> T:
+        try:
+            return coming.result(self._timeout_seconds)
+        except FutureTimeout:
+            raise RunFailed(
+                f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
+            ) from None
+
+
+def _no_features(trajectory: Trajectory) -> Tensor:
+    raise AssertionError("no replay measures features")

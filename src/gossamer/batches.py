@@ -1,0 +1,196 @@
+"""What batches are made of: columns of the queue and of each replay, the memory they take, the mix itself."""
+
+from __future__ import annotations
+
+import math
+import mmap
+from dataclasses import dataclass, fields
+from typing import TYPE_CHECKING
+
+import psutil
+import torch
+
+from gossamer.replay.base import RecentPolicy, ReplayMix, Share
+from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.settings import EliteSettings, QueueSettings, UniformSettings
+from gossamer.replay.store import Replay
+from gossamer.types import Batch, ConfigError, Trajectory, empty_trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gossamer.config import TrainConfig
+    from gossamer.links import TrajectoryQueue
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.types import EnvSpec
+
+CANDIDATE_COLUMNS = 32
+"""Candidates that are measured at a time."""
+SEARCHED = 4096
+"""Numbers of environments looked at for one whose batches can be shared out."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many columns of a batch are whose."""
+
+    online: int
+    replayed: tuple[int, ...]
+    """Of each replay but the queue, in the order of the settings."""
+
+    @property
+    def total(self) -> int:
+        """Columns of a batch."""
+        return self.online + sum(self.replayed)
+
+
+def kept_replays(config: TrainConfig) -> list[UniformSettings]:
+    """Return the settings of all replays but the queue."""
+    return [s for s in config.mix if isinstance(s, UniformSettings)]
+
+
+def share_out(config: TrainConfig, num_envs: int) -> Shares:
+    """Return whose the columns of a batch are; refuse shares that are parts of columns."""
+    found = _whole_shares(config, num_envs)
+    if found is not None:
+        return found
+    near = [n for n in range(1, SEARCHED) if _whole_shares(config, n) is not None]
+    near = sorted(near, key=lambda n: abs(n - num_envs))[:3]
+    shares = ", ".join(f"{s.name} {s.fraction:g}" for s in config.mix)
+    hint = "no number of environments gives whole columns; use simpler fractions, like 0.5 or 0.875"
+    if near:
+        sizes = ", ".join(f"{n} (batches of {_columns(config, n)})" for n in sorted(near))
+        hint = f"numbers that do: {sizes}: --num-envs {near[0]}"
+    raise ConfigError(
+        f"replays: {num_envs} environments with fractions {shares} give batches with parts of columns; "
+        f"{hint}"
+    )
+
+
+def _columns(config: TrainConfig, num_envs: int) -> int:
+    queue = next(s.fraction for s in config.mix if isinstance(s, QueueSettings))
+    return round(num_envs / queue)
+
+
+def _whole_shares(config: TrainConfig, num_envs: int) -> Shares | None:
+    queue = next(s.fraction for s in config.mix if isinstance(s, QueueSettings))
+    wanted = [num_envs * s.fraction / queue for s in kept_replays(config)]
+    shares = Shares(num_envs, tuple(round(x) for x in wanted))
+    whole = all(
+        abs(x - n) < 1e-6 * max(x, 1.0) and n for x, n in zip(wanted, shares.replayed, strict=True)
+    )
+    return shares if whole else None
+
+
+def capacity_of(settings: UniformSettings, unroll_length: int) -> int:
+    """Return how many columns a replay keeps."""
+    if settings.capacity is not None:
+        return settings.capacity
+    return max(settings.capacity_steps // unroll_length, 1)
+
+
+def layout_of(
+    config: TrainConfig, spec: EnvSpec, settings: UniformSettings, policy: ActorCritic
+) -> Layout:
+    """Return what a replay stores of a column."""
+    features = policy.core.output_size if isinstance(settings, EliteSettings) else 0
+    return Layout(spec, config.unroll_length, policy.core_units, features)
+
+
+def refuse_replays(
+    config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, num_envs: int
+) -> list[str]:
+    """Refuse replays that are too small for a batch or too large for memory; say how large they are."""
+    shares, told, total = share_out(config, num_envs), list[str](), 0
+    for settings in kept_replays(config):
+        capacity = capacity_of(settings, config.unroll_length)
+        if capacity < shares.total:
+            given = "capacity_steps" if settings.capacity is None else "capacity"
+            least = shares.total * (config.unroll_length if settings.capacity is None else 1)
+            index = config.mix.index(settings)
+            raise ConfigError(
+                f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
+                f"{shares.total:,}: --replays.{index}.{given.replace('_', '-')} {least}"
+            )
+        nbytes = layout_of(config, spec, settings, policy).nbytes(capacity)
+        told.append(
+            f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps, "
+            f"{nbytes / 1e9:.2f} GB{' on disk' if settings.path else ''}"
+        )
+        total += 0 if settings.path else nbytes
+    total *= config.num_learners
+    free = psutil.virtual_memory().available
+    if total > free:
+        steps = math.floor(config.unroll_length * shares.total * 0.8 * free / total)
+        raise ConfigError(
+            f"replays take {total / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; keep fewer "
+            f"columns, or keep them on disk: --replays.1.capacity-steps {steps}"
+        )
+    return told
+
+
+def build_mix(
+    config: TrainConfig,
+    queue: TrajectoryQueue,
+    policy: ActorCritic,
+    *,
+    num_envs: int,
+    inference: Callable[[], ActorCritic],
+    seed: Callable[[int], int],
+    threaded: bool,
+    pinned: bool,
+    timeout_seconds: float,
+) -> ReplayMix:
+    """Build what a learner takes its batches from.
+
+    Args:
+        config: of this learner.
+        queue: of its online trajectories.
+        policy: what it learns.
+        num_envs: columns of a trajectory.
+        inference: makes a copy of the policy to run over candidates.
+        seed: of the stream of replay number i.
+        threaded: pick from replays beside learning.
+        pinned: batches go to a GPU.
+        timeout_seconds: longest wait for the replays.
+    """
+    kept = kept_replays(config)
+    if not kept:
+        return ReplayMix(queue)
+    spec, shares = policy.spec, share_out(config, num_envs)
+
+    def trajectory(num_columns: int) -> Trajectory:
+        return empty_trajectory(
+            spec,
+            unroll_length=config.unroll_length,
+            num_columns=num_columns,
+            core_units=policy.core_units,
+            pinned=pinned,
+        )
+
+    made: list[Share] = []
+    for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
+        capacity = capacity_of(settings, config.unroll_length)
+        layout = layout_of(config, spec, settings, policy)
+        block = mmap.mmap(-1, layout.nbytes(capacity), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        candidates = trajectory(CANDIDATE_COLUMNS) if layout.num_features else None
+        ring = Ring(layout, capacity, block)
+        made.append(Share(Replay(ring, settings, candidates=candidates, seed=seed(i)), columns))
+    ahead = config.prefetch_batches
+    recent = None
+    if any(share.replay.ring.layout.num_features for share in made):
+        recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
+    buffers = [_as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
+    return ReplayMix(
+        queue, made, buffers, policy=recent, threaded=threaded, timeout_seconds=timeout_seconds
+    )
+
+
+def _as_batch(trajectory: Trajectory) -> Batch:
+    held = {field.name: getattr(trajectory, field.name) for field in fields(Trajectory)}
+    columns = trajectory.num_columns
+    return Batch(
+        **held,
+        replayed=torch.zeros(columns, dtype=torch.bool),
+        entry=torch.full((columns,), -1, dtype=torch.int64),
+    )

@@ -1,0 +1,231 @@
+"""Storage of a replay: a ring of unroll columns in one preallocated block of memory.
+
+Stacks of frames are kept as single frames and rebuilt when read, right across episode starts.
+
+Shapes: T unroll length, B columns of a trajectory, N entries, k frames of a stack, F features.
+"""
+
+from __future__ import annotations
+
+import math
+import sys
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.mailboxes import fence
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from numpy.typing import NDArray
+
+    from gossamer.types import EnvSpec, Trajectory
+
+ALIGNMENT = 64
+"""Bytes; where each field's array begins in the block."""
+PER_COLUMN = ("last_action", "last_reward", "task", "version")
+"""Fields of a trajectory that hold one thing a column, the column first."""
+PER_ROW = ("action", "reward", "terminated", "truncated", "valid", "starts", "behavior", "value")
+"""Fields that hold one thing a row and column, the row first."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """What one entry, a column of a trajectory, is stored as.
+
+    Args:
+        spec: of the environment.
+        unroll_length: T.
+        core_units: numbers of recurrent state.
+        num_features: F, of a row; 0: features are not stored.
+    """
+
+    spec: EnvSpec
+    unroll_length: int
+    core_units: int = 0
+    num_features: int = 0
+    fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]] = field(init=False, repr=False)
+    """Shape of an entry and dtype, by name."""
+
+    def __post_init__(self) -> None:
+        t, spec = self.unroll_length, self.spec
+        action = torch.float32 if spec.action.kind == "gaussian" else torch.int64
+        small = torch.uint8 if max(spec.action.sizes) <= 256 else torch.int64
+        held = action if action == torch.float32 else small
+        fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
+            "obs": self._obs(),
+            "action": ((t, *spec.action.shape), held),
+            "reward": ((t,), torch.float32),
+            "terminated": ((t,), torch.bool),
+            "truncated": ((t,), torch.bool),
+            "valid": ((t,), torch.bool),
+            "starts": ((t + 1,), torch.bool),
+            "behavior": ((t, spec.action.num_params), torch.float32),
+            "value": ((t,), torch.float32),
+            "core_state": ((self.core_units,), torch.float32),
+            "last_action": (spec.action.shape, held),
+            "last_reward": ((), torch.float32),
+            "task": ((), torch.int64),
+            "version": ((), torch.int64),
+            "uses": ((), torch.int64),
+            "sequence": ((), torch.int64),
+        }
+        if self.num_features:
+            fields["features"] = ((t, self.num_features), torch.float16)
+        object.__setattr__(self, "fields", fields)
+
+    def _obs(self) -> tuple[tuple[int, ...], torch.dtype]:
+        shape, t = self.spec.obs_shape, self.unroll_length
+        if self.spec.obs_kind != "pixels":
+            return (t + 1, *shape), torch.float32
+        # The first row's stack, oldest frame first, then one frame a row; channels last.
+        k = self.spec.frame_stack
+        return (t + k, *shape[1:], shape[0] // k), torch.uint8
+
+    def entry_nbytes(self) -> int:
+        """Bytes of an entry."""
+        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.fields.values())
+
+    def nbytes(self, capacity: int) -> int:
+        """Bytes of a block of so many entries."""
+        return sum(_aligned(n * capacity) for n in self._sizes())
+
+    def views(self, block: Any, capacity: int) -> dict[str, Tensor]:
+        """Cut a block into arrays [capacity, ...] by name."""
+        offset, made = 0, dict[str, Tensor]()
+        for (name, (shape, dtype)), size in zip(self.fields.items(), self._sizes(), strict=True):
+            count = capacity * math.prod(shape)
+            x = torch.empty(0, dtype=dtype)
+            if count:
+                x = torch.frombuffer(block, dtype=dtype, count=count, offset=offset)
+            made[name] = x.view(capacity, *shape)
+            offset += _aligned(size * capacity)
+        return made
+
+    def _sizes(self) -> Iterator[int]:
+        return (math.prod(shape) * dtype.itemsize for shape, dtype in self.fields.values())
+
+
+def _aligned(nbytes: int) -> int:
+    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+
+
+class Ring:
+    """Entries in a block of memory, each in a numbered place; who overwrites which is the owner's choice.
+
+    Not for several threads at once: the owner holds a lock around every call.
+
+    Args:
+        layout: of an entry.
+        capacity: entries that fit.
+        block: `layout.nbytes(capacity)` bytes, zeroed when new: anonymous memory, shared memory, a file.
+    """
+
+    def __init__(self, layout: Layout, capacity: int, block: Any):
+        self.layout, self.capacity = layout, capacity
+        self.fields = layout.views(block, capacity)
+        self._block = block
+        self._obs = self.fields["obs"].numpy()
+        self.uses: NDArray[np.int64] = self.fields["uses"].numpy()
+        """How often each entry was sampled."""
+        self.sequence: NDArray[np.int64] = self.fields["sequence"].numpy()
+        """Twice how often each place was written, odd while it is; 0: it is empty."""
+
+    @torch.no_grad()
+    def write(
+        self, places: Sequence[int], trajectory: Trajectory, features: Tensor | None = None
+    ) -> None:
+        """Store all columns of a trajectory, each in a place.
+
+        Args:
+            places: [B] different ones.
+            trajectory: B columns of T rows.
+            features: [T, B, F], where the layout has any.
+        """
+        assert len(places) == trajectory.num_columns, (len(places), trajectory.num_columns)
+        index = torch.tensor(places)
+        # A writer that was killed has left it odd already.
+        self.sequence[places] |= 1
+        fence()
+        for name in PER_COLUMN:
+            held = self.fields[name]
+            held[index] = getattr(trajectory, name).to(held.dtype)
+        for name in PER_ROW:
+            held = self.fields[name]
+            held[index] = getattr(trajectory, name).transpose(0, 1).to(held.dtype)
+        self.fields["core_state"][index] = trajectory.core_state.transpose(0, 1)
+        if self.layout.num_features:
+            assert features is not None
+            self.fields["features"][index] = features.transpose(0, 1).half()
+        if self.layout.spec.obs_kind == "pixels":
+            self._write_frames(places, trajectory.obs)
+        else:
+            self.fields["obs"][index] = trajectory.obs.transpose(0, 1)
+        self.uses[places] = 0
+        fence()
+        self.sequence[places] += 1
+
+    def _write_frames(self, places: Sequence[int], obs: Tensor) -> None:
+        k = self.layout.spec.frame_stack
+        stacks = obs.movedim(2, -1).numpy()  # [T + 1, B, H, W, k * c]
+        channels = stacks.shape[-1] // k
+        for i, place in enumerate(places):
+            frames = self._obs[place]  # [T + k, H, W, c]
+            for j in range(k):
+                frames[j] = stacks[0, i, :, :, j * channels : (j + 1) * channels]
+            frames[k:] = stacks[1:, i, :, :, -channels:]
+
+    @torch.no_grad()
+    def read(self, places: Sequence[int] | NDArray[np.int64], into: Trajectory) -> None:
+        """Copy entries into the columns of a trajectory, as many, in their order."""
+        index = torch.as_tensor(places)
+        for name in PER_COLUMN:
+            getattr(into, name).copy_(self.fields[name].index_select(0, index))
+        for name in (*PER_ROW, "core_state"):
+            getattr(into, name).copy_(self.fields[name].index_select(0, index).transpose(0, 1))
+        if self.layout.spec.obs_kind == "pixels":
+            starts = into.starts.numpy()
+            for i, place in enumerate(index.tolist()):
+                self._read_frames(self._obs[place], starts[:, i], into.obs[:, i])
+        else:
+            into.obs.copy_(self.fields["obs"].index_select(0, index).transpose(0, 1))
+
+    def entries(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return numbers that tell what is in places now from what was or will be there."""
+        return self.sequence[places] // 2 * self.capacity + places
+
+    def stored_features(self, places: NDArray[np.int64]) -> Tensor:
+        """Return features [T, n, F] as they were stored."""
+        return self.fields["features"].index_select(0, torch.as_tensor(places)).transpose(0, 1)
+
+    def _read_frames(
+        self, frames: NDArray[np.uint8], starts: NDArray[np.bool_], obs: Tensor
+    ) -> None:
+        """Rebuild the stacks [T + 1, C, H, W] of one entry."""
+        k, rows = self.layout.spec.frame_stack, len(starts)
+        stacks = obs.movedim(1, -1).numpy()  # [T + 1, H, W, k * c]
+        channels = frames.shape[-1]
+        if k == 4 and channels == 1 and stacks.strides[-1] == 1 and sys.byteorder == "little":
+            # Four bytes of a pixel are joined to a word: a third of the time of moving them one by one.
+            words = stacks.view(np.uint32)[..., 0]
+            planes = frames[..., 0]
+            np.copyto(words, planes[:rows])
+            shifted = np.empty_like(words)
+            for j in (1, 2, 3):
+                np.left_shift(planes[j : j + rows], np.uint32(8 * j), out=shifted, dtype=np.uint32)
+                np.bitwise_or(words, shifted, out=words)
+        else:
+            for j in range(k):
+                stacks[..., j * channels : (j + 1) * channels] = frames[j : j + rows]
+        for start in np.flatnonzero(starts[1:]) + 1:
+            newest = start + k - 1  # among the frames
+            for t in range(start, min(newest, rows)):
+                older = (newest - t) * channels  # frames of the episode before
+                if self.layout.spec.stack_padding == "zero":
+                    stacks[t, ..., :older] = 0
+                else:
+                    stacks[t, ..., :older] = np.tile(frames[newest], newest - t)

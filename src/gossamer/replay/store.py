@@ -1,0 +1,156 @@
+"""A replay: a ring of columns, what picks from it, and what is overwritten when it is full.
+
+Shapes: T unroll length, B columns of a trajectory, n columns wanted, m candidates, F features.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gossamer.replay.selectors import choose, distances, draw, fill_up, multiplier_at
+from gossamer.replay.settings import AttentiveSettings, EliteSettings
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from gossamer.replay.ring import Ring
+    from gossamer.replay.settings import UniformSettings
+    from gossamer.types import Batch, Trajectory
+
+Features = Callable[["Trajectory"], "Tensor"]
+"""Runs a recent policy over a trajectory's rows; returns its last hidden layer [T, B, F]."""
+
+
+class Replay:
+    """Keeps columns of trajectories and gives them out again.
+
+    Args:
+        ring: where they are kept.
+        settings: how they are picked and overwritten.
+        candidates: a trajectory that candidates are read into; None: entries are read where they are wanted.
+        seed: of the stream that draws entries.
+    """
+
+    def __init__(
+        self, ring: Ring, settings: UniformSettings, *, candidates: Trajectory | None, seed: int
+    ):
+        self.ring, self.settings = ring, settings
+        self.inserted = 0
+        """Columns stored so far."""
+        self.draws = 0
+        """Batches sampled so far."""
+        self._candidates = candidates
+        self._rng = np.random.default_rng(seed)
+        self._newest = -1  # place of the column stored last
+        self._learn_start = -(-settings.learn_start // ring.layout.unroll_length)
+
+    @property
+    def held(self) -> int:
+        """Columns that can be sampled: places are filled in order."""
+        return min(self.inserted, self.ring.capacity)
+
+    def ready(self, num_columns: int) -> bool:
+        """Whether `num_columns` different columns can be sampled."""
+        return self.held >= max(num_columns, 1) and self.inserted >= self._learn_start
+
+    def add(self, trajectory: Trajectory, features: Features) -> None:
+        """Store every column of a trajectory."""
+        now = features(trajectory) if self.ring.layout.num_features else None
+        places = self._places(trajectory.num_columns, features)
+        self.ring.write(places, trajectory, now)
+        self.inserted += trajectory.num_columns
+        self._newest = places[-1]
+
+    def _places(self, num_columns: int, features: Features) -> list[int]:
+        size = self.ring.capacity
+        empty = list(range(self.held, min(self.held + num_columns, size)))
+        missing = num_columns - len(empty)
+        if not missing:
+            return empty
+        if self.settings.insert == "elite":
+            return [*empty, *self._most_moved(missing, features)]
+        first = self.inserted + len(empty)
+        return [*empty, *((first + i) % size for i in range(missing))]
+
+    def _most_moved(self, wanted: int, features: Features) -> list[int]:
+        """Draw some places for each column to be stored; return the one of each whose features moved most."""
+        assert isinstance(self.settings, EliteSettings)
+        looked_at = draw(self._rng, self.held, wanted, self.settings.elite_batch)
+        moved = self._measure(looked_at, features, self.ring.stored_features)
+        parts = np.array_split(np.arange(len(looked_at)), wanted)
+        return [int(looked_at[part[np.argmax(moved[part])]]) for part in parts]
+
+    def sample(self, into: Batch, features: Features) -> None:
+        """Write picked columns over those of a batch, as many, and count their use."""
+        wanted, settings = into.num_columns, self.settings
+        multiplier = 1.0
+        if isinstance(settings, EliteSettings):
+            multiplier = multiplier_at(
+                self.draws,
+                first=settings.candidate_multiplier,
+                anneal_updates=settings.anneal_updates,
+            )
+        places = draw(self._rng, self.held, wanted, multiplier)
+        if multiplier > 1.0 and len(places) > wanted:
+            assert isinstance(settings, EliteSettings)
+            moved = self._measure(places, features, self._like(features))
+            places = places[choose(moved, self.ring.uses[places], wanted, settings.strategy)]
+        places = fill_up(self._rng, places, self.held, wanted)
+        self.ring.read(places, into)
+        into.replayed.fill_(True)
+        into.entry.copy_(torch.from_numpy(self.ring.entries(places)))
+        np.add.at(self.ring.uses, places, 1)
+        self.draws += 1
+
+    def _like(self, features: Features) -> Callable[[NDArray[np.int64]], Tensor]:
+        """Return what tells the features that given candidates are to be like."""
+        if not isinstance(self.settings, AttentiveSettings):
+            return self.ring.stored_features
+        assert self._candidates is not None
+        column = self._candidates.columns(0, 1)
+        self.ring.read([self._newest], column)
+        newest = features(column)[-1:].cpu().half()  # [1, 1, F]
+        return lambda _: newest
+
+    def _measure(
+        self,
+        places: NDArray[np.int64],
+        features: Features,
+        like: Callable[[NDArray[np.int64]], Tensor],
+    ) -> NDArray[np.float64]:
+        """Return how far the features of entries now are from others."""
+        settings, buffer = self.settings, self._candidates
+        assert isinstance(settings, EliteSettings)
+        assert buffer is not None
+        found: list[NDArray[np.float64]] = []
+        for start in range(0, len(places), buffer.num_columns):
+            part = places[start : start + buffer.num_columns]
+            columns = buffer.columns(0, len(part))
+            self.ring.read(part, columns)
+            now = features(columns).cpu()
+            moved = distances(now, like(part), settings.distance, settings.norm_order)
+            found.append(moved.numpy())
+        return np.concatenate(found)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return what is held, and everything needed to go on sampling exactly."""
+        return {
+            "inserted": self.inserted,
+            "draws": self.draws,
+            "newest": self._newest,
+            "rng": self._rng.bit_generator.state,
+            **{f"ring.{name}": x[: self.held] for name, x in self.ring.fields.items()},
+        }
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.inserted, self.draws = state["inserted"], state["draws"]
+        self._rng.bit_generator.state = state["rng"]
+        for name, x in self.ring.fields.items():
+            x[: self.held].copy_(state[f"ring.{name}"])
+        self._newest = state["newest"]
