@@ -1,0 +1,177 @@
+"""What is read from a ring is what was written, bit for bit, and takes the memory that was said."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from core_fakes import CONTINUOUS, DISCRETE, random_batch, spec_of
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.replay.ring import Layout, Ring
+from gossamer.types import ActionSpec, EnvSpec, Trajectory, empty_trajectory
+
+ATARI = EnvSpec(
+    env_id="Fake-v0",
+    obs_shape=(4, 84, 84),
+    obs_kind="pixels",
+    action=ActionSpec("categorical", (6,)),
+    protocol="",
+    max_episode_steps=100,
+    stack_padding="zero",
+    frame_stack=4,
+)
+
+
+def pixels(*, stack=4, channels=1, side=5, padding="zero"):
+    return replace(
+        ATARI,
+        obs_shape=(stack * channels, side, side),
+        frame_stack=stack,
+        stack_padding=padding if stack > 1 else "none",
+    )
+
+
+def make_ring(layout, capacity):
+    return Ring(layout, capacity, mmap.mmap(-1, layout.nbytes(capacity)))
+
+
+def play(spec, t, b, *, seed, end=0.25):
+    """Trajectory of environments that stack frames as wrappers do, one after another."""
+    rng = np.random.default_rng(seed)
+    trajectory = empty_trajectory(spec, unroll_length=t, num_columns=b, core_units=3)
+    k, shape = spec.frame_stack, (spec.obs_shape[0] // spec.frame_stack, *spec.obs_shape[1:])
+    for column in range(b):
+        new = lambda: rng.integers(1, 256, size=shape, dtype=np.uint8)  # noqa: E731
+        stack = [new() for _ in range(k)]
+        starts = rng.random(t + 1) < end
+        for row in range(t + 1):
+            frame = new()
+            if starts[row]:
+                first = np.zeros_like(frame) if spec.stack_padding == "zero" else frame
+                stack = [first] * k
+            stack = [*stack[1:], frame]
+            trajectory.obs[row, column] = torch.from_numpy(np.concatenate(stack))
+        trajectory.starts[:, column] = torch.from_numpy(starts)
+    generator = torch.Generator().manual_seed(seed)
+    for name in ("reward", "behavior", "value", "core_state", "last_reward"):
+        getattr(trajectory, name).normal_(generator=generator)
+    trajectory.action.random_(6, generator=generator)
+    trajectory.last_action.random_(6, generator=generator)
+    for name in ("terminated", "truncated", "valid"):
+        getattr(trajectory, name).random_(2, generator=generator)
+    trajectory.task.random_(100, generator=generator)
+    trajectory.version.random_(100, generator=generator)
+    return trajectory
+
+
+def assert_same(a: Trajectory, b: Trajectory):
+    for field in fields(Trajectory):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        assert x.dtype == y.dtype, field.name
+        assert torch.equal(x, y), field.name
+
+
+@pytest.mark.parametrize("padding", ["zero", "repeat"])
+@pytest.mark.parametrize(("stack", "channels"), [(4, 1), (4, 3), (1, 3), (3, 1), (2, 2)])
+def test_stacks_are_rebuilt_across_episode_starts(stack, channels, padding):
+    spec = pixels(stack=stack, channels=channels, padding=padding)
+    written = play(spec, 9, 6, seed=stack, end=0.3)
+    assert written.starts[1:].any()
+    ring = make_ring(Layout(spec, 9, 3), 8)
+    ring.write([7, 0, 3, 2, 5, 1], written)
+    read = empty_trajectory(spec, unroll_length=9, num_columns=6, core_units=3)
+    ring.read([7, 0, 3, 2, 5, 1], read)
+    assert_same(read, written)
+    assert read.obs.stride() == written.obs.stride()
+
+
+@given(seed=st.integers(0, 10_000), t=st.integers(1, 12), end=st.sampled_from([0.0, 0.2, 0.9]))
+def test_any_pattern_of_starts(seed, t, end):
+    spec = pixels(side=3)
+    written = play(spec, t, 2, seed=seed, end=end)
+    ring = make_ring(Layout(spec, t, 3), 2)
+    ring.write([1, 0], written)
+    read = empty_trajectory(spec, unroll_length=t, num_columns=2, core_units=3)
+    ring.read([1, 0], read)
+    assert_same(read, written)
+
+
+@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+def test_vectors_and_every_kind_of_action(action):
+    spec = spec_of(action)
+    batch = random_batch(spec, 5, 4, seed=1)
+    ring = make_ring(Layout(spec, 5, batch.core_state.shape[0]), 4)
+    ring.write([3, 2, 1, 0], batch)
+    read = empty_trajectory(
+        spec, unroll_length=5, num_columns=2, core_units=batch.core_state.shape[0]
+    )
+    ring.read([2, 0], read)
+    assert_same(read, batch.take(torch.tensor([1, 3])))
+
+
+def test_real_atari_is_rebuilt():
+    pytest.importorskip("ale_py")
+    from gossamer.actor import Actor
+    from gossamer.envs.registry import make_vec_env
+    from gossamer.envs.settings import EnvConfig
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.policies.settings import PolicyConfig
+
+    envs = make_vec_env(
+        "ALE/Breakout-v5", num_envs=3, seed=3, rank=0, first_env=0, num_threads=1,
+        settings=EnvConfig(), max_episode_steps=25, training=True,
+    )  # fmt: skip
+    try:
+        policy = ActorCritic(envs.spec, PolicyConfig())
+        actor = Actor([envs], policy, unroll_length=30, seed=1, on_episode=lambda _: None)
+        slot = empty_trajectory(envs.spec, unroll_length=30, num_columns=3, core_units=0)
+        ring = make_ring(Layout(envs.spec, 30), 3)
+        read = empty_trajectory(envs.spec, unroll_length=30, num_columns=3, core_units=0)
+        for _ in range(3):
+            actor.collect(slot, 0)
+            assert slot.starts[1:].any()
+            ring.write([0, 1, 2], slot)
+            ring.read([0, 1, 2], read)
+            assert_same(read, slot)
+    finally:
+        envs.close()
+
+
+@pytest.mark.parametrize("t", [16, 20, 32])
+def test_bytes_of_a_transition(t):
+    for num_actions in (4, 18):
+        spec = replace(ATARI, action=ActionSpec("categorical", (num_actions,)))
+        assert Layout(spec, t).entry_nbytes() / t <= 7056 * (t + 4) / t + 100
+        more = Layout(spec, t, num_features=512).entry_nbytes() - Layout(spec, t).entry_nbytes()
+        assert more == t * 2 * 512
+
+
+def test_a_block_holds_what_it_is_said_to():
+    layout = Layout(pixels(), 4, 2, 8)
+    views = layout.views(mmap.mmap(-1, layout.nbytes(5)), 5)
+    held = sum(x.numel() * x.element_size() for x in views.values())
+    assert held == 5 * layout.entry_nbytes()
+    assert held <= layout.nbytes(5) < held + 64 * len(views)
+    for x in views.values():
+        x.fill_(1)  # none lies on another
+    views["obs"].zero_()
+    assert all(bool(x.all()) for name, x in views.items() if name != "obs")
+
+
+def test_entries_tell_what_is_in_a_place_from_what_was():
+    spec = pixels()
+    ring = make_ring(Layout(spec, 4, 3), 4)
+    places = np.array([2, 1])
+    ring.write([2, 1], play(spec, 4, 2, seed=1))
+    before = ring.entries(places)
+    ring.uses[2] = 5
+    ring.write([2, 1], play(spec, 4, 2, seed=2))
+    after = ring.entries(places)
+    assert len({*before.tolist(), *after.tolist()}) == 4
+    assert ring.uses[2] == 0
+    assert (ring.sequence[places] == 4).all()
