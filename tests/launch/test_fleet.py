@@ -18,8 +18,10 @@ from sittings import QUICK, Sitting, checkpoints, summary_of, wait_for
 from test_exact_resume import SMALL, assert_same, state_of
 
 from gossamer.config import TrainConfig, make_config
+from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
+from gossamer.record.checkpoint import CheckpointStore
 from gossamer.types import ConfigError, RunFailed
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
@@ -126,6 +128,29 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
     assert len({name.split("/")[0] for name in state_of(folder) if name[1] == "/"}) == 2
 
 
+def test_a_group_that_loses_a_member_at_its_end_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last checkpoint is older: the end that had been reached is not there any more."""
+    deaths: list[int] = []
+    save = Fleet._save_when_whole
+
+    def dies_once(fleet: Fleet) -> None:
+        if len(fleet._finals) == 2 and not deaths:
+            deaths.append(fleet.env_steps)
+            raise GroupDied
+        save(fleet)
+
+    monkeypatch.setattr(Fleet, "_save_when_whole", dies_once)
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2)
+    result = train(made, quiet=True)
+    assert deaths == [2 * 640]
+    assert result.summary["env_steps"] == 2 * 640
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+    rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["env_steps"] == 2 * 640
+
+
 @pytest.mark.parametrize("transport", ["memory", "gloo"])
 def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str
@@ -194,6 +219,40 @@ def test_a_transport_that_cannot_be_is_refused(
     with pytest.raises(ConfigError, match=says):
         train(config(tmp_path / "run", topology, 256, **settings), quiet=True)
     assert not (tmp_path / "run").exists()
+
+
+def test_a_signal_before_the_learners_have_begun_ends_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:gossip",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Sitting(words, tmp_path) as sitting:
+        sitting.wait_for(lambda: len(pids_of(folder)) == 3, "three processes")
+        sitting.process.send_signal(signal.SIGINT)
+        code, out, err = sitting.end()
+    assert code == 0, (out, err)
+    assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
+    assert summary_of(folder)["env_steps"] < 10_000_000
+    assert checkpoints(folder)
+
+
+def test_learners_that_never_talk_learn_from_as_much_each(tmp_path: Path) -> None:
+    made = config(
+        tmp_path / "run",
+        {"name": "single"},
+        3 * 1280,
+        **{"optimizer.learning_rate": [1e-2, 1e-3, 1e-4]},
+    )
+    result = train(made, quiet=True)
+    state = CheckpointStore(result.folder / "checkpoints", 0).load("last").state["held"]
+    steps = [state[f"{prefix}learner.own_env_steps"] for prefix in ("", "1/", "2/")]
+    assert steps == [1280] * 3
+    assert result.summary["env_steps"] == 3 * 1280
 
 
 def _rows(folder: Path) -> int:
