@@ -128,6 +128,40 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
     assert len({name.split("/")[0] for name in state_of(folder) if name[1] == "/"}) == 2
 
 
+@pytest.mark.parametrize("topology", ["diffusion", "gossip in step", "gossip"])
+def test_the_others_go_on_before_a_new_process_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topology: str
+) -> None:
+    learnt: list[int] = []
+    start, order = Fleet._start, Fleet._order_what_is_due
+
+    def kills_one(fleet: Fleet) -> None:
+        if not learnt and fleet._all_began and fleet._memory.versions.newest(1) > 3:
+            learnt.append(0)
+            fleet._processes[1].popen.kill()
+        order(fleet)
+
+    def waits_for_the_others(fleet: Fleet, process: int, heirs: Any = None) -> Any:
+        if heirs is not None:
+            before = fleet._memory.boxes.env_steps(0)
+            soon = time.monotonic() + 20.0
+            while (made := fleet._memory.boxes.env_steps(0) - before) < 2_000:
+                if time.monotonic() > soon:
+                    break
+                time.sleep(0.01)
+            learnt.append(made)
+        return start(fleet, process, heirs)
+
+    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
+    monkeypatch.setattr(Fleet, "_start", waits_for_the_others)
+    chosen = {**TOPOLOGIES, "gossip": {"name": "gossip"}}[topology]
+    result = train(config(tmp_path / "run", chosen, 30_000), quiet=True)
+    assert learnt[1] >= 2_000
+    assert len(learnt) == 2
+    assert result.summary["restarts"] == 1
+    assert result.summary["env_steps"] >= 30_000
+
+
 def test_a_group_that_loses_a_member_at_its_end_trains_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -275,10 +309,13 @@ def test_everyone_goes_with_the_launcher(tmp_path: Path) -> None:
         pids = pids_of(folder)
         assert all(map(psutil.pid_exists, pids))
         sitting.process.kill()
+        killed = time.monotonic()
         wait_for(lambda: not any(map(_runs, pids)), "the end of all learners")
-        rows = _rows(folder)
+        # a second on a machine that does nothing else
+        assert time.monotonic() - killed < 5.0
+        written = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
         time.sleep(0.5)
-        assert _rows(folder) == rows
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == written
 
 
 def _runs(pid: int) -> bool:

@@ -59,10 +59,18 @@ def test_a_round_in_lock_step_is_the_mixing_matrix(topology):
 
 
 @pytest.mark.parametrize(
-    ("size", "warm", "published"), [(4, 4, 0.707), (8, 40, 0.924), (16, 80, 0.981)]
+    ("graph", "size", "warm", "rounds_", "published"),
+    [
+        ("ring", 4, 4, 12, 0.707),
+        ("ring", 8, 40, 12, 0.924),
+        ("ring", 16, 80, 12, 0.981),
+        ("exponential", 4, 2, 6, 1 / 3),
+        ("exponential", 8, 8, 8, 0.5),
+        ("exponential", 16, 12, 8, 0.6),
+    ],
 )
-def test_disagreement_shrinks_by_the_contraction(size, warm, published):
-    topology = Gossip(max_staleness=0)
+def test_disagreement_shrinks_by_the_contraction(graph, size, warm, rounds_, published):
+    topology = Gossip(graph=graph, max_staleness=0)
     mixers, held = make_mixers(topology, thetas_of(size, 50))
 
     def disagreement():
@@ -71,13 +79,29 @@ def test_disagreement_shrinks_by_the_contraction(size, warm, published):
 
     rounds(mixers, warm)  # the slowest mode is all that is left, and still far above rounding
     before = disagreement()
-    rounds(mixers, 12, first=warm)
-    rate = (disagreement() / before) ** (1 / 12)
-    assert rate == pytest.approx(published, abs=2e-3)
-    assert rate == pytest.approx(contraction(topology.turns(size, 1)), abs=2e-3)
+    rounds(mixers, rounds_, first=warm)
+    rate = (disagreement() / before) ** (1 / rounds_)
+    # of the exponential graph of 8, the next mode is at 0.46 and not gone before rounding shows
+    close = 0.015 if (graph, size) == ("exponential", 8) else 3e-3
+    assert rate == pytest.approx(published, abs=close)
+    assert rate == pytest.approx(contraction(topology.turns(size, 1)), abs=close)
+
+
+def test_a_round_of_a_complete_graph_is_the_average():
+    mixers, held = make_mixers(Gossip(graph="complete", max_staleness=0), thetas_of(8, 50))
+    mean = torch.stack(held).double().mean(0)
+    rounds(mixers, 1)
+    for x in held:
+        torch.testing.assert_close(x.double(), mean, rtol=0, atol=1e-6)
 
 
 def test_a_silent_peer_does_not_hold_its_neighbours_back():
+    mixers, held = make_mixers(Gossip(), np.zeros((2, 1)))
+    for update in range(50):
+        held[1] += 1.0
+        mixers[1].post(update)
+        assert not mixers[1].mix(update)
+    assert held[1].item() == 50.0
     # learner 0 spoke once, at 0, and is silent; learner 1 takes 50 unit steps
     mixers, held = make_mixers(Gossip(), np.zeros((2, 1)))
     mixers[0].post(0)
