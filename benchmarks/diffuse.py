@@ -271,6 +271,7 @@ def draw(results: Results, target: Path) -> None:
                 low = [mean - half for mean, half in zip(means, halves, strict=True)]
                 high = [mean + half for mean, half in zip(means, halves, strict=True)]
                 panel.fill_between(steps, low, high, alpha=0.2)
+        panel.set_ylim(-510, -50)  # an episode ends after 500 steps
         panel.set_xlabel("env steps, all learners")
         panel.set_ylabel("mean return over all training tasks")
         panel.set_title(f"{learners} tasks", fontsize=11)

@@ -127,9 +127,16 @@ def build_policy(
         return ActorCritic(spec, config.policy, value_norm=config.algorithm.value_norm, torso=torso)
 
 
-def build_inference_policy(policy: ActorCritic, plan: Plan) -> ActorCritic:
-    """Copy a policy for acting; its torso's weights are kept in the plan's precision."""
-    acting = copy.deepcopy(policy).requires_grad_(False).to(plan.device)
+def device_of(plan: Plan, rank: int) -> str:
+    """Return where a learner computes: learner r on GPU r mod n, of those that its process sees."""
+    return plan.device if plan.device != "cuda" else f"cuda:{rank % torch.cuda.device_count()}"
+
+
+def build_inference_policy(
+    policy: ActorCritic, plan: Plan, device: str | torch.device = ""
+) -> ActorCritic:
+    """Copy a policy for acting, by default where the plan says; its torso is kept in the plan's precision."""
+    acting = copy.deepcopy(policy).requires_grad_(False).to(device or plan.device)
     acting.set_precision(PRECISIONS[plan.precision], inference=True)
     return acting
 
@@ -251,8 +258,8 @@ def _join_parts(
     restarts: int,
     making: Future[tuple[list[VecEnv], list[NDArray[Any]]]],
 ) -> Parts:
-    policy = build_policy(config, spec, torso, rank=rank).to(plan.device)
-    acting = build_inference_policy(policy, plan)
+    policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
+    acting = build_inference_policy(policy, plan, policy.obs_scale.device)
     policy.set_precision(PRECISIONS[plan.precision])
     if config.compile and plan.device == "cuda":
         acting.compile(mode="reduce-overhead")

@@ -124,22 +124,29 @@ def _random_regular(num_learners: int, degree: int, seed: int) -> Graph:
              for d in range(1, degree // 2 + 1)}  # fmt: skip
     if degree % 2:
         links |= {_link(r, r + num_learners // 2) for r in range(num_learners // 2)}
-    ordered = sorted(links)
-    graph = _of_links(num_learners, links)
+    for _ in range(_TRIES):
+        links = _swapped(links, draw)
+        graph = _of_links(num_learners, links)
+        if connected(graph):  # nearly always, of three links each or more
+            return graph
+    raise AssertionError((num_learners, degree, seed))
+
+
+def _swapped(links: set[tuple[int, int]], draw: random.Random) -> set[tuple[int, int]]:
+    """Swap ends of random pairs of links, ten times as often as there are links."""
+    links, ordered = set(links), sorted(links)
     for _ in range(10 * len(ordered)):
         a, b = draw.sample(range(len(ordered)), 2)
         (i, j), (k, m) = ordered[a], ordered[b]
         if draw.random() < 0.5:
             k, m = m, k
-        swapped = {_link(i, m), _link(k, j)}
-        if len({i, j, k, m}) < 4 or swapped & links:
+        swapped = _link(i, m), _link(k, j)
+        if len({i, j, k, m}) < 4 or swapped[0] in links or swapped[1] in links:
             continue
-        tried = links - {ordered[a], ordered[b]} | swapped
-        if connected(_of_links(num_learners, tried)):
-            links = tried
-            ordered[a], ordered[b] = _link(i, m), _link(k, j)
-            graph = _of_links(num_learners, links)
-    return graph
+        links -= {ordered[a], ordered[b]}
+        links |= set(swapped)
+        ordered[a], ordered[b] = swapped
+    return links
 
 
 def _erdos_renyi(num_learners: int, degree: int, seed: int) -> Graph:
@@ -218,6 +225,15 @@ def read_matrix(text: str, names: tuple[str, ...], setting: str) -> list[list[fl
         ) from None
 
 
+def written_out(text: str, names: tuple[str, ...], setting: str) -> str:
+    """Return a matrix that is in a file as it would be typed; a name, or what is typed already, as it is."""
+    if text in names or text.strip().startswith("["):
+        return text
+    matrix = read_matrix(text, names, setting)
+    rows = [[int(x) if x.is_integer() else x for x in row] for row in matrix]
+    return json.dumps(rows, separators=(",", ":"))
+
+
 def _number(x: Any) -> float:
     if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or x < 0:
         raise ValueError
@@ -226,6 +242,8 @@ def _number(x: Any) -> float:
 
 def check_square(matrix: list[list[float]], num_learners: int, setting: str) -> None:
     """Refuse a matrix that has not one row and one column for every learner."""
+    if not matrix:
+        raise ConfigError(f'{setting} has no rows; write one for every learner: "[[0,1],[1,0]]"')
     for i, row in enumerate(matrix):
         if len(row) != len(matrix):
             raise ConfigError(

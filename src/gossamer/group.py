@@ -42,6 +42,8 @@ BYTES_PER_ENV = 20_000
 """Of the smallest simulator."""
 BYTES_PER_LEARNER = 300_000
 """Of the objects around one."""
+BYTES_PER_PROCESS = 160 << 20
+"""Of a process with learners, before it has any."""
 
 
 class Versions:
@@ -63,6 +65,7 @@ class Versions:
         self._views = [[views(message, like) for message in slots] for slots in boxes.messages]
         self._heard = vectors(boxes.sizes, torch.device("cpu"))
         self._heard_views = views(self._heard, like)
+        self._mean: list[Tensor] | None = None  # for averages that are wanted on a GPU
         self._turn = 0
 
     @torch.no_grad()
@@ -92,6 +95,14 @@ class Versions:
         found = self._boxes.newest(rank, range(1 << 62))
         return -1 if found is None else found
 
+    def version_at(self, learner: Learner, others: Sequence[int]) -> int:
+        """Return the version that others in lock-step are at when they are at a learner's update."""
+        each = learner.updates_per_version
+        return max(
+            self.newest(rank) - (self._boxes.notes(rank)[0] - learner.update) // each
+            for rank in others
+        )
+
     def score_policy_next(self) -> None:
         """Let the next to be scored be what is shipped as the run's policy, where there is one."""
         self._turn += self._turn % 2
@@ -117,7 +128,14 @@ class Versions:
             return self._heard_views
 
         chosen = range(self._boxes.num_learners) if ranks is None else ranks
-        blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, into)
+        mean = into
+        if into[0].device.type != "cpu":
+            if self._mean is None:
+                self._mean = [torch.empty_like(x) for x in self._heard_views]
+            mean = self._mean
+        blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, mean)
+        if mean is not into:
+            torch._foreach_copy_(into, mean)
         return min(found)
 
     def disagreement(self) -> float:
@@ -228,7 +246,11 @@ class Group:
             mailbox = Mailbox(
                 self.memory.boxes, rank, self.stop, timeout_seconds=LINK_TIMEOUT_SECONDS
             )
-            parts.learner.join(mailbox, seed=self.seed, late=late, collective=collective)
+            learner = parts.learner
+            learner.join(mailbox, seed=self.seed, late=late, collective=collective)
+            if late and learner.topology.staleness == 0:
+                others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
+                learner.version = self.memory.versions.version_at(learner, others)
 
     def inherit(self, parts: Parts, heirs: Sequence[int]) -> None:
         """Let a learner that has died begin with others' average, and go on counting where it was."""
@@ -239,7 +261,8 @@ class Group:
         own = self.memory.boxes.env_steps(learner.rank)
         size = self.memory.boxes.num_learners
         learner.take_over(
-            version=max(map(versions.newest, heirs)),
+            # Later than what the dead one showed, of which the newest is what all look at.
+            version=max(*map(versions.newest, heirs), versions.newest(learner.rank) + 1),
             own_env_steps=own,
             env_steps=sum(map(self.memory.boxes.env_steps, range(size))),
         )
@@ -339,8 +362,10 @@ def build_learners(
     return made
 
 
-def refuse_what_memory_cannot_hold(config: TrainConfig, spec: EnvSpec, plan: Plan) -> None:
-    """Refuse more learners or environments than memory holds, before any is made."""
+def refuse_what_memory_cannot_hold(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, num_processes: int = 0
+) -> None:
+    """Refuse more learners, in processes or not, or environments than memory holds, before any is made."""
     size, free = config.num_learners, psutil.virtual_memory().available
     pixel = 1 if spec.obs_kind == "pixels" else 4
     row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
@@ -362,4 +387,12 @@ def refuse_what_memory_cannot_hold(config: TrainConfig, spec: EnvSpec, plan: Pla
             raise ConfigError(
                 f"num_learners is {size}, which take about {size * each / 2**30:.0f} GiB of memory; "
                 f"{free / 2**30:.0f} GiB are free: --num-learners {max(free // each, 1)}"
+            )
+        total = size * each + num_processes * BYTES_PER_PROCESS
+        if total > free:
+            fits = max((free - size * each) // BYTES_PER_PROCESS, 1)
+            raise ConfigError(
+                f"{size} learners in {num_processes} processes take about {total / 2**30:.0f} GiB of "
+                f"memory; {free / 2**30:.0f} GiB are free; let more of them share a process: "
+                f"--learners-per-process {math.ceil(size / fits)}"
             )

@@ -145,6 +145,11 @@ class Learner:
         self.update, self.env_steps = update, env_steps
         self._own_env_steps = env_steps // self.num_learners
 
+    @property
+    def updates_per_version(self) -> int:
+        """Updates of a version, of learners that keep pace."""
+        return self._algorithm.updates_per_batch
+
     def learn_version(self) -> dict[str, float]:
         """Learn one whole batch, alone: adapt and combine until the version is complete."""
         version = self.version

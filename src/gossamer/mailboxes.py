@@ -36,6 +36,8 @@ LEFT, COMBINED, ENV_STEPS, POSTS, JOINED = range(5)
 env steps it has learnt from; messages posted; the update it takes part from."""
 SEQUENCE, UPDATE, NOTE = range(3)
 """Words of a slot's header, int64: odd while it is written; the message's update; two notes about it."""
+FAR = 1 << 62
+"""An update that nobody reaches."""
 JOIN_AHEAD = 4
 """Updates between what a running group has mixed and the one that a late learner begins with."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
@@ -142,6 +144,13 @@ class Mailboxes:
         place = self._newest(rank, updates)
         return None if place is None else place[2]
 
+    def posted(self, rank: int) -> list[int]:
+        """Return the updates of a learner's whole messages, the oldest first."""
+        both = [self._newest(rank, range(FAR))]
+        if both[0] is not None:
+            both.append(self._newest(rank, range(both[0][2])))
+        return sorted(place[2] for place in both if place is not None)
+
     def slot_of(self, rank: int, update: int) -> int:
         """Return where the message of `update` lies; it must be there, and nobody about to overwrite it."""
         place = self._newest(rank, range(update, update + 1))
@@ -208,9 +217,9 @@ class Mailbox:
         self._header[COMBINED] = update + 1
 
     def begin(self, update: int, joined: int = 0) -> None:
-        """Take part from `update` on (others, until they are at `joined`, do without): at the start, after a resume, or again after having left.
+        """Take part from `update` on: at the start, after a resume, or again after having left.
 
-        A group in lock-step that starts again needs new memory: what its members had combined and
+        Others do without until they are at `joined`. A group in lock-step that starts again needs new memory: what its members had combined and
         posted would be taken for what they are about to.
         """
         self.set_combined(update - 1)
@@ -232,6 +241,10 @@ class Mailbox:
         """Return the last update that any other learner has finished mixing; -1 without one."""
         return max(int(self.boxes.headers[r][COMBINED]) for r in range(self.num_learners)
                    if r != self.rank) - 1  # fmt: skip
+
+    def newest_of_mine(self) -> int:
+        """Return the last update that was mixed or posted from here, by one that has died; -1 without one."""
+        return max(int(self._header[COMBINED]) - 1, *self.boxes.posted(self.rank), -1)
 
     def report(self, env_steps: int) -> None:
         """Tell how much this learner has learnt from."""

@@ -63,12 +63,12 @@ class Mixer:
         device = self._tensors[0].device
         self._on_gpu = device.type == "cuda"
         self._bytes_each = 4 * sizes[0] + 8 * sizes[1]
-        self._heard = vectors(sizes, torch.device("cpu"))
+        # What travels to or from a GPU does so in one piece, through memory that it reaches by itself.
+        self._heard = vectors(sizes, torch.device("cpu"), pinned=self._on_gpu)
         self._heard_views = views(self._heard, self._tensors)
         self._peers_views: dict[tuple[int, int], list[Tensor]] = {}  # by rank and slot
         # Nobody listens to a learner that is on its own.
         self._is_heard = topology.is_heard(self._rank, mailbox.num_learners, seed)
-        # On a GPU tensors are gathered there first, then travel in one piece.
         apart = self._on_gpu or collective is not None
         self._own = [vectors(sizes, device)] if apart else mailbox.boxes.messages[self._rank]
         self._own_views = [views(held, self._tensors) for held in self._own]
@@ -94,9 +94,9 @@ class Mixer:
             self._slot = slot if len(self._own) > 1 else 0
             torch._foreach_copy_(self._own_views[self._slot], self._tensors)
             if self._on_gpu and self.collective is None:
-                for target, x in zip(self.mailbox.boxes.messages[self._rank][slot], self._own[0],
-                                     strict=True):  # fmt: skip
-                    target.copy_(x)
+                message = self.mailbox.boxes.messages[self._rank][slot]
+                for target, staged, x in zip(message, self._heard, self._own[0], strict=True):
+                    target.copy_(staged.copy_(x))
         self._count_time(began, waited)
 
     @torch.no_grad()
@@ -196,27 +196,35 @@ class Mixer:
         """
         self.mailbox.report(own_env_steps)
         if late and self.topology.staleness == 0:
+            # Some may still have to mix what was posted last; it is overwritten as if by its writer.
+            self._posted = self.mailbox.boxes.posted(self._rank)
             return self.mailbox.begin_late()
         if late:
-            update = max(update, self.mailbox.newest_combined() + 1)
+            # Nobody mixes what is not newer than the last that was heard from here.
+            newest = max(self.mailbox.newest_combined(), self.mailbox.newest_of_mine())
+            update = max(update, newest + 1)
         self.mailbox.begin(update)
         return update
 
     def count(self, own_env_steps: int) -> int:
         """Return the env steps of all learners, knowing one's own.
 
-        In lock-step everyone has as many, and the count does not depend on who is asked first.
+        In lock-step everyone has as many, and the count does not depend on who is asked first. Those that
+        never talk are to be compared: each learns from its share, however fast the others are.
         """
         self.mailbox.report(own_env_steps)
-        if self.topology.staleness == 0:
+        if self.topology.staleness == 0 or not self.topology.talks:
             return own_env_steps * self._num_learners
         return self.mailbox.total_env_steps()
 
 
-def vectors(sizes: tuple[int, int], device: torch.device) -> tuple[Tensor, Tensor]:
+def vectors(
+    sizes: tuple[int, int], device: torch.device, *, pinned: bool = False
+) -> tuple[Tensor, Tensor]:
     """Return a message of zeros: its float32 and its float64 numbers."""
-    return (torch.zeros(sizes[0], device=device),
-            torch.zeros(sizes[1], dtype=torch.float64, device=device))  # fmt: skip
+    singles = torch.zeros(sizes[0], device=device, pin_memory=pinned)
+    doubles = torch.zeros(sizes[1], dtype=torch.float64, device=device, pin_memory=pinned)
+    return singles, doubles
 
 
 def views(message: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:

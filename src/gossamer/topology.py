@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import functools
 import hashlib
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
 from gossamer import graphs
 from gossamer.types import ConfigError
@@ -33,6 +33,8 @@ class Topology:
     """What a message holds; gradients are mixed before the optimizer steps, parameters after."""
     staleness: ClassVar[int] = 0
     """Updates by which a message may trail its reader before the reader waits; FOREVER: it never does."""
+    talks: ClassVar[bool] = True
+    """Whether learners hear of each other at all."""
     missing: ClassVar[str] = "reweight"
     mix_optimizer: ClassVar[bool] = False
     remix: ClassVar[bool] = False
@@ -48,6 +50,10 @@ class Topology:
             ConfigError: the graph does not fit so many learners.
         """
         raise NotImplementedError
+
+    def written_out(self) -> Self:
+        """Return the same topology with a matrix in place of a file that holds it."""
+        return self
 
     def row(self, update: int, rank: int, num_learners: int, seed: int) -> Mapping[int, float]:
         """Return {peer: weight} for learner `rank` at `update`, itself included; they sum to 1."""
@@ -91,6 +97,7 @@ class Single(Topology):
 
     name: ClassVar[str] = "single"
     staleness: ClassVar[int] = FOREVER
+    talks: ClassVar[bool] = False
 
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return the identity: all weight on oneself."""
@@ -157,6 +164,11 @@ class Gossip(Averaging):
     """Updates by which a message may trail its reader, >= 0, before the reader waits: 0 is lock-step,
     never does not wait at all. GALA's sync-freq."""
 
+    def written_out(self) -> Self:
+        """Return the same topology with a matrix in place of a file that holds it."""
+        graph = graphs.written_out(self.graph, graphs.DIRECTED, "topology.graph")
+        return replace(self, graph=graph)
+
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return equal weights for oneself and those heard, or the matrix that was given."""
         if self.graph not in graphs.DIRECTED:
@@ -186,6 +198,11 @@ class Diffusion(Averaging):
     link_drop: float = 0.0
     """Probability that a link is silent for an update, in [0, 1); both ends draw alike, and the link's
     weight stays with each. Needs a max_staleness, which bounds how far apart the two may be."""
+
+    def written_out(self) -> Self:
+        """Return the same topology with a matrix in place of a file that holds it."""
+        adjacency = graphs.written_out(self.adjacency, graphs.UNDIRECTED, "topology.adjacency")
+        return replace(self, adjacency=adjacency)
 
     def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
         """Return the weights with every link up."""

@@ -18,8 +18,10 @@ from sittings import QUICK, Sitting, checkpoints, summary_of, wait_for
 from test_exact_resume import SMALL, assert_same, state_of
 
 from gossamer.config import TrainConfig, make_config
+from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
+from gossamer.record.checkpoint import CheckpointStore
 from gossamer.types import ConfigError, RunFailed
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
@@ -126,6 +128,63 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
     assert len({name.split("/")[0] for name in state_of(folder) if name[1] == "/"}) == 2
 
 
+@pytest.mark.parametrize("topology", ["diffusion", "gossip in step", "gossip"])
+def test_the_others_go_on_before_a_new_process_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topology: str
+) -> None:
+    learnt: list[int] = []
+    start, order = Fleet._start, Fleet._order_what_is_due
+
+    def kills_one(fleet: Fleet) -> None:
+        if not learnt and fleet._all_began and fleet._memory.versions.newest(1) > 3:
+            learnt.append(0)
+            fleet._processes[1].popen.kill()
+        order(fleet)
+
+    def waits_for_the_others(fleet: Fleet, process: int, heirs: Any = None) -> Any:
+        if heirs is not None:
+            before = fleet._memory.boxes.env_steps(0)
+            soon = time.monotonic() + 20.0
+            while (made := fleet._memory.boxes.env_steps(0) - before) < 2_000:
+                if time.monotonic() > soon:
+                    break
+                time.sleep(0.01)
+            learnt.append(made)
+        return start(fleet, process, heirs)
+
+    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
+    monkeypatch.setattr(Fleet, "_start", waits_for_the_others)
+    chosen = {**TOPOLOGIES, "gossip": {"name": "gossip"}}[topology]
+    result = train(config(tmp_path / "run", chosen, 30_000), quiet=True)
+    assert learnt[1] >= 2_000
+    assert len(learnt) == 2
+    assert result.summary["restarts"] == 1
+    assert result.summary["env_steps"] >= 30_000
+
+
+def test_a_group_that_loses_a_member_at_its_end_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last checkpoint is older: the end that had been reached is not there any more."""
+    deaths: list[int] = []
+    save = Fleet._save_when_whole
+
+    def dies_once(fleet: Fleet) -> None:
+        if len(fleet._finals) == 2 and not deaths:
+            deaths.append(fleet.env_steps)
+            raise GroupDied
+        save(fleet)
+
+    monkeypatch.setattr(Fleet, "_save_when_whole", dies_once)
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2)
+    result = train(made, quiet=True)
+    assert deaths == [2 * 640]
+    assert result.summary["env_steps"] == 2 * 640
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+    rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["env_steps"] == 2 * 640
+
+
 @pytest.mark.parametrize("transport", ["memory", "gloo"])
 def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str
@@ -196,6 +255,40 @@ def test_a_transport_that_cannot_be_is_refused(
     assert not (tmp_path / "run").exists()
 
 
+def test_a_signal_before_the_learners_have_begun_ends_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:gossip",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Sitting(words, tmp_path) as sitting:
+        sitting.wait_for(lambda: len(pids_of(folder)) == 3, "three processes")
+        sitting.process.send_signal(signal.SIGINT)
+        code, out, err = sitting.end()
+    assert code == 0, (out, err)
+    assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
+    assert summary_of(folder)["env_steps"] < 10_000_000
+    assert checkpoints(folder)
+
+
+def test_learners_that_never_talk_learn_from_as_much_each(tmp_path: Path) -> None:
+    made = config(
+        tmp_path / "run",
+        {"name": "single"},
+        3 * 1280,
+        **{"optimizer.learning_rate": [1e-2, 1e-3, 1e-4]},
+    )
+    result = train(made, quiet=True)
+    state = CheckpointStore(result.folder / "checkpoints", 0).load("last").state["held"]
+    steps = [state[f"{prefix}learner.own_env_steps"] for prefix in ("", "1/", "2/")]
+    assert steps == [1280] * 3
+    assert result.summary["env_steps"] == 3 * 1280
+
+
 def _rows(folder: Path) -> int:
     path = folder / "metrics.jsonl"
     return len(path.read_text().splitlines()) if path.exists() else 0
@@ -216,10 +309,13 @@ def test_everyone_goes_with_the_launcher(tmp_path: Path) -> None:
         pids = pids_of(folder)
         assert all(map(psutil.pid_exists, pids))
         sitting.process.kill()
+        killed = time.monotonic()
         wait_for(lambda: not any(map(_runs, pids)), "the end of all learners")
-        rows = _rows(folder)
+        # a second on a machine that does nothing else
+        assert time.monotonic() - killed < 5.0
+        written = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
         time.sleep(0.5)
-        assert _rows(folder) == rows
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == written
 
 
 def _runs(pid: int) -> bool:

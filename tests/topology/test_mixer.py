@@ -8,7 +8,7 @@ import torch
 from groups import boxes_for, mailbox, make_mixers
 
 from gossamer.graphs import contraction
-from gossamer.mixer import Mixer
+from gossamer.mixer import Mixer, message_sizes
 from gossamer.topology import AllReduce, Diffusion, Gossip, Single
 from gossamer.types import RunFailed
 
@@ -59,10 +59,18 @@ def test_a_round_in_lock_step_is_the_mixing_matrix(topology):
 
 
 @pytest.mark.parametrize(
-    ("size", "warm", "published"), [(4, 4, 0.707), (8, 40, 0.924), (16, 80, 0.981)]
+    ("graph", "size", "warm", "rounds_", "published"),
+    [
+        ("ring", 4, 4, 12, 0.707),
+        ("ring", 8, 40, 12, 0.924),
+        ("ring", 16, 80, 12, 0.981),
+        ("exponential", 4, 2, 6, 1 / 3),
+        ("exponential", 8, 8, 8, 0.5),
+        ("exponential", 16, 12, 8, 0.6),
+    ],
 )
-def test_disagreement_shrinks_by_the_contraction(size, warm, published):
-    topology = Gossip(max_staleness=0)
+def test_disagreement_shrinks_by_the_contraction(graph, size, warm, rounds_, published):
+    topology = Gossip(graph=graph, max_staleness=0)
     mixers, held = make_mixers(topology, thetas_of(size, 50))
 
     def disagreement():
@@ -71,13 +79,29 @@ def test_disagreement_shrinks_by_the_contraction(size, warm, published):
 
     rounds(mixers, warm)  # the slowest mode is all that is left, and still far above rounding
     before = disagreement()
-    rounds(mixers, 12, first=warm)
-    rate = (disagreement() / before) ** (1 / 12)
-    assert rate == pytest.approx(published, abs=2e-3)
-    assert rate == pytest.approx(contraction(topology.turns(size, 1)), abs=2e-3)
+    rounds(mixers, rounds_, first=warm)
+    rate = (disagreement() / before) ** (1 / rounds_)
+    # of the exponential graph of 8, the next mode is at 0.46 and not gone before rounding shows
+    close = 0.015 if (graph, size) == ("exponential", 8) else 3e-3
+    assert rate == pytest.approx(published, abs=close)
+    assert rate == pytest.approx(contraction(topology.turns(size, 1)), abs=close)
+
+
+def test_a_round_of_a_complete_graph_is_the_average():
+    mixers, held = make_mixers(Gossip(graph="complete", max_staleness=0), thetas_of(8, 50))
+    mean = torch.stack(held).double().mean(0)
+    rounds(mixers, 1)
+    for x in held:
+        torch.testing.assert_close(x.double(), mean, rtol=0, atol=1e-6)
 
 
 def test_a_silent_peer_does_not_hold_its_neighbours_back():
+    mixers, held = make_mixers(Gossip(), np.zeros((2, 1)))
+    for update in range(50):
+        held[1] += 1.0
+        mixers[1].post(update)
+        assert not mixers[1].mix(update)
+    assert held[1].item() == 50.0
     # learner 0 spoke once, at 0, and is silent; learner 1 takes 50 unit steps
     mixers, held = make_mixers(Gossip(), np.zeros((2, 1)))
     mixers[0].post(0)
@@ -246,3 +270,85 @@ def test_messages_and_bytes_are_counted():
     rounds(mixers, 5)
     assert [mixer.messages for mixer in mixers] == [15] * 8
     assert mixers[0].bytes == 15 * 40
+
+
+def restarted(mixer, theta, update, *, topology=None):
+    """A new mixer in the mailbox of one that was killed."""
+    tensors = [torch.tensor(theta, dtype=torch.float32)]
+    box = mailbox(mixer.mailbox.boxes, mixer.mailbox.rank)
+    box.boxes.mark_left(box.rank)
+    new = Mixer(topology or mixer.topology, box, tensors, seed=1)
+    return new, new.begin(update, 0, late=True), tensors[0]
+
+
+def test_one_that_was_ahead_is_heard_at_once_when_it_is_back():
+    mixers, held = make_mixers(Gossip(), [[0.0], [4.0]])
+    for update in range(1000):
+        mixers[1].post(update)
+        mixers[1].mix(update)
+        if update < 500:
+            mixers[0].post(update)
+            mixers[0].mix(update)
+    for update in range(500, 510):  # it hears the last of what was posted
+        mixers[0].post(update)
+        mixers[0].mix(update)
+    new, update, _ = restarted(mixers[1], [40.0], 500)
+    before, heard = mixers[0].messages, held[0].item()
+    for i in range(5):
+        new.post(update + i)
+        new.mix(update + i)
+        mixers[0].post(510 + i)
+        mixers[0].mix(510 + i)
+    assert mixers[0].messages - before == 5
+    assert held[0].item() > heard + 10.0
+
+
+def test_one_that_is_back_in_lock_step_leaves_what_slow_readers_need():
+    # a ring of four: 0 hears 1 and 3
+    topology = Diffusion(weights="uniform")
+    mixers, held = make_mixers(topology, [[1.0], [2.0], [3.0], [4.0]])
+    rounds(mixers, 3)
+    for rank in (0, 1):
+        mixers[rank].post(3)
+    held_before = held[0].item()
+    posted = held[1].item()
+    # learner 1 has posted 3, which learner 0 can only mix when the slow learner 3 has posted too
+    new, update, _ = restarted(mixers[1], [100.0], 3)
+    new.mailbox._timeout_seconds = 0.05
+    new.post(update)
+    with pytest.raises(RunFailed, match=r"for learner 0: it to mix update 3"):
+        new.post(update + 1)  # over that message
+    late = held[3].item()
+    mixers[3].post(3)
+    mixers[0].mix(3)
+    assert held[0].item() == pytest.approx((held_before + posted + late) / 3.0)
+
+
+@pytest.mark.gpu
+def test_a_round_on_a_gpu_is_one_on_a_cpu():
+    results = []
+    for device in ("cpu", "cuda"):
+        generator = torch.Generator().manual_seed(1)
+        held = [
+            [
+                torch.randn(16, 4, 8, 8, generator=generator).to(
+                    device, memory_format=torch.channels_last
+                ),
+                torch.randn(7, generator=generator, dtype=torch.float64).to(device),
+            ]
+            for _ in range(4)
+        ]
+        pointers = [x.data_ptr() for tensors in held for x in tensors]
+        boxes = boxes_for(4, message_sizes(held[0]))
+        mixers = [
+            Mixer(Diffusion(), mailbox(boxes, r), tensors, seed=1) for r, tensors in enumerate(held)
+        ]
+        for update in range(5):
+            for mixer in mixers:
+                mixer.post(update)
+            for mixer in mixers:
+                assert mixer.mix(update)
+        assert [x.data_ptr() for tensors in held for x in tensors] == pointers
+        results.append([x.cpu() for tensors in held for x in tensors])
+    for x, y in zip(*results, strict=True):
+        torch.testing.assert_close(x, y, rtol=1e-6, atol=1e-6)

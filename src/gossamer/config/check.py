@@ -194,6 +194,13 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             "placement is cluster; this version runs on one machine: --placement local or inline"
         )
+    per = config.learners_per_process
+    if per and (config.placement == "inline" or config.num_learners == 1):
+        what = "placement is inline" if config.num_learners > 1 else "there is one learner"
+        raise ConfigError(
+            f"learners_per_process is {per}, but {what}, so there are no processes to share: "
+            "--learners-per-process 0"
+        )
     # Whether the graph fits so many learners.
     config.topology.turns(config.num_learners, config.seed)
     for name in PER_LEARNER:

@@ -20,7 +20,15 @@ from gossamer.launch.channel import unpack
 from gossamer.launch.local import JOIN_SECONDS, start_thread
 from gossamer.launch.member import FINAL, Task
 from gossamer.launch.orders import Orders
-from gossamer.launch.process import Process, failure_of, layout_of, start_process, transport_of
+from gossamer.launch.process import (
+    Process,
+    failure_of,
+    heirs_of,
+    layout_of,
+    rows_of,
+    start_process,
+    transport_of,
+)
 from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
 from gossamer.mailboxes import make_memory
@@ -29,6 +37,7 @@ from gossamer.types import RunFailed
 if TYPE_CHECKING:
     import mmap
     import threading
+    from pathlib import Path
 
     from torch import Tensor
 
@@ -54,11 +63,10 @@ class GroupDied(Exception):
 class Fleet:
     """The processes of a run; to its control, the run."""
 
-    def __init__(self, config: TrainConfig, spec: EnvSpec, plan: Plan, folder: RunFolder):
+    def __init__(self, config: TrainConfig, spec: EnvSpec, plan: Plan):
         self.config, self.plan = config, plan
         self.evaluator: Evaluator | None = None
         self.restarts = 0
-        self._folder = folder
         self._layout = layout_of(config)
         self._policy = build_policy(config, spec)
         queue = ThreadQueue([], StopSignal(), timeout_seconds=LINK_TIMEOUT_SECONDS)
@@ -72,6 +80,7 @@ class Fleet:
         self._restarts_of = [0] * len(self._layout.ranks)
         self._evaluating: threading.Thread | None = None
         self._descriptors: list[int] = []
+        self._meeting: Path | None = None
         self._make_memory()
 
     @property
@@ -100,11 +109,12 @@ class Fleet:
         """Names of the tensors of a policy."""
         return self._policy.shared_names()
 
-    def run(self, control: Control, *, resume: tuple[int, int] | None) -> None:
+    def run(self, control: Control, folder: RunFolder, *, resume: tuple[int, int] | None) -> None:
         """Train until control says stop, and hand it the last checkpoint.
 
         Args:
             control: of the run.
+            folder: of the run.
             resume: updates and env steps of the checkpoint to continue from.
 
         Raises:
@@ -113,7 +123,8 @@ class Fleet:
         """
         self._resumed_updates, self._resumed_env_steps = resume or (0, 0)
         self._resume = None if resume is None else resume[0]
-        self._control, self._order, self._ending = control, 0, False
+        self._control, self._folder = control, folder
+        self._order, self._ending = 0, False
         # Snapshots of processes: of the order under way, and the last of those that have ended.
         self._parts: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
         self._finals: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
@@ -123,6 +134,9 @@ class Fleet:
         self._all_began = False
         self.close()
         self._make_memory()
+        for left in folder.path.glob("meeting-*"):  # by a launcher that was killed
+            left.unlink(missing_ok=True)
+        self._meeting = folder.path / f"meeting-{os.getpid()}-{time.monotonic_ns()}"
         self._make_evaluator(control)
         control.begin(self)
         try:
@@ -155,7 +169,6 @@ class Fleet:
     def _make_memory(self) -> None:
         size = self.config.num_learners
         lengths = (*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks)))
-        self._meeting = self._folder.path / f"meeting-{os.getpid()}-{time.monotonic_ns()}"
         made = [make_memory(n) for n in lengths]
         self._descriptors = [descriptor for descriptor, _ in made]
         blocks: list[mmap.mmap] = [memory for _, memory in made]
@@ -164,7 +177,8 @@ class Fleet:
         self._orders = Orders(blocks[2], len(self._layout.ranks))
 
     def _free_memory(self) -> None:
-        self._meeting.unlink(missing_ok=True)
+        if self._meeting is not None:
+            self._meeting.unlink(missing_ok=True)
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -205,17 +219,10 @@ class Fleet:
         return start_process(task, version=version, device=self.plan.device)
 
     def _write_processes(self) -> None:
-        rows: list[dict[str, Any]] = [
-            {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
-        ]
-        for i, process in enumerate(self._processes):
-            pid, restarts = process.popen.pid, self._restarts_of[i]
-            rows += [
-                {"role": "learner", "rank": rank, "pid": pid, "restarts": restarts}
-                for rank in self._layout.ranks[i]
-            ]
+        pids = [process.popen.pid for process in self._processes]
+        rows = rows_of(self._layout, pids, self._restarts_of)
         self._folder.write_json("processes.json", rows)
-        self._control.recorder.watch(process.popen.pid for process in self._processes)
+        self._control.recorder.watch(pids)
 
     def _watch(self) -> None:
         heard_at = time.monotonic()
@@ -225,9 +232,7 @@ class Fleet:
             if readable:
                 heard_at = time.monotonic()
             elif time.monotonic() - heard_at > SILENT_SECONDS:
-                raise RunFailed(
-                    f"no learner has told anything for {SILENT_SECONDS:.0f} s; giving up"
-                )
+                raise RunFailed(f"no learner has told anything for {SILENT_SECONDS:.0f} s")
             elif not open_:
                 time.sleep(LOOK_SECONDS)
             for i, process in enumerate(self._processes):
@@ -273,7 +278,8 @@ class Fleet:
         if self.evaluator is not None:
             work = self.evaluator.run
             self._evaluating = start_thread(self._stop, "evaluator", work, 1, low=True)
-        if self._resume is None:  # so that the run can be resumed from now on
+        # So that the run can be resumed from now on; a signal may have been quicker.
+        if self._resume is None and not self._ending:
             self._order = self._orders.announce(ends=False, together=self._in_step)
 
     @property
@@ -333,7 +339,8 @@ class Fleet:
             return
         if control.reached_end():
             self._ending = True
-            if self.env_steps < self.config.total_env_steps:  # that end they know themselves
+            known = self.env_steps >= self.config.total_env_steps and not self._orders.patched
+            if not known:  # to them
                 self._go_on()
                 self._orders.announce(ends=True, together=self._in_step)
         elif control.save_due() and not self._order:
@@ -350,7 +357,7 @@ class Fleet:
         code = process.popen.returncode
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         version = self._memory.versions.newest(ranks.start)
-        in_a_row = self._deaths_in_a_row[index] + 1 if version <= process.began_version else 1
+        in_a_row = self._deaths_in_a_row[index] + 1 if version <= process.began_version else 0
         self._deaths_in_a_row[index] = in_a_row
         who = f"learner {ranks.start}" + (f" to {ranks[-1]}" if len(ranks) > 1 else "")
         if in_a_row >= MAX_DEATHS_IN_A_ROW:
@@ -373,22 +380,10 @@ class Fleet:
         if version >= 0:  # it had begun: the others do without it, or they would still wait for it
             for rank in ranks:
                 self._memory.boxes.mark_left(rank)
-            heirs = self._heirs(index)
+            self._orders.patch()
+            heirs = heirs_of(self.config, ranks, self._memory.versions)
         self._processes[index] = self._start(index, heirs)
         self._write_processes()
-
-    def _heirs(self, index: int) -> dict[str, list[int]]:
-        """Return, for each learner of a process that died, whose average it begins with again."""
-        topology, size = self.config.topology, self.config.num_learners
-        gone = self._layout.ranks[index]
-        alive = [r for r in range(size) if r not in gone and self._memory.versions.newest(r) >= 0]
-        heirs: dict[str, list[int]] = {}
-        for rank in gone:
-            row = topology.row(0, rank, size, self.config.seed)
-            heard = [r for r in row if r in alive]
-            others = alive if topology.name != "single" else []
-            heirs[str(rank)] = heard or others or [rank]
-        return heirs
 
     def _end_all(self) -> None:
         for process in self._processes:

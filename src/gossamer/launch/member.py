@@ -100,6 +100,8 @@ class MemberControl:
         group = self._group
         self._rows.note()
         ended = group.env_steps >= self._config.total_env_steps
+        # In lock-step each takes its own count for everyone's.
+        ended = ended and not (self._config.topology.staleness == 0 and self._orders.patched)
         order = self._orders.reach(self._process, group.version)
         ended = ended or (order is not None and order[1])
         if ended or order is not None:

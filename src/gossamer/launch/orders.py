@@ -19,9 +19,10 @@ from gossamer.types import RunFailed
 if TYPE_CHECKING:
     import mmap
 
-NUMBER, AT, SETTLED, ENDS, HEADER = range(5)
+NUMBER, AT, SETTLED, ENDS, PATCHED, HEADER = range(6)
 """Words of an order: its number, the version it is for (0: the next), whether that is final, whether it
-ends the run. After them, a word for each process: the version it has reached."""
+ends the run; then whether a learner was replaced. After them, a word for each process: the version it has
+reached."""
 SETTLE_SECONDS = 60.0
 """Longest wait of a learner for the launcher to settle an order, which takes it microseconds."""
 
@@ -48,6 +49,7 @@ class Orders:
         """Ask everyone to save, after the same version if `together`; return the order's number."""
         order = self._order
         order[SETTLED] = 0
+        fence()
         order[ENDS] = ends
         order[AT] = int(self._reached.max()) + 1 if together else 0
         fence()
@@ -68,22 +70,34 @@ class Orders:
         order = self._order
         self._reached[process] = version
         fence()
-        number = int(order[NUMBER])
-        if number == self._carried_out:
-            return None
         waited = 0.0
         while True:
-            settled = bool(order[SETTLED])  # before AT: then AT is final
+            number, settled = int(order[NUMBER]), bool(order[SETTLED])
+            if number == self._carried_out:
+                return None
             fence()
-            if version < order[AT]:
+            at, ends = int(order[AT]), bool(order[ENDS])  # final, once settled
+            fence()
+            if (number, settled) != (int(order[NUMBER]), bool(order[SETTLED])):
+                continue  # another order is being written over this one
+            if version < at:
                 return None
             if settled:
                 self._carried_out = number
-                return number, bool(order[ENDS])
+                return number, ends
             if waited >= SETTLE_SECONDS:
                 raise RunFailed(f"waited {waited:.0f} s for the launcher to settle an order")
             time.sleep(1e-4)
             waited += 1e-4
+
+    def patch(self) -> None:
+        """Tell that a learner was replaced: it has learnt less than the others, who cannot know the end."""
+        self._order[PATCHED] = 1
+
+    @property
+    def patched(self) -> bool:
+        """Whether a learner was replaced."""
+        return bool(self._order[PATCHED])
 
     def forget(self, process: int) -> None:
         """Let a process that is gone be waited for no more."""

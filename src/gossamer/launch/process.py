@@ -16,6 +16,7 @@ from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
+    from gossamer.group import Versions
     from gossamer.launch.member import Task
 
 
@@ -24,13 +25,15 @@ class Layout:
     """Which learners share a process, and where it runs."""
 
     ranks: tuple[range, ...]
+    share: int
+    """Cores for each process."""
     cores: tuple[tuple[int, ...], ...]
-    """By process; empty: anywhere."""
+    """Which, by process; empty: any, where the system does not let us choose."""
 
     @property
     def overlaps(self) -> bool:
         """Whether each process has one learner and a core for acting beside it."""
-        return len(self.ranks[0]) == 1 and len(self.cores[0]) > 1
+        return len(self.ranks[0]) == 1 and self.share > 1
 
 
 def layout_of(config: TrainConfig) -> Layout:
@@ -46,11 +49,13 @@ def layout_of(config: TrainConfig) -> Layout:
     ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
     known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = max(total // len(ranks), 1)
+    # Where some cores would have more processes than others, the system does better.
+    even = known and (len(ranks) <= total or len(ranks) % total == 0)
     cores = tuple(
-        tuple(known[(i * share + j) % len(known)] for j in range(share)) if known else ()
+        tuple(known[(i * share + j) % len(known)] for j in range(share)) if even else ()
         for i in range(len(ranks))
     )
-    return Layout(ranks, cores)
+    return Layout(ranks, share, cores)
 
 
 def transport_of(config: TrainConfig, device: str) -> str:
@@ -100,8 +105,9 @@ def start_process(task: Task, *, version: int, device: str) -> Process:
     """Start a process for a task; `version` is what its first learner had reached before."""
     ours, theirs = socket.socketpair()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    if device == "cuda":
-        environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.process)
+    if device == "cuda" and task.ranks[1] - task.ranks[0] == 1:
+        # It needs no memory on the others' GPUs then; several learners choose among all.
+        environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
     with theirs:
         popen = subprocess.Popen(
             [sys.executable, "-m", "gossamer.launch.member", str(theirs.fileno())],
@@ -115,12 +121,39 @@ def start_process(task: Task, *, version: int, device: str) -> Process:
     return Process(popen, channel, began_version=version)
 
 
-def _gpu_of(process: int) -> str:
+def _gpu_of(rank: int) -> str:
     import torch
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-    return gpus[process % len(gpus)]
+    return gpus[rank % len(gpus)]
+
+
+def rows_of(layout: Layout, pids: list[int], restarts: list[int]) -> list[dict[str, Any]]:
+    """Return what processes.json says of the launcher, which is this process, and of every learner's."""
+    rows: list[dict[str, Any]] = [
+        {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
+    ]
+    for ranks, pid, died in zip(layout.ranks, pids, restarts, strict=True):
+        rows += [{"role": "learner", "rank": x, "pid": pid, "restarts": died} for x in ranks]
+    return rows
+
+
+def heirs_of(config: TrainConfig, gone: range, versions: Versions) -> dict[str, list[int]]:
+    """Return, for each learner of a process that died, whose average it begins with again.
+
+    Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
+    """
+    topology, size = config.topology, config.num_learners
+    alive = [rank for rank in range(size) if rank not in gone and versions.newest(rank) >= 0]
+    others = alive if topology.name != "single" else []
+    turns = topology.turns(size, config.seed)
+    return {
+        str(rank): [x for x in alive if any(x in weights[rank] for weights in turns)]
+        or others
+        or [rank]
+        for rank in gone
+    }
 
 
 def failure_of(message: dict[str, Any]) -> BaseException:

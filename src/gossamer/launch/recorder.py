@@ -101,7 +101,7 @@ class Recorder:
         """Forget what came after a checkpoint (None: everything) within a sitting, but not its time."""
         self._returns.clear()
         self._lengths.clear()
-        self._first, self.best_evaluation = None, None
+        self._first, self._last, self.best_evaluation = None, None, None
         before, self._paced = self.seconds_before, [0, 0.0]
         if state is not None:
             self.load_state_dict(state)

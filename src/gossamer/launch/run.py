@@ -84,6 +84,8 @@ def train(
         RunFailed: the run could not go on; its folder says why.
     """
     validate(config)
+    # A run must not change, nor end, with a file that it does not own.
+    config = replace(config, topology=config.topology.written_out())
     keep_freed_memory()
     refuse_missing_writers(config)
     _refuse_full_shared_memory(config)
@@ -108,14 +110,15 @@ def train(
                 return TrainResult(folder.path, summary)
         spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=folder is None)
         fleet = config.num_learners > 1 and config.placement == "local"
-        cores = len(layout_of(config).cores[0]) if fleet else 0
+        layout = layout_of(config) if fleet else None
+        cores = layout.share if layout else 0
         plan = make_plan(config, spec, cores)
         if folder is not None and checkpoint is not None:
             now = to_dict(config)
             # From Python nobody says what was asked for; what differs was.
             given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
             plan = resumed_plan(checkpoint, plan, given, before, now)
-        refuse_what_memory_cannot_hold(config, spec, plan)
+        refuse_what_memory_cannot_hold(config, spec, plan, len(layout.ranks) if layout else 0)
         run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
         return run(checkpoint, layers or {}, argv or [], torso)
     finally:
@@ -228,17 +231,17 @@ class _Run:
             source = RunFolder.open(config.init_from)
             load_weights(policy, source, "last")
             config = self.config = replace(config, init_from=str(source.path.resolve()))
+        fleet = Fleet(config, self.spec, self.plan)
         folder = self._open()
         control = Control(config, self.recorder, folder.checkpoints(config.keep_checkpoints))
         self.control = control
         with signals(control):
             self._begin(folder)
-            fleet = Fleet(config, self.spec, self.plan, folder)
 
             def work() -> None:
                 while True:
                     try:
-                        fleet.run(control, resume=self.progress)
+                        fleet.run(control, folder, resume=self.progress)
                         break
                     except GroupDied:
                         control.finish_saving()
@@ -306,6 +309,7 @@ class _Run:
         """Return to the last checkpoint, or the beginning, in the midst of a sitting."""
         store = folder.checkpoints()
         self.checkpoint = store.load("last") if store.list() else None
+        self.control.exit_reason = ""  # an end that was reached is not reached any more
         self.recorder.close_files()
         self._cut_back(folder)
         record = self.checkpoint.state["recorder"] if self.checkpoint else None
