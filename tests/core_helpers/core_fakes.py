@@ -214,6 +214,7 @@ class ListReplay:
 
     def __init__(self, *batches):
         self.batches, self.given, self.released = list(batches), 0, 0
+        self.replays = any(batch.replayed.any() for batch in batches)
 
     def sample(self):
         batch = self.batches[self.given % len(self.batches)]

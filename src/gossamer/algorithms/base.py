@@ -87,6 +87,8 @@ class Algorithm:
     """Whether data from an older policy may be learnt from."""
     online_entropy: ClassVar[bool] = False
     """Whether the entropy bonus is a mean over online columns only."""
+    rejects: ClassVar[bool] = False
+    """Whether some valid rows are not learnt."""
 
     discount: float = 0.99
     """Discount per decision, in [0, 1]; 0.99 as in A3C, IMPALA and PPO on Atari."""
@@ -282,7 +284,10 @@ def common_metrics(
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
         stacked = torch.where(keep, torch.stack(tuple(more.values())), 0.0).sum((1, 2))
         metrics |= {name: (x, count) for name, x in zip(more, stacked, strict=True)}
-        metrics["learner/valid_fraction"] = (count, float(keep.numel()))
+        valid = count if keep is batch.valid else batch.valid.sum()
+        metrics["learner/valid_fraction"] = (valid, float(keep.numel()))
+        if keep is not batch.valid:
+            metrics["learner/rejected_fraction"] = (valid - count, valid)
     return metrics
 
 
@@ -310,4 +315,5 @@ def with_returns(
             keep[:, start:stop] = kept
 
     state.micro_batches.share_out(batch, work)
-    return replace(batch, target=target, advantage=advantage, keep=keep)
+    batch = replace(batch, target=target, advantage=advantage)
+    return replace(batch, keep=keep) if algorithm.rejects else batch

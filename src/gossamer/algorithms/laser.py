@@ -23,6 +23,7 @@ class Laser(VTrace):
 
     name: ClassVar[str] = "laser"
     online_entropy: ClassVar[bool] = True
+    rejects: ClassVar[bool] = True
 
     max_kl_nats: float = 0.3
     """Rows whose divergence reaches this are rejected, > 0; the paper does not say, 0.3 as in its
