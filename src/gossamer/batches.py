@@ -180,13 +180,14 @@ def build_mix(
     recent = None
     if any(share.replay.ring.layout.num_features for share in made):
         recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
-    buffers = [_as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
+    buffers = [as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
     return ReplayMix(
         queue, made, buffers, policy=recent, threaded=threaded, timeout_seconds=timeout_seconds
     )
 
 
-def _as_batch(trajectory: Trajectory) -> Batch:
+def as_batch(trajectory: Trajectory) -> Batch:
+    """Present a trajectory as a batch whose columns are yet to be filled, sharing its memory."""
     held = {field.name: getattr(trajectory, field.name) for field in fields(Trajectory)}
     columns = trajectory.num_columns
     return Batch(

@@ -1,0 +1,298 @@
+"""Batches of online and replayed columns: what is in them, in which order, and on after a restart."""
+
+from __future__ import annotations
+
+import mmap
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+import torch
+from core_fakes import gradient_of, make_learner, random_batch, small_policy, spec_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gossamer.algorithms.laser import Laser
+from gossamer.algorithms.vtrace import VTrace
+from gossamer.batches import as_batch
+from gossamer.replay.base import RecentPolicy, ReplayMix, Share
+from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.settings import AttentiveSettings, EliteSettings, UniformSettings
+from gossamer.replay.store import Replay
+from gossamer.types import Trajectory, empty_trajectory
+
+T, B = 5, 4
+
+
+class ListQueue:
+    """Gives trajectories one after another; each tells its number by its version."""
+
+    def __init__(self, spec, core_units=0, columns=B):
+        self.spec, self.core_units, self.columns = spec, core_units, columns
+        self.given, self.released = 0, []
+
+    def get(self):
+        trajectory = trajectory_of(
+            random_batch(self.spec, T, self.columns, seed=self.given, core_units=self.core_units)
+        )
+        trajectory.version.fill_(self.given)
+        self.given += 1
+        return trajectory
+
+    def release(self, trajectory):
+        self.released.append(int(trajectory.version[0]))
+
+
+def trajectory_of(batch):
+    return Trajectory(**{x.name: getattr(batch, x.name) for x in fields(Trajectory)})
+
+
+def make_replay(spec, kind, *, capacity=20, core_units=0, seed=7, features=8):
+    needs = features if isinstance(kind, EliteSettings) else 0
+    layout = Layout(spec, T, core_units, needs)
+    candidates = empty_trajectory(spec, unroll_length=T, num_columns=3, core_units=core_units)
+    ring = Ring(layout, capacity, mmap.mmap(-1, layout.nbytes(capacity)))
+    return Replay(ring, kind, candidates=candidates if needs else None, seed=seed)
+
+
+def make_mix(*kinds, columns=B, ahead=1, threaded=False, policy=None, queue=None, capacity=20):
+    spec = spec_of()
+    policy = policy or small_policy(spec)
+    queue = queue or ListQueue(spec, policy.core_units)
+    shares = [
+        Share(
+            make_replay(spec, kind, core_units=policy.core_units, capacity=capacity, seed=i),
+            columns,
+        )
+        for i, kind in enumerate(kinds)
+    ]
+    buffers = [
+        as_batch(
+            empty_trajectory(
+                spec,
+                unroll_length=T,
+                num_columns=B + columns * len(kinds),
+                core_units=policy.core_units,
+            )
+        )
+        for _ in range(ahead + 1)
+    ]
+    recent = None
+    if any(isinstance(kind, EliteSettings) for kind in kinds):
+        recent = RecentPolicy(small_policy(spec), policy.shared_tensors(), 2 * ahead + 3)
+    mix = ReplayMix(queue, shares, buffers, policy=recent, threaded=threaded, timeout_seconds=20.0)
+    return mix, queue, policy
+
+
+def take(mix, count, policy=None):
+    """The entries, versions and observations of so many batches; a policy moves meanwhile."""
+    taken = []
+    for _ in range(count):
+        batch = mix.sample()
+        taken.append((batch.entry.tolist(), batch.version.tolist(), batch.obs.clone()))
+        if policy is not None:
+            with torch.no_grad():
+                for p in policy.parameters():
+                    p.mul_(0.9).add_(0.01)
+        mix.release()
+    return taken
+
+
+def same(one, other):
+    return len(one) == len(other) and all(
+        a[:2] == b[:2] and torch.equal(a[2], b[2]) for a, b in zip(one, other, strict=True)
+    )
+
+
+@pytest.mark.parametrize(
+    "network", [{}, {"core": "gru", "core_size": 4}, {"core": "lstm", "core_size": 4}]
+)
+@pytest.mark.parametrize("shape", [(4,), (3, 36, 36)])
+def test_a_replayed_column_gives_the_gradient_that_it_gave_online(network, shape):
+    spec = spec_of(obs_shape=shape)
+    policy = small_policy(spec, **network)
+    online = random_batch(spec, T, B, seed=3, core_units=policy.core_units)
+    replay = make_replay(spec, UniformSettings(), capacity=B, core_units=policy.core_units)
+    replay.add(trajectory_of(online), None)
+    again = as_batch(
+        empty_trajectory(spec, unroll_length=T, num_columns=B, core_units=policy.core_units)
+    )
+    replay.sample(again, None)
+    again = again.take(torch.argsort(again.entry))
+    assert again.replayed.all()
+    for x in fields(Trajectory):
+        assert torch.equal(getattr(again, x.name), getattr(online, x.name)), x.name
+    for algorithm in (VTrace(), Laser(entropy_cost=(0.0,))):
+        one = gradient_of(policy, algorithm, online, 10**6)
+        other = gradient_of(policy, algorithm, again, 10**6)
+        assert torch.equal(one, other)
+        assert one.abs().max() > 1e-4
+
+
+def test_batches_are_online_columns_first_and_whole_once_there_is_enough():
+    mix, queue, _ = make_mix(UniformSettings(), columns=8)
+    sizes, ages = [], []
+    for k in range(12):
+        batch = mix.sample()
+        sizes.append(batch.num_columns)
+        assert (batch.version[:B] == k).all()
+        assert not batch.replayed[:B].any()
+        assert batch.replayed[B:].all()
+        assert (batch.version[B:] < k).all(), (
+            "an unroll is not replayed in the batch that it is online in"
+        )
+        assert len(set(batch.entry[B:].tolist())) == len(batch.entry[B:]), "none twice in a batch"
+        ages += (k - batch.version[B:]).tolist()
+        mix.release()
+    assert sizes == [B, B] + [B + 8] * 10
+    assert min(ages) == 1
+    assert max(ages) == 5, "of 20 places, four overwritten each time"
+    assert queue.released == list(range(12))
+
+
+def test_nothing_is_replayed_before_learn_start():
+    mix, *_ = make_mix(UniformSettings(learn_start=3 * B * T + 1))
+    sizes = [mix.sample().num_columns for _ in range(1)]
+    mix.release()
+    for _ in range(5):
+        sizes.append(mix.sample().num_columns)
+        mix.release()
+    assert sizes == [B, B, B, B, 2 * B, 2 * B]
+
+
+KINDS = {
+    "uniform": (UniformSettings(),),
+    "two": (UniformSettings(), EliteSettings(candidate_multiplier=2.0)),
+    "attentive": (AttentiveSettings(candidate_multiplier=3.0, anneal_updates=20),),
+    "elite insertion": (EliteSettings(insert="elite", elite_batch=2, strategy="nearest"),),
+}
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_a_thread_of_its_own_changes_nothing(kinds, ahead):
+    runs = []
+    for threaded in (False, True):
+        mix, queue, policy = make_mix(*kinds, ahead=ahead, threaded=threaded)
+        runs.append(take(mix, 25, policy))
+        mix.close()
+        assert sorted(queue.released) == list(range(25))
+    assert same(*runs)
+
+
+def test_uniform_batches_are_the_same_however_far_ahead_they_are_picked():
+    runs = []
+    for ahead in (0, 1):
+        mix, _, policy = make_mix(UniformSettings(), ahead=ahead)
+        runs.append(take(mix, 12, policy))
+    assert same(*runs)
+
+
+@pytest.mark.parametrize("kinds", KINDS.values(), ids=KINDS)
+@pytest.mark.parametrize("ahead", [0, 1, 2])
+def test_it_goes_on_as_if_it_had_never_stopped(kinds, ahead):
+    one, _, policy = make_mix(*kinds, ahead=ahead)
+    take(one, 9, policy)
+    saved = {
+        k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in one.state_dict().items()
+    }
+    weights = [p.detach().clone() for p in policy.parameters()]
+    expected = take(one, 10, policy)
+    other, queue, policy = make_mix(*kinds, ahead=ahead)
+    with torch.no_grad():
+        for p, x in zip(policy.parameters(), weights, strict=True):
+            p.copy_(x)
+    queue.given = 9
+    other.load_state_dict(saved)
+    assert same(take(other, 10, policy), expected)
+
+
+def test_what_fails_beside_the_learner_is_told_to_it():
+    mix, *_ = make_mix(UniformSettings(), threaded=True)
+    mix.sample()
+    mix.release()
+    mix._shares[0].replay.ring.write = None
+    with pytest.raises(TypeError, match="not callable"):
+        take(mix, 3)
+    mix.close()
+
+
+@settings(max_examples=30)
+@given(
+    capacity=st.integers(B, 30),
+    columns=st.integers(1, 12),
+    strategy=st.sampled_from(["nearest", "stratified", "least_used", "stratified_least_used"]),
+    insert=st.sampled_from(["fifo", "elite"]),
+    multiplier=st.floats(1.0, 6.0),
+)
+def test_no_replay_hangs_loses_or_overfills(capacity, columns, strategy, insert, multiplier):
+    kind = EliteSettings(
+        strategy=strategy,
+        insert=insert,
+        candidate_multiplier=multiplier,
+        anneal_updates=12,
+        elite_batch=3,
+    )
+    mix, *_ = make_mix(kind, columns=columns, capacity=capacity)
+    replay = mix._shares[0].replay
+    for k in range(10):
+        batch = mix.sample()
+        assert batch.num_columns in (B, B + columns)
+        if batch.num_columns > B and columns <= min(capacity, k * B):
+            assert len(set(batch.entry[B:].tolist())) == columns
+        mix.release()
+        assert replay.held == min(capacity, (k + 1) * B)
+        held = replay.ring.fields["version"][: replay.held]
+        assert int(held.max()) == k, "the newest is there"
+        if insert == "fifo":
+            newest = [n for n in range(k + 1) for _ in range(B)][-capacity:]
+            assert sorted(held.tolist()) == newest
+
+
+def test_the_least_moved_candidates_are_taken():
+    """Columns of which the policy now says what it said then, among others it has moved from."""
+    spec = spec_of()
+    replay = make_replay(
+        spec, EliteSettings(strategy="nearest", candidate_multiplier=10.0), capacity=12
+    )
+    same_now = lambda trajectory: trajectory.obs[:-1].repeat(1, 1, 2)  # noqa: E731
+    moved = lambda trajectory: same_now(trajectory) + 1.0  # noqa: E731
+    for i in range(3):
+        batch = random_batch(spec, T, B, seed=i)
+        batch.version.fill_(i)
+        replay.add(trajectory_of(batch), same_now if i == 1 else moved)
+    into = as_batch(empty_trajectory(spec, unroll_length=T, num_columns=B, core_units=0))
+    replay.sample(into, same_now)
+    assert (into.version == 1).all()
+
+
+def test_attentive_sampling_takes_what_is_like_the_newest_state():
+    spec = spec_of()
+    replay = make_replay(
+        spec, AttentiveSettings(strategy="nearest", candidate_multiplier=10.0), capacity=12
+    )
+    constant = lambda trajectory: trajectory.obs[:-1].repeat(1, 1, 2)  # noqa: E731
+    for i, level in enumerate((5.0, 1.0, 0.0)):
+        batch = random_batch(spec, T, B, seed=i)
+        batch.obs.fill_(level)
+        batch.version.fill_(i)
+        replay.add(trajectory_of(batch), constant)
+    into = as_batch(empty_trajectory(spec, unroll_length=T, num_columns=2 * B, core_units=0))
+    replay.sample(into, constant)
+    assert sorted(into.version.tolist()) == [1] * B + [2] * B
+
+
+def test_a_learner_counts_online_steps_and_observes_online_columns():
+    policy = small_policy(normalize_obs=True)
+    batch = random_batch(spec_of(), T, 6)
+    batch = replace(batch, obs=batch.obs.clone())
+    batch.replayed[2:] = True
+    batch.obs[:, 2:] += 1000.0
+    batch.version[2:] = -100
+    learner = make_learner(policy, Laser(), batch)
+    learner.learn_version()
+    assert learner.env_steps == 2 * T
+    assert learner.lag_versions == 0.0
+    mean, _ = policy.obs_moments.mean_std(1e-4)
+    online = batch.obs[:T, :2][batch.valid[:, :2]].double().mean(0)
+    np.testing.assert_allclose(mean.numpy(), online.numpy(), rtol=1e-6)
