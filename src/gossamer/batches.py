@@ -182,7 +182,13 @@ def build_mix(
         recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
     buffers = [as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
     return ReplayMix(
-        queue, made, buffers, policy=recent, threaded=threaded, timeout_seconds=timeout_seconds
+        queue,
+        made,
+        buffers,
+        policy=recent,
+        saved=config.checkpoint_replay,
+        threaded=threaded,
+        timeout_seconds=timeout_seconds,
     )
 
 

@@ -110,6 +110,12 @@ def _actor_threads(cores: int, lag: str) -> int:
     return max(min(cores, 2) if lag == "0" else 1, cores // 8)
 
 
+def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
+    """Return whether a run goes on from a checkpoint as if it had never stopped."""
+    replays = len(config.mix) == 1 or config.checkpoint_replay
+    return plan.lag is not None and spec.exact_resume and replays
+
+
 def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
     """Seed of one role's random stream, well apart from every other's."""
     key = [seed, rank, *role.encode(), *([restarts] if restarts else [])]

@@ -18,6 +18,7 @@ from gossamer.build import (
     build_evaluator,
     build_parts,
     build_policy,
+    resumes_exactly,
 )
 from gossamer.links import StopSignal
 from gossamer.mailboxes import Mailbox, Mailboxes
@@ -332,7 +333,7 @@ def build_group(
     if memory is not None:
         read = memory.versions.read_next
     evaluator = build_evaluator(config, plan, first.policy, read, stop, scored)
-    exact = plan.lag is not None and spec.exact_resume
+    exact = resumes_exactly(config, spec, plan)
     return Group(made, stop, evaluator, memory, exact, config.seed)
 
 

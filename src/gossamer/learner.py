@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import AlgorithmState, with_column_weights
+from gossamer.algorithms.base import AlgorithmState, with_column_weights, with_deviations
 from gossamer.mixer import Mixer
 from gossamer.optimizers import make_optimizer, scheduled, start_state
 from gossamer.topology import FOREVER, Single
@@ -79,7 +79,7 @@ class Learner:
         self.lag_versions = 0.0
         self._algorithm = algorithm
         self._config = optimizer_config
-        self._replay = replay
+        self.replay = replay
         self.topology = topology or Single()
         self.rank, self.num_learners = rank, num_learners
         self.mixer: Mixer | None = None
@@ -162,7 +162,7 @@ class Learner:
         """Take one gradient from the next minibatch, and tell the neighbours."""
         if self._batch is None:
             began = time.perf_counter()
-            batch = self._replay.sample()
+            batch = self.replay.sample()
             self.seconds["wait"] += time.perf_counter() - began
             self._begin(batch)
         began = time.perf_counter()
@@ -208,7 +208,7 @@ class Learner:
         self._batch = batch
         self._updates_left = self._algorithm.updates_per_batch
         self._observed = False
-        self._replayed = self._replay.replays and bool(batch.replayed.any())
+        self._replayed = self.replay.replays and bool(batch.replayed.any())
         self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
         self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
         self._set_learning_rate()
@@ -241,7 +241,7 @@ class Learner:
             # Those that have not begun yet are missing from the count.
             self.env_steps = max(env_steps, self.mixer.count(self._own_env_steps))
         self._batch = None
-        self._replay.release()
+        self.replay.release()
 
     def _set_gradient(self, minibatch: Batch) -> None:
         if self._replayed:
@@ -341,22 +341,17 @@ class Learner:
     def take_metrics(self) -> dict[str, float]:
         """Return the means over the updates since the last call, and forget them."""
         sums, self._version_sums = self._version_sums, {}
-        means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
-        if "learner/target_square" in means:
-            variance = means.pop("learner/target_square") - means["learner/target_mean"] ** 2
-            bias = means["learner/target_mean"] - means["learner/value_mean"]
-            error = means.pop("learner/error_square") - bias**2
-            means["learner/explained_variance"] = 1.0 - error / variance if variance > 1e-8 else 0.0
-            square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2
-            means["learner/advantage_std"] = max(square, 0.0) ** 0.5
+        means = with_deviations({name: x / max(n, 1e-12) for name, (x, n) in sums.items()})
         means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
         means["lag_versions_mean"] = self.lag_versions
+        means |= self.replay.take_metrics()
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 
     def close(self) -> None:
         """End the threads."""
         self._micro_batches.close()
+        self.replay.close()
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors and plain numbers: parameters, moments, optimizer, counters, streams."""
@@ -370,7 +365,7 @@ class Learner:
             state[name] = getattr(self, name)
         state["own_env_steps"] = self._own_env_steps
         state["nonfinite_in_a_row"] = self._nonfinite_in_a_row
-        return state
+        return state | {f"replay.{k}": x for k, x in self.replay.state_dict().items()}
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -378,6 +373,7 @@ class Learner:
         self.policy.load_state_dict(_part(state, "policy."))
         self.policy.refresh()
         self._state.load_state_dict(_part(state, "algorithm."))
+        self.replay.load_state_dict(_part(state, "replay."))
         for i, p in enumerate(self._params):
             for name, x in _part(state, f"optimizer.{i}.").items():
                 if isinstance(x, Tensor) and x.ndim > 0 and x.shape != p.shape:

@@ -121,7 +121,7 @@ def play(algorithm, envs, policy, *, versions, unroll_length=8, optimizer=CONSTA
         num_columns=envs.num_envs,
         core_units=policy.core_units,
     )
-    learner._replay = ListReplay(online_batch(slot))
+    learner.replay = ListReplay(online_batch(slot))
     recent = 0
     for k in range(versions):
         if k == versions - 10:

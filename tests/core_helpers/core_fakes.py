@@ -224,6 +224,18 @@ class ListReplay:
     def release(self):
         self.released += 1
 
+    def take_metrics(self):
+        return {}
+
+    def state_dict(self):
+        return {}
+
+    def load_state_dict(self, state):
+        pass
+
+    def close(self):
+        pass
+
 
 CONSTANT = OptimizerConfig(learning_rate=(1e-2,), schedule="constant", max_grad_norm=0.0)
 

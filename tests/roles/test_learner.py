@@ -35,13 +35,13 @@ def batches_of(count, *, t=5, b=4, spec=None, first=0):
 def test_updates_are_steps_and_versions_are_batches(algorithm, updates):
     learner = make_learner(small_policy(), algorithm, *batches_of(2))
     for version in range(3):
-        batch = learner._replay.batches[version % 2]
+        batch = learner.replay.batches[version % 2]
         batch.version.fill_(max(version - 1, 0))
         metrics = learner.learn_version()
         assert learner.version == version + 1
         assert learner.update == (version + 1) * updates
         assert learner.env_steps == (version + 1) * 20
-        assert learner._replay.released == version + 1
+        assert learner.replay.released == version + 1
         assert metrics["lag_versions_mean"] == min(version, 1)
         steps = {float(s["step"]) for s in learner.optimizer.state.values()}
         assert steps == {float(learner.update)}
@@ -49,7 +49,7 @@ def test_updates_are_steps_and_versions_are_batches(algorithm, updates):
 
 def test_metrics_are_means_since_the_last_call():
     learner = make_learner(small_policy(), A2C(), *batches_of(1), micro_batch_rows=6)
-    expected = learner._replay.batches[0].valid.float().mean().item()
+    expected = learner.replay.batches[0].valid.float().mean().item()
     metrics = learner.learn_version()
     assert metrics["learner/valid_fraction"] == pytest.approx(expected)
     assert metrics["learner/learning_rate"] == 1e-2
@@ -178,7 +178,7 @@ def test_observation_moments_are_updated_after_a_version_until_frozen(steps):
     policy = small_policy(normalize_obs=True, normalize_steps=steps)
     learner = make_learner(policy, VTrace(passes=2), *batches_of(4))
     seen = 0
-    for k, batch in enumerate(learner._replay.batches):
+    for k, batch in enumerate(learner.replay.batches):
         learner.adapt()
         learner.combine()
         assert policy.obs_moments.count == seen, "not in the middle of a version"
@@ -207,7 +207,7 @@ def test_it_continues_from_its_state(name):
         k: x.clone() if isinstance(x, torch.Tensor) else x for k, x in one.state_dict().items()
     }
     two.load_state_dict(state)
-    two._replay.given = 3
+    two.replay.given = 3
     for _ in range(3):
         assert one.learn_version() == two.learn_version()
     ours, theirs = one.state_dict(), two.state_dict()

@@ -44,7 +44,7 @@ def test_every_parameter_and_moment_is_mixed_by_its_weight(action):
         for rank, learner in enumerate(learners):
             for i, p in enumerate(learner.policy.parameters()):
                 p.add_(0.01 * (rank + 1) * (i + 1))  # log-std and value head differ too
-    alone = [make_learner(copy.deepcopy(a.policy), algorithm, *a._replay.batches) for a in learners]
+    alone = [make_learner(copy.deepcopy(a.policy), algorithm, *a.replay.batches) for a in learners]
     lock_step(learners, 1)
     for single in alone:
         single.adapt()
@@ -71,7 +71,7 @@ def test_gradients_of_a_group_are_those_of_one_learner_with_all_rows(reduction):
     algorithm = A2C(reduction=reduction)
     learners = make_group(AllReduce(), 2, algorithm)
     both = random_batch(spec_of(), 5, 8)
-    pair = [a._replay.batches[0] for a in learners]
+    pair = [a.replay.batches[0] for a in learners]
     assert pair[0].valid.sum() != pair[1].valid.sum()
     for field in dataclasses.fields(both):
         halves = [getattr(x, field.name) for x in pair]
@@ -130,7 +130,7 @@ def test_one_that_is_through_early_keeps_pace():
 @pytest.mark.parametrize("algorithm", [A2C(value_norm=True), VTrace(passes=2, value_norm=True)])
 def test_value_moments_of_a_group_hold_the_whole_version(topology, algorithm):
     learners = make_group(topology, 2, algorithm, value_norm=True)
-    rows = [int(a._replay.batches[0].valid.sum()) for a in learners]
+    rows = [int(a.replay.batches[0].valid.sum()) for a in learners]
     lock_step(learners, algorithm.updates_per_batch)
     passes = algorithm.updates_per_batch
     counts = [a.policy.value_moments.count.item() for a in learners]
@@ -177,7 +177,7 @@ def test_all_reduced_rates_follow_the_number_of_learners():
 
 def test_a_group_skips_a_gradient_that_is_not_finite_together():
     learners = make_group(AllReduce(), 2, A2C())
-    poisoned(learners[1]._replay.batches[0])
+    poisoned(learners[1].replay.batches[0])
     before = vector_of(learners[0].policy)
     lock_step(learners, 1)
     assert [a.nonfinite_updates for a in learners] == [1, 1]

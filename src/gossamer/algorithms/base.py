@@ -291,6 +291,18 @@ def common_metrics(
     return metrics
 
 
+def with_deviations(means: dict[str, float]) -> dict[str, float]:
+    """Replace means of squares by what they are there for: explained variance, and a deviation."""
+    if "learner/target_square" in means:
+        variance = means.pop("learner/target_square") - means["learner/target_mean"] ** 2
+        bias = means["learner/target_mean"] - means["learner/value_mean"]
+        error = means.pop("learner/error_square") - bias**2
+        means["learner/explained_variance"] = 1.0 - error / variance if variance > 1e-8 else 0.0
+        square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2
+        means["learner/advantage_std"] = max(square, 0.0) ** 0.5
+    return means
+
+
 def with_returns(
     algorithm: Algorithm, policy: Policy, batch: Batch, state: AlgorithmState
 ) -> Batch:

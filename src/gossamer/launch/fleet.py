@@ -32,6 +32,7 @@ from gossamer.launch.process import (
 from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
 from gossamer.mailboxes import make_memory
+from gossamer.replay.base import ReplayMix
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
@@ -70,7 +71,7 @@ class Fleet:
         self._layout = layout_of(config)
         self._policy = build_policy(config, spec)
         queue = ThreadQueue([], StopSignal(), timeout_seconds=LINK_TIMEOUT_SECONDS)
-        learner = build_learner(config, plan, self._policy, queue)
+        learner = build_learner(config, plan, self._policy, ReplayMix(queue))
         self._sizes = Sizes.of(learner)
         learner.close()
         self._resumed_updates = self._resumed_env_steps = 0

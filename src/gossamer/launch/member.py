@@ -18,7 +18,7 @@ import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build import LINK_TIMEOUT_SECONDS, Plan
+from gossamer.build import LINK_TIMEOUT_SECONDS, Plan, resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.group import Group, Memory, Sizes, build_learners
@@ -200,7 +200,7 @@ def _serve(channel: Channel, task: Task) -> None:
     sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
     # A new process's episodes are of streams that a later sitting would not know.
-    exact = plan.lag is not None and spec.exact_resume and not task.restarts
+    exact = resumes_exactly(config, spec, plan) and not task.restarts
     exact = exact and config.topology.staleness == 0
     group = Group(parts, stop, None, memory, exact, config.seed)
     collective = None

@@ -61,6 +61,10 @@ class Rows:
             "share/evaluation": evaluator.seconds if evaluator else 0.0,
             "share/checkpoint": parts.checkpoint_seconds,
         }
+        if parts.learner.replay.replays:
+            seconds = parts.learner.replay.seconds
+            spent["share/wait_learner"] -= seconds["wait"]
+            spent |= {"share/replay": seconds["pick"], "share/wait_replay": seconds["wait"]}
         return spent | ({"share/mix": mixing, "share/wait_peers": waiting} if mixer else {})
 
 

@@ -27,6 +27,13 @@ class Metric:
 
 _SHARE = "fraction"
 
+_OF_REPLAYS: Mapping[str, Metric] = {
+    "columns": Metric("columns", "columns that the replay holds"),
+    "distance_p10": Metric("1", "a tenth of the candidates' features had moved less"),
+    "distance_p50": Metric("1", "half of the candidates' features had moved less"),
+    "distance_p90": Metric("1", "nine tenths of the candidates' features had moved less"),
+    "distance_chosen": Metric("1", "how far the features of those chosen had moved, mean"),
+}
 METRICS: Mapping[str, Metric] = {
     "time_s": Metric("s", "wall time since the start of the command, over all sittings"),
     "env_steps": Metric("steps", "decisions learnt from, over all learners"),
@@ -57,6 +64,25 @@ METRICS: Mapping[str, Metric] = {
     "learner/target_mean": Metric("return", "mean value target"),
     "learner/nonfinite_updates": Metric("updates", "updates skipped as not finite, so far"),
     "learner/valid_fraction": Metric(_SHARE, "rows that may be learnt from"),
+    "learner/rejected_fraction": Metric(
+        _SHARE, "valid rows that a trust region keeps from learning"
+    ),
+    "learner/policy_cloning_loss": Metric(
+        "nats", "CLEAR's KL from the behavior, before its weight"
+    ),
+    "learner/value_cloning_loss": Metric(
+        "return^2", "CLEAR's squared distance to the recorded value, before its weight"
+    ),
+    "replay/ratio": Metric("1", "replayed columns learnt for each online one"),
+    "replay/age_versions": Metric(
+        "versions", "how much older replayed columns are than the online ones of their batch, mean"
+    ),
+    **{
+        f"replay/{kind}_{name}": metric
+        for kind in ("uniform", "elite", "attentive")
+        for name, metric in _OF_REPLAYS.items()
+        if kind != "uniform" or name == "columns"
+    },
     "lag_versions_mean": Metric("versions", "learner's version - version that acted, mean"),
     "lag_versions_max": Metric(
         "versions", "learner's version - version that acted, largest since the last row"
@@ -67,6 +93,8 @@ METRICS: Mapping[str, Metric] = {
     "share/learn": Metric(_SHARE, "learner's time learning"),
     "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
     "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
+    "share/replay": Metric(_SHARE, "time storing and picking, beside the learner"),
+    "share/wait_replay": Metric(_SHARE, "learner's time waiting for replays"),
     "share/mix": Metric(_SHARE, "learner's time posting and mixing"),
     "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
     "topology/disagreement": Metric(

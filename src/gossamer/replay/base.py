@@ -6,6 +6,7 @@ mix, which fills the next batches while one is learnt.
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
@@ -68,7 +69,7 @@ class RecentPolicy:
         num_snapshots: versions that may be wanted at a time.
     """
 
-    def __init__(self, policy: Policy, source: Sequence[Tensor], num_snapshots: int):
+    def __init__(self, policy: Policy, source: list[Tensor], num_snapshots: int):
         self._policy, self._source = policy, source
         self._snapshots = [[torch.empty_like(x) for x in source] for _ in range(num_snapshots)]
         self._taken = 0
@@ -115,6 +116,7 @@ class ReplayMix:
         shares: replays, and how many columns of a batch are theirs.
         buffers: batches of all columns, one more than may be ready ahead; none without shares.
         policy: for replays that measure features; None: no replay does.
+        saved: what replays hold is part of the state.
         threaded: pick and store on a thread beside the learner.
         timeout_seconds: longest wait for that thread.
     """
@@ -126,13 +128,20 @@ class ReplayMix:
         buffers: Sequence[Batch] = (),
         *,
         policy: RecentPolicy | None = None,
+        saved: bool = True,
         threaded: bool = False,
         timeout_seconds: float = 300.0,
     ):
         self._queue = queue
         self._shares = tuple(shares)
-        self._policy = policy
+        self._policy, self._saved = policy, saved
         self._timeout_seconds = timeout_seconds
+        self.seconds = {
+            "pick": 0.0,
+            "wait": 0.0,
+        }  # picking and storing; the learner's waiting for it
+        # Since the last metrics: columns online and replayed, batches that had some, their ages.
+        self._counts = [0, 0, 0, 0.0]
         self._free = deque(buffers)
         self._coming: deque[tuple[Batch, Future[bool]]] = deque()
         self._stored: deque[Future[None]] = deque()
@@ -158,7 +167,10 @@ class ReplayMix:
         while self._free and not self._coming:
             self._pick_next()
         self._batch, coming = self._coming.popleft()
+        began = time.perf_counter()
         whole = self._wait(coming)
+        self.seconds["wait"] += time.perf_counter() - began
+        self._count(self._batch, online, whole=whole)
         columns = self._batch.columns(0, online.num_columns)
         for field in fields(Trajectory):
             getattr(columns, field.name).copy_(getattr(online, field.name))
@@ -183,6 +195,8 @@ class ReplayMix:
     def state_dict(self) -> dict[str, Any]:
         """Return what replays hold, and the batches that are ready, so that nothing is picked anew."""
         state: dict[str, Any] = {}
+        if not self._saved:
+            return state
         for i, (batch, coming) in enumerate(self._coming):
             state[f"coming.{i}.whole"] = self._wait(coming)
             for name, x in self._replayed_part(batch):
@@ -194,7 +208,9 @@ class ReplayMix:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from `state_dict`; without what replays held, they begin anew."""
+        if not state:
+            return
         for i, (replay, _) in enumerate(self._shares):
             prefix = f"{i}."
             replay.load_state_dict(
@@ -252,10 +268,37 @@ class ReplayMix:
     def _do(self, work: Callable[..., T], *args: Any) -> Future[T]:
         """Do something after all that was asked for before."""
         if self._pool is not None:
-            return self._pool.submit(work, *args)
+            return self._pool.submit(self._timed, work, *args)
         done: Future[T] = Future()
-        done.set_result(work(*args))
+        done.set_result(self._timed(work, *args))
         return done
+
+    def _timed(self, work: Callable[..., T], *args: Any) -> T:
+        began = time.perf_counter()
+        try:
+            return work(*args)
+        finally:
+            self.seconds["pick"] += time.perf_counter() - began
+
+    def _count(self, batch: Batch, online: Trajectory, *, whole: bool) -> None:
+        self._counts[0] += online.num_columns
+        if whole:
+            older = batch.version[online.num_columns :].float().mean()
+            self._counts[1] += batch.num_columns - online.num_columns
+            self._counts[2] += 1
+            self._counts[3] += float(online.version.float().mean() - older)
+
+    def take_metrics(self) -> dict[str, float]:
+        """Return what was replayed since the last call."""
+        if not self._counts[0]:
+            return {}
+        (online, replayed, batches, age), self._counts = self._counts, [0, 0, 0, 0.0]
+        metrics = {"replay/ratio": replayed / online}
+        if batches:
+            metrics["replay/age_versions"] = age / batches
+        for replay, _ in self._shares:
+            metrics |= replay.take_metrics()
+        return metrics
 
     def _wait(self, coming: Future[T]) -> T:
         try:

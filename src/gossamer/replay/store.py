@@ -47,6 +47,7 @@ class Replay:
         self._candidates = candidates
         self._rng = np.random.default_rng(seed)
         self._newest = -1  # place of the column stored last
+        self._moved: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._learn_start = -(-settings.learn_start // ring.layout.unroll_length)
 
     @property
@@ -99,7 +100,8 @@ class Replay:
         if multiplier > 1.0 and len(places) > wanted:
             assert isinstance(settings, EliteSettings)
             moved = self._measure(places, features, self._like(features))
-            places = places[choose(moved, self.ring.uses[places], wanted, settings.strategy)]
+            chosen = choose(moved, self.ring.uses[places], wanted, settings.strategy)
+            places, self._moved = places[chosen], (moved, moved[chosen])
         places = fill_up(self._rng, places, self.held, wanted)
         self.ring.read(places, into)
         into.replayed.fill_(True)
@@ -136,6 +138,21 @@ class Replay:
             moved = distances(now, like(part), settings.distance, settings.norm_order)
             found.append(moved.numpy())
         return np.concatenate(found)
+
+    def take_metrics(self) -> dict[str, float]:
+        """Return how full it is, and how far the last candidates had moved."""
+        name = f"replay/{self.settings.name}"
+        metrics = {f"{name}_columns": float(self.held)}
+        moved, self._moved = self._moved, None
+        if moved is not None:
+            low, middle, high = np.quantile(moved[0], (0.1, 0.5, 0.9)).tolist()
+            metrics |= {
+                f"{name}_distance_p10": low,
+                f"{name}_distance_p50": middle,
+                f"{name}_distance_p90": high,
+                f"{name}_distance_chosen": float(moved[1].mean()),
+            }
+        return metrics
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is held, and everything needed to go on sampling exactly."""

@@ -1,0 +1,90 @@
+"""Runs with replays: the same from every placement and after a resume, alone and in groups."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_exact_resume import SMALL, assert_same
+from test_fleet import assert_same_rows
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.launch.run import train
+from gossamer.record.checkpoint import CheckpointStore
+
+MIX: list[dict[str, Any]] = [
+    {"name": "queue", "fraction": 0.25},
+    {"name": "uniform", "fraction": 0.5, "capacity": 40},
+    {"name": "elite", "fraction": 0.25, "capacity": 40, "anneal_updates": 12},
+]
+
+
+def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
+    given = {
+        **SMALL,
+        "algorithm.name": "laser",
+        "checkpoint_replay": True,
+        "run_folder": str(folder),
+        "total_env_steps": steps,
+        **settings,
+    }
+    if "NoFrameskip" in env_id:
+        given |= {"policy": {"fc_size": 32}, "unroll_length": 8}
+    return make_config(env_id, given)
+
+
+@pytest.mark.parametrize("mix", [{"replay_ratio": 3.0}, {"replays": MIX}], ids=["uniform", "elite"])
+@pytest.mark.parametrize("lag", ["0", "1"])
+@pytest.mark.parametrize(
+    ("env_id", "first", "whole"),
+    [("CartPole-v1", 640, 1600), ("PongNoFrameskip-v4", 160, 288)],
+)
+def test_resumed_equals_uninterrupted_wherever_it_runs(
+    tmp_path: Path, env_id: str, first: int, whole: int, mix: dict[str, Any], lag: str
+) -> None:
+    common = {"lag": lag, **mix}
+    train(config(env_id, tmp_path / "one", whole, placement="inline", **common), quiet=True)
+    train(config(env_id, tmp_path / "two", first, placement="local", **common), quiet=True)
+    train(
+        config(env_id, tmp_path / "two", whole, placement="local", **common),
+        resume=str(tmp_path / "two"),
+        quiet=True,
+    )
+    assert_same(tmp_path / "one", tmp_path / "two")
+    row = json.loads((tmp_path / "one" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert row["replay/ratio"] == pytest.approx(3.0)
+    assert row["env_steps"] == whole
+    assert row["lag_versions_mean"] == int(lag)
+    assert row["replay/age_versions"] > 1.0
+
+
+def test_without_it_in_checkpoints_a_replay_begins_anew(tmp_path: Path) -> None:
+    for steps, resume in ((640, None), (1280, str(tmp_path / "run"))):
+        made = config(
+            "CartPole-v1", tmp_path / "run", steps, replay_ratio=1.0, checkpoint_replay=False
+        )
+        train(made, resume=resume, quiet=True)
+        checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", 0).load("last")
+        assert not checkpoint.state["exact"]
+        assert not [name for name in checkpoint.tensors if ".replay." in name]
+    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["env_steps"] == 1280
+
+
+@pytest.mark.parametrize("topology", ["allreduce", "gossip", "diffusion"])
+def test_groups_replay_too(tmp_path: Path, topology: str) -> None:
+    settings: dict[str, Any] = {
+        "num_learners": 2,
+        "topology": {"name": topology},
+        "replays": MIX,
+        "learner_threads": 1,
+        "lag": "1",
+    }
+    if topology == "gossip":
+        settings["topology"]["max_staleness"] = 0
+    for placement in ("inline", "local"):
+        made = config("CartPole-v1", tmp_path / placement, 1600, placement=placement, **settings)
+        train(made, quiet=True)
+    assert_same_rows(tmp_path / "inline", tmp_path / "local")
