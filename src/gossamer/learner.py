@@ -90,6 +90,7 @@ class Learner:
         factor = self.topology.lr_factor(num_learners)
         self._base_lr = [group["lr"] * factor for group in self.optimizer.param_groups]
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
+        algorithm.init_state(policy, self._state)
         self._minibatches: Iterator[Batch] = iter(())
         self._minibatch: Batch | None = None
         self._batch: Batch | None = None

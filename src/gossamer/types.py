@@ -320,7 +320,7 @@ class Batch(Trajectory):
     entry: Tensor  # [B] int64: the replay's entry id, -1 for online columns
     target: Tensor | None = None  # [T, B] learning target of the value, where computed beforehand
     advantage: Tensor | None = None  # [T, B] likewise
-    log_prob: Tensor | None = None  # [T, B] log mu(a|x) of the behavior, where computed beforehand
+    target_log_prob: Tensor | None = None  # [T, B] log pi(a|x) of a target policy
     keep: Tensor | None = (
         None  # [T, B] rows to learn from, where they are fewer than the valid ones
     )

@@ -202,6 +202,9 @@ class TablePolicy(nn.Module):
     def value_scale(self):
         return torch.tensor(self.scale)
 
+    def refresh(self):
+        pass
+
 
 def as_double(batch: Batch) -> Batch:
     """The batch's numbers in float64, to compare with slow references exactly."""

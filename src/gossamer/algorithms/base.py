@@ -45,6 +45,10 @@ class Policy(Protocol):
         """Deviation by which value errors are divided; 1 unless values are normalised."""
         ...
 
+    def refresh(self) -> None:
+        """Recompute what is derived from the moments."""
+        ...
+
 
 @dataclass
 class AlgorithmState:
@@ -59,7 +63,9 @@ class AlgorithmState:
     kl_nats: float = 0.0
     """Mean KL between behavior and policy over the last minibatch."""
     tensors: dict[str, Tensor] = field(default_factory=dict)
-    """Anything else an algorithm keeps, a target network for one."""
+    """Anything else an algorithm keeps, the tensors of a target policy for one."""
+    target_policy: Policy | None = None
+    """A policy that follows with delay, if the algorithm has one; its tensors are among those."""
 
     def state_dict(self) -> dict[str, Any]:
         """Return tensors and plain numbers."""
@@ -117,6 +123,9 @@ class Algorithm:
     def updates_per_batch(self) -> int:
         """How many minibatches `minibatches` yields of a batch, unless the KL ends it early."""
         return self.num_minibatches
+
+    def init_state(self, policy: Policy, state: AlgorithmState) -> None:
+        """Add to the state what the algorithm carries; nothing unless overridden."""
 
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield what each optimizer step learns from; batch statistics are computed here."""

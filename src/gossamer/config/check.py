@@ -48,6 +48,8 @@ RANGES: Mapping[str, Range] = {
     "algorithm.clip_c": _POSITIVE,
     "algorithm.clip_pg_rho": _POSITIVE,
     "algorithm.clip_ratio": _POSITIVE,
+    "algorithm.max_target_ratio": _POSITIVE,
+    "algorithm.target_every_updates": _AT_LEAST_ONE,
     "replays.fraction": _SHARE,
     "replays.capacity": _AT_LEAST_ONE,
     "replays.capacity_steps": _AT_LEAST_ONE,

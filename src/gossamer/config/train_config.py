@@ -4,6 +4,7 @@ from dataclasses import dataclass, field, replace
 from typing import Literal
 
 from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
@@ -47,8 +48,8 @@ class TrainConfig:
     env_id: str = ""
     """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
     HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
-    algorithm: A2C | VTrace | Laser | PPO = field(default_factory=VTrace)
-    """The loss: a2c, vtrace, laser or ppo."""
+    algorithm: A2C | VTrace | Laser | PPO | Impact = field(default_factory=VTrace)
+    """The loss: a2c, vtrace, laser, ppo or impact."""
     topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
     """How learners mix: single, allreduce, gossip or diffusion."""
     replays: tuple[QueueSettings | UniformSettings | EliteSettings | AttentiveSettings, ...] = (

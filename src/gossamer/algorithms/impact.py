@@ -1,0 +1,167 @@
+"""IMPACT: PPO's surrogate around a target policy that moves now and then, so that data may be old."""
+
+from __future__ import annotations
+
+import copy
+import math
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, cast
+
+from gossamer.algorithms.base import (
+    Algorithm,
+    common_metrics,
+    deal,
+    episode_discount,
+    unroll,
+    value_loss,
+    with_normalized_advantage,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from torch import Tensor, nn
+
+    from gossamer.algorithms.base import AlgorithmState, Policy
+    from gossamer.micro_batches import Cuts
+    from gossamer.types import Batch, Metrics
+
+
+@dataclass(frozen=True)
+class Impact(Algorithm):
+    """PPO's surrogate, clipped around a target policy, on V-trace advantages of the target's values.
+
+    Data of any age may be learnt from, several times: with a circular replay beside the queue. Source: Luo
+    et al. 2020 (arXiv:1912.00167), section 3.
+    """
+
+    name: ClassVar[str] = "impact"
+    corrects: ClassVar[bool] = True
+
+    trace_lambda: float = 0.95
+    """Lambda of the returns, in [0, 1]."""
+    normalize_advantage: bool = True
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    num_minibatches: int = 4
+    """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
+    passes: int = 1
+    """Times each batch is learnt, >= 1; replays reuse data too."""
+    clip_ratio: float = 0.2
+    """The surrogate stops rewarding ratios to the target policy outside 1 +- this, > 0."""
+    max_target_ratio: float = 2.0
+    """Cap on behavior / target policy in that ratio, > 0; 2 as in the paper."""
+    target_every_updates: int = 16
+    """Updates between two copies of the policy to the target policy, >= 1."""
+    clip_rho: float = 1.0
+    """Cap on target policy / behavior in the targets, > 0."""
+    clip_c: float = 1.0
+    """Cap on the weight that carries corrections back in time, > 0."""
+    clip_pg_rho: float = 1.0
+    """Cap on target policy / behavior in the advantages, > 0."""
+
+    @property
+    def updates_per_batch(self) -> int:
+        """How many minibatches a batch yields."""
+        return self.num_minibatches * self.passes
+
+    def init_state(self, policy: Policy, state: AlgorithmState) -> None:
+        """Begin with a target policy like the policy."""
+        import torch
+
+        target = cast("nn.Module", copy.deepcopy(policy)).requires_grad_(False)
+        state.target_policy = cast("Policy", target)
+        held = {f"target.{name}": x for name, x in target.state_dict().items()}
+        state.tensors |= held | {"updates": torch.zeros((), dtype=torch.int64)}
+
+    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
+        """Yield `passes` times the batch's parts, with what the target policy says of them."""
+        assert state.target_policy is not None
+        state.target_policy.refresh()  # its moments may be a checkpoint's
+        for _ in range(self.passes):
+            for minibatch in deal(batch, self.num_minibatches, state):
+                if int(state.tensors["updates"]) % self.target_every_updates == 0:
+                    self._move_target(policy, state)
+                minibatch = self._judged(minibatch, state)
+                if self.normalize_advantage:
+                    minibatch = with_normalized_advantage(minibatch)
+                yield minibatch
+
+    def _move_target(self, policy: Policy, state: AlgorithmState) -> None:
+        import torch
+
+        assert state.target_policy is not None
+        with torch.no_grad():
+            for name, x in cast("nn.Module", policy).state_dict().items():
+                state.tensors[f"target.{name}"].copy_(x)
+        state.target_policy.refresh()
+
+    def _judged(self, batch: Batch, state: AlgorithmState) -> Batch:
+        """Copy of a minibatch with targets, advantages and log-probabilities of the target policy."""
+        import torch
+
+        from gossamer.ops.returns import clip_reward, vtrace_returns
+
+        target_policy = state.target_policy
+        assert target_policy is not None
+        target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
+        log_prob = torch.empty_like(batch.reward)
+
+        @torch.no_grad()
+        def work(thread: int, cuts: Cuts) -> None:
+            for start, stop in cuts:
+                part = batch.columns(start, stop)
+                out = unroll(target_policy, part, slice(0, part.unroll_length + 1))
+                then = target_policy.distribution(out.action_params[:-1])
+                acted = target_policy.distribution(part.behavior)
+                log_prob[:, start:stop] = then.log_prob(part.action)
+                found = vtrace_returns(
+                    value=out.value,
+                    reward=clip_reward(part.reward, self.reward_clip),
+                    discount=episode_discount(part, self.discount),
+                    carry=self.trace_lambda * part.continues.float(),
+                    log_rho=log_prob[:, start:stop] - acted.log_prob(part.action),
+                    clip_rho=self.clip_rho,
+                    clip_c=self.clip_c,
+                    clip_pg_rho=self.clip_pg_rho,
+                )
+                target[:, start:stop], advantage[:, start:stop] = found
+
+        state.micro_batches.share_out(batch, work)
+        return replace(batch, target=target, advantage=advantage, target_log_prob=log_prob)
+
+    def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
+        """Return the clipped surrogate + value loss - entropy, summed over rows, and metrics."""
+        import torch
+
+        from gossamer.ops.returns import Returns, masked_sum
+
+        assert batch.target is not None
+        assert batch.advantage is not None
+        assert batch.target_log_prob is not None
+        returns, keep = Returns(batch.target, batch.advantage), batch.valid
+        out = unroll(policy, batch, slice(0, batch.unroll_length))
+        now = policy.distribution(out.action_params)
+        log_prob = now.log_prob(batch.action)
+        with torch.no_grad():
+            acted = policy.distribution(batch.behavior).log_prob(batch.action)
+            # The ratio is to the target policy, unless that has left the behavior far behind.
+            reach = math.log(self.max_target_ratio)
+            base = acted - (acted - batch.target_log_prob).clamp(max=reach)
+        ratio = (log_prob - base).exp()
+        clipped = ratio.clamp(1.0 - self.clip_ratio, 1.0 + self.clip_ratio)
+        surrogate = torch.minimum(ratio * returns.advantage, clipped * returns.advantage)
+        sums = {
+            "learner/policy_loss": masked_sum(-surrogate, keep),
+            "learner/value_loss": value_loss(policy, returns, out.value, keep),
+            "learner/entropy_nats": masked_sum(now.entropy(), keep),
+        }
+        loss = self.weighed(policy, sums)
+        sums["learner/loss"] = loss
+        metrics = common_metrics(policy, batch, returns, keep, out.value, now, log_prob, sums)
+        outside = ((ratio - 1.0).abs() > self.clip_ratio).float()
+        metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
+        return loss, metrics
+
+    def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
+        """Count towards the next copy to the target policy."""
+        state.tensors["updates"] += 1
