@@ -310,10 +310,11 @@ class _Merge:
                 if not entries:
                     raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
                 defaults = [None] * len(entries)
-                sources = [
-                    [(layer, self._table(layer, f"{dotted}.{i}", one))]
-                    for i, one in enumerate(entries)
-                ]
+                tables = [self._table(layer, f"{dotted}.{i}", x) for i, x in enumerate(entries)]
+                for section in entry:  # one that knows how others write it
+                    if translate := getattr(section, "translate", None):
+                        tables = [translate(table) for table in tables]
+                sources = [[(layer, table)] for table in tables]
                 continue
             for key, one in self._table(layer, dotted, value).items():
                 index = int(key) if key.isdecimal() else -1

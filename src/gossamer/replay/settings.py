@@ -2,8 +2,66 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import Any, ClassVar, Literal
+
+from gossamer.types import ConfigError
+
+ELITE_PLATFORM_UPDATES = 10_000
+"""Batches over which the elite platform annealed, times its alfa_annealing_factor."""
+_NAMES = {"capacity": "capacity", "sample_ratio": "fraction", "p": "norm_order",
+          "lambda_batch_multiplier": "candidate_multiplier", "elite_batch_size": "elite_batch"}  # fmt: skip
+_STRATEGIES = dict(
+    zip(
+        ("strategy1", "strategy2", "strategy3", "strategy4"),
+        ("nearest", "stratified", "least_used", "stratified_least_used"),
+        strict=True,
+    )
+)
+_DISTANCES = {"ln_norm": "lp", "cos_dist": "cosine", "kl_div": "kl"}
+_SAMPLING = {"elite_sampling": "elite", "attentive_sampling": "attentive"}
+
+
+def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a section as it is here, if it is written as the elite replay platform did: with a "type".
+
+    Raises:
+        ConfigError: it has a type, and is none of that platform's.
+    """
+    if "type" not in given:
+        return dict(given)
+
+    def read(names: Mapping[str, str], value: Any, key: str) -> str:
+        if value not in names:
+            raise ConfigError(f"replays: {key} is {value!r}; it must be one of {', '.join(names)}")
+        return names[value]
+
+    kinds = {"queue": "queue", "standard": "uniform", "custom": "elite"}
+    made: dict[str, Any] = {"name": read(kinds, given["type"], "type")}
+    if made["name"] == "elite":
+        # Without a way to sample it only inserted by distance.
+        made |= {"candidate_multiplier": 1.0, "anneal_updates": ELITE_PLATFORM_UPDATES}
+    for key, value in given.items():
+        if key in _NAMES:
+            made[_NAMES[key]] = value
+        elif key == "dist_function":
+            made["distance"] = read(_DISTANCES, value, key)
+        elif key == "sample_strategy":
+            made["name"] = read(_SAMPLING, value, key)
+        elif key == "elite_sampling_strategy":
+            made["strategy"] = read(_STRATEGIES, value, key)
+        elif key == "insert_strategy":
+            made["insert"] = read({"elite_insertion": "elite"}, value, key)
+        elif key == "alfa_annealing_factor":
+            made["anneal_updates"] = round(ELITE_PLATFORM_UPDATES * float(value))
+        elif key != "type":
+            allowed = [*_NAMES, "dist_function", "sample_strategy", "elite_sampling_strategy",
+                       "insert_strategy", "alfa_annealing_factor"]  # fmt: skip
+            raise ConfigError(
+                f"replays: {key!r} beside a type; it must be one of {', '.join(allowed)}"
+            )
+    return made
 
 
 @dataclass(frozen=True)
@@ -11,6 +69,9 @@ class QueueSettings:
     """Each trajectory is used once, in the order it arrives; a full queue holds the actors back."""
 
     name: ClassVar[str] = "queue"
+    translate: ClassVar[Callable[[Mapping[str, Any]], dict[str, Any]]] = staticmethod(
+        of_elite_platform
+    )
 
     fraction: float = 1.0
     """Share of a batch's columns, in (0, 1]; the fractions of all replays sum to 1."""
