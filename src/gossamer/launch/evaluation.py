@@ -98,7 +98,7 @@ def load_policy(
     """Load the policy of a run, ready to act, in float32 on the CPU.
 
     Args:
-        run: a run folder, part of its name, or "last".
+        run: a run folder, part of its path, or "last".
         checkpoint: "last", "best" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         torso: feature layers of your own that the run was trained with.
@@ -125,7 +125,7 @@ def evaluate(
     """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
 
     Args:
-        run: a run folder, part of its name, or "last".
+        run: a run folder, part of its path, or "last".
         episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
             training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
             more than `episodes`, one of each of that many.
