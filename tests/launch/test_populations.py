@@ -11,6 +11,7 @@ import pytest
 import torch
 from test_exact_resume import SMALL, state_of
 
+from gossamer import cli
 from gossamer.algorithms.a2c import A2C
 from gossamer.config import TrainConfig, make_config, validate
 from gossamer.launch.run import train
@@ -125,3 +126,44 @@ def test_a_plain_number_where_learners_have_one_each_is_refused(
     with pytest.raises(ConfigError, match=says) as caught:
         validate(replace(make_config("CartPole-v1"), **{name: section}))
     assert "\n" not in str(caught.value)
+
+
+def told_by_eval(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
+    """What `gossamer eval` says of whose policy it played, in words and as JSON."""
+    capsys.readouterr()
+    asked = ["eval", str(folder), "--episodes", "1", *words]
+    assert cli.main(asked) == cli.main([*asked, "--json"]) == 0
+    *_, line, row = capsys.readouterr().out.splitlines()
+    return line.partition(", 1 episode,")[0], json.loads(row)["learner"]
+
+
+def test_eval_tells_whose_policy_it_plays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score = {"evaluation": {"every_seconds": 1e-3, "max_time_fraction": 1.0, "episodes": 1}}
+    for name, settings in {"gossip": score, "single": score, "silent": {}}.items():
+        made = config(
+            tmp_path / name,
+            "topology.name",
+            "gossip" if name == "gossip" else "single",
+            **{"max_episode_steps": 5, **settings},
+        )
+        train(made, quiet=True)
+    assert told_by_eval(tmp_path / "gossip", capsys) == (
+        "checkpoint last, average of 2 learners",
+        "average",
+    )
+    words = ("--checkpoint", "best")
+    assert told_by_eval(tmp_path / "gossip", capsys, *words) == (
+        "checkpoint best, average of 2 learners",
+        "average",
+    )
+    for path in ("gossip", "single"):
+        said = told_by_eval(tmp_path / path, capsys, "--learner", "1")
+        assert said == ("checkpoint last, learner 1 of 2", 1)
+    for words in ((), ("--checkpoint", "best")):
+        text, rank = told_by_eval(tmp_path / "single", capsys, *words)
+        assert text.endswith(f", learner {rank} of 2, the best evaluated")
+    assert told_by_eval(tmp_path / "silent", capsys) == ("checkpoint last, learner 0 of 2", 0)
+    train(config(tmp_path / "one", "num_learners", 1), quiet=True)
+    assert told_by_eval(tmp_path / "one", capsys) == ("checkpoint last", 0)

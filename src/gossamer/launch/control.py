@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.launch import snapshot
+from gossamer.launch.recorder import name_of
 from gossamer.launch.rows import Rows
 
 if TYPE_CHECKING:
@@ -262,7 +263,12 @@ class Control:
         if not ships:
             return
         tensors = {f"learner.policy.{k}": x for k, x in zip(run.names, params, strict=True)}
-        state: dict[str, Any] = {"version": version, "env_steps": env_steps, "mean": result.mean}
+        state: dict[str, Any] = {
+            "version": version,
+            "env_steps": env_steps,
+            "mean": result.mean,
+            "learner": name_of(learner),
+        }
         self._store.save_best(updates, tensors, state, result.mean)
 
 

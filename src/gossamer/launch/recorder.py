@@ -40,6 +40,11 @@ def refuse_missing_writers(config: TrainConfig) -> None:
             raise MissingExtra(f"--{name} needs the package {name}", name)
 
 
+def name_of(learner: int | None) -> int | str:
+    """Return what files call a learner, or the average of all (None)."""
+    return "average" if learner is None else learner
+
+
 class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
@@ -177,7 +182,7 @@ class Recorder:
                 "env_steps": env_steps,
                 "updates": updates,
                 "version": version,
-                "learner": "average" if learner is None else learner,
+                "learner": name_of(learner),
                 **result.as_dict(),
             }
         )
