@@ -174,6 +174,8 @@ class Recorder:
                 "evaluation_episodes": len(result.returns),
                 "evaluation_best": self.best_evaluation,
             }
+            if self._config.num_learners > 1 and self._config.topology.name == "single":
+                self.last_evaluation["evaluation_learner"] = learner or 0
             if result.held_out is not None:
                 self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
         self._evaluations.write(

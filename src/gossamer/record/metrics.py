@@ -69,6 +69,9 @@ METRICS: Mapping[str, Metric] = {
     "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
     "share/mix": Metric(_SHARE, "learner's time posting and mixing"),
     "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
+    "share/wait_turn": Metric(
+        _SHARE, "time in which it was the turn of others, where learners take turns in a process"
+    ),
     "topology/disagreement": Metric(
         "1", "mean over learners of |theta - average| / |average|, parameters only"
     ),
@@ -86,6 +89,7 @@ METRICS: Mapping[str, Metric] = {
         "return", "standard error of that mean; of several tasks over their means"
     ),
     "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
+    "evaluation_learner": Metric("rank", "whose evaluation that was, of learners that never talk"),
     "evaluation_best": Metric("return", "best evaluation mean so far"),
     "evaluation_held_out_mean": Metric("return", "mean return on tasks that training does not see"),
 }
