@@ -129,3 +129,13 @@ class TrainConfig:
             own = replace(held, **{setting: (values[rank % len(values)],)})
             config = replace(config, **{section: own})
         return config
+
+    def differing(self, rank: int) -> dict[str, float]:
+        """Return by name the settings that learners have different values of, as `rank` has them."""
+        found: dict[str, float] = {}
+        for name in PER_LEARNER:
+            section, _, setting = name.partition(".")
+            values = getattr(getattr(self, section), setting)
+            if len(set(values)) > 1:
+                found[setting] = values[rank]
+        return found

@@ -16,12 +16,10 @@ from gossamer.build import Plan, build_policy, make_plan
 from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
-from gossamer.graphs import contraction
 from gossamer.group import build_group, refuse_what_memory_cannot_hold
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot
-from gossamer.launch.control import OWN_POLICY, Control, GroupControl, signals
-from gossamer.launch.ending import ending, headline, raise_failure
+from gossamer.launch.control import Control, GroupControl, best_of, signals
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.inline import run_inline
@@ -29,6 +27,13 @@ from gossamer.launch.local import run_local
 from gossamer.launch.process import layout_of, transport_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
+from gossamer.launch.words import (
+    ending,
+    headline,
+    learners_in_words,
+    mixing_in_words,
+    raise_failure,
+)
 from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.folder import RunFolder
 from gossamer.trials import tasks_in_words
@@ -327,7 +332,7 @@ class _Run:
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
         if self.config.num_learners > 1:
-            recorder.say(self._mixing())
+            recorder.say(mixing_in_words(self.config))
         recorder.say(f"run folder {folder.path}")
         if self.checkpoint is None or self.progress is None:
             return
@@ -339,20 +344,10 @@ class _Run:
         for name, old, new in resuming.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 
-    def _mixing(self) -> str:
-        topology, size = self.config.topology, self.config.num_learners
-        mixing = f"{size} learners, {topology.name}"
-        if self.config.placement == "local":
-            mixing += f", in {len(layout_of(self.config).ranks)} processes"
-        if topology.name not in OWN_POLICY:
-            left = contraction(topology.turns(size, self.config.seed))
-            mixing += f": a round of mixing leaves {left:.3f} of their disagreement (spectral gap {1 - left:.3f})"
-        return mixing
-
     def _run(
         self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
     ) -> TrainResult:
-        recorder = self.recorder
+        config, recorder = self.config, self.recorder
         failure: BaseException | None = None
         try:
             work()
@@ -373,6 +368,7 @@ class _Run:
             steps_per_second=recorder.steps_per_second(run.env_steps),
             mean_return=recorder.mean_return(),
             best_evaluation=recorder.best_evaluation,
+            best_learner=best_of(control.scores_saved),
             exit_reason=control.exit_reason,
         )
         try:
@@ -380,6 +376,8 @@ class _Run:
         except OSError as error:
             failure = failure or error
         recorder.close()
+        for line in learners_in_words(config, control.scores_saved, recorder.mean_return_of):
+            recorder.say(line)
         recorder.say(ending(summary, folder))
         folder.unlock()
         if failure is not None:

@@ -39,6 +39,9 @@ METRICS: Mapping[str, Metric] = {
     "return_min_100": Metric("return", "smallest of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest of the last 100 training episodes"),
     "length_mean_100": Metric("steps", "mean length of the last 100 training episodes"),
+    "learner/return_mean_100": Metric(
+        "return", "of several learners: mean of this one's own last 100 training episodes"
+    ),
     "learner/loss": Metric("1", "what was minimised: sum over valid rows / their count"),
     "learner/policy_loss": Metric("1", "policy gradient term, before its weight"),
     "learner/value_loss": Metric("return^2", "half squared error of the value, before its weight"),

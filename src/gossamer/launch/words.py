@@ -1,17 +1,64 @@
-"""How a run ends in words: a line for the user, or an error with whose fault it is."""
+"""What a run says as it begins and ends: lines for the user, or an error with whose fault it is."""
 
 from __future__ import annotations
 
+import math
 import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
+from gossamer.graphs import contraction
+from gossamer.launch.control import OWN_POLICY, best_of
+from gossamer.launch.process import layout_of
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
+    from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
+
+MAX_LEARNERS_TOLD = 16
+"""Of learners that never talk; the best of more."""
+
+
+def mixing_in_words(config: TrainConfig) -> str:
+    """Say who the learners are, and what a round of mixing does."""
+    topology, size = config.topology, config.num_learners
+    mixing = f"{size} learners, {topology.name}"
+    if config.placement == "local":
+        mixing += f", in {len(layout_of(config).ranks)} processes"
+    if topology.name not in OWN_POLICY:
+        left = contraction(topology.turns(size, config.seed))
+        mixing += f": a round of mixing leaves {left:.3f} of their disagreement (spectral gap {1 - left:.3f})"
+    return mixing
+
+
+def learners_in_words(
+    config: TrainConfig, scores: Mapping[int, float], mean_return: Callable[[int], float | None]
+) -> list[str]:
+    """Say of each learner that never talks what sets it apart and what it earned, the best of many.
+
+    Args:
+        config: of the run.
+        scores: by learner, its evaluation, where there is one.
+        mean_return: tells that of a learner's own training episodes.
+    """
+    size, best = config.num_learners, best_of(scores)
+    if size == 1 or config.topology.name != "single":
+        return []
+
+    def line(rank: int) -> str:
+        parts = [f"{name} {value:g}" for name, value in config.differing(rank).items()]
+        earned = mean_return(rank)
+        if rank in scores:
+            parts.append(f"evaluation {scores[rank]:.4g}{' (best)' * (rank == best)}")
+        elif earned is not None:
+            parts.append(f"return {earned:.4g}")
+        return f"learner {rank}: {', '.join(parts) or 'no episode has ended'}"
+
+    first = sorted(range(size), key=lambda rank: -scores.get(rank, -math.inf))[:MAX_LEARNERS_TOLD]
+    return [line(rank) for rank in sorted(first)]
 
 
 def raise_failure(failure: BaseException) -> None:
