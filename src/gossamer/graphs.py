@@ -330,6 +330,14 @@ def turned(weights: Weights) -> Graph:
     return tuple(tuple(peers) for peers in heard)
 
 
+def expected(weights: Weights, link_drop: float) -> Weights:
+    """Return the mean of weights of which each link's stays with oneself with probability `link_drop`."""
+    return tuple(
+        {j: x * (1.0 - link_drop) + (link_drop if j == i else 0.0) for j, x in row.items()}
+        for i, row in enumerate(weights)
+    )
+
+
 def contraction(turns: tuple[Weights, ...]) -> float:
     """Return the factor per round by which synchronous mixing shrinks disagreement, in [0, 1].
 

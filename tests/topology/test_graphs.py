@@ -56,6 +56,21 @@ def test_contraction_is_the_published_one(topology, size, published):
     assert graphs.contraction(topology.turns(size, 0)) == pytest.approx(published, abs=6e-4)
 
 
+@pytest.mark.parametrize("weights", ["metropolis", "uniform"])
+def test_contraction_of_links_that_drop_is_that_of_the_mean_matrix(weights):
+    topology = Diffusion(adjacency="star", link_drop=0.3, weights=weights)
+    mean = np.zeros((5, 5))
+    for update in range(4000):
+        for rank in range(5):
+            for peer, weight in topology.row(update, rank, 5, 0).items():
+                mean[rank, peer] += weight / 4000
+    moduli = np.sort(np.abs(np.linalg.eigvals(mean)))
+    (every,) = topology.turns(5, 0)
+    found = graphs.contraction((graphs.expected(every, 0.3),))
+    assert found == pytest.approx(moduli[-2], abs=0.01)
+    assert graphs.expected(every, 0.0) == every
+
+
 @given(size=st.integers(2, 40), peers=st.integers(1, 39))
 def test_circulant_graphs_contract_as_their_fourier_transform_says(size, peers):
     peers = min(peers, size - 1)

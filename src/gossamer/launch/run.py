@@ -18,7 +18,7 @@ from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
 from gossamer.group import build_group, refuse_what_memory_cannot_hold
 from gossamer.launch import resume as resuming
-from gossamer.launch import snapshot
+from gossamer.launch import snapshot, words
 from gossamer.launch.control import Control, GroupControl, best_of, signals
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.fleet import Fleet, GroupDied
@@ -27,13 +27,6 @@ from gossamer.launch.local import run_local
 from gossamer.launch.process import layout_of, transport_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
-from gossamer.launch.words import (
-    ending,
-    headline,
-    learners_in_words,
-    mixing_in_words,
-    raise_failure,
-)
 from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.folder import RunFolder
 from gossamer.trials import tasks_in_words
@@ -285,7 +278,8 @@ class _Run:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         before = None if self.folder is None else folder.read_json("config.json")
         try:
-            folder.write_start(to_dict(self.config), self.layers, self.argv)
+            facts = words.mixing_facts(self.config)
+            folder.write_start(to_dict(self.config), self.layers, self.argv, facts)
             if self.checkpoint is not None:
                 self._cut_back(folder)
                 self.recorder.load_state_dict(self.checkpoint.state["recorder"])
@@ -300,7 +294,7 @@ class _Run:
                     "choose another folder"
                 ) from None
             raise
-        self._introduce(folder, before)
+        self._introduce(folder, before, facts)
 
     def _cut_back(self, folder: RunFolder) -> None:
         """Drop what was written after the checkpoint: it is another future."""
@@ -321,18 +315,19 @@ class _Run:
         self.recorder.go_back(record)
         self.recorder.open_files(resumed_at=self.progress[1] if self.progress else 0)
 
-    def _introduce(self, folder: RunFolder, before: Any) -> None:
+    def _introduce(self, folder: RunFolder, before: Any, facts: Mapping[str, float]) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
         if tasks := tasks_in_words(self.config, self.spec):
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
+        each = " each" if self.config.num_learners > 1 else ""
         recorder.say(
-            f"{plan.num_envs} envs, lag {lag}, {plan.device} {plan.precision}, threads: learner "
+            f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
-        if self.config.num_learners > 1:
-            recorder.say(mixing_in_words(self.config))
+        if mixing := words.mixing_in_words(self.config, facts):
+            recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
         if self.checkpoint is None or self.progress is None:
             return
@@ -355,7 +350,7 @@ class _Run:
             pass
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            control.exit_reason = f"failed: {headline(error)}"
+            control.exit_reason = f"failed: {words.headline(error)}"
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
@@ -376,12 +371,12 @@ class _Run:
         except OSError as error:
             failure = failure or error
         recorder.close()
-        for line in learners_in_words(config, control.scores_saved, recorder.mean_return_of):
+        for line in words.learners_in_words(config, control.scores_saved, recorder.mean_return_of):
             recorder.say(line)
-        recorder.say(ending(summary, folder))
+        recorder.say(words.ending(summary, folder))
         folder.unlock()
         if failure is not None:
-            raise_failure(failure)
+            words.raise_failure(failure)
         return TrainResult(folder.path, summary)
 
 

@@ -7,7 +7,7 @@ import sys
 import traceback
 from typing import TYPE_CHECKING, Any
 
-from gossamer.graphs import contraction
+from gossamer.graphs import contraction, expected
 from gossamer.launch.control import OWN_POLICY, best_of
 from gossamer.launch.process import layout_of
 from gossamer.types import ConfigError, RunFailed
@@ -18,20 +18,39 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
 
+_TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
 MAX_LEARNERS_TOLD = 16
 """Of learners that never talk; the best of more."""
 
 
-def mixing_in_words(config: TrainConfig) -> str:
-    """Say who the learners are, and what a round of mixing does."""
+def mixing_facts(config: TrainConfig) -> dict[str, float]:
+    """Return what a round of mixing does, as meta.json holds it; empty where parameters are not mixed."""
     topology, size = config.topology, config.num_learners
-    mixing = f"{size} learners, {topology.name}"
+    if size == 1 or topology.name in OWN_POLICY:
+        return {}
+    turns, drop = topology.turns(size, config.seed), getattr(topology, "link_drop", 0.0)
+    left = contraction(tuple(expected(weights, drop) for weights in turns))
+    return {"contraction": left, "spectral_gap": 1.0 - left}
+
+
+def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
+    """Say who the learners are and what a round of mixing does, by its facts; empty for one on its own."""
+    topology, size = config.topology, config.num_learners
+    if size == 1:
+        return "one learner has nobody to talk to: --num-learners 4" if topology.talks else ""
+    text = f"{size} learners, {topology.name}"
+    if not topology.talks:
+        text = f"{size} learners that never talk ({_TALKING} let them)"
     if config.placement == "local":
-        mixing += f", in {len(layout_of(config).ranks)} processes"
-    if topology.name not in OWN_POLICY:
-        left = contraction(topology.turns(size, config.seed))
-        mixing += f": a round of mixing leaves {left:.3f} of their disagreement (spectral gap {1 - left:.3f})"
-    return mixing
+        count = len(layout_of(config).ranks)
+        text += f", in {count} process{'es' * (count > 1)}"
+    if facts:
+        # A message may be missing unless everyone waits for it; a silent link is known to both its ends.
+        arriving = "if every message arrives, " * (topology.staleness != 0)
+        arriving += "on average " * (getattr(topology, "link_drop", 0.0) > 0.0)
+        left, gap = facts["contraction"], facts["spectral_gap"]
+        text += f": {arriving}a round of mixing leaves {left:.3f} of their disagreement (spectral gap {gap:.3f})"
+    return text
 
 
 def learners_in_words(

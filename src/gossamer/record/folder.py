@@ -210,7 +210,11 @@ class RunFolder:
             file.write(line)
 
     def write_start(
-        self, config: Mapping[str, Any], layers: Mapping[str, Any], argv: Sequence[str]
+        self,
+        config: Mapping[str, Any],
+        layers: Mapping[str, Any],
+        argv: Sequence[str],
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Record what is about to run; on resume, add this sitting to the first one's record.
 
@@ -218,6 +222,7 @@ class RunFolder:
             config: Every setting.
             layers: Which layer set each setting.
             argv: The command line.
+            facts: What else meta.json is to hold; None: nothing.
         """
         sitting = {
             "time_unix": time.time(),
@@ -232,7 +237,8 @@ class RunFolder:
             with suppress(ConfigError):
                 before = self.read_json("meta.json")["sittings"]
         started = before[0]["time_unix"] if before else sitting["time_unix"]
-        self.write_json("meta.json", {"started_unix": started, "sittings": [*before, sitting]})
+        meta = {"started_unix": started, **(facts or {}), "sittings": [*before, sitting]}
+        self.write_json("meta.json", meta)
         self.write_json("layers.json", layers, exact=True)
         # Last, as it makes the folder a run; exact, as a setting may be infinite.
         self.write_json("config.json", config, exact=True)

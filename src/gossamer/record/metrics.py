@@ -78,7 +78,11 @@ METRICS: Mapping[str, Metric] = {
     "topology/disagreement": Metric(
         "1", "mean over learners of |theta - average| / |average|, parameters only"
     ),
-    "topology/staleness_updates": Metric("updates", "age of the messages mixed, mean"),
+    "topology/staleness_updates": Metric(
+        "updates",
+        "by how many updates the sender of a message was behind its reader, 0 if ahead: mean over "
+        "the messages mixed",
+    ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "size of the messages mixed per update"),
     "share/evaluation": Metric(_SHARE, "wall time in which an evaluation ran"),
