@@ -25,7 +25,9 @@ class EvaluationConfig:
     and held-out ones, each task's share alike; of a set of more than 100 tasks and more than this, one
     episode each of 100 tasks, or of as many as this, evenly spaced."""
     every_seconds: float = 60.0
-    """Seconds between evaluations, >= 0; 0 turns evaluation off."""
+    """Seconds between evaluations, >= 0; 0 turns evaluation off. Learners that mix parameters have turns:
+    their average, which is the run's policy, counts as best and is printed, then one of them, and so on;
+    those that never talk are evaluated one after the other."""
     max_time_fraction: float = 0.03
     """Largest share of the run's time that evaluation may take, in (0, 1]; it waits otherwise."""
     greedy: bool = False
