@@ -42,8 +42,7 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
     if not topology.talks:
         text = f"{size} learners that never talk ({_TALKING} let them)"
     if config.placement == "local":
-        count = len(layout_of(config).ranks)
-        text += f", in {count} process{'es' * (count > 1)}"
+        text += f", in {layout_of(config)}"
     if facts:
         # A message may be missing unless everyone waits for it; a silent link is known to both its ends.
         arriving = "if every message arrives, " * (topology.staleness != 0)
