@@ -376,7 +376,7 @@ class _Run:
         recorder.say(words.ending(summary, folder))
         folder.unlock()
         if failure is not None:
-            words.raise_failure(failure)
+            words.raise_failure(failure, folder)
         return TrainResult(folder.path, summary)
 
 

@@ -79,22 +79,24 @@ def learners_in_words(
     return [line(rank) for rank in sorted(first)]
 
 
-def raise_failure(failure: BaseException) -> None:
-    """Raise what ends the run as one line, after the traceback of whose fault it is."""
+def raise_failure(failure: BaseException, folder: RunFolder) -> None:
+    """Raise what ends the run as one line, with what to type next, after the traceback of whose fault it is."""
     if isinstance(failure, ConfigError):
         raise failure
+    resumes = bool(folder.checkpoints().list())
+    hint = f"; next: gossamer train --resume {folder.path}" if resumes else ""
     if isinstance(failure, RunFailed):
         _, _, details = str(failure).strip().partition("\n")
         if details:
             print(details, file=sys.stderr)
-        raise RunFailed(headline(failure)) from failure
+        raise RunFailed(headline(failure) + hint) from failure
     if isinstance(failure, OSError):
         raise RunFailed(
             f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
-            "is kept, resume from it once there is room"
+            f"is kept, resume from it once there is room{hint}"
         ) from failure
     traceback.print_exception(failure)
-    raise RunFailed(headline(failure)) from failure
+    raise RunFailed(headline(failure) + hint) from failure
 
 
 def headline(error: BaseException) -> str:
@@ -107,7 +109,10 @@ def headline(error: BaseException) -> str:
 
 def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
     """Say in one line what came of a run, and what to type next."""
-    parts = [f"{summary['exit_reason']}: {summary['env_steps']:,} env steps"]
+    reason: str = summary["exit_reason"]
+    failed = reason.startswith("failed")
+    # Why is said once, by the error that follows.
+    parts = [f"{'failed' if failed else reason}: {summary['env_steps']:,} env steps"]
     parts.append(f"{summary['seconds']:.0f} s")
     if summary["steps_per_second"]:
         parts.append(f"{summary['steps_per_second']:,.0f} steps/s")
@@ -115,7 +120,7 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         parts.append(f"return {summary['mean_return_last_100']:.4g}")
     if summary["best_evaluation"] is not None:
         parts.append(f"best evaluation {summary['best_evaluation']:.4g}")
-    stopped = summary["exit_reason"].startswith("stopped")
-    verb = "train --resume" if stopped else "eval"
-    hint = "" if summary["exit_reason"].startswith("failed") else f"; next: gossamer {verb} "
-    return ", ".join(parts) + (hint and f"{hint}{folder.path}")
+    if failed:
+        return ", ".join(parts)
+    verb = "train --resume" if reason.startswith("stopped") else "eval"
+    return ", ".join(parts) + f"; next: gossamer {verb} {folder.path}"

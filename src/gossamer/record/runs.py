@@ -119,6 +119,7 @@ class RunRow:
     env: str
     algorithm: str
     topology: str
+    num_learners: int
     env_steps: int
     seconds: float
     """Wall time over all sittings."""
@@ -150,6 +151,7 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     head = (
         "env",
         "algorithm",
+        "learners",
         "steps",
         "seconds",
         "steps/s",
@@ -159,8 +161,10 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
         "run",
     )
     lines = [head, *(_cells(row) for row in rows)]
+    if all(row.num_learners == 1 for row in rows):
+        lines = [(*line[:2], *line[3:]) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    numbers = range(2, 7)
+    numbers = range(2, len(lines[0]) - 2)
     return "\n".join(
         "  ".join(
             cell.rjust(width) if i in numbers else cell.ljust(width)
@@ -200,6 +204,7 @@ def _read_run(path: Path) -> RunRow:
         env=str(config.get("env_id", path.parent.parent.name)),
         algorithm=_kind(config.get("algorithm"), kind),
         topology=_kind(config.get("topology"), topology),
+        num_learners=int(_number(config.get("num_learners")) or 1),
         env_steps=int(_number(summary.get("env_steps")) or 0),
         seconds=_number(summary.get("seconds")) or 0.0,
         steps_per_second=_number(summary.get("steps_per_second")),
@@ -245,6 +250,7 @@ def _cells(row: RunRow) -> tuple[str, ...]:
     return (
         row.env,
         kind,
+        f"{row.num_learners:,}",
         f"{row.env_steps:,}",
         f"{row.seconds:,.0f}",
         _show(row.steps_per_second, ",.0f"),
