@@ -66,12 +66,16 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
 
 
 @pytest.mark.parametrize(("topology", "per_process"), [("allreduce", 1), ("diffusion", 2)])
-def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, per_process: int) -> None:
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, topology: str, per_process: int, capsys: pytest.CaptureFixture[str]
+) -> None:
     common = {"learners_per_process": per_process}
     train(config(tmp_path / "one", TOPOLOGIES[topology], 3 * 640, **common), quiet=True)
     train(config(tmp_path / "two", TOPOLOGIES[topology], 3 * 256, **common), quiet=True)
     longer = config(tmp_path / "two", TOPOLOGIES[topology], 3 * 640, **common)
-    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    train(longer, resume=str(tmp_path / "two"))
+    told = f"starting {3 if per_process == 1 else 2} processes\nrestoring took "
+    assert told in capsys.readouterr().err
     state = state_of(tmp_path / "one")
     assert_same_rows(tmp_path / "one", tmp_path / "two")
     if topology == "allreduce":
