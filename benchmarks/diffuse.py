@@ -17,6 +17,7 @@ from __future__ import annotations
 import argparse
 import json
 import math
+import re
 import statistics
 import subprocess
 import sys
@@ -53,8 +54,8 @@ def main() -> None:
         type=rate,
         action="append",
         default=[],
-        metavar="VARIANT=LR",
-        help="learning rate of one variant; may be given for each",
+        metavar="VARIANT[-N]=LR",
+        help="learning rate of one variant, of N learners where that is said; may be given for each",
     )
     parser.add_argument("--figures", type=Path, help="JSON with what runs gave: read, and added to")
     parser.add_argument("--plot", type=Path, help="SVG to write")
@@ -68,7 +69,7 @@ def main() -> None:
             for variant in asked.variants:
                 run = folder_of(asked.folder, variant, learners, seed)
                 words = words_of(variant, learners, seed)
-                words += [*given, *rate_words(asked.rate, variant)]
+                words += [*given, *rate_words(asked.rate, variant, learners)]
                 result = known(asked.figures, run.name, words)
                 if result is None:
                     train(run, words)
@@ -105,16 +106,17 @@ def remember(figures: Path | None, name: str, result: dict[str, Any]) -> None:
 
 
 def rate(text: str) -> tuple[str, float]:
-    """Read VARIANT=LR."""
-    variant, _, number = text.partition("=")
-    if variant not in VARIANTS:
-        raise argparse.ArgumentTypeError(f"{variant!r} is none of {', '.join(VARIANTS)}")
-    return variant, float(number)
+    """Read VARIANT=LR or VARIANT-N=LR."""
+    whose, _, number = text.partition("=")
+    if re.sub(r"-\d+$", "", whose) not in VARIANTS:
+        raise argparse.ArgumentTypeError(f"{whose!r} is none of {', '.join(VARIANTS)}")
+    return whose, float(number)
 
 
-def rate_words(rates: list[tuple[str, float]], variant: str) -> list[str]:
+def rate_words(rates: list[tuple[str, float]], variant: str, learners: int) -> list[str]:
     """Return the setting of a variant's own learning rate, if it has one."""
-    own = dict(rates).get(variant)
+    found = dict(rates)
+    own = found.get(f"{variant}-{learners}", found.get(variant))
     return [] if own is None else ["--optimizer.learning-rate", str(own)]
 
 

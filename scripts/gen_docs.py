@@ -54,6 +54,9 @@ What the rows of `metrics.jsonl` hold: one JSON object a line, appended and flus
 not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
 are decisions; for Atari one of them is 4 emulator frames.
 
+Rows come once a second at most. Of several learners that holds for learner 0, in whose rows stands what
+concerns all of them too (returns, evaluations, `topology/disagreement`); the others' come every ten seconds.
+
 """
 
 HEADINGS = {

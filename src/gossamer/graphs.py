@@ -6,6 +6,7 @@ included; each row sums to 1.
 
 from __future__ import annotations
 
+import difflib
 import functools
 import json
 import math
@@ -22,6 +23,7 @@ Weights = tuple[dict[int, float], ...]
 
 DIRECTED = ("ring", "exponential", "complete", "rotating")
 UNDIRECTED = ("ring", "grid", "star", "complete", "random-regular", "erdos-renyi")
+_FILE = "as JSON or as rows of numbers with blanks or commas between"
 _TRIES = 1000
 """Draws of a random graph before it is given up as impossible."""
 
@@ -72,7 +74,7 @@ def undirected(adjacency: str, num_learners: int, degree: int, seed: int) -> Gra
     """Return the graph that a name, a matrix written out, or a file with one stands for.
 
     Args:
-        adjacency: one of UNDIRECTED, "[[0,1],[1,0]]", or a file: JSON, or rows of 0 and 1.
+        adjacency: one of UNDIRECTED, "[[0,1],[1,0]]", or a file as `read_matrix` reads it.
         num_learners: L.
         degree: links of each learner in a random graph (on average in "erdos-renyi").
         seed: of random graphs.
@@ -200,16 +202,21 @@ def _from_matrix(adjacency: str, num_learners: int) -> Graph:
 
 
 def read_matrix(text: str, names: tuple[str, ...], setting: str) -> list[list[float]]:
-    """Read a matrix written out or in a file; refuse anything else, saying which names there are."""
+    """Read a matrix written out or in a file; refuse anything else, saying which names there are.
+
+    A file holds JSON, or a line for each row: numbers with blanks or commas between.
+    """
     source = text.strip()
     if not source.startswith("["):
         path = Path(source).expanduser()
         try:
             source = path.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError):
+            near = difflib.get_close_matches(source.lower(), names, n=1)
+            hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(
                 f"{setting} is {text!r}; it must be one of {', '.join(names)}, a matrix such as "
-                '"[[0,1],[1,0]]", or a readable file that holds one'
+                f'"[[0,1],[1,0]]", or a file that holds one, {_FILE}{hint}'
             ) from None
     try:
         if source.startswith("["):
@@ -217,12 +224,20 @@ def read_matrix(text: str, names: tuple[str, ...], setting: str) -> list[list[fl
         else:
             found = [[float(x) for x in line.replace(",", " ").split()]
                      for line in source.splitlines() if line.strip()]  # fmt: skip
-        return [[_number(x) for x in cast("list[Any]", row)] for row in found]
-    except (ValueError, TypeError):
+        matrix = [[_number(x) for x in cast("list[Any]", row)] for row in found]
+    except (ValueError, TypeError, OverflowError):
         raise ConfigError(
-            f"{setting} is not a matrix: {text[:60]!r}; write rows of numbers: "
-            '"[[0,1,1],[1,0,1],[1,1,0]]"'
+            f"{setting} is not a matrix: {text[:60]!r}; write rows of numbers, "
+            f'"[[0,1,1],[1,0,1],[1,1,0]]", or name a file that holds them, {_FILE}'
         ) from None
+    allowed = "0 or 1" if names is UNDIRECTED else "0 or 1, or a weight >= 0"
+    for i, row in enumerate(matrix):
+        for j, x in enumerate(row):
+            if not 0 <= x < math.inf:
+                raise ConfigError(
+                    f"{setting}: row {i}, entry {j} (both counted from 0) is {x:g}; it must be {allowed}"
+                )
+    return matrix
 
 
 def written_out(text: str, names: tuple[str, ...], setting: str) -> str:
@@ -235,7 +250,7 @@ def written_out(text: str, names: tuple[str, ...], setting: str) -> str:
 
 
 def _number(x: Any) -> float:
-    if isinstance(x, bool) or not isinstance(x, (int, float)) or not math.isfinite(x) or x < 0:
+    if isinstance(x, bool) or not isinstance(x, (int, float)):
         raise ValueError
     return float(x)
 
@@ -253,7 +268,7 @@ def check_square(matrix: list[list[float]], num_learners: int, setting: str) -> 
     if len(matrix) != num_learners:
         raise ConfigError(
             f"{setting} is {len(matrix)} x {len(matrix)} for {num_learners} learner(s): "
-            f"--num-learners {len(matrix)}"
+            f"--num-learners {len(matrix)}, or a matrix of {num_learners} rows"
         )
 
 
@@ -328,6 +343,14 @@ def turned(weights: Weights) -> Graph:
             if j != i:
                 heard[j].append(i)
     return tuple(tuple(peers) for peers in heard)
+
+
+def expected(weights: Weights, link_drop: float) -> Weights:
+    """Return the mean of weights of which each link's stays with oneself with probability `link_drop`."""
+    return tuple(
+        {j: x * (1.0 - link_drop) + (link_drop if j == i else 0.0) for j, x in row.items()}
+        for i, row in enumerate(weights)
+    )
 
 
 def contraction(turns: tuple[Weights, ...]) -> float:

@@ -156,8 +156,8 @@ class Gossip(Averaging):
 
     graph: str = "ring"
     """Whom a learner hears: ring, exponential (1, 2, 4, ... before it), complete, rotating (one of
-    those distances per update, in turn), or a matrix, written out or in a file: row r holds 1 where
-    learner r hears a peer, or the weights themselves."""
+    those distances per update, in turn), or a matrix, written out or in a file (JSON, or rows of numbers
+    with blanks or commas between): row r holds 1 where learner r hears a peer, or the weights themselves."""
     num_peers: int = 0
     """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
     max_staleness: int | Literal["never"] = "never"
@@ -190,7 +190,7 @@ class Diffusion(Averaging):
 
     adjacency: str = "ring"
     """The graph: ring, grid, star, complete, random-regular, erdos-renyi, or a symmetric matrix of 0
-    and 1, written out ("[[0,1],[1,0]]") or in a file."""
+    and 1, written out ("[[0,1],[1,0]]") or in a file (JSON, or rows with blanks or commas between)."""
     degree: int = 3
     """Links per learner of random-regular, their mean of erdos-renyi, >= 1."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
@@ -209,7 +209,7 @@ class Diffusion(Averaging):
         if self.link_drop and self.staleness == FOREVER:
             raise ConfigError(
                 f"topology.link_drop is {self.link_drop:g} with max_staleness never: the ends of a link "
-                "would not know of the same update; use --topology.max-staleness 1 or more, or 0"
+                "would not know of the same update; use --topology.max-staleness 0, or any number"
             )
         graph = graphs.undirected(self.adjacency, num_learners, self.degree, seed)
         return ((graphs.metropolis if self.weights == "metropolis" else graphs.uniform)(graph),)

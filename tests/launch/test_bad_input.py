@@ -151,12 +151,12 @@ SETTINGS = [
     (
         "train CartPole-v1 --num-learners 3 --optimizer.learning-rate 1e-3 2e-3",
         "learning_rate has 2 values for 3 learner(s); give one value, or one per learner: "
-        "--optimizer.learning-rate 0.0005",
+        "--optimizer.learning-rate 0.001 0.002 0.001",
     ),
     (
-        "train CartPole-v1 topology:gossip --num-learners 3 --algorithm.entropy-cost 0.01 0.02",
-        "entropy_cost has 2 values for 3 learner(s); give one value, or one per learner: "
-        "--algorithm.entropy-cost 0.01",
+        "train CartPole-v1 topology:gossip --num-learners 4 --algorithm.entropy-cost 0.01 0.02",
+        "entropy_cost has 2 values for 4 learner(s); give one value, or one per learner: "
+        "--algorithm.entropy-cost 0.01 0.02 0.01 0.02",
     ),
     (
         "train CartPole-v1 topology:allreduce --num-learners 2 --algorithm.entropy-cost 0.01 0.02",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import resource
 import shutil
 import threading
@@ -43,7 +44,13 @@ def failed(folder: Path, capsys: Any) -> list[str]:
     assert summary["exit_reason"].startswith("failed: ")
     assert out == ""
     assert lines[-1].startswith("gossamer: ")
-    assert lines[-1].removeprefix("gossamer: ") in summary["exit_reason"] or "write" in lines[-1]
+    why, _, then = lines[-1].removeprefix("gossamer: ").partition("; next: ")
+    assert why in summary["exit_reason"] or "write" in why
+    assert then == (f"gossamer train --resume {folder}" if checkpoints(folder) else "")
+    (ended,) = [line for line in lines if line.startswith("failed")]
+    assert re.match(r"failed: [\d,]+ env steps, \d+ s", ended), (
+        "the reason is said once, at the end"
+    )
     assert "Traceback" in (folder / "log.txt").read_text()
     return lines
 
@@ -55,7 +62,7 @@ def test_an_env_that_raises(tmp_path: Path, placement: str, capsys: Any) -> None
     assert lines[-2] == "ValueError: the motor is on fire", "its traceback is the last thing"
     assert any("_ignite_motor" in line for line in lines)
     assert lines[-1].startswith("gossamer: environment ")
-    assert lines[-1].endswith("failed in episode 0: ValueError: the motor is on fire")
+    assert "failed in episode 0: ValueError: the motor is on fire" in lines[-1]
 
 
 def test_an_env_that_raises_in_a_worker(tmp_path: Path, capsys: Any) -> None:

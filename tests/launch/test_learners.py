@@ -148,9 +148,24 @@ def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> N
     metrics = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert {row["learner"] for row in metrics} == {0, 1, 2}
     assert (metrics[-3]["topology/disagreement"] > 0.0) == (topology != "allreduce")
+    told = [row["evaluation_learner"] for row in metrics if "evaluation_learner" in row]
+    assert bool(told) == (topology == "single")
+    assert set(told) <= {0, 1, 2}
     ours = [row["mean"] for row in rows if topology != "gossip" or row["learner"] == "average"]
     summary = json.loads((tmp_path / "run/summary.json").read_text())
     assert summary["best_evaluation"] == max(ours)
+
+
+@pytest.mark.parametrize("topology", ["single", "gossip"])
+def test_shares_of_learners_that_take_turns_add_up(tmp_path: Path, topology: str) -> None:
+    train(config(tmp_path / "run", topology, 3 * 2048), quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for row in rows[-3:]:
+        shares = {name: x for name, x in row.items() if name.startswith("share/")}
+        assert shares["share/wait_turn"] > 0.4
+        assert 0.8 < sum(shares.values()) < 1.02, shares
+    train(config(tmp_path / "one", "single", 2048, num_learners=1), quiet=True)
+    assert "share/wait_turn" not in (tmp_path / "one/metrics.jsonl").read_text()
 
 
 def test_learners_begin_alike_unless_told_otherwise(tmp_path: Path) -> None:

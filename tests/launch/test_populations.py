@@ -11,11 +11,14 @@ import pytest
 import torch
 from test_exact_resume import SMALL, state_of
 
+from gossamer import cli
 from gossamer.algorithms.a2c import A2C
 from gossamer.config import TrainConfig, make_config, validate
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
+from gossamer.launch.words import learners_in_words
 from gossamer.optimizers import OptimizerConfig
+from gossamer.record.checkpoint import CheckpointStore
 from gossamer.types import ConfigError
 
 A_VERSION = 2 * 64
@@ -62,6 +65,60 @@ def test_each_learner_learns_with_its_own(
         held = made["both"][rank]
         assert all(torch.equal(x, held[key]) for key, x in made[own][rank].items())
         assert not all(torch.equal(x, held[key]) for key, x in made[other][rank].items())
+
+
+def test_a_population_tells_who_was_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = tmp_path / "run"
+    settings: dict[str, Any] = {
+        "evaluation": {"every_seconds": 1e-3, "max_time_fraction": 1.0, "episodes": 1},
+        "num_learners": 3,
+        "total_env_steps": 3 * 1024,
+    }
+    made = config(folder, "algorithm.entropy_cost", [0.0, 0.1, 0.02], **settings)
+    best = train(made).summary["best_learner"]
+    assert best == state_json(folder)["policy_of"]
+    scores = dict(state_json(folder)["scores"])
+    assert len(scores) == 3
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("learner ")]
+    assert lines == [
+        f"learner {rank}: entropy_cost {cost}, evaluation {scores[rank]:.4g}"
+        + " (best)" * (rank == best)
+        for rank, cost in enumerate(("0", "0.1", "0.02"))
+    ]
+    episodes = [json.loads(x) for x in (folder / "episodes.jsonl").read_text().splitlines()]
+    metrics = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    for row in metrics[-3:]:
+        own = [x["return"] for x in episodes if x["learner"] == row["learner"]][-100:]
+        assert row["learner/return_mean_100"] == pytest.approx(sum(own) / len(own))
+    # a finished run that has lost its summary
+    (folder / "summary.json").unlink()
+    assert train(made, resume=str(folder), quiet=True).summary["best_learner"] == best
+    held = {rank: len(returns) for rank, returns in state_json(folder)["recorder"]["returns_of"]}
+    assert held == {rank: sum(x["learner"] == rank for x in episodes) for rank in range(3)}
+
+
+def state_json(folder: Path) -> dict[str, Any]:
+    return CheckpointStore(folder / "checkpoints", 0).load("last").state
+
+
+def test_only_learners_that_never_talk_are_told_apart(tmp_path: Path) -> None:
+    score = {"evaluation": {"every_seconds": 1e-3, "max_time_fraction": 1.0, "episodes": 1}}
+    for name in ("gossip", "allreduce"):
+        made = config(tmp_path / name, "topology.name", name, **score)
+        assert train(made, quiet=True).summary["best_learner"] is None
+        assert learners_in_words(made, {0: 1.0}, lambda _: None) == []
+    made = config(tmp_path / "many", "num_learners", 40)
+    told = learners_in_words(made, {rank: float(rank) for rank in range(40)}, lambda _: None)
+    assert told[0] == "learner 24: evaluation 24"
+    assert told[-1] == "learner 39: evaluation 39 (best)"
+    assert len(told) == 16
+    made = config(tmp_path / "silent", "optimizer.learning_rate", [1e-3, 1e-4])
+    assert learners_in_words(made, {}, lambda rank: 10.0 * rank) == [
+        "learner 0: learning_rate 0.001, return 0",
+        "learner 1: learning_rate 0.0001, return 10",
+    ]
 
 
 def test_learners_that_gossip_have_losses_of_their_own(tmp_path: Path) -> None:
@@ -125,3 +182,44 @@ def test_a_plain_number_where_learners_have_one_each_is_refused(
     with pytest.raises(ConfigError, match=says) as caught:
         validate(replace(make_config("CartPole-v1"), **{name: section}))
     assert "\n" not in str(caught.value)
+
+
+def told_by_eval(folder: Path, capsys: pytest.CaptureFixture[str], *words: str) -> tuple[str, Any]:
+    """What `gossamer eval` says of whose policy it played, in words and as JSON."""
+    capsys.readouterr()
+    asked = ["eval", str(folder), "--episodes", "1", *words]
+    assert cli.main(asked) == cli.main([*asked, "--json"]) == 0
+    *_, line, row = capsys.readouterr().out.splitlines()
+    return line.partition(", 1 episode,")[0], json.loads(row)["learner"]
+
+
+def test_eval_tells_whose_policy_it_plays(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    score = {"evaluation": {"every_seconds": 1e-3, "max_time_fraction": 1.0, "episodes": 1}}
+    for name, settings in {"gossip": score, "single": score, "silent": {}}.items():
+        made = config(
+            tmp_path / name,
+            "topology.name",
+            "gossip" if name == "gossip" else "single",
+            **{"max_episode_steps": 5, **settings},
+        )
+        train(made, quiet=True)
+    assert told_by_eval(tmp_path / "gossip", capsys) == (
+        "checkpoint last, average of 2 learners",
+        "average",
+    )
+    words = ("--checkpoint", "best")
+    assert told_by_eval(tmp_path / "gossip", capsys, *words) == (
+        "checkpoint best, average of 2 learners",
+        "average",
+    )
+    for path in ("gossip", "single"):
+        said = told_by_eval(tmp_path / path, capsys, "--learner", "1")
+        assert said == ("checkpoint last, learner 1 of 2", 1)
+    for words in ((), ("--checkpoint", "best")):
+        text, rank = told_by_eval(tmp_path / "single", capsys, *words)
+        assert text.endswith(f", learner {rank} of 2, the best evaluated")
+    assert told_by_eval(tmp_path / "silent", capsys) == ("checkpoint last, learner 0 of 2", 0)
+    train(config(tmp_path / "one", "num_learners", 1), quiet=True)
+    assert told_by_eval(tmp_path / "one", capsys) == ("checkpoint last", 0)

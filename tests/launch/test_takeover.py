@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
+from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
+from test_fleet import TOPOLOGIES, config
 
 from gossamer.build import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.group import build_group
+from gossamer.launch.fleet import Fleet
 from gossamer.launch.inline import _Collector, _learn_version
+from gossamer.launch.run import train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=DEVICES)
 def group(request):
-    config = make_config(
+    made_for = make_config(
         "CartPole-v1",
         {
             "num_learners": 4,
@@ -31,11 +37,11 @@ def group(request):
             "evaluation.every_seconds": 0,
         },
     )
-    spec = read_spec(config.env_id, config.env, 0)
+    spec = read_spec(made_for.env_id, made_for.env, 0)
     made = build_group(
-        config,
+        made_for,
         spec,
-        make_plan(config, spec),
+        make_plan(made_for, spec),
         on_episode=lambda *_: None,
         on_evaluation=lambda *_: None,
     )
@@ -84,3 +90,37 @@ def test_in_lock_step_it_has_the_version_that_others_will_have(group):
     # nobody has mixed update 13 yet, which is in the midst of version 6, the seventh
     assert new.learner.update == 13
     assert new.learner.version == 7
+
+
+@pytest.mark.parametrize("topology", ["diffusion", "gossip in step", "gossip"])
+def test_the_others_go_on_before_a_new_process_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topology: str
+) -> None:
+    learnt: list[int] = []
+    start, order = Fleet._start, Fleet._order_what_is_due
+
+    def kills_one(fleet: Fleet) -> None:
+        if not learnt and fleet._all_began and fleet._memory.versions.newest(1) > 3:
+            learnt.append(0)
+            fleet._processes[1].popen.kill()
+        order(fleet)
+
+    def waits_for_the_others(fleet: Fleet, process: int, heirs: Any = None) -> Any:
+        if heirs is not None:
+            before = fleet._memory.boxes.env_steps(0)
+            soon = time.monotonic() + 20.0
+            while (made := fleet._memory.boxes.env_steps(0) - before) < 2_000:
+                if time.monotonic() > soon:
+                    break
+                time.sleep(0.01)
+            learnt.append(made)
+        return start(fleet, process, heirs)
+
+    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
+    monkeypatch.setattr(Fleet, "_start", waits_for_the_others)
+    chosen = {**TOPOLOGIES, "gossip": {"name": "gossip"}}[topology]
+    result = train(config(tmp_path / "run", chosen, 30_000), quiet=True)
+    assert learnt[1] >= 2_000
+    assert len(learnt) == 2
+    assert result.summary["restarts"] == 1
+    assert result.summary["env_steps"] >= 30_000

@@ -220,3 +220,21 @@ def test_updates_are_cheap(terminal: Terminal) -> None:
     progress.close()
     terminal.stream.close()
     assert cost < 0.001
+
+
+def test_several_learners_tell_what_mixing_costs_and_whose_evaluation_it_was() -> None:
+    stream = io.StringIO()
+    row = {
+        **ROW,
+        "evaluation_learner": 2,
+        "evaluation_best": -9.0,
+        "topology/disagreement": 0.0123,
+        "share/mix": 0.03,
+        "share/wait_peers": 0.21,
+        "share/wait_turn": 0.5,
+    }
+    Progress(10**6, stream=stream).update(row)
+    line = stream.getvalue()
+    assert "evaluation -9.25 of learner 2 (best -9)" in line
+    assert "lag 1 disagreement 0.012 " in line
+    assert "mix 3% waits for learners 21% waits for its turn 50%\n" in line

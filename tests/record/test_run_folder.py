@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from gossamer.record import folder as folder_module
-from gossamer.record.folder import RunFolder, find_runs, is_running
+from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, read_rows
+from gossamer.record.runs import find_runs, is_running
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
@@ -218,7 +219,6 @@ def test_open_takes_any_part_that_fits_one_run(
     start(f"{root}/CartPole-v1/a2c-single/20260103-000000-s11", root)
     for part in ("180703", "Pong", "NoFrame", "PongNoFrameskip-v4/ppo-single"):
         assert RunFolder.open(letters(part), root=root).path == pong.path
-        assert RunFolder.open(f"{root}/{letters(part)}/", root=root).path == pong.path
     monkeypatch.chdir(tmp_path)
     assert RunFolder.open("runs/PongNoFrameskip-v4").path == pong.path.relative_to(tmp_path)
     assert RunFolder.open("./runs/PongNoFrameskip-v4/").path == pong.path.relative_to(tmp_path)
@@ -228,6 +228,34 @@ def test_open_takes_any_part_that_fits_one_run(
     for part in (".", "/", "runs", "runs/"):
         with pytest.raises(ConfigError, match="no run"):
             RunFolder.open(part)
+
+
+def test_a_typed_path_is_that_run_or_one_below_it(
+    root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A path that holds no run must not become the run in whose name a piece of it occurs."""
+    pong = start(f"{root}/PongNoFrameskip-v4/ppo-single/20260101-180703-s1", root)
+    start(f"{root}/CartPole-v1/ppo-gossip/a", root)
+    start(f"{root}/CartPole-v1/ppo-gossip/b", root)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for below in ("PongNoFrameskip-v4", "pongnoframeskip-v4/ppo-single/"):
+        for above in (
+            "runs",
+            "./runs",
+            f"{tmp_path}/runs",
+            "~/runs",
+            "../" + tmp_path.name + "/runs",
+        ):
+            assert RunFolder.open(f"{above}/{below}").path == pong.path.relative_to(tmp_path)
+    for path in ("runs/Pong", "./180703", "/tmp/180703", "~/s1", "./s1", "runs/s1", "./runs/a", "../s1",
+                 "runs/PongNoFrameskip-v4/ppo-single/20260101-180703-s", "runs/CartPole-v1/ppo"):  # fmt: skip
+        with pytest.raises(ConfigError, match="no run"):
+            RunFolder.open(path)
+    with pytest.raises(ConfigError, match="did you mean runs/PongNoFrameskip-v4/ppo-single/2026"):
+        RunFolder.open("runs/PongNoFrameskip-v4/ppo-single/20260101-180703-s2")
+    with pytest.raises(ConfigError, match="fits 2 runs"):
+        RunFolder.open("./runs/CartPole-v1")
 
 
 def test_start_records_the_sittings(tmp_path: Path) -> None:

@@ -124,6 +124,18 @@ def test_table_and_json(tmp_path: Path) -> None:
     assert set(loaded[0]) >= {"run", "env", "algorithm", "env_steps", "seconds", "state"}
 
 
+def test_several_learners_have_a_column(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        make(tmp_path, name, SUMMARY).unlock()
+    config = json.loads((tmp_path / "b" / "config.json").read_text())
+    (tmp_path / "b" / "config.json").write_text(json.dumps({**config, "num_learners": 4}))
+    rows = list_runs(str(tmp_path))
+    head, *lines = runs_text(rows).splitlines()
+    assert head.split()[:4] == ["env", "algorithm", "learners", "steps"]
+    assert [line.split()[2:4] for line in lines] == [["1", "1,000"], ["4", "1,000"]]
+    assert [row["num_learners"] for row in json.loads(runs_text(rows, as_json=True))] == [1, 4]
+
+
 def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     text = runs_text(list_runs())

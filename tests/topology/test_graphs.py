@@ -56,6 +56,21 @@ def test_contraction_is_the_published_one(topology, size, published):
     assert graphs.contraction(topology.turns(size, 0)) == pytest.approx(published, abs=6e-4)
 
 
+@pytest.mark.parametrize("weights", ["metropolis", "uniform"])
+def test_contraction_of_links_that_drop_is_that_of_the_mean_matrix(weights):
+    topology = Diffusion(adjacency="star", link_drop=0.3, weights=weights)
+    mean = np.zeros((5, 5))
+    for update in range(4000):
+        for rank in range(5):
+            for peer, weight in topology.row(update, rank, 5, 0).items():
+                mean[rank, peer] += weight / 4000
+    moduli = np.sort(np.abs(np.linalg.eigvals(mean)))
+    (every,) = topology.turns(5, 0)
+    found = graphs.contraction((graphs.expected(every, 0.3),))
+    assert found == pytest.approx(moduli[-2], abs=0.01)
+    assert graphs.expected(every, 0.0) == every
+
+
 @given(size=st.integers(2, 40), peers=st.integers(1, 39))
 def test_circulant_graphs_contract_as_their_fourier_transform_says(size, peers):
     peers = min(peers, size - 1)
@@ -160,16 +175,23 @@ def test_an_adjacency_may_be_written_out_or_in_a_file(form, tmp_path):
     ("adjacency", "size", "says"),
     [
         ("[[0,1],[1,0,1]]", 2, "row 1 has 3 entries, but there are 2 rows; it must be square"),
-        ("[[0,1],[1,0]]", 3, "is 2 x 2 for 3 learner(s): --num-learners 2"),
+        ("[[0,1],[1,0]]", 3, "--num-learners 2, or a matrix of 3 rows"),
         ("[[0,1,0],[0,0,1],[0,1,0]]", 3, "row 0 says 1 for learner 1, row 1 says 0"),
         ("[[1,1],[1,0]]", 2, "row 0 links learner 0 to itself"),
         ("[[0,2],[2,0]]", 2, "row 0 holds 2; links are 0 or 1"),
         ("[[0,1,0,0],[1,0,0,0],[0,0,0,1],[0,0,1,0]]", 4, "no path joins learners 0 and 2"),
         ("rung", 4, "is 'rung'; it must be one of ring, grid"),
+        (
+            "rings",
+            4,
+            "as JSON or as rows of numbers with blanks or commas between; did you mean ring?",
+        ),
         ("[[0,1],[1,0]", 2, "is not a matrix"),
         ("[[0,true],[true,0]]", 2, "is not a matrix"),
         ("[0,1]", 2, "is not a matrix"),
-        ("[[0,NaN],[1,0]]", 2, "is not a matrix"),
+        ("[[0,NaN],[1,0]]", 2, "row 0, entry 1 (both counted from 0) is nan; it must be 0 or 1"),
+        ("[[0,1],[1,-Infinity]]", 2, "row 1, entry 1 (both counted from 0) is -inf"),
+        (f"[[0,1{'0' * 400}],[1,0]]", 2, "is not a matrix"),
         ("[]", 2, "has no rows"),
     ],
 )
@@ -188,11 +210,12 @@ def test_an_adjacency_that_is_no_graph_of_the_learners_is_refused(adjacency, siz
         (Gossip(graph="[[0,1],[1,0],[0,0]]"), 2, "row 0 has 2 entries, but there are 3 rows"),
         (Gossip(graph="[[0,1,0],[1,0,0],[1,0,0]]"), 3, "never hear of some others"),
         (Gossip(graph="[[0.5,0.4],[0.5,0.5]]"), 2, "row 0 sums to 0.9"),
+        (Gossip(graph="[[1.5,-0.5],[0,1]]"), 2, "is -0.5; it must be 0 or 1, or a weight >= 0"),
         (Gossip(graph="chain"), 2, "must be one of ring, exponential"),
         (Diffusion(adjacency="random-regular", degree=3), 5, "2 <= degree < learners"),
         (Diffusion(adjacency="random-regular", degree=3), 2, "--topology.degree 1"),
         (Diffusion(adjacency="erdos-renyi", degree=1), 25, "fell into parts"),
-        (Diffusion(link_drop=0.5, max_staleness="never"), 4, "--topology.max-staleness 1"),
+        (Diffusion(link_drop=0.5, max_staleness="never"), 4, "max-staleness 0, or any number"),
         (Gossip(graph="complete", num_peers=2), 4, "hears all 3 others"),
         (Gossip(graph="[[0,1],[1,0]]", num_peers=1), 2, "leave num_peers out"),
     ],

@@ -20,7 +20,7 @@ from gossamer.config.tree import (
     members,
     unknown_setting,
 )
-from gossamer.config.values import SWITCH_WORDS, is_switch, read_value
+from gossamer.config.values import SWITCH_WORDS, is_endless, is_switch, read_value
 from gossamer.types import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -155,4 +155,4 @@ def _reads(text: str, annotation: Any) -> bool:
     try:
         return bool(read_value(text, annotation, typed=True))
     except ValueError:
-        return False
+        return is_endless(text)  # meant as one more number, and refused as such

@@ -84,6 +84,9 @@ RANGES: Mapping[str, Range] = {
 }
 """Where numbers may lie; any number that is not here must be >= 0."""
 
+MAX_EXAMPLES = 16
+"""Of values, one per learner, that an error suggests."""
+
 
 def validate(config: TrainConfig) -> None:
     """Refuse a configuration that cannot work.
@@ -237,11 +240,13 @@ def _check_per_learner(config: TrainConfig, name: str) -> None:
         raise ConfigError(
             f"{name} is {values!r}; it must hold one value, or one per learner: ({values!r},)"
         )
-    count = len(cast("tuple[Any, ...]", values))
-    if count not in (1, config.num_learners):
+    count, size = len(cast("tuple[Any, ...]", values)), config.num_learners
+    if count not in (1, size):
+        each = [f"{values[i % count]:g}" for i in range(min(size, MAX_EXAMPLES) if count else 0)]
+        few = _example(config, name, range_of(name), 0)
         raise ConfigError(
-            f"{name} has {count} values for {config.num_learners} learner(s); give one value, or one "
-            f"per learner: {flag(name)} {_example(config, name, range_of(name), 0)}"
+            f"{name} has {count} values for {size} learner(s); give one value, or one per learner: "
+            f"{flag(name)} {' '.join(each) if len(each) == size else few}"
         )
     if config.topology.mixes == "gradients" and count > 1:
         raise ConfigError(

@@ -32,7 +32,9 @@ class EvaluationConfig:
     and held-out ones, each task's share alike; of a set of more than 100 tasks and more than this, one
     episode each of 100 tasks, or of as many as this, evenly spaced."""
     every_seconds: float = 60.0
-    """Seconds between evaluations, >= 0; 0 turns evaluation off."""
+    """Seconds between evaluations, >= 0; 0 turns evaluation off. Learners that mix parameters have turns:
+    their average, which is the run's policy, counts as best and is printed, then one of them, and so on;
+    those that never talk are evaluated one after the other."""
     max_time_fraction: float = 0.03
     """Largest share of the run's time that evaluation may take, in (0, 1]; it waits otherwise."""
     greedy: bool = False
@@ -157,3 +159,13 @@ class TrainConfig:
             own = replace(held, **{setting: (values[rank % len(values)],)})
             config = replace(config, **{section: own})
         return config
+
+    def differing(self, rank: int) -> dict[str, float]:
+        """Return by name the settings that learners have different values of, as `rank` has them."""
+        found: dict[str, float] = {}
+        for name in PER_LEARNER:
+            section, _, setting = name.partition(".")
+            values = getattr(getattr(self, section), setting)
+            if len(set(values)) > 1:
+                found[setting] = values[rank]
+        return found

@@ -155,6 +155,12 @@ ELSEWHERE = {
     "hidden_sizes": ("net_arch", "hidden", "layers"),
 }
 """What other trainers call our settings; only for hints."""
+KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
+"""Systems by which our choices are known, without hyphens; only for hints."""
+
+
+def _letters(word: str) -> str:
+    return "".join(filter(str.isalpha, word.lower()))
 
 
 def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
@@ -265,6 +271,9 @@ class _Merge:
                 meant = near(str(asked), names)
                 hint = f"; did you mean {meant}?" if meant else ""
                 kind = path.rstrip(".")
+                ours, system = KINDS_ELSEWHERE.get(_letters(str(asked)), ("", ""))
+                if ours in by_name:
+                    hint = f"; {kind}:{ours} is {system}"
                 raise ConfigError(
                     f"{layer.shown(kind)} is {asked!r}; allowed: {', '.join(names)}{hint}"
                 )

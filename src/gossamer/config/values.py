@@ -75,7 +75,7 @@ def expected(annotation: Any, written: Any = None) -> str:
         wanted = [expected(typing.get_args(annotation)[0], item) for item in items or [None]]
         # Who gave one value need not hear of lists.
         return wanted[0] if len(wanted) == 1 else f"a list, each entry {max(wanted, key=len)}"
-    if annotation is float and _is_endless(written):
+    if annotation is float and is_endless(written):
         return "a finite number"
     words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
     return words[annotation]
@@ -116,7 +116,8 @@ def spell(value: Any) -> str:
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def _is_endless(value: Any) -> bool:
+def is_endless(value: Any) -> bool:
+    """Whether something spells a number that is infinite or none at all (nan)."""
     try:
         return not math.isfinite(float(value))
     except (TypeError, ValueError, OverflowError):

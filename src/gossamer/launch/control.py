@@ -13,9 +13,11 @@ import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.launch import snapshot
+from gossamer.launch.recorder import name_of
 from gossamer.launch.rows import Rows
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from types import FrameType
 
     from torch import Tensor
@@ -53,6 +55,11 @@ def end_of(
     if goal is not None and mean_return is not None and mean_return >= goal:
         return "done: stop_at_return reached"
     return ""
+
+
+def best_of(scores: Mapping[int, float]) -> int | None:
+    """Return which learner is the best evaluated; None without evaluations of single learners."""
+    return max(scores, key=scores.__getitem__, default=None)
 
 
 OWN_POLICY = ("single", "allreduce")
@@ -129,11 +136,14 @@ class Control:
         self._stopped_by = ""  # written by the handler alone, so that no signal is lost
         self._run: Run | None = None
         self._scores: dict[int, float] = {}  # by learner that is scored on its own
+        self.scores_saved: dict[int, float] = {}
+        """Those of the last checkpoint, by which the run's policy was chosen."""
         self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the `records` of a checkpoint."""
         self._scores = {int(learner): score for learner, score in state.get("scores", [])}
+        self.scores_saved = dict(self._scores)
 
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
@@ -206,12 +216,12 @@ class Control:
     def records(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the learners."""
         assert self._run is not None
-        best = max(self._scores, key=self._scores.__getitem__, default=0)
+        self.scores_saved = dict(self._scores)
         own = self.config.num_learners == 1 or self.config.topology.name in OWN_POLICY
         return {
             "recorder": self.recorder.state_dict(self._run.env_steps),
             "num_learners": self.config.num_learners,
-            "policy_of": best if own else None,  # None: the average of all
+            "policy_of": best_of(self._scores) or 0 if own else None,  # None: the average of all
             "scores": sorted(self._scores.items()),
         }
 
@@ -257,12 +267,17 @@ class Control:
             learner=learner,
             ships=ships,
         )
-        if learner is not None and config.topology.name == "single":
+        if learner is not None and config.num_learners > 1 and config.topology.name == "single":
             self._scores[learner] = result.mean
         if not ships:
             return
         tensors = {f"learner.policy.{k}": x for k, x in zip(run.names, params, strict=True)}
-        state: dict[str, Any] = {"version": version, "env_steps": env_steps, "mean": result.mean}
+        state: dict[str, Any] = {
+            "version": version,
+            "env_steps": env_steps,
+            "mean": result.mean,
+            "learner": name_of(learner),
+        }
         self._store.save_best(updates, tensors, state, result.mean)
 
 

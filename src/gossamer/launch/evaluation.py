@@ -98,18 +98,50 @@ def load_policy(
     """Load the policy of a run, ready to act, in float32 on the CPU.
 
     Args:
-        run: a run folder, part of its name, or "last".
+        run: a run folder, part of its path, or "last".
         checkpoint: "last", "best" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         torso: feature layers of your own that the run was trained with.
     """
-    folder = RunFolder.open(run)
+    return _load_policy(RunFolder.open(run), checkpoint, learner, torso)[0]
+
+
+def _load_policy(
+    folder: RunFolder, which: str | int, learner: int | None, torso: torch.nn.Module | None = None
+) -> tuple[ActorCritic, Checkpoint]:
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec, torso)
-    for warning in load_weights(policy, folder, checkpoint, learner).warnings:
+    checkpoint = load_weights(policy, folder, which, learner)
+    for warning in checkpoint.warnings:
         print(f"gossamer: {warning}", file=sys.stderr)
-    return policy.requires_grad_(False).eval()
+    return policy.requires_grad_(False).eval(), checkpoint
+
+
+def _whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:
+    """Return whose policy was loaded, as evaluation.jsonl names it; None: an older run has not said."""
+    state = checkpoint.state
+    if learner is not None or num_learners == 1:
+        return learner or 0
+    if "num_learners" not in state:  # the best evaluated, alone
+        return state.get("learner")
+    return "average" if state["policy_of"] is None else state["policy_of"]
+
+
+def _whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
+    """Say whose policy was loaded; nothing where there is one learner."""
+    whose, size, state = (
+        _whose(checkpoint, learner, config.num_learners),
+        config.num_learners,
+        checkpoint.state,
+    )
+    if size == 1 or whose is None:
+        return ""
+    if whose == "average":
+        return f"average of {size} learners, "
+    found = learner is None and config.topology.name == "single"
+    best = ", the best evaluated" if found and state.get("scores", True) else ""
+    return f"learner {whose} of {size}{best}, "
 
 
 def evaluate(
@@ -125,7 +157,7 @@ def evaluate(
     """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
 
     Args:
-        run: a run folder, part of its name, or "last".
+        run: a run folder, part of its path, or "last".
         episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
             training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
             more than `episodes`, one of each of that many.
@@ -241,7 +273,7 @@ def evaluate_run(
     folder = RunFolder.open(run)
     config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    policy = load_policy(run, checkpoint, learner=learner)
+    policy, loaded = _load_policy(folder, checkpoint, learner)
     if video or render:
         from gossamer.launch.show import show
 
@@ -260,6 +292,7 @@ def evaluate_run(
             "env": config.env_id,
             "protocol": spec.protocol,
             "checkpoint": checkpoint,
+            "learner": _whose(loaded, learner, config.num_learners),
             "episodes": len(result.returns),
             **result.as_dict(),
         }
@@ -267,7 +300,8 @@ def evaluate_run(
         return
     how = "sampled" if sample else "greedy"
     count, scores = _count_in_words(result), _scores_in_words(result)
-    print(f"checkpoint {checkpoint}, {count}, {how}, seed {seed}: {scores}")
+    whose = _whose_in_words(loaded, learner, config)
+    print(f"checkpoint {checkpoint}, {whose}{count}, {how}, seed {seed}: {scores}")
     if (held_out := result.held_out) is not None:
         print(f"{_count_in_words(held_out)} held out: {_scores_in_words(held_out)}")
 

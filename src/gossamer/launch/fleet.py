@@ -22,6 +22,7 @@ from gossamer.launch.member import FINAL, Task
 from gossamer.launch.orders import Orders
 from gossamer.launch.process import (
     Process,
+    end_processes,
     failure_of,
     heirs_of,
     layout_of,
@@ -142,13 +143,16 @@ class Fleet:
         control.begin(self)
         try:
             self._processes = []
+            if resume is not None:
+                control.recorder.say(f"starting {self._layout}")
+            self._began = time.monotonic()
             for i in range(len(self._layout.ranks)):
                 self._processes.append(self._start(i))
             self._write_processes()
             self._watch()
         finally:
             self._stop.stop()
-            self._end_all()
+            end_processes(self._processes)
             if self._evaluating is not None:
                 self._evaluating.join(JOIN_SECONDS)
         if self._stop.error is not None:
@@ -276,6 +280,9 @@ class Fleet:
             process.done = True
 
     def _on_beginning(self) -> None:
+        if self._resume is not None:
+            took = time.monotonic() - self._began
+            self._control.recorder.say(f"restoring took {took:.1f} s")
         if self.evaluator is not None:
             work = self.evaluator.run
             self._evaluating = start_thread(self._stop, "evaluator", work, 1, low=True)
@@ -385,11 +392,3 @@ class Fleet:
             heirs = heirs_of(self.config, ranks, self._memory.versions)
         self._processes[index] = self._start(index, heirs)
         self._write_processes()
-
-    def _end_all(self) -> None:
-        for process in self._processes:
-            process.channel.close()
-            if process.popen.poll() is None:
-                process.popen.kill()
-        for process in self._processes:
-            process.popen.wait(JOIN_SECONDS)

@@ -11,10 +11,13 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from gossamer.launch.channel import Channel
+from gossamer.launch.local import JOIN_SECONDS
 from gossamer.machine import num_cores
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gossamer.config import TrainConfig
     from gossamer.group import Versions
     from gossamer.launch.member import Task
@@ -34,6 +37,9 @@ class Layout:
     def overlaps(self) -> bool:
         """Whether each process has one learner and a core for acting beside it."""
         return len(self.ranks[0]) == 1 and self.share > 1
+
+    def __str__(self) -> str:
+        return f"{len(self.ranks)} process{'es' * (len(self.ranks) > 1)}"
 
 
 def layout_of(config: TrainConfig) -> Layout:
@@ -119,6 +125,16 @@ def start_process(task: Task, *, version: int, device: str) -> Process:
     channel.send(dataclasses.asdict(task))
     ours.setblocking(False)
     return Process(popen, channel, began_version=version)
+
+
+def end_processes(processes: Sequence[Process]) -> None:
+    """Kill what still runs, and wait until all are gone."""
+    for process in processes:
+        process.channel.close()
+        if process.popen.poll() is None:
+            process.popen.kill()
+    for process in processes:
+        process.popen.wait(JOIN_SECONDS)
 
 
 def _gpu_of(rank: int) -> str:

@@ -40,6 +40,11 @@ def refuse_missing_writers(config: TrainConfig) -> None:
             raise MissingExtra(f"--{name} needs the package {name}", name)
 
 
+def name_of(learner: int | None) -> int | str:
+    """Return what files call a learner, or the average of all (None)."""
+    return "average" if learner is None else learner
+
+
 class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
@@ -52,6 +57,7 @@ class Recorder:
         self._title = title
         self._progress: Progress | None = None
         self._returns: deque[float] = deque(maxlen=WINDOW)
+        self._returns_of: dict[int, deque[float]] = {}  # by learner, where there are several
         self._lengths: deque[int] = deque(maxlen=WINDOW)
         self._lock = threading.Lock()
         self._process = psutil.Process()
@@ -100,6 +106,7 @@ class Recorder:
     def go_back(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a sitting, but not its time."""
         self._returns.clear()
+        self._returns_of.clear()
         self._lengths.clear()
         self._first, self._last, self.best_evaluation = None, None, None
         before, self._paced = self.seconds_before, [0, 0.0]
@@ -127,6 +134,9 @@ class Recorder:
         with self._lock:
             self._returns.append(episode.episode_return)
             self._lengths.append(episode.length)
+            if self._config.num_learners > 1:
+                own = self._returns_of.setdefault(learner, deque(maxlen=WINDOW))
+                own.append(episode.episode_return)
         self.episodes.write(
             env=episode.env,
             episode_return=episode.episode_return,
@@ -144,6 +154,12 @@ class Recorder:
         """Mean return of the last 100 training episodes; None before the first."""
         with self._lock:
             return sum(self._returns) / len(self._returns) if self._returns else None
+
+    def mean_return_of(self, learner: int) -> float | None:
+        """Mean return of a learner's own last 100 training episodes; None before its first."""
+        with self._lock:
+            own = self._returns_of.get(learner)
+            return sum(own) / len(own) if own else None
 
     def full_window(self) -> bool:
         """Whether the mean return is that of 100 episodes."""
@@ -169,6 +185,8 @@ class Recorder:
                 "evaluation_episodes": len(result.returns),
                 "evaluation_best": self.best_evaluation,
             }
+            if self._config.num_learners > 1 and self._config.topology.name == "single":
+                self.last_evaluation["evaluation_learner"] = learner or 0
             if result.held_out is not None:
                 self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
         self._evaluations.write(
@@ -177,7 +195,7 @@ class Recorder:
                 "env_steps": env_steps,
                 "updates": updates,
                 "version": version,
-                "learner": "average" if learner is None else learner,
+                "learner": name_of(learner),
                 **result.as_dict(),
             }
         )
@@ -210,6 +228,9 @@ class Recorder:
         now = time.monotonic()
         self._row_at = now
         time_s = round(self.seconds(), 3)
+        for own in rows:
+            if (mean := self.mean_return_of(own["learner"])) is not None:
+                own["learner/return_mean_100"] = mean
         row = {
             "time_s": time_s,
             **rows[0],
@@ -269,6 +290,7 @@ class Recorder:
             return {
                 "returns": list(self._returns),
                 "lengths": list(self._lengths),
+                "returns_of": [[rank, list(x)] for rank, x in sorted(self._returns_of.items())],
                 "episode_rows": self.episodes.count,
                 "seconds": self.seconds(),
                 "best_evaluation": self.best_evaluation,
@@ -279,6 +301,8 @@ class Recorder:
         """Continue from `state_dict`."""
         self._returns.extend(state["returns"])
         self._lengths.extend(state["lengths"])
+        for rank, returns in state.get("returns_of", []):
+            self._returns_of[rank] = deque(returns, maxlen=WINDOW)
         self.seconds_before = state["seconds"]
         self.best_evaluation = state["best_evaluation"]
         self._paced = list(state["paced"])

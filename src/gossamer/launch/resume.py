@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build import plan_from
-from gossamer.launch.control import end_of
+from gossamer.launch.control import best_of, end_of
 from gossamer.launch.recorder import WINDOW
 from gossamer.launch.snapshot import progress_of
 from gossamer.types import ConfigError
@@ -64,6 +64,7 @@ def finished(
             steps_per_second=steps / seconds if seconds and steps else None,
             mean_return=mean,
             best_evaluation=record["best_evaluation"],
+            best_learner=best_of(dict(checkpoint.state.get("scores", []))),
             exit_reason=reason,
         )
         folder.write_json("summary.json", summary)
@@ -88,6 +89,7 @@ def summary_of(
     steps_per_second: float | None,
     mean_return: float | None,
     best_evaluation: float | None,
+    best_learner: int | None,
     exit_reason: str,
 ) -> dict[str, Any]:
     """Return the content of summary.json."""
@@ -99,6 +101,7 @@ def summary_of(
         "steps_per_second": steps_per_second,
         "mean_return_last_100": mean_return,
         "best_evaluation": best_evaluation,
+        "best_learner": best_learner,
         "exit_reason": exit_reason,
     }
 

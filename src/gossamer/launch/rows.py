@@ -10,6 +10,17 @@ if TYPE_CHECKING:
     from gossamer.group import Group
 
 
+_OWN_TURN = (
+    "share/env",
+    "share/inference",
+    "share/learn",
+    "share/mix",
+    "share/wait_peers",
+    "share/checkpoint",
+)
+"""What a learner does, or waits for, while others of its process cannot do anything."""
+
+
 class Rows:
     """Makes a row for every learner of a group, with what its time went into since the last ones."""
 
@@ -30,6 +41,12 @@ class Rows:
         took = max(now - self._at, 1e-9) if self._at is not None else None
         before, self._at = self._spent, now
         self._spent = [self._shares(parts) for parts in self._group.parts]
+        if len(self._spent) > 1:
+            busy = [
+                sum(spent[name] for name in _OWN_TURN if name in spent) for spent in self._spent
+            ]
+            for spent, own in zip(self._spent, busy, strict=True):
+                spent["share/wait_turn"] = sum(busy) - own
         rows: list[dict[str, Any]] = []
         for i, parts in enumerate(self._group.parts):
             learner = parts.learner

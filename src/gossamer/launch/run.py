@@ -16,12 +16,10 @@ from gossamer.build import Plan, build_policy, make_plan
 from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
-from gossamer.graphs import contraction
 from gossamer.group import build_group, refuse_what_memory_cannot_hold
 from gossamer.launch import resume as resuming
-from gossamer.launch import snapshot
-from gossamer.launch.control import OWN_POLICY, Control, GroupControl, signals
-from gossamer.launch.ending import ending, headline, raise_failure
+from gossamer.launch import snapshot, words
+from gossamer.launch.control import Control, GroupControl, best_of, signals
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.inline import run_inline
@@ -280,7 +278,8 @@ class _Run:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         before = None if self.folder is None else folder.read_json("config.json")
         try:
-            folder.write_start(to_dict(self.config), self.layers, self.argv)
+            facts = words.mixing_facts(self.config)
+            folder.write_start(to_dict(self.config), self.layers, self.argv, facts)
             if self.checkpoint is not None:
                 self._cut_back(folder)
                 self.recorder.load_state_dict(self.checkpoint.state["recorder"])
@@ -295,7 +294,7 @@ class _Run:
                     "choose another folder"
                 ) from None
             raise
-        self._introduce(folder, before)
+        self._introduce(folder, before, facts)
 
     def _cut_back(self, folder: RunFolder) -> None:
         """Drop what was written after the checkpoint: it is another future."""
@@ -316,18 +315,19 @@ class _Run:
         self.recorder.go_back(record)
         self.recorder.open_files(resumed_at=self.progress[1] if self.progress else 0)
 
-    def _introduce(self, folder: RunFolder, before: Any) -> None:
+    def _introduce(self, folder: RunFolder, before: Any, facts: Mapping[str, float]) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
         if tasks := tasks_in_words(self.config, self.spec):
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
+        each = " each" if self.config.num_learners > 1 else ""
         recorder.say(
-            f"{plan.num_envs} envs, lag {lag}, {plan.device} {plan.precision}, threads: learner "
+            f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
-        if self.config.num_learners > 1:
-            recorder.say(self._mixing())
+        if mixing := words.mixing_in_words(self.config, facts):
+            recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
         if self.checkpoint is None or self.progress is None:
             return
@@ -339,20 +339,10 @@ class _Run:
         for name, old, new in resuming.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 
-    def _mixing(self) -> str:
-        topology, size = self.config.topology, self.config.num_learners
-        mixing = f"{size} learners, {topology.name}"
-        if self.config.placement == "local":
-            mixing += f", in {len(layout_of(self.config).ranks)} processes"
-        if topology.name not in OWN_POLICY:
-            left = contraction(topology.turns(size, self.config.seed))
-            mixing += f": a round of mixing leaves {left:.3f} of their disagreement (spectral gap {1 - left:.3f})"
-        return mixing
-
     def _run(
         self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
     ) -> TrainResult:
-        recorder = self.recorder
+        config, recorder = self.config, self.recorder
         failure: BaseException | None = None
         try:
             work()
@@ -360,7 +350,7 @@ class _Run:
             pass
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            control.exit_reason = f"failed: {headline(error)}"
+            control.exit_reason = f"failed: {words.headline(error)}"
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
@@ -373,6 +363,7 @@ class _Run:
             steps_per_second=recorder.steps_per_second(run.env_steps),
             mean_return=recorder.mean_return(),
             best_evaluation=recorder.best_evaluation,
+            best_learner=best_of(control.scores_saved),
             exit_reason=control.exit_reason,
         )
         try:
@@ -380,10 +371,12 @@ class _Run:
         except OSError as error:
             failure = failure or error
         recorder.close()
-        recorder.say(ending(summary, folder))
+        for line in words.learners_in_words(config, control.scores_saved, recorder.mean_return_of):
+            recorder.say(line)
+        recorder.say(words.ending(summary, folder))
         folder.unlock()
         if failure is not None:
-            raise_failure(failure)
+            words.raise_failure(failure, folder)
         return TrainResult(folder.path, summary)
 
 

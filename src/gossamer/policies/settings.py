@@ -18,7 +18,8 @@ class PolicyConfig:
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Activation of the mlp torso."""
     separate_value: bool = True
-    """mlp torso: the value head has hidden layers of its own. Ignored sharing is refused for pixels."""
+    """The value head has hidden layers of its own, where the torso is mlp and core is none; elsewhere, and
+    when this is off, it shares those of the actions."""
     last_filters: int = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     fc_size: int = 0

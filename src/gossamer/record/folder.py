@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import difflib
 import errno
 import fcntl
 import json
@@ -18,14 +17,14 @@ from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
+from gossamer.record.runs import LOCK, find_run
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
 MIN_FREE_BYTES = 64 * 2**20
 """Free space a run needs to begin; the first few checkpoints of an Atari policy."""
-LOCK = ".lock"
 MEMBERS = ".members"
 MEMBERS_SECONDS = 3.0
 """How long a new sitting waits for processes of the last one; they end within a second."""
@@ -114,33 +113,10 @@ class RunFolder:
         """Find an existing run; not locked, so that a running one can be read.
 
         Args:
-            run: Its path, "last" for the one started last, or a part of one path below `root`, in
-                any letter case; a beginning or an end is preferred.
+            run: As `find_run` takes it.
             root: Where runs are kept.
         """
-        if run != "last" and is_run(Path(run).expanduser()):
-            return cls(Path(run).expanduser())
-        runs = find_runs(Path(root))
-        if run == "last":
-            if not runs:
-                raise ConfigError(f"no run below {root}; name a run folder, or train one first")
-            return cls(max(runs, key=_started))
-        names = {path.relative_to(root).as_posix(): path for path in runs}
-        key = run.strip("./").removeprefix(root.strip("/") + "/").lower()
-        fits = [name for name in names if key and _fits(name.lower(), key)]
-        fits = fits or [name for name in names if key and key in name.lower()]
-        if len(fits) == 1:
-            return cls(names[fits[0]])
-        if fits:
-            raise ConfigError(
-                f"{run!r} fits {len(fits)} runs below {root} ({', '.join(sorted(fits)[-3:])}); "
-                "type more of the path"
-            )
-        near = difflib.get_close_matches(run, names, n=1, cutoff=0.3)
-        hint = f"did you mean {root}/{near[0]}?" if near else "gossamer runs lists them"
-        raise ConfigError(
-            f"no run {run!r}, neither a run folder nor part of one below {root}; {hint}"
-        )
+        return cls(find_run(run, root))
 
     def lock(self) -> None:
         """Become the only process that may write here; ConfigError if another one is."""
@@ -234,7 +210,11 @@ class RunFolder:
             file.write(line)
 
     def write_start(
-        self, config: Mapping[str, Any], layers: Mapping[str, Any], argv: Sequence[str]
+        self,
+        config: Mapping[str, Any],
+        layers: Mapping[str, Any],
+        argv: Sequence[str],
+        facts: Mapping[str, Any] | None = None,
     ) -> None:
         """Record what is about to run; on resume, add this sitting to the first one's record.
 
@@ -242,6 +222,7 @@ class RunFolder:
             config: Every setting.
             layers: Which layer set each setting.
             argv: The command line.
+            facts: What else meta.json is to hold; None: nothing.
         """
         sitting = {
             "time_unix": time.time(),
@@ -256,7 +237,8 @@ class RunFolder:
             with suppress(ConfigError):
                 before = self.read_json("meta.json")["sittings"]
         started = before[0]["time_unix"] if before else sitting["time_unix"]
-        self.write_json("meta.json", {"started_unix": started, "sittings": [*before, sitting]})
+        meta = {"started_unix": started, **(facts or {}), "sittings": [*before, sitting]}
+        self.write_json("meta.json", meta)
         self.write_json("layers.json", layers, exact=True)
         # Last, as it makes the folder a run; exact, as a setting may be infinite.
         self.write_json("config.json", config, exact=True)
@@ -320,58 +302,10 @@ class RunFolder:
         return True
 
 
-def is_run(path: Path) -> bool:
-    """Whether a folder is a run's."""
-    others = ("meta.json", "metrics.jsonl", "checkpoints")
-    return (path / "config.json").is_file() and any((path / name).exists() for name in others)
-
-
 def _holds_run(path: Path) -> bool:
     # Stricter than is_run: these must not be overwritten, whoever wrote them.
     names = (*_OWN_NAMES, *_ROW_FILES, "checkpoints")
     return any((path / name).exists() for name in names)
-
-
-def is_running(path: Path) -> bool:
-    """Whether some process holds the run's lock."""
-    try:
-        handle = os.open(path / LOCK, os.O_RDONLY)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
-
-
-def find_runs(root: Path) -> list[Path]:
-    """Every run folder below `root`, sorted by path; links are not followed."""
-    return sorted(_walk(root, depth=6))
-
-
-def _walk(folder: Path, depth: int) -> Iterator[Path]:
-    if is_run(folder):
-        yield folder
-    elif depth:
-        with suppress(OSError), os.scandir(folder) as entries:
-            for entry in entries:
-                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
-                    yield from _walk(Path(entry.path), depth - 1)
-
-
-def _started(path: Path) -> tuple[float, str]:
-    # Every sitting writes config.json once, when it begins.
-    try:
-        return (path / "config.json").stat().st_mtime, path.name
-    except OSError:
-        return 0.0, path.name
-
-
-def _fits(name: str, key: str) -> bool:
-    return name.startswith(key) or name.endswith(key) or name.rsplit("/", 1)[-1].startswith(key)
 
 
 def _file_name(text: str) -> str:

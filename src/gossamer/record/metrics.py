@@ -46,6 +46,9 @@ METRICS: Mapping[str, Metric] = {
     "return_min_100": Metric("return", "smallest of the last 100 training episodes"),
     "return_max_100": Metric("return", "largest of the last 100 training episodes"),
     "length_mean_100": Metric("steps", "mean length of the last 100 training episodes"),
+    "learner/return_mean_100": Metric(
+        "return", "of several learners: mean of this one's own last 100 training episodes"
+    ),
     "learner/loss": Metric("1", "what was minimised: sum over valid rows / their count"),
     "learner/policy_loss": Metric("1", "policy gradient term, before its weight"),
     "learner/value_loss": Metric("return^2", "half squared error of the value, before its weight"),
@@ -97,10 +100,17 @@ METRICS: Mapping[str, Metric] = {
     "share/wait_replay": Metric(_SHARE, "learner's time waiting for replays"),
     "share/mix": Metric(_SHARE, "learner's time posting and mixing"),
     "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
+    "share/wait_turn": Metric(
+        _SHARE, "time in which it was the turn of others, where learners take turns in a process"
+    ),
     "topology/disagreement": Metric(
         "1", "mean over learners of |theta - average| / |average|, parameters only"
     ),
-    "topology/staleness_updates": Metric("updates", "age of the messages mixed, mean"),
+    "topology/staleness_updates": Metric(
+        "updates",
+        "by how many updates the sender of a message was behind its reader, 0 if ahead: mean over "
+        "the messages mixed",
+    ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "size of the messages mixed per update"),
     "share/evaluation": Metric(_SHARE, "wall time in which an evaluation ran"),
@@ -114,6 +124,7 @@ METRICS: Mapping[str, Metric] = {
         "return", "standard error of that mean; of several tasks over their means"
     ),
     "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
+    "evaluation_learner": Metric("rank", "whose evaluation that was, of learners that never talk"),
     "evaluation_best": Metric("return", "best evaluation mean so far"),
     "evaluation_held_out_mean": Metric("return", "mean return on tasks that training does not see"),
 }

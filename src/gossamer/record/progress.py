@@ -179,7 +179,10 @@ class Progress:
             parts.append(f"episodes {row['episodes']:,}")
         if "evaluation_mean" in row:
             best = f" (best {row['evaluation_best']:.4g})" if "evaluation_best" in row else ""
-            parts.append(f"evaluation {row['evaluation_mean']:.4g}{best}")
+            whose = (
+                f" of learner {row['evaluation_learner']}" if "evaluation_learner" in row else ""
+            )
+            parts.append(f"evaluation {row['evaluation_mean']:.4g}{whose}{best}")
         return " ".join(parts)
 
     def _quietly(self, act: Callable[[], object]) -> bool:
@@ -196,6 +199,7 @@ _LEARNER = {
     "value": ("learner/value_loss", ".3g"),
     "entropy": ("learner/entropy_nats", ".3g"),
     "lag": ("lag_versions_mean", ".2g"),
+    "disagreement": ("topology/disagreement", ".2g"),
 }
 _SHARES = {
     "env": ("share/env", ".0%"),
@@ -203,6 +207,9 @@ _SHARES = {
     "actor waits": ("share/wait_actor", ".0%"),
     "learn": ("share/learn", ".0%"),
     "learner waits": ("share/wait_learner", ".0%"),
+    "mix": ("share/mix", ".0%"),
+    "waits for learners": ("share/wait_peers", ".0%"),
+    "waits for its turn": ("share/wait_turn", ".0%"),
 }
 
 

@@ -1,20 +1,113 @@
-"""The table behind `gossamer runs`: what has been run, with results, read from run folders."""
+"""What has been run: the run that is meant, and the table behind `gossamer runs`."""
 
 from __future__ import annotations
 
+import difflib
+import fcntl
 import json
+import os
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gossamer.record.folder import find_runs, is_running
 from gossamer.record.metrics import last_row, read_rows
 from gossamer.types import ConfigError
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+LOCK = ".lock"
+"""File that the process which trains holds locked."""
 State = Literal["running", "done", "stopped", "failed", "killed"]
 
 _STOPPED = ("signal", "stopped", "interrupt", "sig")
 _FAILED = ("fail", "error", "crash", "dead", "nonfinite", "non_finite")
+
+
+def find_run(run: str, root: str = "runs") -> Path:
+    """Return the run folder that is meant; ConfigError if there is none, or more than one.
+
+    Args:
+        run: Its path or one above it, "last" for the one started last, or a part of one path below
+            `root`, in any letter case; a beginning or an end is preferred.
+        root: Where runs are kept.
+    """
+    if run != "last" and is_run(Path(run).expanduser()):
+        return Path(run).expanduser()
+    runs = find_runs(Path(root))
+    if run == "last":
+        if not runs:
+            raise ConfigError(f"no run below {root}; name a run folder, or train one first")
+        return max(runs, key=_started)
+    names = {path.relative_to(root).as_posix(): path for path in runs}
+    if run.startswith(("/", "./", "../", "~", f"{root.rstrip('/')}/")):
+        # Who types a path does not mean some run in whose name a piece of it occurs.
+        path = os.path.realpath(Path(run).expanduser())
+        key = os.path.relpath(path, os.path.realpath(root)).lower()
+        fits = [name for name in names if f"{name.lower()}/".startswith(f"{key}/")]
+    else:
+        key = run.strip("./").lower()
+        fits = [name for name in names if key and _fits(name.lower(), key)]
+        fits = fits or [name for name in names if key and key in name.lower()]
+    if len(fits) == 1:
+        return names[fits[0]]
+    if fits:
+        raise ConfigError(
+            f"{run!r} fits {len(fits)} runs below {root} ({', '.join(sorted(fits)[-3:])}); "
+            "type more of the path"
+        )
+    near = difflib.get_close_matches(key, names, n=1, cutoff=0.3)
+    hint = f"did you mean {root}/{near[0]}?" if near else "gossamer runs lists them"
+    raise ConfigError(f"no run {run!r}, neither a run folder nor part of one below {root}; {hint}")
+
+
+def is_run(path: Path) -> bool:
+    """Whether a folder is a run's."""
+    others = ("meta.json", "metrics.jsonl", "checkpoints")
+    return (path / "config.json").is_file() and any((path / name).exists() for name in others)
+
+
+def is_running(path: Path) -> bool:
+    """Whether some process holds the run's lock."""
+    try:
+        handle = os.open(path / LOCK, os.O_RDONLY)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
+def find_runs(root: Path) -> list[Path]:
+    """Every run folder below `root`, sorted by path; links are not followed."""
+    return sorted(_walk(root, depth=6))
+
+
+def _walk(folder: Path, depth: int) -> Iterator[Path]:
+    if is_run(folder):
+        yield folder
+    elif depth:
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                if entry.is_dir(follow_symlinks=False) and not entry.name.startswith("."):
+                    yield from _walk(Path(entry.path), depth - 1)
+
+
+def _started(path: Path) -> tuple[float, str]:
+    # Every sitting writes config.json once, when it begins.
+    try:
+        return (path / "config.json").stat().st_mtime, path.name
+    except OSError:
+        return 0.0, path.name
+
+
+def _fits(name: str, key: str) -> bool:
+    return name.startswith(key) or name.endswith(key) or name.rsplit("/", 1)[-1].startswith(key)
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +119,7 @@ class RunRow:
     env: str
     algorithm: str
     topology: str
+    num_learners: int
     env_steps: int
     seconds: float
     """Wall time over all sittings."""
@@ -57,6 +151,7 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     head = (
         "env",
         "algorithm",
+        "learners",
         "steps",
         "seconds",
         "steps/s",
@@ -66,8 +161,10 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
         "run",
     )
     lines = [head, *(_cells(row) for row in rows)]
+    if all(row.num_learners == 1 for row in rows):
+        lines = [(*line[:2], *line[3:]) for line in lines]
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    numbers = range(2, 7)
+    numbers = range(2, len(lines[0]) - 2)
     return "\n".join(
         "  ".join(
             cell.rjust(width) if i in numbers else cell.ljust(width)
@@ -107,6 +204,7 @@ def _read_run(path: Path) -> RunRow:
         env=str(config.get("env_id", path.parent.parent.name)),
         algorithm=_kind(config.get("algorithm"), kind),
         topology=_kind(config.get("topology"), topology),
+        num_learners=int(_number(config.get("num_learners")) or 1),
         env_steps=int(_number(summary.get("env_steps")) or 0),
         seconds=_number(summary.get("seconds")) or 0.0,
         steps_per_second=_number(summary.get("steps_per_second")),
@@ -152,6 +250,7 @@ def _cells(row: RunRow) -> tuple[str, ...]:
     return (
         row.env,
         kind,
+        f"{row.num_learners:,}",
         f"{row.env_steps:,}",
         f"{row.seconds:,.0f}",
         _show(row.steps_per_second, ",.0f"),

@@ -1,0 +1,126 @@
+"""What a run says as it begins and ends: lines for the user, or an error with whose fault it is."""
+
+from __future__ import annotations
+
+import math
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from gossamer.graphs import contraction, expected
+from gossamer.launch.control import OWN_POLICY, best_of
+from gossamer.launch.process import layout_of
+from gossamer.types import ConfigError, RunFailed
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.folder import RunFolder
+
+_TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
+MAX_LEARNERS_TOLD = 16
+"""Of learners that never talk; the best of more."""
+
+
+def mixing_facts(config: TrainConfig) -> dict[str, float]:
+    """Return what a round of mixing does, as meta.json holds it; empty where parameters are not mixed."""
+    topology, size = config.topology, config.num_learners
+    if size == 1 or topology.name in OWN_POLICY:
+        return {}
+    turns, drop = topology.turns(size, config.seed), getattr(topology, "link_drop", 0.0)
+    left = contraction(tuple(expected(weights, drop) for weights in turns))
+    return {"contraction": left, "spectral_gap": 1.0 - left}
+
+
+def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
+    """Say who the learners are and what a round of mixing does, by its facts; empty for one on its own."""
+    topology, size = config.topology, config.num_learners
+    if size == 1:
+        return "one learner has nobody to talk to: --num-learners 4" if topology.talks else ""
+    text = f"{size} learners, {topology.name}"
+    if not topology.talks:
+        text = f"{size} learners that never talk ({_TALKING} let them)"
+    if config.placement == "local":
+        text += f", in {layout_of(config)}"
+    if facts:
+        # A message may be missing unless everyone waits for it; a silent link is known to both its ends.
+        arriving = "if every message arrives, " * (topology.staleness != 0)
+        arriving += "on average " * (getattr(topology, "link_drop", 0.0) > 0.0)
+        left, gap = facts["contraction"], facts["spectral_gap"]
+        text += f": {arriving}a round of mixing leaves {left:.3f} of their disagreement (spectral gap {gap:.3f})"
+    return text
+
+
+def learners_in_words(
+    config: TrainConfig, scores: Mapping[int, float], mean_return: Callable[[int], float | None]
+) -> list[str]:
+    """Say of each learner that never talks what sets it apart and what it earned, the best of many.
+
+    Args:
+        config: of the run.
+        scores: by learner, its evaluation, where there is one.
+        mean_return: tells that of a learner's own training episodes.
+    """
+    size, best = config.num_learners, best_of(scores)
+    if size == 1 or config.topology.name != "single":
+        return []
+
+    def line(rank: int) -> str:
+        parts = [f"{name} {value:g}" for name, value in config.differing(rank).items()]
+        earned = mean_return(rank)
+        if rank in scores:
+            parts.append(f"evaluation {scores[rank]:.4g}{' (best)' * (rank == best)}")
+        elif earned is not None:
+            parts.append(f"return {earned:.4g}")
+        return f"learner {rank}: {', '.join(parts) or 'no episode has ended'}"
+
+    first = sorted(range(size), key=lambda rank: -scores.get(rank, -math.inf))[:MAX_LEARNERS_TOLD]
+    return [line(rank) for rank in sorted(first)]
+
+
+def raise_failure(failure: BaseException, folder: RunFolder) -> None:
+    """Raise what ends the run as one line, with what to type next, after the traceback of whose fault it is."""
+    if isinstance(failure, ConfigError):
+        raise failure
+    resumes = bool(folder.checkpoints().list())
+    hint = f"; next: gossamer train --resume {folder.path}" if resumes else ""
+    if isinstance(failure, RunFailed):
+        _, _, details = str(failure).strip().partition("\n")
+        if details:
+            print(details, file=sys.stderr)
+        raise RunFailed(headline(failure) + hint) from failure
+    if isinstance(failure, OSError):
+        raise RunFailed(
+            f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
+            f"is kept, resume from it once there is room{hint}"
+        ) from failure
+    traceback.print_exception(failure)
+    raise RunFailed(headline(failure) + hint) from failure
+
+
+def headline(error: BaseException) -> str:
+    """Say in one line what failed; a RunFailed of several lines holds a traceback after the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if isinstance(error, RunFailed):
+        return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {' '.join(lines)}"
+
+
+def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
+    """Say in one line what came of a run, and what to type next."""
+    reason: str = summary["exit_reason"]
+    failed = reason.startswith("failed")
+    # Why is said once, by the error that follows.
+    parts = [f"{'failed' if failed else reason}: {summary['env_steps']:,} env steps"]
+    parts.append(f"{summary['seconds']:.0f} s")
+    if summary["steps_per_second"]:
+        parts.append(f"{summary['steps_per_second']:,.0f} steps/s")
+    if summary["mean_return_last_100"] is not None:
+        parts.append(f"return {summary['mean_return_last_100']:.4g}")
+    if summary["best_evaluation"] is not None:
+        parts.append(f"best evaluation {summary['best_evaluation']:.4g}")
+    if failed:
+        return ", ".join(parts)
+    verb = "train --resume" if reason.startswith("stopped") else "eval"
+    return ", ".join(parts) + f"; next: gossamer {verb} {folder.path}"

@@ -1,0 +1,66 @@
+"""What a run says of its learners as it begins, and keeps of it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from test_exact_resume import SMALL
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.launch.run import train
+from gossamer.launch.words import mixing_facts, mixing_in_words
+
+
+def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:
+    given = {**SMALL, "num_learners": size, "topology": topology, "placement": "inline"}
+    return make_config("CartPole-v1", {**given, **settings})
+
+
+def said(topology: dict[str, Any] | str, size: int, **settings: Any) -> str:
+    made = config(topology, size, **settings)
+    return mixing_in_words(made, mixing_facts(made))
+
+
+def test_a_figure_that_is_true_only_if_messages_arrive_says_so() -> None:
+    ring = "a round of mixing leaves 0.333 of their disagreement (spectral gap 0.667)"
+    lock_step = {"name": "diffusion", "adjacency": "ring"}
+    assert said(lock_step, 4) == f"4 learners, diffusion: {ring}"
+    for staleness in (2, "never"):
+        late = said({**lock_step, "max_staleness": staleness}, 4)
+        assert late == f"4 learners, diffusion: if every message arrives, {ring}"
+    # 1/3 off the diagonal is 1/6 where every other message is lost: 2/3 + 2/6 cos(pi / 2)
+    lossy = said({**lock_step, "link_drop": 0.5}, 4)
+    assert lossy.startswith("4 learners, diffusion: on average a round of mixing leaves 0.667 of")
+    assert said("allreduce", 2) == "2 learners, allreduce"
+
+
+def test_who_has_nobody_to_talk_to_is_told_what_to_type() -> None:
+    others = "topology:gossip, topology:allreduce or topology:diffusion let them"
+    assert said("single", 4) == f"4 learners that never talk ({others})"
+    assert said("single", 1) == ""
+    for topology in ("gossip", "allreduce", "diffusion"):
+        told = said(topology, 1)
+        assert told == "one learner has nobody to talk to: --num-learners 4"
+    local = {"placement": "local", "learners_per_process": 4}
+    assert said("gossip", 4, **local).startswith("4 learners, gossip, in 1 process: ")
+    local = {"placement": "local", "learners_per_process": 1}
+    assert said("allreduce", 2, **local) == "2 learners, allreduce, in 2 processes"
+
+
+@pytest.mark.parametrize(("topology", "size"), [("gossip", 2), ("single", 1)])
+def test_what_a_round_does_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], topology: str, size: int
+) -> None:
+    folder = str(tmp_path / "run")
+    train(config(topology, size, run_folder=folder, total_env_steps=64 * size))
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    err = capsys.readouterr().err
+    if topology == "gossip":
+        assert (meta["contraction"], meta["spectral_gap"]) == (0.0, 1.0)
+        assert "\n4 envs each, lag " in err
+    else:
+        assert "contraction" not in meta
+        assert "\n4 envs, lag " in err
