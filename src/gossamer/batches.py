@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-import math
 import mmap
+import os
+import shutil
+import tempfile
 from dataclasses import dataclass, fields
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import psutil
@@ -101,7 +104,7 @@ def refuse_replays(
     config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, num_envs: int
 ) -> list[str]:
     """Refuse replays that are too small for a batch or too large for memory; say how large they are."""
-    shares, told, total = share_out(config, num_envs), list[str](), 0
+    shares, told, needed = share_out(config, num_envs), list[str](), dict[str, int]()
     for settings in kept_replays(config):
         capacity = capacity_of(settings, config.unroll_length)
         if capacity < shares.total:
@@ -112,21 +115,44 @@ def refuse_replays(
                 f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
                 f"{shares.total:,}: --replays.{index}.{given.replace('_', '-')} {least}"
             )
-        nbytes = layout_of(config, spec, settings, policy).nbytes(capacity)
+        nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
         told.append(
             f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps, "
-            f"{nbytes / 1e9:.2f} GB{' on disk' if settings.path else ''}"
+            f"{nbytes / 1e9:.2f} GB{f' in {settings.path}' if settings.path else ''}"
         )
-        total += 0 if settings.path else nbytes
-    total *= config.num_learners
-    free = psutil.virtual_memory().available
-    if total > free:
-        steps = math.floor(config.unroll_length * shares.total * 0.8 * free / total)
-        raise ConfigError(
-            f"replays take {total / 1e9:.1f} GB of memory, and {free / 1e9:.1f} GB are free; keep fewer "
-            f"columns, or keep them on disk: --replays.1.capacity-steps {steps}"
-        )
+        needed[settings.path] = needed.get(settings.path, 0) + nbytes
+    if config.checkpoint_replay:  # a copy is taken first, then written
+        needed[""] = needed.get("", 0) + sum(needed.values())
+    for path, nbytes in needed.items():
+        free = _free(config, path)
+        if nbytes > free:
+            index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
+            steps = max(int(0.8 * free / nbytes * _steps(config, index)), config.unroll_length)
+            other = " or on disk: --replays.1.path FOLDER" if not path else ""
+            raise ConfigError(
+                f"replays take {nbytes / 1e9:.1f} GB {f'in {path}' if path else 'of memory'}, and "
+                f"{free / 1e9:.1f} GB are free; keep fewer steps: --replays.{index}.capacity-steps {steps}"
+                f"{other}"
+            )
     return told
+
+
+def _steps(config: TrainConfig, index: int) -> int:
+    settings = config.mix[index]
+    assert isinstance(settings, UniformSettings)
+    return capacity_of(settings, config.unroll_length) * config.unroll_length
+
+
+def _free(config: TrainConfig, path: str) -> int:
+    """Return the bytes free in memory, or in a folder that must be there."""
+    if not path:
+        return psutil.virtual_memory().available
+    if not Path(path).expanduser().is_dir():
+        index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
+        raise ConfigError(
+            f"replays.{index}.path is {path!r}, which is no folder; make it first: mkdir -p {path}"
+        )
+    return shutil.disk_usage(Path(path).expanduser()).free
 
 
 def build_mix(
@@ -172,7 +198,7 @@ def build_mix(
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
-        block = mmap.mmap(-1, layout.nbytes(capacity), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        block = make_block(layout.nbytes(capacity), settings.path)
         candidates = trajectory(CANDIDATE_COLUMNS) if layout.num_features else None
         ring = Ring(layout, capacity, block)
         made.append(Share(Replay(ring, settings, candidates=candidates, seed=seed(i)), columns))
@@ -190,6 +216,17 @@ def build_mix(
         threaded=threaded,
         timeout_seconds=timeout_seconds,
     )
+
+
+def make_block(nbytes: int, path: str = "") -> mmap.mmap:
+    """Return zeroed memory, or a file in a folder, mapped; it is gone with the process, however that ends."""
+    if not path:
+        return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    with tempfile.TemporaryFile(prefix="gossamer-replay-", dir=Path(path).expanduser()) as file:
+        os.posix_fallocate(
+            file.fileno(), 0, nbytes
+        )  # a disk that fills up later would kill the process
+        return mmap.mmap(file.fileno(), nbytes)
 
 
 def as_batch(trajectory: Trajectory) -> Batch:

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import math
 import mmap
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-import psutil
 import torch
 from torch import Tensor
 
@@ -17,14 +15,12 @@ from gossamer.build import (
     Parts,
     build_evaluator,
     build_parts,
-    build_policy,
     resumes_exactly,
 )
 from gossamer.links import StopSignal
 from gossamer.mailboxes import Mailbox, Mailboxes
 from gossamer.mixer import message_sizes, vectors, views
 from gossamer.topology import blend
-from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -36,15 +32,6 @@ if TYPE_CHECKING:
     from gossamer.evaluator import Evaluation, Evaluator
     from gossamer.learner import Learner
     from gossamer.types import EnvSpec
-
-BYTES_PER_STEP = 64
-"""Of a trajectory, beside its observation."""
-BYTES_PER_ENV = 20_000
-"""Of the smallest simulator."""
-BYTES_PER_LEARNER = 300_000
-"""Of the objects around one."""
-BYTES_PER_PROCESS = 160 << 20
-"""Of a process with learners, before it has any."""
 
 
 class Versions:
@@ -361,39 +348,3 @@ def build_learners(
                         restarts=restarts, start=start)
         )  # fmt: skip
     return made
-
-
-def refuse_what_memory_cannot_hold(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, num_processes: int = 0
-) -> None:
-    """Refuse more learners, in processes or not, or environments than memory holds, before any is made."""
-    size, free = config.num_learners, psutil.virtual_memory().available
-    pixel = 1 if spec.obs_kind == "pixels" else 4
-    row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
-    waiting = config.queue.capacity if plan.lag is None else 0
-    envs = (2 + waiting) * (config.unroll_length + 1) * row + BYTES_PER_ENV
-    if size * plan.num_envs * envs > free:
-        fits = max(free // (size * envs), 1)
-        raise ConfigError(
-            f"num_envs is {plan.num_envs:,}, whose trajectories take about "
-            f"{size * plan.num_envs * envs / 2**30:,.0f} GiB of memory; {free / 2**30:.0f} GiB are free: "
-            f"--num-envs {1 << int(math.log2(fits))}"
-        )
-    if size > 1:
-        policy = build_policy(config, spec)
-        nbytes = sum(x.numel() * x.element_size() for x in policy.shared_tensors())
-        # Policy, gradient, two averages, acting copy, two boards and four messages.
-        each = 11 * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
-        if size * each > free:
-            raise ConfigError(
-                f"num_learners is {size}, which take about {size * each / 2**30:.0f} GiB of memory; "
-                f"{free / 2**30:.0f} GiB are free: --num-learners {max(free // each, 1)}"
-            )
-        total = size * each + num_processes * BYTES_PER_PROCESS
-        if total > free:
-            fits = max((free - size * each) // BYTES_PER_PROCESS, 1)
-            raise ConfigError(
-                f"{size} learners in {num_processes} processes take about {total / 2**30:.0f} GiB of "
-                f"memory; {free / 2**30:.0f} GiB are free; let more of them share a process: "
-                f"--learners-per-process {math.ceil(size / fits)}"
-            )

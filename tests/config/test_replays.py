@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gossamer.batches import Shares, share_out
+from gossamer.batches import Shares, make_block, share_out
+from gossamer.build import make_plan
 from gossamer.config import TrainConfig, make_config, parse_train, resolve
+from gossamer.envs.registry import read_spec
 from gossamer.replay.settings import (
     AttentiveSettings,
     EliteSettings,
     QueueSettings,
     UniformSettings,
 )
+from gossamer.room import refuse_what_memory_cannot_hold
 from gossamer.types import ConfigError
 
 
@@ -109,7 +113,7 @@ def test_what_cannot_work_is_refused(settings: dict[str, Any], says: str) -> Non
     [
         ((0.75, 0.25), 4, "3 (batches of 4), 6 (batches of 8)"),
         ((0.3, 0.5, 0.2), 16, "15 (batches of 50)"),
-        ((0.123456789, 0.876543211), 16, "use simpler fractions"),
+        ((0.70710678, 0.29289322), 16, "use simpler fractions"),
     ],
 )
 def test_parts_of_columns_are_refused_with_what_would_do(
@@ -120,3 +124,43 @@ def test_parts_of_columns_are_refused_with_what_would_do(
     with pytest.raises(ConfigError) as caught:
         share_out(given(replays=replays), num_envs)
     assert says in str(caught.value)
+
+
+PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}
+
+
+def told(**settings: Any) -> list[str]:
+    config = make_config("PongNoFrameskip-v4", {**PONG, **settings})
+    spec = read_spec(config.env_id, config.env, 0)
+    return refuse_what_memory_cannot_hold(config, spec, make_plan(config, spec))
+
+
+def mix(**settings: Any) -> list[dict[str, Any]]:
+    return [QUEUE, {"name": "uniform", "fraction": 0.5, **settings}]
+
+
+def test_how_large_a_replay_is_is_told() -> None:
+    (line,) = told(replays=mix(capacity=1000))
+    assert line == "replay uniform: 1,000 columns of 16 env steps, 0.14 GB"
+
+
+def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
+    for settings, says in (
+        ({"capacity": 15}, "room for 15 columns, and a batch has 16: --replays.1.capacity 16"),
+        ({"capacity_steps": 15 * 16}, "--replays.1.capacity-steps 256"),
+        ({"capacity_steps": 10**10}, "of memory, and"),
+        ({"path": str(tmp_path / "nowhere")}, "which is no folder; make it first: mkdir -p"),
+        ({"path": str(tmp_path), "capacity_steps": 10**11}, f"GB in {tmp_path}, and"),
+    ):
+        with pytest.raises(ConfigError) as caught:
+            told(replays=mix(**settings))
+        assert says in str(caught.value)
+    (line,) = told(replays=mix(path=str(tmp_path), capacity=1000))
+    assert line.endswith(f"0.14 GB in {tmp_path}")
+
+
+def test_a_replay_on_disk_is_gone_with_its_process(tmp_path: Path) -> None:
+    block = make_block(100_000, str(tmp_path))
+    block[70_000:70_003] = b"abc"
+    assert block[69_999:70_004] == b"\0abc\0"
+    assert list(tmp_path.iterdir()) == []

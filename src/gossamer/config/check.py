@@ -186,6 +186,11 @@ def _check_replays(config: TrainConfig) -> None:
             f"replays: fractions sum to {total:g}; they must sum to 1: "
             """--replays '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]'"""
         )
+    if algorithm.name == "laser" and not algorithm.max_kl_nats:
+        raise ConfigError(
+            "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "
+            "--algorithm.max-kl-nats 0.3"
+        )
     for i, replay in enumerate(config.replays):
         if getattr(replay, "insert", "fifo") == "elite" and replay.name == "uniform":
             raise ConfigError(

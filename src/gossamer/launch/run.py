@@ -16,7 +16,7 @@ from gossamer.build import Plan, build_policy, make_plan
 from gossamer.config import TrainConfig, to_dict, validate
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
-from gossamer.group import build_group, refuse_what_memory_cannot_hold
+from gossamer.group import build_group
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot, words
 from gossamer.launch.control import Control, GroupControl, best_of, signals
@@ -29,6 +29,7 @@ from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.folder import RunFolder
+from gossamer.room import refuse_what_memory_cannot_hold
 from gossamer.trials import tasks_in_words
 from gossamer.types import ConfigError, EnvSpec
 
@@ -116,8 +117,9 @@ def train(
             # From Python nobody says what was asked for; what differs was.
             given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
             plan = resumed_plan(checkpoint, plan, given, before, now)
-        refuse_what_memory_cannot_hold(config, spec, plan, len(layout.ranks) if layout else 0)
-        run = _Run(config, spec, plan, folder, began=began, quiet=quiet)
+        processes = len(layout.ranks) if layout else 0
+        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes)
+        run = _Run(config, spec, plan, folder, began=began, quiet=quiet, replays=replays)
         return run(checkpoint, layers or {}, argv or [], torso)
     finally:
         if folder is not None:
@@ -136,9 +138,10 @@ class _Run:
         *,
         began: float,
         quiet: bool,
+        replays: list[str],
     ):
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
-        self.began, self.quiet = began, quiet
+        self.began, self.quiet, self.replays = began, quiet, replays
         self.restore_seconds = 0.0
         self.control: Control
 
@@ -326,6 +329,8 @@ class _Run:
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
+        for line in self.replays:
+            recorder.say(line)
         if mixing := words.mixing_in_words(self.config, facts):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping  # noqa: TC003 - settings are read by their annotations
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -12,13 +12,8 @@ ELITE_PLATFORM_UPDATES = 10_000
 """Batches over which the elite platform annealed, times its alfa_annealing_factor."""
 _NAMES = {"capacity": "capacity", "sample_ratio": "fraction", "p": "norm_order",
           "lambda_batch_multiplier": "candidate_multiplier", "elite_batch_size": "elite_batch"}  # fmt: skip
-_STRATEGIES = dict(
-    zip(
-        ("strategy1", "strategy2", "strategy3", "strategy4"),
-        ("nearest", "stratified", "least_used", "stratified_least_used"),
-        strict=True,
-    )
-)
+_STRATEGIES = {"strategy1": "nearest", "strategy2": "stratified", "strategy3": "least_used",
+               "strategy4": "stratified_least_used"}  # fmt: skip
 _DISTANCES = {"ln_norm": "lp", "cos_dist": "cosine", "kl_div": "kl"}
 _SAMPLING = {"elite_sampling": "elite", "attentive_sampling": "attentive"}
 

@@ -1,0 +1,68 @@
+"""Whether a run fits into memory, and onto the disk: asked before anything is made."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING
+
+import psutil
+
+from gossamer.batches import refuse_replays
+from gossamer.build import build_policy
+from gossamer.types import ConfigError
+
+if TYPE_CHECKING:
+    from gossamer.build import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.types import EnvSpec
+
+BYTES_PER_STEP = 64
+"""Of a trajectory, beside its observation."""
+BYTES_PER_ENV = 20_000
+"""Of the smallest simulator."""
+BYTES_PER_LEARNER = 300_000
+"""Of the objects around one."""
+BYTES_PER_PROCESS = 160 << 20
+"""Of a process with learners, before it has any."""
+
+
+def refuse_what_memory_cannot_hold(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, num_processes: int = 0
+) -> list[str]:
+    """Refuse more learners, in processes or not, environments or replays than there is room for.
+
+    Before any is made. Returns how large each replay is, in words.
+    """
+    size, free = config.num_learners, psutil.virtual_memory().available
+    pixel = 1 if spec.obs_kind == "pixels" else 4
+    row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
+    waiting = config.queue.capacity if plan.lag is None else 0
+    envs = (2 + waiting) * (config.unroll_length + 1) * row + BYTES_PER_ENV
+    if size * plan.num_envs * envs > free:
+        fits = max(free // (size * envs), 1)
+        raise ConfigError(
+            f"num_envs is {plan.num_envs:,}, whose trajectories take about "
+            f"{size * plan.num_envs * envs / 2**30:,.0f} GiB of memory; {free / 2**30:.0f} GiB are free: "
+            f"--num-envs {1 << int(math.log2(fits))}"
+        )
+    if size > 1:
+        policy = build_policy(config, spec)
+        nbytes = sum(x.numel() * x.element_size() for x in policy.shared_tensors())
+        # Policy, gradient, two averages, acting copy, two boards and four messages.
+        each = 11 * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
+        if size * each > free:
+            raise ConfigError(
+                f"num_learners is {size}, which take about {size * each / 2**30:.0f} GiB of memory; "
+                f"{free / 2**30:.0f} GiB are free: --num-learners {max(free // each, 1)}"
+            )
+        total = size * each + num_processes * BYTES_PER_PROCESS
+        if total > free:
+            fits = max((free - size * each) // BYTES_PER_PROCESS, 1)
+            raise ConfigError(
+                f"{size} learners in {num_processes} processes take about {total / 2**30:.0f} GiB of "
+                f"memory; {free / 2**30:.0f} GiB are free; let more of them share a process: "
+                f"--learners-per-process {math.ceil(size / fits)}"
+            )
+    if len(config.mix) == 1:
+        return []
+    return refuse_replays(config, spec, build_policy(config, spec), num_envs=plan.num_envs)
