@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING
 import psutil
 import torch
 
-from gossamer.replay.base import RecentPolicy, ReplayMix, Share
+from gossamer.replay.base import ReplayMix, Share
+from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.settings import EliteSettings, QueueSettings, UniformSettings
 from gossamer.replay.store import Replay
@@ -29,8 +30,6 @@ if TYPE_CHECKING:
 
 CANDIDATE_COLUMNS = 32
 """Candidates that are measured at a time."""
-SEARCHED = 4096
-"""Numbers of environments looked at for one whose batches can be shared out."""
 
 
 @dataclass(frozen=True)
@@ -57,10 +56,12 @@ def share_out(config: TrainConfig, num_envs: int) -> Shares:
     found = _whole_shares(config, num_envs)
     if found is not None:
         return found
-    near = [n for n in range(1, SEARCHED) if _whole_shares(config, n) is not None]
+    near = [n for n in range(1, 4 * num_envs + 64) if _whole_shares(config, n) is not None]
     near = sorted(near, key=lambda n: abs(n - num_envs))[:3]
     shares = ", ".join(f"{s.name} {s.fraction:g}" for s in config.mix)
-    hint = "no number of environments gives whole columns; use simpler fractions, like 0.5 or 0.875"
+    hint = (
+        "no number of environments near gives whole ones; use simpler fractions, like 0.5 or 0.875"
+    )
     if near:
         sizes = ", ".join(f"{n} (batches of {_columns(config, n)})" for n in sorted(near))
         hint = f"numbers that do: {sizes}: --num-envs {near[0]}"

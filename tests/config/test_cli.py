@@ -197,7 +197,8 @@ def test_list_json_names_everything(capsys: Any) -> None:
     assert cli.main(["list", "--json"]) == 0
     catalog = json.loads(capsys.readouterr().out)
     assert list(catalog) == ["algorithms", "topologies", "replays", "environments", "presets"]
-    assert set(catalog["algorithms"]) == {"a2c", "vtrace", "ppo"}
+    assert set(catalog["algorithms"]) == {"a2c", "vtrace", "laser", "ppo", "impact"}
+    assert set(catalog["replays"]) == {"queue", "uniform", "elite", "attentive"}
     assert {"pong", "debug", "bench"} <= set(catalog["presets"])
     assert all(text for entries in catalog.values() for text in entries.values())
 

@@ -24,7 +24,7 @@ from gossamer.config import (
 from gossamer.config.check import RANGES, range_of
 from gossamer.config.files import suite_layer
 from gossamer.config.tree import fields_of, find_annotation, flatten, members, merge, names_of
-from gossamer.replay.base import QueueSettings
+from gossamer.replay.settings import QueueSettings
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def test_a_table_named_after_a_kind_speaks_only_to_that_kind(tmp_path: Path) -> 
 
 def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
     line = refusal({"env_id": "x:y", "algorithm": {"clip_ratio": "0.1"}})
-    assert "--algorithm.clip-ratio is a setting of ppo, not of vtrace" in line
+    assert "--algorithm.clip-ratio is a setting of ppo, impact, not of vtrace" in line
     assert "algorithm:ppo" in line
 
 
@@ -169,7 +169,7 @@ def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
         ("stop_after_seconds = nan", "it must be a finite number"),
         ("algorithm = 3", "algorithm is 3; it must be a section of settings"),
         ('lag = "2"', "one of auto, 0, 1, free"),
-        ('[algorithm]\nname = "dqn"', "allowed: a2c, vtrace, ppo"),
+        ('[algorithm]\nname = "dqn"', "allowed: a2c, vtrace, laser, ppo, impact"),
         ('[algorithm]\nname = "vtrac"', "did you mean vtrace?"),
         ('[optimizer]\nlearning_rate = "big"', "it must be a number, for example 0.0005"),
         ('[optimizer]\nlearning_rate = [1, "big"]', "each entry a number, for example [0.0005]"),

@@ -9,7 +9,7 @@ import pytest
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "gossamer").rglob("*.py"))
 MAX_LINES = 400
-MAX_MODULES = 80
+MAX_MODULES = 92
 
 
 def with_code(path: Path) -> bool:

@@ -32,7 +32,7 @@ import gossamer
 import gossamer.types, gossamer.config, gossamer.cli, gossamer.topology, gossamer.optimizers
 import gossamer.record.folder, gossamer.record.metrics, gossamer.record.runs
 import gossamer.algorithms.a2c, gossamer.algorithms.vtrace, gossamer.algorithms.ppo
-import gossamer.replay.base, gossamer.policies.settings, gossamer.envs.settings
+import gossamer.replay.settings, gossamer.policies.settings, gossamer.envs.settings
 """
 
 

@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.batches import as_batch
-from gossamer.replay.base import RecentPolicy, ReplayMix, Share
+from gossamer.replay.base import ReplayMix, Share
+from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.settings import AttentiveSettings, EliteSettings, UniformSettings
 from gossamer.replay.store import Replay

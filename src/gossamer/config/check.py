@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
+from gossamer.algorithms.laser import Laser
 from gossamer.config.names import flag
 from gossamer.config.train_config import PER_LEARNER
 from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
@@ -186,7 +187,7 @@ def _check_replays(config: TrainConfig) -> None:
             f"replays: fractions sum to {total:g}; they must sum to 1: "
             """--replays '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]'"""
         )
-    if algorithm.name == "laser" and not algorithm.max_kl_nats:
+    if isinstance(algorithm, Laser) and not algorithm.max_kl_nats:
         raise ConfigError(
             "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "
             "--algorithm.max-kl-nats 0.3"

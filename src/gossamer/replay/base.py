@@ -11,9 +11,7 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import fields
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
-
-import torch
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gossamer.machine import use_threads
 from gossamer.types import RunFailed, Trajectory, online_batch
@@ -24,8 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.links import TrajectoryQueue
+    from gossamer.replay.recent import RecentPolicy
     from gossamer.replay.store import Replay
-    from gossamer.types import Batch, PolicyOutput
+    from gossamer.types import Batch
 
 T = TypeVar("T")
 
@@ -35,74 +34,6 @@ class Share(NamedTuple):
 
     replay: Replay
     num_columns: int
-
-
-class Policy(Protocol):
-    """What candidates are run through."""
-
-    def __call__(
-        self,
-        obs: Tensor,
-        starts: Tensor,
-        core_state: Tensor,
-        last_action: Tensor | None = None,
-        last_reward: Tensor | None = None,
-    ) -> PolicyOutput:
-        """Run rows [R, B] of observations."""
-        ...
-
-    def shared_tensors(self) -> list[Tensor]:
-        """Every parameter, then the moments."""
-        ...
-
-    def refresh(self) -> None:
-        """Recompute what is derived from the moments."""
-        ...
-
-
-class RecentPolicy:
-    """The policy as it was when a batch was asked for, to run over candidates beside the learner.
-
-    Args:
-        policy: a copy of its own, set up for inference.
-        source: what `policy.shared_tensors()` are copies of.
-        num_snapshots: versions that may be wanted at a time.
-    """
-
-    def __init__(self, policy: Policy, source: list[Tensor], num_snapshots: int):
-        self._policy, self._source = policy, source
-        self._snapshots = [[torch.empty_like(x) for x in source] for _ in range(num_snapshots)]
-        self._taken = 0
-
-    @torch.no_grad()
-    def take(self) -> int:
-        """Keep the learner's present version; return its number, for `use`."""
-        torch._foreach_copy_(self._snapshots[self._taken % len(self._snapshots)], self._source)
-        self._taken += 1
-        return self._taken - 1
-
-    @torch.no_grad()
-    def use(self, number: int) -> None:
-        """Let `features` be those of a version that was kept."""
-        snapshot = self._snapshots[number % len(self._snapshots)]
-        torch._foreach_copy_(self._policy.shared_tensors(), snapshot)
-        self._policy.refresh()
-
-    @torch.no_grad()
-    def features(self, trajectory: Trajectory) -> Tensor:
-        """Return the last hidden layer [T, B, F] of a trajectory's rows but the last."""
-        device = self._source[0].device
-        if trajectory.reward.device != device:
-            trajectory = trajectory.to(device)
-        last_action = torch.cat([trajectory.last_action[None], trajectory.action[:-1]])
-        last_reward = torch.cat([trajectory.last_reward[None], trajectory.reward[:-1]])
-        return self._policy(
-            trajectory.obs[:-1],
-            trajectory.starts[:-1],
-            trajectory.core_state,
-            last_action,
-            last_reward,
-        ).features
 
 
 class ReplayMix:
