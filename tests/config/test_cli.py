@@ -198,7 +198,7 @@ def test_list_json_names_everything(capsys: Any) -> None:
     catalog = json.loads(capsys.readouterr().out)
     assert list(catalog) == ["algorithms", "topologies", "replays", "environments", "presets"]
     assert set(catalog["algorithms"]) == {"a2c", "vtrace", "laser", "ppo", "impact"}
-    assert set(catalog["replays"]) == {"queue", "uniform", "elite", "attentive"}
+    assert set(catalog["replays"]) == {"queue", "uniform", "circular", "elite", "attentive"}
     assert {"pong", "debug", "bench"} <= set(catalog["presets"])
     assert all(text for entries in catalog.values() for text in entries.values())
 

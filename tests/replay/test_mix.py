@@ -18,7 +18,12 @@ from gossamer.batches import as_batch
 from gossamer.replay.base import ReplayMix, Share
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
-from gossamer.replay.settings import AttentiveSettings, EliteSettings, UniformSettings
+from gossamer.replay.settings import (
+    AttentiveSettings,
+    CircularSettings,
+    EliteSettings,
+    UniformSettings,
+)
 from gossamer.replay.store import Replay
 from gossamer.types import Trajectory, empty_trajectory
 
@@ -161,7 +166,22 @@ def test_nothing_is_replayed_before_learn_start():
     assert sizes == [B, B, B, B, 2 * B, 2 * B]
 
 
+def test_every_column_of_a_circular_replay_comes_as_often():
+    """Three times each, beside the one online: IMPACT's buffer of K = 4."""
+    mix, *_ = make_mix(CircularSettings(), columns=3 * B, capacity=4 * B)
+    seen: dict[int, list[int]] = {}
+    for k in range(20):
+        batch = mix.sample()
+        for entry in batch.entry[B:].tolist():
+            seen.setdefault(entry, []).append(k)
+        mix.release()
+    whole = [batches for batches in seen.values() if 3 < batches[0] < 16]
+    assert len(whole) > 8 * B
+    assert all(len(set(batches)) == len(batches) == 3 for batches in whole)
+
+
 KINDS = {
+    "circular": (CircularSettings(),),
     "uniform": (UniformSettings(),),
     "two": (UniformSettings(), EliteSettings(candidate_multiplier=2.0)),
     "attentive": (AttentiveSettings(candidate_multiplier=3.0, anneal_updates=20),),

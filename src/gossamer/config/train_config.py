@@ -11,12 +11,7 @@ from gossamer.algorithms.vtrace import VTrace
 from gossamer.envs.settings import EnvConfig
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
-from gossamer.replay.settings import (
-    AttentiveSettings,
-    EliteSettings,
-    QueueSettings,
-    UniformSettings,
-)
+from gossamer.replay.settings import QueueSettings, ReplaySettings, UniformSettings
 from gossamer.topology import AllReduce, Diffusion, Gossip, Single
 
 PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
@@ -54,9 +49,7 @@ class TrainConfig:
     """The loss: a2c, vtrace, laser, ppo or impact."""
     topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
     """How learners mix: single, allreduce, gossip or diffusion."""
-    replays: tuple[QueueSettings | UniformSettings | EliteSettings | AttentiveSettings, ...] = (
-        QueueSettings(),
-    )
+    replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
     """What a batch is made of; fractions sum to 1."""
     replay_ratio: float = 0.0
     """Columns replayed uniformly for each online one, >= 0: short for a queue and one uniform replay."""
@@ -142,7 +135,7 @@ class TrainConfig:
         return next(x for x in self.replays if isinstance(x, QueueSettings))
 
     @property
-    def mix(self) -> tuple[QueueSettings | UniformSettings, ...]:
+    def mix(self) -> tuple[ReplaySettings, ...]:
         """What batches are made of: `replays`, or what `replay_ratio` is short for."""
         if not self.replay_ratio:
             return self.replays

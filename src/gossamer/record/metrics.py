@@ -82,9 +82,9 @@ METRICS: Mapping[str, Metric] = {
     ),
     **{
         f"replay/{kind}_{name}": metric
-        for kind in ("uniform", "elite", "attentive")
+        for kind in ("uniform", "circular", "elite", "attentive")
         for name, metric in _OF_REPLAYS.items()
-        if kind != "uniform" or name == "columns"
+        if kind in ("elite", "attentive") or name == "columns"
     },
     "lag_versions_mean": Metric("versions", "learner's version - version that acted, mean"),
     "lag_versions_max": Metric(

@@ -97,6 +97,16 @@ class UniformSettings:
 
 
 @dataclass(frozen=True)
+class CircularSettings(UniformSettings):
+    """Every column is replayed as often as every other, soon after it came: the least used, then the oldest.
+
+    Of R replayed columns for each online one, each comes R times: IMPACT's circular buffer with K = R + 1.
+    """
+
+    name: ClassVar[str] = "circular"
+
+
+@dataclass(frozen=True)
 class EliteSettings(UniformSettings):
     """More columns are drawn than wanted; kept are those whose features the policy has moved least from.
 
@@ -128,4 +138,6 @@ class AttentiveSettings(EliteSettings):
     name: ClassVar[str] = "attentive"
 
 
-ReplaySettings = QueueSettings | UniformSettings | EliteSettings | AttentiveSettings
+ReplaySettings = (
+    QueueSettings | UniformSettings | CircularSettings | EliteSettings | AttentiveSettings
+)

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from gossamer.replay.selectors import choose, distances, draw, fill_up, multiplier_at
-from gossamer.replay.settings import AttentiveSettings, EliteSettings
+from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -96,7 +96,11 @@ class Replay:
                 first=settings.candidate_multiplier,
                 anneal_updates=settings.anneal_updates,
             )
-        places = draw(self._rng, self.held, wanted, multiplier)
+        if isinstance(settings, CircularSettings):
+            every = np.arange(self.held)
+            places = every[np.lexsort((self.ring.entries(every), self.ring.uses[every]))][:wanted]
+        else:
+            places = draw(self._rng, self.held, wanted, multiplier)
         if multiplier > 1.0 and len(places) > wanted:
             assert isinstance(settings, EliteSettings)
             moved = self._measure(places, features, self._like(features))
