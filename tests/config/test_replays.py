@@ -96,7 +96,7 @@ QUEUE = {"name": "queue", "fraction": 0.5}
             "algorithm:vtrace, algorithm:laser, algorithm:impact",
         ),
         ({"replay_ratio": 1.0, "algorithm.name": "a2c"}, "algorithm:vtrace"),
-        ({"replays": [QUEUE, {"type": "standart"}]}, "type is 'standart'; it must be one of queue"),
+        ({"replays": [QUEUE, {"type": "normal"}]}, "type is 'normal'; it must be one of queue"),
         ({"replays": [QUEUE, {"type": "custom", "distance": "lp"}]}, "'distance' beside a type"),
         ({"algorithm.max_kl_nats": 0.0}, "max_kl_nats is 0"),
     ],
