@@ -6,9 +6,10 @@ import mmap
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import psutil
 import torch
@@ -16,6 +17,7 @@ import torch
 from gossamer.replay.base import ReplayMix, Share
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.segments import Segments
 from gossamer.replay.settings import EliteSettings, QueueSettings, UniformSettings
 from gossamer.replay.store import Replay
 from gossamer.types import Batch, ConfigError, Trajectory, empty_trajectory
@@ -28,6 +30,8 @@ if TYPE_CHECKING:
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.types import EnvSpec
 
+Blocks = Sequence[Sequence[Any]]
+"""Of each shared replay: the memory of every learner's part, by rank."""
 CANDIDATE_COLUMNS = 32
 """Candidates that are measured at a time."""
 
@@ -156,6 +160,17 @@ def _free(config: TrainConfig, path: str) -> int:
     return shutil.disk_usage(Path(path).expanduser()).free
 
 
+def shared_sizes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[int]:
+    """Return how much memory one learner's part of each shared replay takes; empty for one learner."""
+    if config.num_learners == 1:
+        return []
+    return [
+        layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length))
+        for s in kept_replays(config)
+        if s.shared
+    ]
+
+
 def build_mix(
     config: TrainConfig,
     queue: TrajectoryQueue,
@@ -167,6 +182,8 @@ def build_mix(
     threaded: bool,
     pinned: bool,
     timeout_seconds: float,
+    rank: int = 0,
+    shared: Blocks = (),
 ) -> ReplayMix:
     """Build what a learner takes its batches from.
 
@@ -180,6 +197,8 @@ def build_mix(
         threaded: pick from replays beside learning.
         pinned: batches go to a GPU.
         timeout_seconds: longest wait for the replays.
+        rank: of the learner.
+        shared: of each shared replay, the blocks of all learners.
     """
     kept = kept_replays(config)
     if not kept:
@@ -196,16 +215,21 @@ def build_mix(
         )
 
     made: list[Share] = []
+    others = iter(shared)
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
-        block = make_block(layout.nbytes(capacity), settings.path)
+        blocks: Sequence[Any] = [make_block(layout.nbytes(capacity), settings.path)]
+        if settings.shared and shared:
+            blocks = next(others)
+        rings = [Ring(layout, capacity, block) for block in blocks]
+        segments = Segments(rings, rank if len(rings) > 1 else 0)
         candidates = trajectory(CANDIDATE_COLUMNS) if layout.num_features else None
-        ring = Ring(layout, capacity, block)
-        made.append(Share(Replay(ring, settings, candidates=candidates, seed=seed(i)), columns))
+        replay = Replay(segments, settings, candidates=candidates, seed=seed(i))
+        made.append(Share(replay, columns))
     ahead = config.prefetch_batches
     recent = None
-    if any(share.replay.ring.layout.num_features for share in made):
+    if any(share.replay.segments.layout.num_features for share in made):
         recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
     buffers = [as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
     return ReplayMix(

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gossamer.batches import Blocks
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
     from gossamer.replay.base import ReplayMix
@@ -113,6 +114,9 @@ def _actor_threads(cores: int, lag: str) -> int:
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
     """Return whether a run goes on from a checkpoint as if it had never stopped."""
     replays = len(config.mix) == 1 or config.checkpoint_replay
+    if config.placement != "inline" and config.num_learners > 1:
+        # What others have stored by now depends on who is quicker.
+        replays = replays and not any(getattr(s, "shared", False) for s in config.mix)
     return plan.lag is not None and spec.exact_resume and replays
 
 
@@ -237,8 +241,9 @@ def build_parts(
     torso: torch.nn.Module | None = None,
     restarts: int = 0,
     start: bool = True,
+    shared: Blocks = (),
 ) -> Parts:
-    """Build one learner and what serves it; `start` as in `build_env_groups`.
+    """Build one learner and what serves it; `start` as in `build_env_groups`, `shared` as in `build_mix`.
 
     After `restarts` deaths its random streams and episodes are new ones.
     """
@@ -248,7 +253,9 @@ def build_parts(
         making = pool.submit(
             build_env_groups, config, spec, plan, rank=rank, restarts=restarts, start=start
         )
-        parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, restarts, making)
+        parts = _join_parts(
+            config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared
+        )
         parts.simulators = native_threads() - before
         return parts
 
@@ -263,6 +270,7 @@ def _join_parts(
     torso: torch.nn.Module | None,
     restarts: int,
     making: Future[tuple[list[VecEnv], list[NDArray[Any]]]],
+    shared: Blocks,
 ) -> Parts:
     policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
     acting = build_inference_policy(policy, plan, policy.obs_scale.device)
@@ -283,7 +291,7 @@ def _join_parts(
     ]
     queue = ThreadQueue(slots, stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
     board = ThreadBoard(policy.shared_tensors(), stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
-    replay = build_replay(config, plan, policy, queue, rank=rank, restarts=restarts)
+    replay = build_replay(config, plan, policy, queue, rank=rank, restarts=restarts, shared=shared)
     learner = build_learner(config, plan, policy, replay, rank=rank, restarts=restarts)
     groups, first_obs = making.result()
     actor = Actor(
@@ -308,6 +316,7 @@ def build_replay(
     *,
     rank: int = 0,
     restarts: int = 0,
+    shared: Blocks = (),
 ) -> ReplayMix:
     """Build what a learner's batches come from: the queue, and replays beside it."""
     return build_mix(
@@ -320,6 +329,8 @@ def build_replay(
         threaded=config.placement != "inline" and config.prefetch_batches > 0,
         pinned=plan.device == "cuda",
         timeout_seconds=LINK_TIMEOUT_SECONDS,
+        rank=rank,
+        shared=shared,
     )
 
 

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gossamer.batches import shared_sizes
 from gossamer.build import (
     LINK_TIMEOUT_SECONDS,
     Parts,
     build_evaluator,
     build_parts,
+    build_policy,
     resumes_exactly,
 )
 from gossamer.links import StopSignal
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gossamer.actor import Episode
+    from gossamer.batches import Blocks
     from gossamer.build import Plan
     from gossamer.collective import Collective
     from gossamer.config import TrainConfig
@@ -299,9 +302,14 @@ def build_group(
         start: as in `build_env_groups`.
     """
     stop, size = StopSignal(), config.num_learners
+    shared: list[list[mmap.mmap]] = []
+    if size > 1 and any(getattr(s, "shared", False) for s in config.mix):
+        sizes = shared_sizes(config, spec, build_policy(config, spec, torso))
+        shared = [[mmap.mmap(-1, nbytes) for _ in range(size)] for nbytes in sizes]
     made = build_learners(
-        config, spec, plan, range(size), stop, on_episode=on_episode, torso=torso, start=start
-    )
+        config, spec, plan, range(size), stop,
+        on_episode=on_episode, torso=torso, start=start, shared=shared,
+    )  # fmt: skip
     first = made[0]
     memory = None
     if size > 1:
@@ -335,6 +343,7 @@ def build_learners(
     torso: torch.nn.Module | None = None,
     restarts: int = 0,
     start: bool = True,
+    shared: Blocks = (),
 ) -> list[Parts]:
     """Build some learners and what serves them; arguments as in `build_group` and `build_parts`."""
     made: list[Parts] = []
@@ -345,6 +354,6 @@ def build_learners(
 
         made.append(
             build_parts(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
-                        restarts=restarts, start=start)
+                        restarts=restarts, start=start, shared=shared)
         )  # fmt: skip
     return made

@@ -18,6 +18,7 @@ from gossamer.batches import as_batch
 from gossamer.replay.base import ReplayMix, Share
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.segments import Segments
 from gossamer.replay.settings import (
     AttentiveSettings,
     CircularSettings,
@@ -57,8 +58,8 @@ def make_replay(spec, kind, *, capacity=20, core_units=0, seed=7, features=8):
     needs = features if isinstance(kind, EliteSettings) else 0
     layout = Layout(spec, T, core_units, needs)
     candidates = empty_trajectory(spec, unroll_length=T, num_columns=3, core_units=core_units)
-    ring = Ring(layout, capacity, mmap.mmap(-1, layout.nbytes(capacity)))
-    return Replay(ring, kind, candidates=candidates if needs else None, seed=seed)
+    segments = Segments([Ring(layout, capacity, mmap.mmap(-1, layout.nbytes(capacity)))])
+    return Replay(segments, kind, candidates=candidates if needs else None, seed=seed)
 
 
 def make_mix(*kinds, columns=B, ahead=1, threaded=False, policy=None, queue=None, capacity=20):
@@ -232,7 +233,7 @@ def test_what_fails_beside_the_learner_is_told_to_it():
     mix, *_ = make_mix(UniformSettings(), threaded=True)
     mix.sample()
     mix.release()
-    mix._shares[0].replay.ring.write = None
+    mix._shares[0].replay.segments.ring.write = None
     with pytest.raises(TypeError, match="not callable"):
         take(mix, 3)
     mix.close()
@@ -263,7 +264,7 @@ def test_no_replay_hangs_loses_or_overfills(capacity, columns, strategy, insert,
             assert len(set(batch.entry[B:].tolist())) == columns
         mix.release()
         assert replay.held == min(capacity, (k + 1) * B)
-        held = replay.ring.fields["version"][: replay.held]
+        held = replay.segments.ring.fields["version"][: replay.held]
         assert int(held.max()) == k, "the newest is there"
         if insert == "fifo":
             newest = [n for n in range(k + 1) for _ in range(B)][-capacity:]

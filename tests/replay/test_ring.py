@@ -13,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.segments import Segments
 from gossamer.types import ActionSpec, EnvSpec, Trajectory, empty_trajectory
 
 ATARI = EnvSpec(
@@ -166,12 +167,14 @@ def test_a_block_holds_what_it_is_said_to():
 def test_entries_tell_what_is_in_a_place_from_what_was():
     spec = pixels()
     ring = make_ring(Layout(spec, 4, 3), 4)
+    segments = Segments([ring])
     places = np.array([2, 1])
     ring.write([2, 1], play(spec, 4, 2, seed=1))
-    before = ring.entries(places)
-    ring.uses[2] = 5
+    before = segments.entries(places)
+    segments.count_use(np.array([2, 2, 1]))
+    assert segments.uses(places).tolist() == [2, 1]
     ring.write([2, 1], play(spec, 4, 2, seed=2))
-    after = ring.entries(places)
+    after = segments.entries(places)
     assert len({*before.tolist(), *after.tolist()}) == 4
-    assert ring.uses[2] == 0
+    assert segments.uses(places).tolist() == [0, 0]
     assert (ring.sequence[places] == 4).all()

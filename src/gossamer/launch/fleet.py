@@ -13,6 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gossamer.actor import Episode
+from gossamer.batches import shared_sizes
 from gossamer.build import LINK_TIMEOUT_SECONDS, build_evaluator, build_learner, build_policy
 from gossamer.config import to_dict
 from gossamer.group import Memory, Sizes
@@ -74,6 +75,7 @@ class Fleet:
         queue = ThreadQueue([], StopSignal(), timeout_seconds=LINK_TIMEOUT_SECONDS)
         learner = build_learner(config, plan, self._policy, ReplayMix(queue))
         self._sizes = Sizes.of(learner)
+        self._shared = shared_sizes(config, spec, self._policy)
         learner.close()
         self._resumed_updates = self._resumed_env_steps = 0
         self._rows: dict[int, dict[str, Any]] = {}
@@ -173,7 +175,8 @@ class Fleet:
 
     def _make_memory(self) -> None:
         size = self.config.num_learners
-        lengths = (*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks)))
+        lengths = [*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))]
+        lengths += [n for n in self._shared for _ in range(size)]
         made = [make_memory(n) for n in lengths]
         self._descriptors = [descriptor for descriptor, _ in made]
         blocks: list[mmap.mmap] = [memory for _, memory in made]
@@ -209,7 +212,7 @@ class Fleet:
             ranks=(ranks.start, ranks.stop),
             process=process,
             num_processes=len(self._layout.ranks),
-            blocks=(self._descriptors[0], self._descriptors[1], self._descriptors[2]),
+            blocks=tuple(self._descriptors),
             mixed_sizes=self._sizes.mixed,
             policy_sizes=self._sizes.policy,
             cores=self._layout.cores[process],

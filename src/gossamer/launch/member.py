@@ -57,8 +57,9 @@ class Task:
     process: int
     """Index among the processes."""
     num_processes: int
-    blocks: tuple[int, int, int]
-    """File descriptors of the memory of mailboxes, versions and orders."""
+    blocks: tuple[int, ...]
+    """File descriptors of the memory of mailboxes, versions and orders, then of every learner's part of each
+    shared replay."""
     mixed_sizes: tuple[int, int]
     policy_sizes: tuple[int, int]
     cores: tuple[int, ...]
@@ -185,6 +186,8 @@ def _serve(channel: Channel, task: Task) -> None:
     control: MemberControl
     exact = checkpoint is not None and checkpoint.state[snapshot.EXACT]
     stop = StopSignal()
+    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks]
+    size, parts_of_replays = config.num_learners, blocks[3:]
     parts = build_learners(
         config,
         spec,
@@ -194,8 +197,8 @@ def _serve(channel: Channel, task: Task) -> None:
         on_episode=lambda episode, learner: control.on_episode(episode, learner),
         restarts=task.restarts,
         start=not exact,
+        shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
-    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks]
     mixed, policy = task.mixed_sizes, task.policy_sizes
     sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())

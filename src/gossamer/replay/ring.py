@@ -71,7 +71,6 @@ class Layout:
             "last_reward": ((), torch.float32),
             "task": ((), torch.int64),
             "version": ((), torch.int64),
-            "uses": ((), torch.int64),
             "sequence": ((), torch.int64),
         }
         if self.num_features:
@@ -117,7 +116,7 @@ def _aligned(nbytes: int) -> int:
 class Ring:
     """Entries in a block of memory, each in a numbered place; who overwrites which is the owner's choice.
 
-    Not for several threads at once: the owner holds a lock around every call.
+    One writer, on one thread; a reader elsewhere looks at the sequence numbers before and after.
 
     Args:
         layout: of an entry.
@@ -130,8 +129,6 @@ class Ring:
         self.fields = layout.views(block, capacity)
         self._block = block
         self._obs = self.fields["obs"].numpy()
-        self.uses: NDArray[np.int64] = self.fields["uses"].numpy()
-        """How often each entry was sampled."""
         self.sequence: NDArray[np.int64] = self.fields["sequence"].numpy()
         """Twice how often each place was written, odd while it is; 0: it is empty."""
 
@@ -165,7 +162,6 @@ class Ring:
             self._write_frames(places, trajectory.obs)
         else:
             self.fields["obs"][index] = trajectory.obs.transpose(0, 1)
-        self.uses[places] = 0
         fence()
         self.sequence[places] += 1
 
@@ -193,10 +189,6 @@ class Ring:
                 self._read_frames(self._obs[place], starts[:, i], into.obs[:, i])
         else:
             into.obs.copy_(self.fields["obs"].index_select(0, index).transpose(0, 1))
-
-    def entries(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return numbers that tell what is in places now from what was or will be there."""
-        return self.sequence[places] // 2 * self.capacity + places
 
     def stored_features(self, places: NDArray[np.int64]) -> Tensor:
         """Return features [T, n, F] as they were stored."""

@@ -89,6 +89,8 @@ class UniformSettings:
     learn_start: int = 0
     """Env steps to be stored before any is replayed, >= 0; until then batches have online columns only.
     0: as soon as there are enough columns for a batch."""
+    shared: bool = False
+    """All learners of a run sample from what each of them stores; capacity is for each one's part."""
     path: str = ""
     """Folder of the file that holds the columns, for replays larger than memory; empty: memory."""
     insert: Literal["fifo", "elite"] = "fifo"

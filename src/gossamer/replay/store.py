@@ -18,10 +18,12 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gossamer.replay.ring import Ring
+    from gossamer.replay.segments import Segments
     from gossamer.replay.settings import UniformSettings
     from gossamer.types import Batch, Trajectory
 
+MAX_DRAWS = 10
+"""Draws in place of one column that others overwrite meanwhile."""
 Features = Callable[["Trajectory"], "Tensor"]
 """Runs a recent policy over a trajectory's rows; returns its last hidden layer [T, B, F]."""
 
@@ -30,16 +32,21 @@ class Replay:
     """Keeps columns of trajectories and gives them out again.
 
     Args:
-        ring: where they are kept.
+        segments: where they are kept, by this learner and others.
         settings: how they are picked and overwritten.
         candidates: a trajectory that candidates are read into; None: entries are read where they are wanted.
         seed: of the stream that draws entries.
     """
 
     def __init__(
-        self, ring: Ring, settings: UniformSettings, *, candidates: Trajectory | None, seed: int
+        self,
+        segments: Segments,
+        settings: UniformSettings,
+        *,
+        candidates: Trajectory | None,
+        seed: int,
     ):
-        self.ring, self.settings = ring, settings
+        self.segments, self.settings = segments, settings
         self.inserted = 0
         """Columns stored so far."""
         self.draws = 0
@@ -48,27 +55,28 @@ class Replay:
         self._rng = np.random.default_rng(seed)
         self._newest = -1  # place of the column stored last
         self._moved: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
-        self._learn_start = -(-settings.learn_start // ring.layout.unroll_length)
+        self._learn_start = -(-settings.learn_start // segments.layout.unroll_length)
 
     @property
     def held(self) -> int:
-        """Columns that can be sampled: places are filled in order."""
-        return min(self.inserted, self.ring.capacity)
+        """Columns that this learner has stored and not overwritten."""
+        return min(self.inserted, self.segments.ring.capacity)
 
     def ready(self, num_columns: int) -> bool:
         """Whether `num_columns` different columns can be sampled."""
-        return self.held >= max(num_columns, 1) and self.inserted >= self._learn_start
+        enough = len(self.segments.readable()) >= max(num_columns, 1)
+        return enough and self.inserted >= self._learn_start
 
     def add(self, trajectory: Trajectory, features: Features) -> None:
         """Store every column of a trajectory."""
-        now = features(trajectory) if self.ring.layout.num_features else None
+        now = features(trajectory) if self.segments.layout.num_features else None
         places = self._places(trajectory.num_columns, features)
-        self.ring.write(places, trajectory, now)
+        self.segments.ring.write(places, trajectory, now)
         self.inserted += trajectory.num_columns
-        self._newest = places[-1]
+        self._newest = self.segments.first + places[-1]
 
     def _places(self, num_columns: int, features: Features) -> list[int]:
-        size = self.ring.capacity
+        size = self.segments.ring.capacity
         empty = list(range(self.held, min(self.held + num_columns, size)))
         missing = num_columns - len(empty)
         if not missing:
@@ -82,7 +90,8 @@ class Replay:
         """Draw some places for each column to be stored; return the one of each whose features moved most."""
         assert isinstance(self.settings, EliteSettings)
         looked_at = draw(self._rng, self.held, wanted, self.settings.elite_batch)
-        moved = self._measure(looked_at, features, self.ring.stored_features)
+        places = self.segments.first + looked_at
+        moved = self._measure(places, features, self.segments.stored_features)
         parts = np.array_split(np.arange(len(looked_at)), wanted)
         return [int(looked_at[part[np.argmax(moved[part])]]) for part in parts]
 
@@ -96,30 +105,43 @@ class Replay:
                 first=settings.candidate_multiplier,
                 anneal_updates=settings.anneal_updates,
             )
+        every = self.segments.readable()
         if isinstance(settings, CircularSettings):
-            every = np.arange(self.held)
-            places = every[np.lexsort((self.ring.entries(every), self.ring.uses[every]))][:wanted]
+            order = np.lexsort((self.segments.entries(every), self.segments.uses(every)))
+            places = every[order][:wanted]
         else:
-            places = draw(self._rng, self.held, wanted, multiplier)
+            places = every[draw(self._rng, len(every), wanted, multiplier)]
         if multiplier > 1.0 and len(places) > wanted:
             assert isinstance(settings, EliteSettings)
             moved = self._measure(places, features, self._like(features))
-            chosen = choose(moved, self.ring.uses[places], wanted, settings.strategy)
+            chosen = choose(moved, self.segments.uses(places), wanted, settings.strategy)
             places, self._moved = places[chosen], (moved, moved[chosen])
-        places = fill_up(self._rng, places, self.held, wanted)
-        self.ring.read(places, into)
+        places = every[fill_up(self._rng, np.searchsorted(every, places), len(every), wanted)]
+        self._read(places, every, into)
         into.replayed.fill_(True)
-        into.entry.copy_(torch.from_numpy(self.ring.entries(places)))
-        np.add.at(self.ring.uses, places, 1)
+        into.entry.copy_(torch.from_numpy(self.segments.entries(places)))
+        self.segments.count_use(places)
         self.draws += 1
+
+    def _read(self, places: NDArray[np.int64], every: NDArray[np.int64], into: Batch) -> None:
+        """Copy what is in places; those that are being overwritten meanwhile are drawn anew, in place."""
+        whole = self.segments.read(places, into)
+        for i in np.flatnonzero(~whole).tolist():
+            for _ in range(MAX_DRAWS):
+                places[i] = self._rng.choice(every)
+                if self.segments.read(places[i : i + 1], into.columns(i, i + 1)).all():
+                    break
+            else:  # of one's own nobody else writes
+                places[i] = self._newest
+                self.segments.read(places[i : i + 1], into.columns(i, i + 1))
 
     def _like(self, features: Features) -> Callable[[NDArray[np.int64]], Tensor]:
         """Return what tells the features that given candidates are to be like."""
         if not isinstance(self.settings, AttentiveSettings):
-            return self.ring.stored_features
+            return self.segments.stored_features
         assert self._candidates is not None
         column = self._candidates.columns(0, 1)
-        self.ring.read([self._newest], column)
+        self.segments.read(np.array([self._newest]), column)
         newest = features(column)[-1:].cpu().half()  # [1, 1, F]
         return lambda _: newest
 
@@ -137,19 +159,20 @@ class Replay:
         for start in range(0, len(places), buffer.num_columns):
             part = places[start : start + buffer.num_columns]
             columns = buffer.columns(0, len(part))
-            self.ring.read(part, columns)
+            whole = self.segments.read(part, columns)
             now = features(columns).cpu()
             moved = distances(now, like(part), settings.distance, settings.norm_order)
-            found.append(moved.numpy())
+            found.append(np.where(whole, moved.numpy(), np.inf))
         return np.concatenate(found)
 
     def take_metrics(self) -> dict[str, float]:
         """Return how full it is, and how far the last candidates had moved."""
         name = f"replay/{self.settings.name}"
-        metrics = {f"{name}_columns": float(self.held)}
+        metrics = {f"{name}_columns": float(len(self.segments.readable()))}
         moved, self._moved = self._moved, None
-        if moved is not None:
-            low, middle, high = np.quantile(moved[0], (0.1, 0.5, 0.9)).tolist()
+        if moved is not None and np.isfinite(moved[1]).all():
+            known = moved[0][np.isfinite(moved[0])]
+            low, middle, high = np.quantile(known, (0.1, 0.5, 0.9)).tolist()
             metrics |= {
                 f"{name}_distance_p10": low,
                 f"{name}_distance_p50": middle,
@@ -165,13 +188,12 @@ class Replay:
             "draws": self.draws,
             "newest": self._newest,
             "rng": self._rng.bit_generator.state,
-            **{f"ring.{name}": x[: self.held] for name, x in self.ring.fields.items()},
+            **self.segments.state_dict(),
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self.inserted, self.draws = state["inserted"], state["draws"]
         self._rng.bit_generator.state = state["rng"]
-        for name, x in self.ring.fields.items():
-            x[: self.held].copy_(state[f"ring.{name}"])
+        self.segments.load_state_dict(state)
         self._newest = state["newest"]

@@ -1,0 +1,199 @@
+"""Replays that several learners write and read: whole columns only, everyone's, counted by each for itself."""
+
+from __future__ import annotations
+
+import json
+import mmap
+import os
+import signal
+import threading
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from core_fakes import random_batch, spec_of
+
+from gossamer.batches import as_batch
+from gossamer.config import make_config
+from gossamer.launch.fleet import Fleet
+from gossamer.launch.run import train
+from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.segments import Segments
+from gossamer.replay.settings import UniformSettings
+from gossamer.replay.store import Replay
+from gossamer.types import Trajectory, empty_trajectory
+
+T, B = 6, 4
+SPEC = spec_of()
+
+
+def make(num_learners, *, capacity=8):
+    layout = Layout(SPEC, T)
+    blocks = [mmap.mmap(-1, layout.nbytes(capacity)) for _ in range(num_learners)]
+    return [Segments([Ring(layout, capacity, x) for x in blocks], r) for r in range(num_learners)]
+
+
+def constant(level):
+    trajectory = empty_trajectory(SPEC, unroll_length=T, num_columns=B, core_units=0)
+    for x in (trajectory.obs, trajectory.reward, trajectory.value, trajectory.behavior):
+        x.fill_(level)
+    trajectory.version.fill_(int(level))
+    return trajectory
+
+
+def test_everyone_reads_what_everyone_wrote():
+    segments = make(3)
+    for rank, own in enumerate(segments):
+        own.ring.write([0, 1, 2, 3], constant(float(rank + 1)))
+    segments[2].ring.write([4, 5, 6, 7], constant(7.0))
+    for own in segments:
+        every = own.readable()
+        assert every.tolist() == [0, 1, 2, 3, 8, 9, 10, 11, *range(16, 24)]
+        into = empty_trajectory(SPEC, unroll_length=T, num_columns=16, core_units=0)
+        assert own.read(every, into).all()
+        expected = [1] * 4 + [2] * 4 + [3] * 4 + [7] * 4
+        assert into.version.tolist() == expected
+        assert (into.obs == torch.tensor(expected)[:, None]).all()
+
+
+def test_each_counts_what_it_has_used_itself():
+    one, other = make(2)
+    one.ring.write([0, 1, 2, 3], constant(1.0))
+    one.count_use(np.array([0, 0, 2]))
+    other.count_use(np.array([2]))
+    places = np.arange(4)
+    assert one.uses(places).tolist() == [2, 0, 1, 0]
+    assert other.uses(places).tolist() == [0, 0, 1, 0]
+    one.ring.write([2, 3, 4, 5], constant(2.0))  # what was in 2 is there no more
+    assert one.uses(places).tolist() == [2, 0, 0, 0]
+    assert other.uses(places).tolist() == [0, 0, 0, 0]
+
+
+def test_a_column_that_is_half_written_is_none():
+    one, other = make(2)
+    one.ring.write([0, 1, 2, 3], constant(1.0))
+    one.ring.sequence[1] += 1  # its writer was killed
+    into = empty_trajectory(SPEC, unroll_length=T, num_columns=4, core_units=0)
+    assert other.read(np.arange(4), into).tolist() == [True, False, True, True]
+    replay = Replay(other, UniformSettings(), candidates=None, seed=1)
+    other.ring.write([0, 1, 2, 3], constant(2.0))
+    replay.inserted, replay._newest = 4, other.first
+    for _ in range(20):
+        batch = as_batch(empty_trajectory(SPEC, unroll_length=T, num_columns=8, core_units=0))
+        replay.sample(batch, None)
+        assert 1 not in batch.entry % 16
+    one.ring.write([1, 4, 5, 6], constant(3.0))  # its successor writes over it
+    assert one.ring.sequence[1] == 4
+    assert other.read(np.arange(4), into).all()
+
+
+def test_no_column_is_torn():
+    one, other = make(2, capacity=4)
+    one.ring.write([0, 1, 2, 3], constant(1.0))
+    stop = threading.Event()
+
+    def overwrite():
+        level = 1.0
+        while not stop.is_set():
+            level += 1.0
+            one.ring.write([0, 1, 2, 3], constant(level))
+
+    writer = threading.Thread(target=overwrite)
+    writer.start()
+    try:
+        into = empty_trajectory(SPEC, unroll_length=T, num_columns=4, core_units=0)
+        whole = torn = 0
+        while whole < 300:
+            good = other.read(np.arange(4), into)
+            for i in range(4):
+                levels = {*into.obs[:, i].unique().tolist(), *into.value[:, i].unique().tolist()}
+                levels |= {float(into.version[i]), *into.behavior[:, i].unique().tolist()}
+                whole += bool(good[i])
+                torn += not good[i]
+                assert len(levels) == 1 or not good[i]
+    finally:
+        stop.set()
+        writer.join()
+    assert torn > 0, "the comparison can fail"
+
+
+def config(folder: Path, **settings: Any):
+    given = {
+        "num_envs": 4,
+        "unroll_length": 8,
+        "algorithm.name": "laser",
+        "num_learners": 3,
+        "topology.name": "single",
+        "replays": [
+            {"name": "queue", "fraction": 0.25},
+            {"name": "elite", "fraction": 0.75, "capacity": 16, "shared": True},
+        ],
+        "optimizer": {"schedule": "constant", "learning_rate": [1e-3, 5e-4, 2e-4]},
+        "algorithm.entropy_cost": [0.01, 0.02, 0.005],
+        "evaluation.every_seconds": 0.0,
+        "checkpoint_every_seconds": 0.0,
+        "run_folder": str(folder),
+        "total_env_steps": 3 * 32 * 20,
+        **settings,
+    }
+    return make_config("CartPole-v1", given)
+
+
+def columns_of(folder: Path) -> list[float]:
+    rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    return [row["replay/elite_columns"] for row in rows if "replay/elite_columns" in row]
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_population_shares_its_replay(tmp_path: Path, placement: str) -> None:
+    train(config(tmp_path / "run", placement=placement), quiet=True)
+    assert columns_of(tmp_path / "run")[-1] > 16, "more than one learner's part"
+
+
+def test_inline_it_resumes_exactly(tmp_path: Path) -> None:
+    from gossamer.record.checkpoint import CheckpointStore
+
+    common = {"placement": "inline", "checkpoint_replay": True}
+    whole, first = 3 * 32 * 20, 3 * 32 * 9
+    train(config(tmp_path / "one", total_env_steps=whole, **common), quiet=True)
+    train(config(tmp_path / "two", total_env_steps=first, **common), quiet=True)
+    longer = config(tmp_path / "two", total_env_steps=whole, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    states = [
+        CheckpointStore(tmp_path / name / "checkpoints", 0).load("last").tensors
+        for name in ("one", "two")
+    ]
+    assert states[0].keys() == states[1].keys()
+    assert [k for k, x in states[0].items() if not torch.equal(x, states[1][k])] == []
+
+
+def test_the_others_go_on_when_a_writer_dies(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    order = Fleet._order_what_is_due
+
+    def kills_one(fleet: Fleet) -> None:
+        if not killed and fleet._all_began and fleet._memory.versions.newest(1) > 5:
+            killed.append(fleet._processes[1].popen.pid)
+            os.kill(killed[0], signal.SIGKILL)
+        order(fleet)
+
+    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
+    result = train(config(tmp_path / "run", total_env_steps=3 * 32 * 60), quiet=True)
+    assert killed
+    assert result.summary["restarts"] == 1
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+
+
+def test_what_was_collected_is_read_as_it_was():
+    one, other = make(2)
+    batch = random_batch(SPEC, T, B, seed=1)
+    fields = {name: getattr(batch, name) for name in Trajectory.__dataclass_fields__}
+    one.ring.write([3, 1, 0, 2], Trajectory(**fields))
+    into = empty_trajectory(SPEC, unroll_length=T, num_columns=B, core_units=0)
+    assert other.read(np.array([3, 1, 0, 2]), into).all()
+    for name, x in fields.items():
+        assert torch.equal(getattr(into, name), x), name
