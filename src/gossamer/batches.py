@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import math
 import mmap
 import os
 import shutil
@@ -9,7 +11,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import psutil
 import torch
@@ -18,7 +20,12 @@ from gossamer.replay.base import ReplayMix, Share
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.segments import Segments
-from gossamer.replay.settings import EliteSettings, QueueSettings, UniformSettings
+from gossamer.replay.settings import (
+    AttentiveSettings,
+    EliteSettings,
+    QueueSettings,
+    UniformSettings,
+)
 from gossamer.replay.store import Replay
 from gossamer.types import Batch, ConfigError, Trajectory, empty_trajectory
 
@@ -26,7 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.config import TrainConfig
-    from gossamer.links import TrajectoryQueue
+    from gossamer.links import StopSignal, TrajectoryQueue
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.types import EnvSpec
 
@@ -101,7 +108,12 @@ def layout_of(
     config: TrainConfig, spec: EnvSpec, settings: UniformSettings, policy: ActorCritic
 ) -> Layout:
     """Return what a replay stores of a column."""
-    features = policy.core.output_size if isinstance(settings, EliteSettings) else 0
+    features = 0
+    if isinstance(settings, EliteSettings):
+        draws = settings.candidate_multiplier > 1.0 and settings.anneal_updates > 0
+        # Attentive sampling compares with the newest state, not with what was then.
+        compares = draws and not isinstance(settings, AttentiveSettings)
+        features = policy.core.output_size * (compares or settings.insert == "elite")
     return Layout(spec, config.unroll_length, policy.core_units, features)
 
 
@@ -109,43 +121,71 @@ def refuse_replays(
     config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, num_envs: int
 ) -> list[str]:
     """Refuse replays that are too small for a batch or too large for memory; say how large they are."""
-    shares, told, needed = share_out(config, num_envs), list[str](), dict[str, int]()
-    for settings in kept_replays(config):
+    shares, told, room = share_out(config, num_envs), list[str](), list[_Room]()
+    for index, settings in enumerate(config.mix):
+        if not isinstance(settings, UniformSettings):
+            continue
         capacity = capacity_of(settings, config.unroll_length)
         if capacity < shares.total:
             given = "capacity_steps" if settings.capacity is None else "capacity"
             least = shares.total * (config.unroll_length if settings.capacity is None else 1)
-            index = config.mix.index(settings)
             raise ConfigError(
                 f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
-                f"{shares.total:,}: --replays.{index}.{given.replace('_', '-')} {least}"
+                f"{shares.total:,}: {_typed(config, index, given, least)}"
             )
         nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
         told.append(
             f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps, "
             f"{nbytes / 1e9:.2f} GB{f' in {settings.path}' if settings.path else ''}"
         )
-        needed[settings.path] = needed.get(settings.path, 0) + nbytes
-    if config.checkpoint_replay:  # a copy is taken first, then written
-        needed[""] = needed.get("", 0) + sum(needed.values())
-    for path, nbytes in needed.items():
-        free = _free(config, path)
-        if nbytes > free:
-            index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
-            steps = max(int(0.8 * free / nbytes * _steps(config, index)), config.unroll_length)
-            other = " or on disk: --replays.1.path FOLDER" if not path else ""
+        room.append(_Room(index, settings.path, capacity * config.unroll_length, nbytes))
+    pixel = 1 if spec.obs_kind == "pixels" else 4
+    column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
+    columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
+    copies = sum(one.nbytes for one in room) if config.checkpoint_replay else 0
+    beside = columns * column * config.num_learners + copies
+    for path in dict.fromkeys(["", *(one.path for one in room)]):
+        own = [one for one in room if one.path == path]
+        nbytes = sum(one.nbytes for one in own)
+        needed, free = nbytes + (0 if path else beside), _free(config, path)
+        if needed <= free:
+            continue
+        where = f"in {path}" if path else "of memory"
+        if not path and copies and needed - copies <= free:
             raise ConfigError(
-                f"replays take {nbytes / 1e9:.1f} GB {f'in {path}' if path else 'of memory'}, and "
-                f"{free / 1e9:.1f} GB are free; keep fewer steps: --replays.{index}.capacity-steps {steps}"
-                f"{other}"
+                f"checkpoint_replay is on, and a copy of what replays hold takes {copies / 1e9:.1f} GB of "
+                f"memory; {free / 1e9:.1f} GB are free: --checkpoint-replay false, or keep fewer steps"
             )
+        largest = max(own or room, key=lambda one: one.nbytes)
+        left = 0.9 * free - (needed - largest.nbytes)
+        fits = max(int(left / largest.nbytes * largest.steps), config.unroll_length)
+        raise ConfigError(
+            f"replays and the batches made of them take {needed / 1e9:.1f} GB {where}, and "
+            f"{free / 1e9:.1f} GB are free; keep fewer steps, or keep them elsewhere (path): "
+            f"{_typed(config, largest.entry, 'capacity_steps', fits)}"
+        )
     return told
 
 
-def _steps(config: TrainConfig, index: int) -> int:
-    settings = config.mix[index]
-    assert isinstance(settings, UniformSettings)
-    return capacity_of(settings, config.unroll_length) * config.unroll_length
+class _Room(NamedTuple):
+    """What a replay takes."""
+
+    entry: int
+    path: str
+    steps: int
+    nbytes: int
+
+
+def _typed(config: TrainConfig, index: int, name: str, value: int) -> str:
+    """Return what to type so that a replay has another value."""
+    if not config.replay_ratio:
+        return f"--replays.{index}.{name.replace('_', '-')} {value}"
+    queue, uniform = config.mix[0], config.mix[1]
+    entries = [
+        {"name": "queue", "fraction": queue.fraction},
+        {"name": "uniform", "fraction": uniform.fraction, name: value},
+    ]
+    return f"--replays '{json.dumps(entries)}' in place of --replay-ratio"
 
 
 def _free(config: TrainConfig, path: str) -> int:
@@ -180,6 +220,7 @@ def build_mix(
     inference: Callable[[], ActorCritic],
     seed: Callable[[int], int],
     threaded: bool,
+    stop: StopSignal,
     pinned: bool,
     timeout_seconds: float,
     rank: int = 0,
@@ -195,6 +236,7 @@ def build_mix(
         inference: makes a copy of the policy to run over candidates.
         seed: of the stream of replay number i.
         threaded: pick from replays beside learning.
+        stop: ends every wait.
         pinned: batches go to a GPU.
         timeout_seconds: longest wait for the replays.
         rank: of the learner.
@@ -224,12 +266,13 @@ def build_mix(
             blocks = next(others)
         rings = [Ring(layout, capacity, block) for block in blocks]
         segments = Segments(rings, rank if len(rings) > 1 else 0)
-        candidates = trajectory(CANDIDATE_COLUMNS) if layout.num_features else None
+        elite = isinstance(settings, EliteSettings)
+        candidates = trajectory(CANDIDATE_COLUMNS) if elite else None
         replay = Replay(segments, settings, candidates=candidates, seed=seed(i))
         made.append(Share(replay, columns))
     ahead = config.prefetch_batches
     recent = None
-    if any(share.replay.segments.layout.num_features for share in made):
+    if any(isinstance(settings, EliteSettings) for settings in kept):
         recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
     buffers = [as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
     return ReplayMix(
@@ -239,6 +282,7 @@ def build_mix(
         policy=recent,
         saved=config.checkpoint_replay,
         threaded=threaded,
+        stop=stop,
         timeout_seconds=timeout_seconds,
     )
 

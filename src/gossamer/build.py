@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from gossamer.actor import Actor, Episode
-from gossamer.batches import build_mix
+from gossamer.batches import build_mix, share_out
 from gossamer.envs.registry import make_vec_env
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
@@ -84,7 +84,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
     refuse_tasks(config, spec)
     cores = cores or num_cores()
     groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
-    rows = num_envs * (config.unroll_length + 1)
+    rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
     return Plan(
         device=device,
@@ -291,7 +291,9 @@ def _join_parts(
     ]
     queue = ThreadQueue(slots, stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
     board = ThreadBoard(policy.shared_tensors(), stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
-    replay = build_replay(config, plan, policy, queue, rank=rank, restarts=restarts, shared=shared)
+    replay = build_replay(
+        config, plan, policy, queue, stop, rank=rank, restarts=restarts, shared=shared
+    )
     learner = build_learner(config, plan, policy, replay, rank=rank, restarts=restarts)
     groups, first_obs = making.result()
     actor = Actor(
@@ -313,6 +315,7 @@ def build_replay(
     plan: Plan,
     policy: ActorCritic,
     queue: ThreadQueue,
+    stop: StopSignal,
     *,
     rank: int = 0,
     restarts: int = 0,
@@ -324,9 +327,10 @@ def build_replay(
         queue,
         policy,
         num_envs=plan.num_envs,
-        inference=lambda: build_inference_policy(policy, plan),
+        inference=lambda: build_inference_policy(policy, plan, policy.obs_scale.device),
         seed=lambda i: stream_seed(config.seed, rank, f"replay {i}", restarts),
         threaded=config.placement != "inline" and config.prefetch_batches > 0,
+        stop=stop,
         pinned=plan.device == "cuda",
         timeout_seconds=LINK_TIMEOUT_SECONDS,
         rank=rank,

@@ -276,3 +276,37 @@ def test_cloning_is_a_mean_over_replayed_columns(reduction):
     torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
     for x in got:
         assert (x[:, ~batch.replayed] == 0.0).all()
+
+
+def test_the_reported_entropy_is_the_mean_of_online_rows_that_are_learnt():
+    policy, batch = replayed_table()
+    algorithm = Laser(policy_cloning_cost=0.1, value_cloning_cost=0.1)
+    accepted = slow_accepted(algorithm, policy, batch)
+    batch.behavior[:, batch.replayed] += torch.tensor([9.0, 0.0, 0.0])  # all of them are rejected
+    batch.behavior[0, -1] = policy.params[0, -1].detach()  # but one
+    batch.valid[0, -1] = True
+    _, metrics = algorithm.loss(policy, with_column_weights(batch, "mean"), state_for())
+    kept = (batch.valid & accepted)[:, ~batch.replayed].nonzero().tolist()
+    spec = policy.spec.action
+    entropies = [slow_losses.entropy(spec, policy.params[s, i].detach()) for s, i in kept]
+    total, count = metrics["learner/entropy_nats"]
+    assert float(total / count) == pytest.approx(float(sum(entropies) / len(entropies)), rel=1e-6)
+    total, count = metrics["learner/policy_cloning_loss"]
+    assert float(total / count) == pytest.approx(0.0, abs=1e-6)
+    error = (batch.value[0, -1] - policy.value[0, -1].detach()) ** 2
+    total, count = metrics["learner/value_cloning_loss"]
+    assert float(total / count) == pytest.approx(float(error), rel=1e-6)
+
+
+def test_every_part_has_its_share_of_online_columns():
+    policy, batch = table(b=12)
+    batch.replayed[4:] = True
+    algorithm = Laser(num_minibatches=4, passes=2)
+    parts = list(algorithm.minibatches(policy, batch, state_for()))
+    assert [(~part.replayed).sum().item() for part in parts] == [1] * 8
+    assert [part.replayed.sum().item() for part in parts] == [2] * 8
+    for first in (0, 4):
+        columns = [
+            c for part in parts[first : first + 4] for c in part.obs[0, :, 1].long().tolist()
+        ]
+        assert sorted(columns) == list(range(12))

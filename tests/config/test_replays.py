@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import shlex
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gossamer import batches
 from gossamer.batches import Shares, make_block, share_out
 from gossamer.build import make_plan
 from gossamer.config import TrainConfig, make_config, parse_train, resolve
@@ -90,7 +93,14 @@ QUEUE = {"name": "queue", "fraction": 0.5}
             "replays.1.candidate_multiplier is 0.5; it must be >= 1",
         ),
         ({"replays": [QUEUE, {"name": "uniform", "capacity": 0}]}, "replays.1.capacity is 0"),
-        ({"replays": [QUEUE, {"name": "uniform", "insert": "elite"}]}, "needs features"),
+        ({"replays": [QUEUE, {"name": "uniform", "insert": "elite"}]}, "insert"),
+        ({"replays": [QUEUE, {"name": "circular", "insert": "elite"}]}, "insert"),
+        (
+            {"replay_ratio": 1.0, "prefetch_batches": 65},
+            "prefetch_batches is 65; it must be in [0, 64]",
+        ),
+        ({"replays": [QUEUE, {"type": ["custom"]}]}, "type is ['custom']"),
+        ({"replays": [QUEUE, {"type": "custom", "alfa_annealing_factor": "x"}]}, "is 'x'"),
         (
             {"replay_ratio": 1.0, "algorithm.name": "ppo"},
             "algorithm:vtrace, algorithm:laser, algorithm:impact",
@@ -149,6 +159,7 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
         ({"capacity": 15}, "room for 15 columns, and a batch has 16: --replays.1.capacity 16"),
         ({"capacity_steps": 15 * 16}, "--replays.1.capacity-steps 256"),
         ({"capacity_steps": 10**10}, "of memory, and"),
+        ({"capacity_steps": 10**10}, "--replays.1.capacity-steps "),
         ({"path": str(tmp_path / "nowhere")}, "which is no folder; make it first: mkdir -p"),
         ({"path": str(tmp_path), "capacity_steps": 10**11}, f"GB in {tmp_path}, and"),
     ):
@@ -157,6 +168,32 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
         assert says in str(caught.value)
     (line,) = told(replays=mix(path=str(tmp_path), capacity=1000))
     assert line.endswith(f"0.14 GB in {tmp_path}")
+
+
+def test_what_a_ratio_stands_for_is_typed_as_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_free", lambda *_: 10**8)
+    with pytest.raises(ConfigError) as caught:
+        told(replay_ratio=3.0)
+    hint = str(caught.value).split("(path): --replays ")[1]
+    listed = json.loads(shlex.split(hint.removesuffix(" in place of --replay-ratio"))[0])
+    assert told(replays=listed)
+
+
+def test_copies_for_checkpoints_need_room_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(batches, "_free", lambda _, path: 10**10 if path else 10**8)
+    on_disk = mix(path=str(tmp_path), capacity=1000)
+    told(replays=on_disk)
+    with pytest.raises(ConfigError, match="--checkpoint-replay false"):
+        told(replays=on_disk, checkpoint_replay=True)
+
+
+def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_free", lambda *_: 3 * 10**8)
+    told(replays=mix(capacity=1000))
+    with pytest.raises(ConfigError, match="and the batches made of them"):
+        told(replays=mix(capacity=1000), prefetch_batches=64)
 
 
 def test_a_replay_on_disk_is_gone_with_its_process(tmp_path: Path) -> None:

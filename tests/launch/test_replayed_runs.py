@@ -13,6 +13,7 @@ from test_fleet import assert_same_rows
 from gossamer.config import TrainConfig, make_config
 from gossamer.launch.run import train
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.types import ConfigError
 
 MIX: list[dict[str, Any]] = [
     {"name": "queue", "fraction": 0.25},
@@ -58,6 +59,49 @@ def test_resumed_equals_uninterrupted_wherever_it_runs(
     assert row["env_steps"] == whole
     assert row["lag_versions_mean"] == int(lag)
     assert row["replay/age_versions"] > 1.0
+
+
+def test_impact_on_a_circular_replay_resumes_exactly(tmp_path: Path) -> None:
+    common: dict[str, Any] = {
+        "algorithm": {"name": "impact", "num_minibatches": 2, "target_every_updates": 5},
+        "policy.core": "gru",
+        "policy.core_size": 8,
+        "replays": [
+            {"name": "queue", "fraction": 0.25},
+            {"name": "circular", "fraction": 0.75, "capacity": 20},
+        ],
+    }
+    train(config("CartPole-v1", tmp_path / "one", 1600, placement="inline", **common), quiet=True)
+    train(config("CartPole-v1", tmp_path / "two", 640, **common), quiet=True)
+    longer = config("CartPole-v1", tmp_path / "two", 1600, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"prefetch_batches": 0}, "--prefetch-batches"),
+        ({"replays": [*MIX[:2], {**MIX[2], "capacity": 50}]}, "replay 2 has"),
+    ],
+)
+def test_what_was_kept_under_other_settings_is_refused(
+    tmp_path: Path, changed: dict[str, Any], says: str
+) -> None:
+    common: dict[str, Any] = {"replays": MIX, "prefetch_batches": 2}
+    train(config("CartPole-v1", tmp_path / "run", 640, **common), quiet=True)
+    other = config("CartPole-v1", tmp_path / "run", 1280, **{**common, **changed})
+    with pytest.raises(ConfigError) as caught:
+        train(other, resume=str(tmp_path / "run"), quiet=True)
+    assert says in str(caught.value)
+
+
+def test_a_replay_may_lie_on_disk(tmp_path: Path) -> None:
+    on_disk = [MIX[0], {**MIX[1], "fraction": 0.75, "path": str(tmp_path)}]
+    train(config("CartPole-v1", tmp_path / "one", 1280, replays=on_disk), quiet=True)
+    in_memory = [MIX[0], {**MIX[1], "fraction": 0.75}]
+    train(config("CartPole-v1", tmp_path / "two", 1280, replays=in_memory), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
 
 
 def test_without_it_in_checkpoints_a_replay_begins_anew(tmp_path: Path) -> None:

@@ -197,6 +197,7 @@ def test_a_thread_of_its_own_changes_nothing(kinds, ahead):
     for threaded in (False, True):
         mix, queue, policy = make_mix(*kinds, ahead=ahead, threaded=threaded)
         runs.append(take(mix, 25, policy))
+        mix.state_dict()  # when all is done
         mix.close()
         assert sorted(queue.released) == list(range(25))
     assert same(*runs)

@@ -159,17 +159,23 @@ class Algorithm:
             returns, keep = self.returns(batch, out.value.detach(), log_prob.detach(), now)
         value = out.value[:t]
         entropy = now.entropy()
+        counts: dict[str, Tensor] = {}
         if self.online_entropy and batch.online_weight is not None:
             entropy = entropy * batch.online_weight
+            counts["learner/entropy_nats"] = rows_of(batch.online_weight, keep)
         sums = {
             "learner/policy_loss": masked_sum(-log_prob * returns.advantage, keep),
             "learner/value_loss": value_loss(policy, returns, value, keep),
             "learner/entropy_nats": masked_sum(entropy, keep),
             **self.more_losses(policy, batch, now, value, keep),
         }
+        if batch.replayed_weight is not None:
+            cloning = rows_of(batch.replayed_weight, keep)
+            counts |= {name: cloning for name in sums if name.endswith("_cloning_loss")}
         loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
-        return loss, common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
+        metrics = common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
+        return loss, metrics | {name: (sums[name].detach(), n) for name, n in counts.items()}
 
     def more_losses(
         self, policy: Policy, batch: Batch, now: ActionDistribution, value: Tensor, keep: Tensor
@@ -207,15 +213,23 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
 
 
 def deal(batch: Batch, num_minibatches: int, state: AlgorithmState) -> Iterator[Batch]:
-    """Deal the columns of a batch at random into minibatches of whole columns."""
+    """Deal the columns of a batch, online ones first, at random into minibatches of whole columns."""
     import torch
 
     if num_minibatches == 1:
         yield batch
         return
-    order = torch.randperm(batch.num_columns, generator=state.generator)
-    for columns in order.tensor_split(num_minibatches):
-        yield batch.take(columns.to(batch.reward.device))
+    num_online = batch.num_columns - int(batch.replayed.sum())
+    if num_online == batch.num_columns:
+        parts = [
+            torch.randperm(num_online, generator=state.generator).tensor_split(num_minibatches)
+        ]
+    else:  # each part has its share of both
+        online = torch.randperm(num_online, generator=state.generator)
+        replayed = torch.randperm(batch.num_columns - num_online, generator=state.generator)
+        parts = [x.tensor_split(num_minibatches) for x in (online, replayed + num_online)]
+    for columns in zip(*parts, strict=True):
+        yield batch.take(torch.cat(columns).to(batch.reward.device))
 
 
 def episode_discount(batch: Batch, discount: float) -> Tensor:
@@ -241,7 +255,8 @@ def with_normalized_advantage(batch: Batch) -> Batch:
 def with_column_weights(batch: Batch, reduction: str) -> Batch:
     """Copy of a minibatch whose columns know what they weigh in terms over online or replayed ones alone.
 
-    The loss is divided by all valid rows; a mean over some columns weighs them more by that much.
+    The loss is divided by all valid rows; a mean over some columns weighs them more by that much. Of
+    gradients that several learners sum, each weighs by its own rows: exact where all have as many.
     """
     import torch
 
@@ -253,6 +268,11 @@ def with_column_weights(batch: Batch, reduction: str) -> Batch:
 
     replayed = batch.replayed.to(torch.float32)
     return replace(batch, online_weight=weight(1.0 - replayed), replayed_weight=weight(replayed))
+
+
+def rows_of(weight: Tensor, keep: Tensor) -> Tensor:
+    """Return how many rows of keep [T, B] there are, each weighing as its column [B] does."""
+    return (keep.sum(0) * weight).sum()
 
 
 def value_loss(policy: Policy, returns: Returns, value: Tensor, keep: Tensor) -> Tensor:

@@ -36,16 +36,19 @@ class Laser(VTrace):
 
     def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor:
         """Return the rows [T, B] that the policy has not moved too far from."""
+        import torch
+
         from gossamer.ops.trust import has_implied_policy, implied_kl
 
-        acted = type(now)(now.spec, batch.behavior)
-        if self.kl == "mu_pi":
-            kl = acted.kl(now)
-        elif self.kl == "implied" and has_implied_policy(now):
-            kl = implied_kl(now, acted, self.clip_rho)
-        else:
-            kl = now.kl(acted)
-        accepted = kl.detach() < self.max_kl_nats
+        with torch.no_grad():
+            acted = type(now)(now.spec, batch.behavior)
+            if self.kl == "mu_pi":
+                kl = acted.kl(now)
+            elif self.kl == "implied" and has_implied_policy(now):
+                kl = implied_kl(now, acted, self.clip_rho)
+            else:
+                kl = now.kl(acted)
+            accepted = kl < self.max_kl_nats
         if self.cut == "cumulative":
             # A row of no episode can be as far off as it likes.
             accepted = ((~accepted & batch.valid).cumsum(0) == 0) & accepted

@@ -51,13 +51,13 @@ RANGES: Mapping[str, Range] = {
     "algorithm.clip_ratio": _POSITIVE,
     "algorithm.max_target_ratio": _POSITIVE,
     "algorithm.target_every_updates": _AT_LEAST_ONE,
+    "prefetch_batches": Range("in [0, 64]", lambda x: 0 <= x <= 64, (0, 64)),
     "replays.fraction": _SHARE,
     "replays.capacity": _AT_LEAST_ONE,
     "replays.capacity_steps": _AT_LEAST_ONE,
     "replays.candidate_multiplier": _AT_LEAST_ONE,
     "replays.norm_order": _POSITIVE,
     "replays.elite_batch": _AT_LEAST_ONE,
-    "algorithm.max_kl_nats": _NOT_NEGATIVE,
     "optimizer.learning_rate": _POSITIVE,
     "optimizer.schedule_end": _FRACTION,
     "optimizer.schedule_power": _POSITIVE,
@@ -192,12 +192,6 @@ def _check_replays(config: TrainConfig) -> None:
             "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "
             "--algorithm.max-kl-nats 0.3"
         )
-    for i, replay in enumerate(config.replays):
-        if getattr(replay, "insert", "fifo") == "elite" and replay.name == "uniform":
-            raise ConfigError(
-                f"replays.{i}.insert is elite, which needs features, and a uniform replay has none: "
-                f"--replays.{i}.name elite --replays.{i}.candidate-multiplier 1"
-            )
 
 
 def _check_counts(config: TrainConfig) -> None:

@@ -81,7 +81,7 @@ class Rows:
         if parts.learner.replay.replays:
             seconds = parts.learner.replay.seconds
             spent["share/wait_learner"] -= seconds["wait"]
-            spent |= {"share/replay": seconds["pick"], "share/wait_replay": seconds["wait"]}
+            spent |= {"share/replay": seconds["work"], "share/wait_replay": seconds["wait"]}
         return spent | ({"share/mix": mixing, "share/wait_peers": waiting} if mixer else {})
 
 

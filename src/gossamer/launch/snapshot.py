@@ -119,6 +119,8 @@ def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> Non
     exact = bool(checkpoint.state[EXACT])
     try:
         parts.learner.load_state_dict(_part(held, "learner."))
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path}: {error}") from None
     except (RuntimeError, KeyError) as error:
         raise ConfigError(
             f"{checkpoint.path} does not fit these settings ({' '.join(str(error).split())[:200]}); "

@@ -96,8 +96,10 @@ METRICS: Mapping[str, Metric] = {
     "share/learn": Metric(_SHARE, "learner's time learning"),
     "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
     "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
-    "share/replay": Metric(_SHARE, "time storing and picking, beside the learner"),
-    "share/wait_replay": Metric(_SHARE, "learner's time waiting for replays"),
+    "share/replay": Metric(_SHARE, "time storing and picking, beside the learner or by it"),
+    "share/wait_replay": Metric(
+        _SHARE, "learner's time putting batches together, waiting included"
+    ),
     "share/mix": Metric(_SHARE, "learner's time posting and mixing"),
     "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
     "share/wait_turn": Metric(

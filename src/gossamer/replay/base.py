@@ -6,6 +6,8 @@ mix, which fills the next batches while one is learnt.
 
 from __future__ import annotations
 
+import contextlib
+import math
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -13,20 +15,27 @@ from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import fields
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+from gossamer.links import Stopped
 from gossamer.machine import use_threads
-from gossamer.types import RunFailed, Trajectory, online_batch
+from gossamer.types import ConfigError, RunFailed, Trajectory, online_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from gossamer.links import TrajectoryQueue
+    from gossamer.links import StopSignal, TrajectoryQueue
     from gossamer.replay.recent import RecentPolicy
     from gossamer.replay.store import Replay
     from gossamer.types import Batch
 
 T = TypeVar("T")
+
+
+LOOK_SECONDS = 0.5
+"""Between two looks at whether the run is to stop."""
+Picked = dict[str, float]
+"""Metrics of what was picked for a batch."""
 
 
 class Share(NamedTuple):
@@ -49,6 +58,7 @@ class ReplayMix:
         policy: for replays that measure features; None: no replay does.
         saved: what replays hold is part of the state.
         threaded: pick and store on a thread beside the learner.
+        stop: ends every wait.
         timeout_seconds: longest wait for that thread.
     """
 
@@ -61,20 +71,20 @@ class ReplayMix:
         policy: RecentPolicy | None = None,
         saved: bool = True,
         threaded: bool = False,
+        stop: StopSignal | None = None,
         timeout_seconds: float = 300.0,
     ):
         self._queue = queue
         self._shares = tuple(shares)
         self._policy, self._saved = policy, saved
-        self._timeout_seconds = timeout_seconds
-        self.seconds = {
-            "pick": 0.0,
-            "wait": 0.0,
-        }  # picking and storing; the learner's waiting for it
+        self._timeout_seconds, self._stop = timeout_seconds, stop
+        # Storing and picking, wherever that is; the learner's time on what is beside its queue.
+        self.seconds = {"work": 0.0, "wait": 0.0}
         # Since the last metrics: columns online and replayed, batches that had some, their ages.
         self._counts = [0, 0, 0, 0.0]
+        self._picked: Picked = {}
         self._free = deque(buffers)
-        self._coming: deque[tuple[Batch, Future[bool]]] = deque()
+        self._coming: deque[tuple[Batch, Future[Picked | None]]] = deque()
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
         self._held: Trajectory | None = None
@@ -95,12 +105,13 @@ class ReplayMix:
         if not self._shares:
             self._held = online
             return online_batch(online)
-        while self._free and not self._coming:
-            self._pick_next()
-        self._batch, coming = self._coming.popleft()
         began = time.perf_counter()
-        whole = self._wait(coming)
-        self.seconds["wait"] += time.perf_counter() - began
+        if not self._coming:
+            self._pick_next(self._version())
+        self._batch, coming = self._coming.popleft()
+        picked = self._wait(coming)
+        whole = picked is not None
+        self._picked = picked or self._picked
         self._count(self._batch, online, whole=whole)
         columns = self._batch.columns(0, online.num_columns)
         for field in fields(Trajectory):
@@ -109,9 +120,11 @@ class ReplayMix:
         columns.entry.fill_(-1)
         while self._stored and self._stored[0].done():
             self._stored.popleft().result()  # an error there is one here
-        self._stored.append(self._do(self._store, online, self._version()))
+        version = self._version()
+        self._stored.append(self._do(self._store, online, version))
         while self._free:
-            self._pick_next()
+            self._pick_next(version)
+        self.seconds["wait"] += time.perf_counter() - began
         return self._batch if whole else columns
 
     def release(self) -> None:
@@ -129,7 +142,7 @@ class ReplayMix:
         if not self._saved:
             return state
         for i, (batch, coming) in enumerate(self._coming):
-            state[f"coming.{i}.whole"] = self._wait(coming)
+            state[f"coming.{i}.whole"] = self._wait(coming) is not None
             for name, x in self._replayed_part(batch):
                 state[f"coming.{i}.{name}"] = x
         for stored in self._stored:
@@ -143,18 +156,26 @@ class ReplayMix:
         if not state:
             return
         for i, (replay, _) in enumerate(self._shares):
-            prefix = f"{i}."
-            replay.load_state_dict(
-                {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
-            )
-        while f"coming.{len(self._coming)}.whole" in state:
-            prefix = f"coming.{len(self._coming)}."
+            held = _part(state, f"{i}.")
+            self._refuse(fits=replay.fits(held), what=f"replay {i + 1} has")
+            replay.load_state_dict(held)
+        while held := _part(state, f"coming.{len(self._coming)}."):
+            self._refuse(fits=bool(self._free), what="--prefetch-batches")
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch):
-                x.copy_(state[prefix + name])
-            whole: Future[bool] = Future()
-            whole.set_result(state[prefix + "whole"])
+                self._refuse(fits=x.shape == held[name].shape, what="the fractions")
+                x.copy_(held[name])
+            whole: Future[Picked | None] = Future()
+            whole.set_result({} if held["whole"] else None)
             self._coming.append((batch, whole))
+
+    @staticmethod
+    def _refuse(*, fits: bool, what: str) -> None:
+        if not fits:
+            raise ConfigError(
+                f"it holds what was kept under other settings than {what} now; resume with those of then, or "
+                "start a new run from its policy: --init-from RUN"
+            )
 
     def _replayed_part(self, batch: Batch) -> list[tuple[str, Tensor]]:
         num = sum(n for _, n in self._shares)
@@ -163,9 +184,13 @@ class ReplayMix:
         return [(name, x) for name, x in held if x is not None]
 
     def close(self) -> None:
-        """End the thread."""
+        """End the thread; raise what went wrong there last."""
         if self._pool is not None:
-            self._pool.shutdown()
+            self._pool.shutdown(cancel_futures=True)
+        for stored in self._stored:
+            if not stored.cancelled():
+                stored.result()
+        self._stored.clear()
 
     def _version(self) -> int:
         return -1 if self._policy is None else self._policy.take()
@@ -176,25 +201,32 @@ class ReplayMix:
         self._policy.use(version)
         return self._policy.features
 
-    def _pick_next(self) -> None:
+    def _pick_next(self, version: int) -> None:
         batch = self._free.popleft()
-        self._coming.append((batch, self._do(self._pick, batch, self._version())))
+        self._coming.append((batch, self._do(self._pick, batch, version)))
 
-    def _pick(self, batch: Batch, version: int) -> bool:
-        """Fill all replayed columns of a batch, if every replay has enough."""
+    def _pick(self, batch: Batch, version: int) -> Picked | None:
+        """Fill all replayed columns of a batch and return metrics, if every replay has enough; else None."""
         if not all(replay.ready(n) for replay, n in self._shares):
-            return False
+            return None
         features = self._features(version)
         last = batch.num_columns
         for replay, n in reversed(self._shares):
             replay.sample(batch.columns(last - n, last), features)
             last -= n
-        return True
+        found: Picked = {}
+        for replay, _ in self._shares:
+            for name, x in replay.take_metrics().items():
+                # Of two replays of a kind: all their columns, the distances of the last.
+                found[name] = x + (found.get(name, 0.0) if name.endswith("_columns") else 0.0)
+        return found
 
     def _store(self, online: Trajectory, version: int) -> None:
-        for replay, _ in self._shares:
-            replay.add(online, self._features(version))
-        self._queue.release(online)
+        try:
+            for replay, _ in self._shares:
+                replay.add(online, self._features(version))
+        finally:
+            self._queue.release(online)
 
     def _do(self, work: Callable[..., T], *args: Any) -> Future[T]:
         """Do something after all that was asked for before."""
@@ -209,7 +241,7 @@ class ReplayMix:
         try:
             return work(*args)
         finally:
-            self.seconds["pick"] += time.perf_counter() - began
+            self.seconds["work"] += time.perf_counter() - began
 
     def _count(self, batch: Batch, online: Trajectory, *, whole: bool) -> None:
         self._counts[0] += online.num_columns
@@ -227,17 +259,22 @@ class ReplayMix:
         metrics = {"replay/ratio": replayed / online}
         if batches:
             metrics["replay/age_versions"] = age / batches
-        for replay, _ in self._shares:
-            metrics |= replay.take_metrics()
-        return metrics
+        picked, self._picked = self._picked, {}
+        return metrics | picked
 
     def _wait(self, coming: Future[T]) -> T:
-        try:
-            return coming.result(self._timeout_seconds)
-        except FutureTimeout:
-            raise RunFailed(
-                f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
-            ) from None
+        for _ in range(math.ceil(self._timeout_seconds / LOOK_SECONDS)):
+            with contextlib.suppress(FutureTimeout):
+                return coming.result(LOOK_SECONDS)
+            if self._stop is not None and self._stop.stopped:
+                raise Stopped
+        raise RunFailed(
+            f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
+        )
+
+
+def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
+    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
 
 
 def _no_features(trajectory: Trajectory) -> Tensor:

@@ -48,6 +48,7 @@ class RecentPolicy:
         self._policy, self._source = policy, source
         self._snapshots = [[torch.empty_like(x) for x in source] for _ in range(num_snapshots)]
         self._taken = 0
+        self._used = -1
 
     @torch.no_grad()
     def take(self) -> int:
@@ -59,13 +60,16 @@ class RecentPolicy:
     @torch.no_grad()
     def use(self, number: int) -> None:
         """Let `features` be those of a version that was kept."""
+        if number == self._used:
+            return
+        self._used = number
         snapshot = self._snapshots[number % len(self._snapshots)]
         torch._foreach_copy_(self._policy.shared_tensors(), snapshot)
         self._policy.refresh()
 
     @torch.no_grad()
     def features(self, trajectory: Trajectory) -> Tensor:
-        """Return the last hidden layer [T, B, F] of a trajectory's rows but the last."""
+        """Return the last hidden layer [T, B, F] of a trajectory's rows but the last, on the CPU."""
         device = self._source[0].device
         if trajectory.reward.device != device:
             trajectory = trajectory.to(device)
@@ -77,4 +81,4 @@ class RecentPolicy:
             trajectory.core_state,
             last_action,
             last_reward,
-        ).features
+        ).features.cpu()

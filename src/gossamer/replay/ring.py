@@ -141,7 +141,7 @@ class Ring:
         Args:
             places: [B] different ones.
             trajectory: B columns of T rows.
-            features: [T, B, F], where the layout has any.
+            features: [T, B, F], where the layout has any and they will be asked for.
         """
         assert len(places) == trajectory.num_columns, (len(places), trajectory.num_columns)
         index = torch.tensor(places)
@@ -155,8 +155,7 @@ class Ring:
             held = self.fields[name]
             held[index] = getattr(trajectory, name).transpose(0, 1).to(held.dtype)
         self.fields["core_state"][index] = trajectory.core_state.transpose(0, 1)
-        if self.layout.num_features:
-            assert features is not None
+        if features is not None:
             self.fields["features"][index] = features.transpose(0, 1).half()
         if self.layout.spec.obs_kind == "pixels":
             self._write_frames(places, trajectory.obs)

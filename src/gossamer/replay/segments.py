@@ -71,11 +71,9 @@ class Segments:
         return np.where(self._uses_of[places] == self._sequence(places) // 2, self._uses[places], 0)
 
     def count_use(self, places: NDArray[np.int64]) -> None:
-        """Take notice that columns were sampled, some perhaps more than once."""
-        different = np.unique(places)
-        self._uses[different] = self.uses(different)
-        self._uses_of[different] = self._sequence(different) // 2
-        np.add.at(self._uses, places, 1)
+        """Take notice that different columns were sampled."""
+        self._uses[places] = self.uses(places) + 1
+        self._uses_of[places] = self._sequence(places) // 2
 
     def read(self, places: NDArray[np.int64], into: Trajectory) -> NDArray[np.bool_]:
         """Copy entries into the columns of a trajectory; return which are whole: the others are to be drawn anew."""
@@ -108,6 +106,16 @@ class Segments:
             "uses_of": torch.from_numpy(self._uses_of),
             **{f"ring.{name}": x[:held] for name, x in self.ring.fields.items()},
         }
+
+    def fits(self, state: dict[str, Tensor]) -> bool:
+        """Whether a state is of such entries, and of as many places."""
+        own = self.ring.fields
+        held = {name[5:]: x for name, x in state.items() if name.startswith("ring.")}
+        alike = held.keys() == own.keys() and all(
+            x.shape[1:] == own[name].shape[1:] and x.dtype == own[name].dtype
+            for name, x in held.items()
+        )
+        return alike and len(state["uses"]) == len(self._uses)
 
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from `state_dict`."""

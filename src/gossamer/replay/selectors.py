@@ -68,16 +68,6 @@ def choose(
     return np.array([segment[np.argmin(uses[segment])] for segment in segments], dtype=np.int64)
 
 
-def fill_up(
-    rng: np.random.Generator, chosen: NDArray[np.int64], held: int, wanted: int
-) -> NDArray[np.int64]:
-    """Add entries drawn at random where fewer than wanted are held; some come twice then."""
-    missing = wanted - len(chosen)
-    if missing <= 0:
-        return chosen
-    return np.concatenate([chosen, rng.integers(held, size=missing)])
-
-
 @torch.no_grad()
 def distances(now: Tensor, then: Tensor, kind: str, order: float = 2.0) -> Tensor:
     """Return how far features have moved: [m] float64, 0 where they are the same.

@@ -28,7 +28,7 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
         return dict(given)
 
     def read(names: Mapping[str, str], value: Any, key: str) -> str:
-        if value not in names:
+        if not isinstance(value, str) or value not in names:
             raise ConfigError(f"replays: {key} is {value!r}; it must be one of {', '.join(names)}")
         return names[value]
 
@@ -49,7 +49,9 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
         elif key == "insert_strategy":
             made["insert"] = read({"elite_insertion": "elite"}, value, key)
         elif key == "alfa_annealing_factor":
-            made["anneal_updates"] = round(ELITE_PLATFORM_UPDATES * float(value))
+            if isinstance(value, bool) or not isinstance(value, int | float):
+                raise ConfigError(f"replays: {key} is {value!r}; it must be a number, such as 1.5")
+            made["anneal_updates"] = round(ELITE_PLATFORM_UPDATES * value)
         elif key != "type":
             allowed = [*_NAMES, "dist_function", "sample_strategy", "elite_sampling_strategy",
                        "insert_strategy", "alfa_annealing_factor"]  # fmt: skip
@@ -71,7 +73,8 @@ class QueueSettings:
     fraction: float = 1.0
     """Share of a batch's columns, in (0, 1]; the fractions of all replays sum to 1."""
     capacity: int = 1
-    """Trajectories that may wait beyond the one being learnt, >= 1; binds at lag free."""
+    """Trajectories that may wait beyond the one being learnt (with replays: being stored), >= 1; binds at lag
+    free."""
 
 
 @dataclass(frozen=True)
@@ -93,9 +96,6 @@ class UniformSettings:
     """All learners of a run sample from what each of them stores; capacity is for each one's part."""
     path: str = ""
     """Folder of the file that holds the columns, for replays larger than memory; empty: memory."""
-    insert: Literal["fifo", "elite"] = "fifo"
-    """What is overwritten when it is full. fifo: the oldest. elite: of elite_batch random columns the one
-    whose features have moved most (elite and attentive only)."""
 
 
 @dataclass(frozen=True)
@@ -129,6 +129,9 @@ class EliteSettings(UniformSettings):
     similarity, or the KL divergence between them, softmaxed."""
     norm_order: float = 2.0
     """Order p of the norm lp, > 0."""
+    insert: Literal["fifo", "elite"] = "fifo"
+    """What is overwritten when it is full. fifo: the oldest. elite: of elite_batch random columns the one
+    whose features have moved most."""
     elite_batch: int = 20
     """Columns looked at to find the one to overwrite, >= 1; with insert elite."""
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gossamer.replay.selectors import choose, distances, draw, fill_up, multiplier_at
+from gossamer.replay.selectors import choose, distances, draw, multiplier_at
 from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
 
 if TYPE_CHECKING:
@@ -69,11 +69,27 @@ class Replay:
 
     def add(self, trajectory: Trajectory, features: Features) -> None:
         """Store every column of a trajectory."""
-        now = features(trajectory) if self.segments.layout.num_features else None
+        now = features(trajectory) if self._keeps_features else None
         places = self._places(trajectory.num_columns, features)
         self.segments.ring.write(places, trajectory, now)
         self.inserted += trajectory.num_columns
         self._newest = self.segments.first + places[-1]
+
+    @property
+    def _multiplier(self) -> float:
+        settings = self.settings
+        if not isinstance(settings, EliteSettings):
+            return 1.0
+        return multiplier_at(
+            self.draws, first=settings.candidate_multiplier, anneal_updates=settings.anneal_updates
+        )
+
+    @property
+    def _keeps_features(self) -> bool:
+        """Whether what is stored now may ever be compared with."""
+        if not self.segments.layout.num_features:
+            return False
+        return getattr(self.settings, "insert", "fifo") == "elite" or self._multiplier > 1.0
 
     def _places(self, num_columns: int, features: Features) -> list[int]:
         size = self.segments.ring.capacity
@@ -81,7 +97,7 @@ class Replay:
         missing = num_columns - len(empty)
         if not missing:
             return empty
-        if self.settings.insert == "elite":
+        if isinstance(self.settings, EliteSettings) and self.settings.insert == "elite":
             return [*empty, *self._most_moved(missing, features)]
         first = self.inserted + len(empty)
         return [*empty, *((first + i) % size for i in range(missing))]
@@ -98,13 +114,7 @@ class Replay:
     def sample(self, into: Batch, features: Features) -> None:
         """Write picked columns over those of a batch, as many, and count their use."""
         wanted, settings = into.num_columns, self.settings
-        multiplier = 1.0
-        if isinstance(settings, EliteSettings):
-            multiplier = multiplier_at(
-                self.draws,
-                first=settings.candidate_multiplier,
-                anneal_updates=settings.anneal_updates,
-            )
+        multiplier = self._multiplier
         every = self.segments.readable()
         if isinstance(settings, CircularSettings):
             order = np.lexsort((self.segments.entries(every), self.segments.uses(every)))
@@ -116,7 +126,7 @@ class Replay:
             moved = self._measure(places, features, self._like(features))
             chosen = choose(moved, self.segments.uses(places), wanted, settings.strategy)
             places, self._moved = places[chosen], (moved, moved[chosen])
-        places = every[fill_up(self._rng, np.searchsorted(every, places), len(every), wanted)]
+        assert len(places) == wanted, (len(places), wanted)
         self._read(places, every, into)
         into.replayed.fill_(True)
         into.entry.copy_(torch.from_numpy(self.segments.entries(places)))
@@ -142,7 +152,7 @@ class Replay:
         assert self._candidates is not None
         column = self._candidates.columns(0, 1)
         self.segments.read(np.array([self._newest]), column)
-        newest = features(column)[-1:].cpu().half()  # [1, 1, F]
+        newest = features(column)[-1:].half()  # [1, 1, F]
         return lambda _: newest
 
     def _measure(
@@ -160,7 +170,7 @@ class Replay:
             part = places[start : start + buffer.num_columns]
             columns = buffer.columns(0, len(part))
             whole = self.segments.read(part, columns)
-            now = features(columns).cpu()
+            now = features(columns)
             moved = distances(now, like(part), settings.distance, settings.norm_order)
             found.append(np.where(whole, moved.numpy(), np.inf))
         return np.concatenate(found)
@@ -180,6 +190,10 @@ class Replay:
                 f"{name}_distance_chosen": float(moved[1].mean()),
             }
         return metrics
+
+    def fits(self, state: dict[str, Any]) -> bool:
+        """Whether a state is of such columns, and of as much room for them."""
+        return self.segments.fits(state)
 
     def state_dict(self) -> dict[str, Any]:
         """Return what is held, and everything needed to go on sampling exactly."""
