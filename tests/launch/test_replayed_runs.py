@@ -36,14 +36,21 @@ def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfi
     return make_config(env_id, given)
 
 
-@pytest.mark.parametrize("mix", [{"replay_ratio": 3.0}, {"replays": MIX}], ids=["uniform", "elite"])
-@pytest.mark.parametrize("lag", ["0", "1"])
+UNIFORM: dict[str, Any] = {"replay_ratio": 3.0}
+ELITE: dict[str, Any] = {"replays": MIX}
+
+
 @pytest.mark.parametrize(
-    ("env_id", "first", "whole"),
-    [("CartPole-v1", 640, 1600), ("PongNoFrameskip-v4", 160, 288)],
+    ("env_id", "first", "whole", "lag", "mix"),
+    [
+        ("CartPole-v1", 640, 1600, "0", UNIFORM),
+        ("CartPole-v1", 640, 1600, "1", ELITE),
+        ("PongNoFrameskip-v4", 160, 288, "1", UNIFORM),
+        ("PongNoFrameskip-v4", 160, 288, "0", ELITE),
+    ],
 )
 def test_resumed_equals_uninterrupted_wherever_it_runs(
-    tmp_path: Path, env_id: str, first: int, whole: int, mix: dict[str, Any], lag: str
+    tmp_path: Path, env_id: str, first: int, whole: int, lag: str, mix: dict[str, Any]
 ) -> None:
     common = {"lag": lag, **mix}
     train(config(env_id, tmp_path / "one", whole, placement="inline", **common), quiet=True)
