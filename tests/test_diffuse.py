@@ -67,11 +67,13 @@ def test_variants_are_compared_seed_by_seed(capsys: pytest.CaptureFixture[str]) 
 def finished_run(folder: Path, variant: str, *words: str) -> Path:
     run = DIFFUSE["folder_of"](folder, variant, 4, 1)
     (run / "checkpoints" / "10").mkdir(parents=True)
-    asked = parse_train([*DIFFUSE["words_of"](run, variant, 4, 1), *words])
+    asked = parse_train([*DIFFUSE["words_of"](variant, 4, 1), *words])
     config, _ = resolve(asked.settings, configs=asked.configs)
     (run / "config.json").write_text(json.dumps(to_dict(config)))
     summary = {"exit_reason": "done: total_env_steps reached", "seconds": 2.0}
     (run / "summary.json").write_text(json.dumps(summary))
+    rows = [{"learner": 0, "env_steps": x, "mean": -x / 3} for x in (10, 20)]
+    (run / "evaluation.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     return run
 
 
@@ -104,3 +106,26 @@ def test_runs_of_other_settings_are_not_taken(
         call(monkeypatch, *words)
     with pytest.raises(SystemExit, match=r"was trained with env\.task_seed None, not 3"):
         call(monkeypatch, *words, *own, "--", "--env.task-seed", "3")
+
+
+def test_what_runs_gave_is_kept_and_taken_from_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    scored = Evaluation((-1.0,), (1,), 0, held_out=Evaluation((-2.0,), (1,), 0))
+    monkeypatch.setattr("gossamer.evaluate", lambda *_, **__: scored, raising=False)
+    figures = tmp_path / "figures.json"
+    words = ["--learners", "4", "--seeds", "1", "--variants", "one learner"]
+    words += ["--figures", str(figures)]
+    own = ["--rate", "one learner=0.1", "--rate", "one learner-4=0.002"]
+    finished_run(tmp_path / "runs", "one learner", "--optimizer.learning-rate", "0.002")
+    call(monkeypatch, str(tmp_path / "runs"), *words, *own)
+    told = capsys.readouterr().out.splitlines()[-1]
+    kept = json.loads(figures.read_text())["one-learner-4-s1"]
+    assert kept["curve"] == [[10, -3.33], [20, -6.67]]
+    assert (kept["training"], kept["held_out"], kept["seconds"]) == (-1.0, -2.0, 2.0)
+    plot = tmp_path / "curve.svg"
+    call(monkeypatch, str(tmp_path / "elsewhere"), *words, *own, "--plot", str(plot))
+    assert capsys.readouterr().out.splitlines()[-1] == told, "no run is there"
+    assert plot.stat().st_size > 1000
+    with pytest.raises(SystemExit, match=r"one-learner-4-s1 was trained with .*, not "):
+        call(monkeypatch, str(tmp_path / "elsewhere"), *words)
