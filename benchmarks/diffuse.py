@@ -4,8 +4,8 @@
 
 Trains what is missing in the folder and in the figures, each run with as many environments in all, one task each. Scores what came of
 it on every training task and on held-out ones: the average policy of those that diffuse, each policy of those
-that never talk, the one of a single learner. Settings after `--` go to every run; `--rate` gives a variant a
-learning rate of its own, for what suits one may not suit another.
+that never talk, the one of a single learner. Settings after `--` go to every run; `--also` gives some to one variant,
+one number of learners or both, as what suits one may not suit another: `--also "one learner" "--optimizer.learning-rate 2e-3"`.
 
 A seed chooses tasks too, so variants are compared seed by seed: beside each interval stands that of the differences
 to "diffusion". In the curve a point of "independent" is the mean over its runs of one or two learners each, those
@@ -18,6 +18,7 @@ import argparse
 import json
 import math
 import re
+import shlex
 import statistics
 import subprocess
 import sys
@@ -50,18 +51,23 @@ def main() -> None:
     )
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
     parser.add_argument(
-        "--rate",
-        type=rate,
+        "--also",
+        nargs=2,
         action="append",
         default=[],
-        metavar="VARIANT[-N]=LR",
-        help="learning rate of one variant, of N learners where that is said; may be given for each",
+        metavar=("WHOSE", "SETTINGS"),
+        help="settings of a VARIANT, of N learners or of VARIANT-N; may be given again, the last wins",
     )
     parser.add_argument("--figures", type=Path, help="JSON with what runs gave: read, and added to")
     parser.add_argument("--plot", type=Path, help="SVG to write")
     own = sys.argv[1:]
     given = own[own.index("--") + 1 :] if "--" in own else []
     asked = parser.parse_args(own[: own.index("--")] if "--" in own else own)
+    for whose, _ in asked.also:
+        if not re.fullmatch(rf"\d+|({'|'.join(VARIANTS)})(-\d+)?", whose):
+            parser.error(
+                f"--also {whose!r} is no number of learners and none of {', '.join(VARIANTS)}"
+            )
     asked.folder.mkdir(parents=True, exist_ok=True)
     results: Results = {}
     for seed in range(1, asked.seeds + 1):
@@ -69,7 +75,7 @@ def main() -> None:
             for variant in asked.variants:
                 run = folder_of(asked.folder, variant, learners, seed)
                 words = words_of(variant, learners, seed)
-                words += [*given, *rate_words(asked.rate, variant, learners)]
+                words += [*given, *own_words(asked.also, variant, learners)]
                 result = known(asked.figures, run.name, words)
                 if result is None:
                     train(run, words)
@@ -105,19 +111,10 @@ def remember(figures: Path | None, name: str, result: dict[str, Any]) -> None:
     figures.write_text(f"{{\n{lines}\n}}\n")
 
 
-def rate(text: str) -> tuple[str, float]:
-    """Read VARIANT=LR or VARIANT-N=LR."""
-    whose, _, number = text.partition("=")
-    if re.sub(r"-\d+$", "", whose) not in VARIANTS:
-        raise argparse.ArgumentTypeError(f"{whose!r} is none of {', '.join(VARIANTS)}")
-    return whose, float(number)
-
-
-def rate_words(rates: list[tuple[str, float]], variant: str, learners: int) -> list[str]:
-    """Return the setting of a variant's own learning rate, if it has one."""
-    found = dict(rates)
-    own = found.get(f"{variant}-{learners}", found.get(variant))
-    return [] if own is None else ["--optimizer.learning-rate", str(own)]
+def own_words(also: list[list[str]], variant: str, learners: int) -> list[str]:
+    """Return the settings that are given to this variant, this number of learners, or both."""
+    whose = (variant, str(learners), f"{variant}-{learners}")
+    return [word for name, words in also if name in whose for word in shlex.split(words)]
 
 
 def folder_of(folder: Path, variant: str, learners: int, seed: int) -> Path:

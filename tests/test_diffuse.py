@@ -29,8 +29,8 @@ def call(monkeypatch: pytest.MonkeyPatch, *words: str) -> None:
     [
         (["--seeds", "11"], "argument --seeds: invalid choice: 11"),
         (["--seeds", "0"], "argument --seeds: invalid choice: 0"),
-        (["--rate", "alone=1e-3"], "'alone' is none of diffusion, independent, one learner"),
-        (["--rate", "diffusion=quick"], "argument --rate: invalid rate value"),
+        (["--also", "alone", "x"], "'alone' is no number of learners and none of diffusion, in"),
+        (["--also", "diffusion"], "argument --also: expected 2 arguments"),
     ],
 )
 def test_what_it_cannot_do_is_refused(
@@ -89,7 +89,8 @@ def test_runs_of_other_settings_are_not_taken(
     monkeypatch.setattr("gossamer.evaluate", evaluate, raising=False)
     words = [str(tmp_path), "--learners", "4", "--seeds", "1", "--variants", "one learner"]
     run = finished_run(tmp_path, "one learner", "--optimizer.learning-rate", "0.002")
-    own = ["--rate", "one learner=0.002", "--rate", "diffusion=0.1"]
+    rate = "--optimizer.learning-rate"
+    own = ["--also", "one learner", f"{rate} 0.002", "--also", "diffusion", f"{rate} 0.1"]
     for _ in range(2):
         call(monkeypatch, *words, *own)
         assert (
@@ -116,8 +117,10 @@ def test_what_runs_gave_is_kept_and_taken_from_there(
     figures = tmp_path / "figures.json"
     words = ["--learners", "4", "--seeds", "1", "--variants", "one learner"]
     words += ["--figures", str(figures)]
-    own = ["--rate", "one learner=0.1", "--rate", "one learner-4=0.002"]
-    finished_run(tmp_path / "runs", "one learner", "--optimizer.learning-rate", "0.002")
+    rate = "--optimizer.learning-rate"
+    own = ["--also", "one learner", f"{rate} 0.1", "--also", "one learner-4", f"{rate} 0.002"]
+    own += ["--also", "4", "--unroll-length 20", "--also", "25", "--unroll-length 3"]
+    finished_run(tmp_path / "runs", "one learner", rate, "0.002", "--unroll-length", "20")
     call(monkeypatch, str(tmp_path / "runs"), *words, *own)
     told = capsys.readouterr().out.splitlines()[-1]
     kept = json.loads(figures.read_text())["one-learner-4-s1"]
