@@ -274,12 +274,16 @@ def build_mix(
     recent = None
     if any(isinstance(settings, EliteSettings) for settings in kept):
         recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
-    buffers = [as_batch(trajectory(shares.total)) for _ in range(ahead + 1)]
+    buffers = [
+        as_batch(trajectory(shares.total), burn_in=config.replay_burn_in > 0)
+        for _ in range(ahead + 1)
+    ]
     return ReplayMix(
         queue,
         made,
         buffers,
         policy=recent,
+        burn_in=config.replay_burn_in,
         saved=config.checkpoint_replay,
         threaded=threaded,
         stop=stop,
@@ -298,7 +302,7 @@ def make_block(nbytes: int, path: str = "") -> mmap.mmap:
         return mmap.mmap(file.fileno(), nbytes)
 
 
-def as_batch(trajectory: Trajectory) -> Batch:
+def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:
     """Present a trajectory as a batch whose columns are yet to be filled, sharing its memory."""
     held = {field.name: getattr(trajectory, field.name) for field in fields(Trajectory)}
     columns = trajectory.num_columns
@@ -306,4 +310,5 @@ def as_batch(trajectory: Trajectory) -> Batch:
         **held,
         replayed=torch.zeros(columns, dtype=torch.bool),
         entry=torch.full((columns,), -1, dtype=torch.int64),
+        burn_in=torch.zeros(columns, dtype=torch.int64) if burn_in else None,
     )

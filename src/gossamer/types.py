@@ -254,7 +254,7 @@ class Trajectory:
 
 PER_COLUMN = frozenset(
     {"last_action", "last_reward", "task", "version", "replayed", "entry",
-     "online_weight", "replayed_weight"}
+     "burn_in", "online_weight", "replayed_weight"}
 )  # fmt: skip
 """Fields whose first axis is the column; `core_state` is [S, B] and follows the row rule."""
 
@@ -318,6 +318,8 @@ class Batch(Trajectory):
 
     replayed: Tensor  # [B] bool: the column came from a replay that keeps entries
     entry: Tensor  # [B] int64: the replay's entry id, -1 for online columns
+    # [B] int64: rows at a column's start that only warm up its recurrent state; None: none anywhere.
+    burn_in: Tensor | None = None
     target: Tensor | None = None  # [T, B] learning target of the value, where computed beforehand
     advantage: Tensor | None = None  # [T, B] likewise
     target_log_prob: Tensor | None = None  # [T, B] log pi(a|x) of a target policy

@@ -249,35 +249,6 @@ def test_learns():
     assert_learns(Laser())
 
 
-@pytest.mark.parametrize("reduction", ["mean", "sum"])
-def test_cloning_is_a_mean_over_replayed_columns(reduction):
-    """CLEAR: KL(mu || pi) and the squared distance to the recorded value (Rolnick et al. 2019)."""
-    policy, batch = replayed_table()
-    common = {"reduction": reduction, "max_kl_nats": 0.6}
-    with_terms = Laser(policy_cloning_cost=0.7, value_cloning_cost=0.2, **common)
-    spec, more = policy.spec.action, torch.zeros((), dtype=torch.float64)
-    accepted = slow_accepted(with_terms, policy, batch)
-    for s, i in (batch.valid & accepted).nonzero().tolist():
-        if batch.replayed[i]:
-            mu = torch.tensor(probabilities(spec, batch.behavior[s, i]))
-            log_pi = torch.log_softmax(policy.params[s, i], -1)
-            more = more + 0.7 * (mu * (mu.log() - log_pi)).sum()
-            more = more + 0.2 * (batch.value[s, i] - policy.value[s, i]) ** 2
-    rows = 1.0 if reduction == "sum" else float(batch.valid[:, batch.replayed].sum())
-    losses = []
-    for algorithm in (with_terms, Laser(**common)):
-        minibatch = with_column_weights(batch, reduction)
-        loss, _ = algorithm.loss(policy, minibatch, state_for())
-        losses.append(loss / algorithm.divisor(batch))
-    torch.testing.assert_close(losses[0] - losses[1], more / rows, rtol=1e-6, atol=1e-7)
-    tables = [policy.params, policy.value]
-    got = torch.autograd.grad(losses[0] - losses[1], tables)
-    want = torch.autograd.grad(more / rows, tables)
-    torch.testing.assert_close(got, want, rtol=1e-5, atol=1e-7)
-    for x in got:
-        assert (x[:, ~batch.replayed] == 0.0).all()
-
-
 def test_the_reported_entropy_is_the_mean_of_online_rows_that_are_learnt():
     policy, batch = replayed_table()
     algorithm = Laser(policy_cloning_cost=0.1, value_cloning_cost=0.1)

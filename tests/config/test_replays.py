@@ -109,6 +109,12 @@ QUEUE = {"name": "queue", "fraction": 0.5}
         ({"replays": [QUEUE, {"type": "normal"}]}, "type is 'normal'; it must be one of queue"),
         ({"replays": [QUEUE, {"type": "custom", "distance": "lp"}]}, "'distance' beside a type"),
         ({"algorithm.max_kl_nats": 0.0}, "max_kl_nats is 0"),
+        ({"replay_burn_in": 2, "policy.core": "gru"}, "nothing is replayed: --replay-ratio 1"),
+        ({"replay_burn_in": 2, "replay_ratio": 1.0}, "no recurrent state: --policy.core lstm"),
+        (
+            {"replay_burn_in": 16, "replay_ratio": 1.0, "policy.core": "gru", "unroll_length": 16},
+            "replay_burn_in is 16, but unroll_length is 16 and some rows must be left to learn",
+        ),
     ],
 )
 def test_what_cannot_work_is_refused(settings: dict[str, Any], says: str) -> None:

@@ -71,6 +71,7 @@ def test_resumed_equals_uninterrupted_wherever_it_runs(
 def test_impact_on_a_circular_replay_resumes_exactly(tmp_path: Path) -> None:
     common: dict[str, Any] = {
         "algorithm": {"name": "impact", "num_minibatches": 2, "target_every_updates": 5},
+        "replay_burn_in": 2,
         "policy.core": "gru",
         "policy.core_size": 8,
         "replays": [

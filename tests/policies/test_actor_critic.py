@@ -42,7 +42,14 @@ def rows(spec, r, b, *, seed=0, core_units=0):
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 @pytest.mark.parametrize(
-    ("shape", "torso"), [((5,), "mlp"), (PIXELS, "mlp"), (PIXELS, "nature"), (PIXELS, "impala")]
+    ("shape", "torso"),
+    [
+        ((5,), "mlp"),
+        (PIXELS, "mlp"),
+        (PIXELS, "nature"),
+        (PIXELS, "impala"),
+        (PIXELS, "elite"),
+    ],
 )
 def test_every_torso_with_every_head(kind, shape, torso):
     spec = spec_of(KINDS[kind], shape)
@@ -194,6 +201,20 @@ def test_orthogonal_gains(shape):
     product = w @ w.T if shape[1] <= shape[0] else w.T @ w
     torch.testing.assert_close(product, 1.7**2 * torch.eye(min(shape)), atol=1e-5, rtol=0.0)
     assert not layer.bias.any()
+
+
+@pytest.mark.parametrize(
+    ("torso", "size", "counts"),
+    [  # as their papers draw them; elite without its layer of features that is not learnt
+        ("a3c", 256, [4 * 64 * 16, 16 * 16 * 32, 32 * 81 * 256]),
+        ("nature", 512, [4 * 64 * 32, 32 * 16 * 64, 64 * 9 * 64, 64 * 49 * 512]),
+        ("elite", 512, [4 * 9 * 64, 64 * 9 * 64, 64 * 9 * 128, 128 * 36 * 512]),
+    ],
+)
+def test_convolutions_are_those_that_were_published(torso, size, counts):
+    policy = ActorCritic(spec_of(obs_shape=(4, 84, 84)), PolicyConfig(torso=torso))
+    assert [p.numel() for p in policy.torso.parameters() if p.dim() > 1] == counts
+    assert policy.torso.feature_size == size
 
 
 @pytest.mark.parametrize("torso", ["mlp", "nature", "impala"])

@@ -12,6 +12,7 @@ from core_fakes import gradient_of, make_learner, random_batch, small_policy, sp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from gossamer.algorithms.base import unroll
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.batches import as_batch
@@ -62,7 +63,9 @@ def make_replay(spec, kind, *, capacity=20, core_units=0, seed=7, features=8):
     return Replay(segments, kind, candidates=candidates if needs else None, seed=seed)
 
 
-def make_mix(*kinds, columns=B, ahead=1, threaded=False, policy=None, queue=None, capacity=20):
+def make_mix(
+    *kinds, columns=B, ahead=1, threaded=False, policy=None, queue=None, capacity=20, burn_in=0
+):
     spec = spec_of()
     policy = policy or small_policy(spec)
     queue = queue or ListQueue(spec, policy.core_units)
@@ -80,14 +83,23 @@ def make_mix(*kinds, columns=B, ahead=1, threaded=False, policy=None, queue=None
                 unroll_length=T,
                 num_columns=B + columns * len(kinds),
                 core_units=policy.core_units,
-            )
+            ),
+            burn_in=burn_in > 0,
         )
         for _ in range(ahead + 1)
     ]
     recent = None
     if any(isinstance(kind, EliteSettings) for kind in kinds):
         recent = RecentPolicy(small_policy(spec), policy.shared_tensors(), 2 * ahead + 3)
-    mix = ReplayMix(queue, shares, buffers, policy=recent, threaded=threaded, timeout_seconds=20.0)
+    mix = ReplayMix(
+        queue,
+        shares,
+        buffers,
+        policy=recent,
+        burn_in=burn_in,
+        threaded=threaded,
+        timeout_seconds=20.0,
+    )
     return mix, queue, policy
 
 
@@ -134,6 +146,58 @@ def test_a_replayed_column_gives_the_gradient_that_it_gave_online(network, shape
         other = gradient_of(policy, algorithm, again, 10**6)
         assert torch.equal(one, other)
         assert one.abs().max() > 1e-4
+
+
+@pytest.mark.parametrize("core", ["gru", "lstm"])
+@pytest.mark.parametrize("algorithm", [VTrace(), Laser(entropy_cost=(0.0,), max_kl_nats=1e6)])
+def test_rows_of_burn_in_only_warm_up_the_recurrent_state(core, algorithm):
+    """As if the column began behind them, from the state in which the present policy leaves them."""
+    policy = small_policy(spec_of(), core=core, core_size=4)
+    online = random_batch(policy.spec, T, B, seed=3, core_units=policy.core_units)
+    rows = 2
+    warm = replace(
+        online, valid=online.valid.clone(), burn_in=torch.full((B,), rows, dtype=torch.int64)
+    )
+    warm.valid[:rows] = False
+    with torch.no_grad():
+        state = unroll(policy, online, slice(0, rows)).core_state
+    kept = {
+        x.name: getattr(online, x.name)[rows:]
+        for x in fields(Trajectory)
+        if x.name != "core_state" and getattr(online, x.name).shape[0] >= T
+    }
+    later = replace(
+        online,
+        **kept,
+        core_state=state,
+        last_action=online.action[rows - 1],
+        last_reward=online.reward[rows - 1],
+    )
+    one = gradient_of(policy, algorithm, warm, 10**6)
+    other = gradient_of(policy, algorithm, later, 10**6)
+    torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    assert one.abs().max() > 1e-4
+    # Beside online columns, and cut in other places: the same.
+    half = replace(warm, valid=warm.valid.clone(), burn_in=warm.burn_in.clone())
+    half.burn_in[: B // 2] = 0
+    half.valid[:, : B // 2] = online.valid[:, : B // 2]
+    whole = gradient_of(policy, algorithm, half, 10**6)
+    parts = gradient_of(policy, algorithm, half, T)
+    torch.testing.assert_close(whole, parts, rtol=1e-4, atol=1e-6)
+
+
+def test_only_replayed_columns_have_rows_of_burn_in():
+    mix, _, _ = make_mix(UniformSettings(), columns=8, burn_in=2)
+    for k in range(6):
+        batch = mix.sample()
+        if k < 2:
+            assert batch.burn_in is None
+        else:
+            assert batch.burn_in.tolist() == [0] * B + [2] * 8
+            assert not batch.valid[:2, B:].any()
+            assert batch.valid[:2, :B].any()
+            assert batch.valid[2:, B:].any()
+        mix.release()
 
 
 def test_batches_are_online_columns_first_and_whole_once_there_is_enough():

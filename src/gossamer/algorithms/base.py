@@ -169,9 +169,7 @@ class Algorithm:
             "learner/entropy_nats": masked_sum(entropy, keep),
             **self.more_losses(policy, batch, now, value, keep),
         }
-        if batch.replayed_weight is not None:
-            cloning = rows_of(batch.replayed_weight, keep)
-            counts |= {name: cloning for name in sums if name.endswith("_cloning_loss")}
+        counts |= cloning_counts(batch, keep, sums)
         loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
         metrics = common_metrics(policy, batch, returns, keep, value, now, log_prob, sums)
@@ -204,12 +202,34 @@ class Algorithm:
 
 
 def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
-    """Run the policy over rows of a batch, from its stored recurrent state."""
+    """Run the policy over rows of a batch, from its stored recurrent state.
+
+    Rows that only warm up a column's state pass no gradient on.
+    """
     import torch
 
-    last_action = torch.cat([batch.last_action[None], batch.action])[rows]
-    last_reward = torch.cat([batch.last_reward[None], batch.reward])[rows]
-    return policy(batch.obs[rows], batch.starts[rows], batch.core_state, last_action, last_reward)
+    last_action = torch.cat([batch.last_action[None], batch.action])
+    last_reward = torch.cat([batch.last_reward[None], batch.reward])
+
+    def run(part: slice, state: Tensor) -> PolicyOutput:
+        return policy(
+            batch.obs[part], batch.starts[part], state, last_action[part], last_reward[part]
+        )
+
+    # Replayed columns have all as many such rows, online ones none.
+    first = 0 if batch.burn_in is None else int(batch.burn_in.max())
+    if batch.burn_in is None or not first:
+        return run(rows, batch.core_state)
+    warmed = batch.burn_in > 0
+    before = run(slice(0, first), batch.core_state)
+    state = torch.where(warmed, before.core_state.detach(), before.core_state)
+    after = run(slice(first, rows.stop), state)
+    return type(after)(
+        torch.cat([before.action_params, after.action_params]),
+        torch.cat([before.value, after.value]),
+        torch.cat([before.features, after.features]),
+        after.core_state,
+    )
 
 
 def deal(batch: Batch, num_minibatches: int, state: AlgorithmState) -> Iterator[Batch]:
@@ -268,6 +288,14 @@ def with_column_weights(batch: Batch, reduction: str) -> Batch:
 
     replayed = batch.replayed.to(torch.float32)
     return replace(batch, online_weight=weight(1.0 - replayed), replayed_weight=weight(replayed))
+
+
+def cloning_counts(batch: Batch, keep: Tensor, sums: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Return what the sums of terms over replayed columns alone are divided by, to report them."""
+    if batch.replayed_weight is None:
+        return {}
+    count = rows_of(batch.replayed_weight, keep)
+    return {name: count for name in sums if name.endswith("_cloning_loss")}
 
 
 def rows_of(weight: Tensor, keep: Tensor) -> Tensor:

@@ -8,7 +8,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, cast
 
 from gossamer.algorithms.base import (
-    Algorithm,
+    cloning_counts,
     common_metrics,
     deal,
     episode_discount,
@@ -16,6 +16,7 @@ from gossamer.algorithms.base import (
     value_loss,
     with_normalized_advantage,
 )
+from gossamer.algorithms.cloning import CloningAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Impact(Algorithm):
+class Impact(CloningAlgorithm):
     """PPO's surrogate, clipped around a target policy, on V-trace advantages of the target's values.
 
     Data of any age may be learnt from, several times: with a circular replay beside the queue. Source: Luo
@@ -154,13 +155,15 @@ class Impact(Algorithm):
             "learner/policy_loss": masked_sum(-surrogate, keep),
             "learner/value_loss": value_loss(policy, returns, out.value, keep),
             "learner/entropy_nats": masked_sum(now.entropy(), keep),
+            **self.more_losses(policy, batch, now, out.value, keep),
         }
         loss = self.weighed(policy, sums)
         sums["learner/loss"] = loss
         metrics = common_metrics(policy, batch, returns, keep, out.value, now, log_prob, sums)
         outside = ((ratio - 1.0).abs() > self.clip_ratio).float()
         metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
-        return loss, metrics
+        counts = cloning_counts(batch, keep, sums)
+        return loss, metrics | {name: (sums[name].detach(), n) for name, n in counts.items()}
 
     def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
         """Count towards the next copy to the target policy."""

@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gossamer.algorithms.base import (
-    Algorithm,
     deal,
     episode_discount,
     with_normalized_advantage,
     with_returns,
 )
+from gossamer.algorithms.cloning import CloningAlgorithm
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class VTrace(Algorithm):
+class VTrace(CloningAlgorithm):
     """IMPALA: an actor-critic that corrects for actors acting on older parameters.
 
     Source: Espeholt et al. 2018 (arXiv:1802.01561), section 4.
@@ -42,10 +42,6 @@ class VTrace(Algorithm):
     """Cap on the weight that carries corrections back in time, > 0."""
     clip_pg_rho: float = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
-    policy_cloning_cost: float = 0.0
-    """Weight of KL(behavior || policy) on replayed columns, >= 0; CLEAR has 0.01 (Rolnick et al. 2019)."""
-    value_cloning_cost: float = 0.0
-    """Weight of (recorded value - V)^2 on replayed columns, >= 0; CLEAR has 0.005."""
 
     @property
     def updates_per_batch(self) -> int:
@@ -91,33 +87,3 @@ class VTrace(Algorithm):
     def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor | None:
         """Return the rows [T, B] within a trust region; None: there is none."""
         return None
-
-    def more_losses(
-        self, policy: Policy, batch: Batch, now: ActionDistribution, value: Tensor, keep: Tensor
-    ) -> dict[str, Tensor]:
-        """Return CLEAR's terms, which keep policy and value near what was recorded.
-
-        Source: Rolnick et al. 2019 (arXiv:1811.11682), section 3.1.
-        """
-        from gossamer.ops.returns import masked_sum
-
-        sums: dict[str, Tensor] = {}
-        weight = batch.replayed_weight
-        if weight is None:
-            return sums
-        if self.policy_cloning_cost:
-            kl = type(now)(now.spec, batch.behavior).kl(now)
-            sums["learner/policy_cloning_loss"] = masked_sum(kl * weight, keep)
-        if self.value_cloning_cost:
-            error = (batch.value - value) / policy.value_scale()
-            sums["learner/value_cloning_loss"] = masked_sum(error.square() * weight, keep)
-        return sums
-
-    def weighed(self, policy: Policy, sums: dict[str, Tensor]) -> Tensor:
-        """Add CLEAR's terms with their costs to those of every actor-critic."""
-        loss = super().weighed(policy, sums)
-        costs = {"policy": self.policy_cloning_cost, "value": self.value_cloning_cost}
-        for name, cost in costs.items():
-            if f"learner/{name}_cloning_loss" in sums:
-                loss = loss + cost * sums[f"learner/{name}_cloning_loss"]
-        return loss

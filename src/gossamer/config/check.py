@@ -187,6 +187,17 @@ def _check_replays(config: TrainConfig) -> None:
             f"replays: fractions sum to {total:g}; they must sum to 1: "
             """--replays '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]'"""
         )
+    burn_in = config.replay_burn_in
+    if burn_in and (not old or config.policy.core == "none" or burn_in >= config.unroll_length):
+        why = (
+            f"unroll_length is {config.unroll_length} and some rows must be left to learn: "
+            f"--unroll-length {2 * burn_in}"
+        )
+        if not old:
+            why = "nothing is replayed: --replay-ratio 1"
+        elif config.policy.core == "none":
+            why = "the policy has no recurrent state: --policy.core lstm"
+        raise ConfigError(f"replay_burn_in is {burn_in}, but {why}")
     if isinstance(algorithm, Laser) and not algorithm.max_kl_nats:
         raise ConfigError(
             "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "

@@ -53,6 +53,9 @@ class TrainConfig:
     """What a batch is made of; fractions sum to 1."""
     replay_ratio: float = 0.0
     """Columns replayed uniformly for each online one, >= 0: short for a queue and one uniform replay."""
+    replay_burn_in: int = 0
+    """Recurrent policies: rows at the start of replayed columns that only bring the stored recurrent state up
+    to date and are not learnt, in [0, unroll_length)."""
     prefetch_batches: int = 1
     """Batches that are picked from replays ahead, beside learning, >= 0."""
     checkpoint_replay: bool = False

@@ -10,9 +10,9 @@ from typing import Literal
 class PolicyConfig:
     """The network: torso, optional recurrent core, action head and value head."""
 
-    torso: Literal["auto", "mlp", "a3c", "nature", "impala"] = "auto"
+    torso: Literal["auto", "mlp", "a3c", "nature", "impala", "elite"] = "auto"
     """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al.
-    2016, a third of nature's cost."""
+    2016, a third of nature's cost. elite: that of the elite replay platform, small strides and many filters."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
@@ -23,7 +23,7 @@ class PolicyConfig:
     last_filters: int = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
     fc_size: int = 0
-    """Units of the layer behind the convolutions; 0: 512 for nature, 256 for a3c and impala."""
+    """Units of the layer behind the convolutions; 0: 512 for nature and elite, 256 for a3c and impala."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent layer between torso and heads; its state is cleared where an episode starts."""
     core_size: int = 256

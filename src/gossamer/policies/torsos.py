@@ -140,6 +140,9 @@ def make_torso(config: PolicyConfig, obs_shape: tuple[int, ...]) -> nn.Module:
         return Convolutions(
             obs_shape, ((16, 8, 4), (32, 4, 2)), fc_size=config.fc_size or 256, name=kind
         )
+    if kind == "elite":
+        layers = ((64, 3, 3), (64, 3, 2), (128, 3, 2))
+        return Convolutions(obs_shape, layers, fc_size=config.fc_size or 512, name=kind)
     # Mnih et al. 2015; GALA used 32 filters in the last convolution.
     layers = ((32, 8, 4), (64, 4, 2), (config.last_filters, 3, 1))
     return Convolutions(obs_shape, layers, fc_size=config.fc_size or 512, name=kind)

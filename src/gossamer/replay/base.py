@@ -12,7 +12,7 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import fields
+from dataclasses import fields, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gossamer.links import Stopped
@@ -56,6 +56,7 @@ class ReplayMix:
         shares: replays, and how many columns of a batch are theirs.
         buffers: batches of all columns, one more than may be ready ahead; none without shares.
         policy: for replays that measure features; None: no replay does.
+        burn_in: rows at the start of replayed columns that only warm up their recurrent state.
         saved: what replays hold is part of the state.
         threaded: pick and store on a thread beside the learner.
         stop: ends every wait.
@@ -69,6 +70,7 @@ class ReplayMix:
         buffers: Sequence[Batch] = (),
         *,
         policy: RecentPolicy | None = None,
+        burn_in: int = 0,
         saved: bool = True,
         threaded: bool = False,
         stop: StopSignal | None = None,
@@ -76,7 +78,7 @@ class ReplayMix:
     ):
         self._queue = queue
         self._shares = tuple(shares)
-        self._policy, self._saved = policy, saved
+        self._policy, self._saved, self._burn_in = policy, saved, burn_in
         self._timeout_seconds, self._stop = timeout_seconds, stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
         self.seconds = {"work": 0.0, "wait": 0.0}
@@ -118,6 +120,8 @@ class ReplayMix:
             getattr(columns, field.name).copy_(getattr(online, field.name))
         columns.replayed.fill_(False)
         columns.entry.fill_(-1)
+        if columns.burn_in is not None:
+            columns.burn_in.fill_(0)
         while self._stored and self._stored[0].done():
             self._stored.popleft().result()  # an error there is one here
         version = self._version()
@@ -125,7 +129,7 @@ class ReplayMix:
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
-        return self._batch if whole else columns
+        return self._batch if whole else replace(columns, burn_in=None)
 
     def release(self) -> None:
         """Give back what the batch was held in."""
@@ -212,7 +216,12 @@ class ReplayMix:
         features = self._features(version)
         last = batch.num_columns
         for replay, n in reversed(self._shares):
-            replay.sample(batch.columns(last - n, last), features)
+            columns = batch.columns(last - n, last)
+            replay.sample(columns, features)
+            if self._burn_in:
+                assert columns.burn_in is not None
+                columns.burn_in.fill_(self._burn_in)
+                columns.valid[: self._burn_in] = False
             last -= n
         found: Picked = {}
         for replay, _ in self._shares:
