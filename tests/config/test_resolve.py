@@ -91,9 +91,13 @@ def test_a_file_may_name_the_environment_and_the_command_line_another(tmp_path: 
 
 
 @pytest.mark.parametrize("preset", preset_names())
-@pytest.mark.parametrize("algorithm", ["a2c", "vtrace", "ppo"])
+@pytest.mark.parametrize("algorithm", ["a2c", "vtrace", "ppo", "laser", "impact"])
 def test_every_preset_resolves_with_every_algorithm(preset: str, algorithm: str) -> None:
     # A preset may fix a lag that a2c refuses; the one who changes its algorithm changes that too.
+    if {"replays", "replay_ratio"} & resolve_keys(preset) and algorithm in ("a2c", "ppo"):
+        with pytest.raises(ConfigError, match=f"{algorithm} cannot learn from older data"):
+            resolve({"algorithm": algorithm, "lag": "auto"}, configs=[preset])
+        return
     config, _ = (
         resolve({"algorithm": algorithm, "lag": "auto"}, configs=["debug", preset])
         if ("env_id" in resolve_keys(preset))
@@ -197,7 +201,7 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     (tmp_path / "z.toml").write_bytes(b"seed = \xff")
     assert "not valid TOML" in refusal(env, configs=[str(tmp_path / "z.toml")])
     assert "did you mean pong?" in refusal(env, configs=["pogn"])
-    assert "presets: bench" in refusal(env, configs=["qqqq"])
+    assert "presets: attentive_pong, bench" in refusal(env, configs=["qqqq"])
     assert "not a .toml or .json file" in refusal(env, configs=[write(tmp_path / "f.yaml", "")])
 
 
@@ -396,3 +400,6 @@ def test_make_config_is_what_train_would_use() -> None:
         suite_layer("classic").settings["optimizer"]["learning_rate"],
     )
     assert make_config("PongNoFrameskip-v4", presets=["debug"]).total_env_steps == 4000
+    assert make_config(presets=["pong"]).env_id == "PongNoFrameskip-v4"
+    with pytest.raises(ConfigError, match="no environment given"):
+        make_config(presets=["debug"])

@@ -78,16 +78,17 @@ def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:
 
 
 def make_config(
-    env_id: str, settings: Mapping[str, Any] | None = None, *, presets: Sequence[str] = ()
+    env_id: str = "", settings: Mapping[str, Any] | None = None, *, presets: Sequence[str] = ()
 ) -> TrainConfig:
     """Return the config `gossamer train ENV` would use: the suite's defaults, presets, settings.
 
     Args:
-        env_id: the environment.
+        env_id: the environment; empty: a preset's.
         settings: by field name, nested or dotted: {"algorithm": {"name": "ppo"}, "algorithm.passes": 3}.
         presets: preset names or settings files; later ones win.
     """
-    return resolve(given={**(settings or {}), "env_id": env_id}, configs=presets)[0]
+    given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
+    return resolve(given=given, configs=presets)[0]
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:
