@@ -165,7 +165,7 @@ def build_env_groups(
     Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
     """
-    if plan.lag is not None:
+    if plan.lag is not None and config.placement != "inline":
         lower_priority()  # of this thread, and so of the simulators' threads it starts
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
     groups: list[VecEnv] = []
