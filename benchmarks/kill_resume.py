@@ -1,11 +1,13 @@
 """kill -9 at random moments of a short run, resumed each time: does it end as if nothing happened?
 
     python benchmarks/kill_resume.py --kills 20
+    python benchmarks/kill_resume.py --kills 10 -- algorithm:laser --replay-ratio 3 --checkpoint-replay
 
 For CartPole and for Pong: one run is left alone; another is killed again and again, at a random moment
 after its first new checkpoint, and resumed. A kill counts as survived when the run came back from it;
 all of them count for nothing unless every tensor of the last checkpoint (parameters, optimizer,
-normaliser, environments) and every episode's return equal those of the run that was left alone.
+normaliser, environments, what replays hold) and every episode's return equal those of the run that was left
+alone. Settings after `--` go to both.
 """
 
 from __future__ import annotations
@@ -42,21 +44,23 @@ def main() -> None:
     parser.add_argument("--kills", type=int, default=20)
     parser.add_argument("--seed", type=int, default=1, help="of the moments")
     parser.add_argument("--env", choices=TASKS, action="append", help="only this one")
-    asked = parser.parse_args()
+    own = sys.argv[1:]
+    cut = own.index("--") if "--" in own else len(own)
+    asked, given = parser.parse_args(own[:cut]), own[cut + 1 :]
     failed = False
     for env_id in asked.env or TASKS:
         with tempfile.TemporaryDirectory() as folder:
-            survived, equal = measure(env_id, Path(folder), asked.kills, asked.seed)
+            survived, equal = measure(env_id, given, Path(folder), asked.kills, asked.seed)
         failed = failed or survived < asked.kills or not equal
         count = survived if equal else 0
         print(f"{env_id}: {count}/{asked.kills} kills survived; final state equal: {equal}")
     sys.exit(failed)
 
 
-def measure(env_id: str, folder: Path, kills: int, seed: int) -> tuple[int, bool]:
+def measure(env_id: str, given: list[str], folder: Path, kills: int, seed: int) -> tuple[int, bool]:
     """Return how many kills a run came back from, and whether it then equals the other run."""
     alone, killed = folder / "alone", folder / "killed"
-    words = [env_id, *TASKS[env_id]]
+    words = [env_id, *given, *TASKS[env_id]]
     finish(start([*words, "--run-folder", str(alone)]))
     chance = random.Random(seed)  # noqa: S311 - moments, not secrets
     survived = 0

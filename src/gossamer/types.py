@@ -322,6 +322,7 @@ class Batch(Trajectory):
     burn_in: Tensor | None = None
     target: Tensor | None = None  # [T, B] learning target of the value, where computed beforehand
     advantage: Tensor | None = None  # [T, B] likewise
+    advantage_weight: Tensor | None = None  # [T, B] importance weight in it; None: all are 1
     target_log_prob: Tensor | None = None  # [T, B] log pi(a|x) of a target policy
     keep: Tensor | None = (
         None  # [T, B] rows to learn from, where they are fewer than the valid ones

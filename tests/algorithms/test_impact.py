@@ -46,7 +46,7 @@ def slow_impact_loss(algorithm, policy, target, batch):
     a, spec = algorithm, policy.spec.action
     then_log_rho = slow_losses.all_log_rho(target, batch)
     columns = slow_returns.columns_of(batch, target.value.detach(), then_log_rho)
-    found = {}
+    found, weights = {}, {}
     for i, column in enumerate(columns):
         column = column._replace(
             reward=[slow_losses.squashed(r, a.reward_clip) for r in column.reward]
@@ -58,11 +58,9 @@ def slow_impact_loss(algorithm, policy, target, batch):
                     slow_returns.vtrace_target(*common),
                     slow_returns.vtrace_advantage(*common, a.clip_pg_rho),
                 )
+                weights[s, i] = min(a.clip_pg_rho, math.exp(column.log_rho[s]))
     if a.normalize_advantage:
-        kept = [x for _, x in found.values()]
-        mean = sum(kept) / len(kept)
-        std = math.sqrt(sum((x - mean) ** 2 for x in kept) / len(kept))
-        found = {k: (v, (x - mean) / (std + 1e-8)) for k, (v, x) in found.items()}
+        found = slow_losses.weighted_normal(found, weights)
     total = torch.zeros((), dtype=torch.float64)
     for (s, i), (goal, advantage) in found.items():
         action = batch.action[s, i]

@@ -17,6 +17,8 @@ from algorithm_checks import (
 )
 
 from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.impact import Impact
+from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 
 CLIPS = [
@@ -103,5 +105,29 @@ def test_advantages_are_normalised_over_each_part():
     algorithm = VTrace(passes=2, num_minibatches=2, normalize_advantage=True)
     for minibatch in algorithm.minibatches(policy, batch, state_for()):
         kept = minibatch.advantage[minibatch.valid]
+        weight = minibatch.advantage_weight[minibatch.valid]
+        assert 0.1 < float(weight.min()) < 0.9
         assert kept.mean().item() == pytest.approx(0.0, abs=1e-9)
-        assert kept.std(correction=0).item() == pytest.approx(1.0, abs=1e-6)
+        assert float((kept**2).sum() / weight.sum()) == pytest.approx(1.0, abs=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [VTrace, Laser, Impact])
+def test_what_the_policy_has_left_behind_is_not_pushed_further(algorithm):
+    """A row of importance weight 0 has no policy gradient, though others' mean is taken off."""
+    policy, batch = table(b=6)
+    settings = {"normalize_advantage": True, "num_minibatches": 1, "entropy_cost": (0.0,)}
+    if algorithm is Laser:
+        settings["max_kl_nats"] = 1e6
+    algorithm = algorithm(**settings)
+    left = batch.valid & (torch.rand(batch.valid.shape, generator=torch.manual_seed(0)) < 0.3)
+    with torch.no_grad():
+        for s, i in left.nonzero().tolist():
+            policy.params[s, i] = 0.0
+            policy.params[s, i, batch.action[s, i]] = -60.0
+    state = state_for()
+    algorithm.init_state(policy, state)
+    (minibatch,) = algorithm.minibatches(policy, batch, state)
+    loss, _ = algorithm.loss(policy, minibatch, state)
+    (gradient,) = torch.autograd.grad(loss, [policy.params])
+    assert gradient[:-1][left].abs().max() < 1e-6
+    assert gradient[:-1][batch.valid & ~left].abs().max() > 1e-2

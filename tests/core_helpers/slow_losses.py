@@ -56,7 +56,7 @@ def all_targets(algorithm, policy, batch):
     if algorithm.name == "ppo":  # the values that the actor recorded; only the last is recomputed
         value = torch.cat([batch.value, value[-1:]])
     log_rho = all_log_rho(policy, batch) if corrects else None
-    found = {}
+    found, weights = {}, {}
     for i, column in enumerate(slow_returns.columns_of(batch, value, log_rho)):
         column = column._replace(reward=[squashed(r, algorithm.reward_clip) for r in column.reward])
         for s in range(len(column.reward)):
@@ -75,14 +75,22 @@ def all_targets(algorithm, policy, batch):
                 advantage = slow_returns.gae(column, s, discount, gae_lambda)
                 target = column.value[s] + advantage
             found[s, i] = (target, advantage)
+            if corrects:
+                weights[s, i] = min(algorithm.clip_pg_rho, math.exp(column.log_rho[s]))
     if algorithm.scale_rewards:
         found = {k: (v, x / policy.scale) for k, (v, x) in found.items()}
     if algorithm.normalize_advantage:
-        kept = [advantage for _, advantage in found.values()]
-        mean = sum(kept) / len(kept)
-        std = math.sqrt(sum((x - mean) ** 2 for x in kept) / len(kept))
-        found = {k: (v, (x - mean) / (std + 1e-8)) for k, (v, x) in found.items()}
+        found = weighted_normal(found, weights)
     return found
+
+
+def weighted_normal(found, weights):
+    """Advantages w A become w (A - mean) / std; a row counts as its importance weight w in both."""
+    count = sum(weights.get(k, 1.0) for k in found)
+    mean = sum(x for _, x in found.values()) / count
+    moved = {k: x - weights.get(k, 1.0) * mean for k, (_, x) in found.items()}
+    std = math.sqrt(sum(x**2 for x in moved.values()) / count)
+    return {k: (v, moved[k] / (std + 1e-8)) for k, (v, _) in found.items()}
 
 
 def slow_loss(algorithm, policy, batch):

@@ -107,7 +107,8 @@ class Algorithm:
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
     """How rewards are squashed before learning; recorded returns never are."""
     normalize_advantage: bool = False
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch, each
+    counting as its importance weight."""
     value_norm: bool = False
     """Learn values in units of the running deviation of their targets."""
     scale_rewards: bool = False
@@ -257,19 +258,29 @@ def episode_discount(batch: Batch, discount: float) -> Tensor:
     return discount * (~batch.terminated).float()
 
 
-def normalized(advantage: Tensor, keep: Tensor) -> Tensor:
-    """Shift and scale to mean 0 and deviation 1 over the rows of keep."""
-    from gossamer.ops.returns import masked_mean
+def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Shift and scale to mean 0 and deviation 1 over the rows of keep, each counting as its weight.
 
-    mean = masked_mean(advantage, keep)
-    variance = masked_mean((advantage - mean) ** 2, keep)
-    return (advantage - mean) / (variance.sqrt() + 1e-8)
+    What is taken off a row has the importance weight that is in its advantage. Without it rows which the
+    policy has left behind would be pushed down for ever, by the whole mean.
+    """
+    import torch
+
+    from gossamer.ops.returns import masked_sum
+
+    if weight is None:
+        weight = torch.ones_like(advantage)
+    count = masked_sum(weight, keep).clamp(min=1e-8)
+    advantage = advantage - weight * masked_sum(advantage, keep) / count
+    variance = masked_sum(advantage**2, keep) / count
+    return advantage / (variance.sqrt() + 1e-8)
 
 
 def with_normalized_advantage(batch: Batch) -> Batch:
     """Copy of a batch or minibatch with its advantages normalised over the rows that are learnt."""
     assert batch.advantage is not None
-    return replace(batch, advantage=normalized(batch.advantage, batch.kept))
+    advantage = normalized(batch.advantage, batch.kept, batch.advantage_weight)
+    return replace(batch, advantage=advantage)
 
 
 def with_column_weights(batch: Batch, reduction: str) -> Batch:
@@ -371,6 +382,7 @@ def with_returns(
     import torch
 
     target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
+    weight = torch.empty_like(batch.reward) if algorithm.corrects else None
     keep = torch.empty_like(batch.valid)
 
     @torch.no_grad()
@@ -380,9 +392,11 @@ def with_returns(
             out = unroll(policy, part, slice(0, part.unroll_length + 1))
             now = policy.distribution(out.action_params[:-1])
             returns, kept = algorithm.returns(part, out.value, now.log_prob(part.action), now)
-            target[:, start:stop], advantage[:, start:stop] = returns
+            target[:, start:stop], advantage[:, start:stop] = returns[:2]
+            if weight is not None and returns.weight is not None:
+                weight[:, start:stop] = returns.weight
             keep[:, start:stop] = kept
 
     state.micro_batches.share_out(batch, work)
-    batch = replace(batch, target=target, advantage=advantage)
+    batch = replace(batch, target=target, advantage=advantage, advantage_weight=weight)
     return replace(batch, keep=keep) if algorithm.rejects else batch

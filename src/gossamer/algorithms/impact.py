@@ -42,7 +42,8 @@ class Impact(CloningAlgorithm):
     trace_lambda: float = 0.95
     """Lambda of the returns, in [0, 1]."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch, each
+    counting as its importance weight."""
     num_minibatches: int = 4
     """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
     passes: int = 1
@@ -105,7 +106,7 @@ class Impact(CloningAlgorithm):
         target_policy = state.target_policy
         assert target_policy is not None
         target, advantage = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
-        log_prob = torch.empty_like(batch.reward)
+        log_prob, weight = torch.empty_like(batch.reward), torch.empty_like(batch.reward)
 
         @torch.no_grad()
         def work(thread: int, cuts: Cuts) -> None:
@@ -125,10 +126,13 @@ class Impact(CloningAlgorithm):
                     clip_c=self.clip_c,
                     clip_pg_rho=self.clip_pg_rho,
                 )
-                target[:, start:stop], advantage[:, start:stop] = found
+                target[:, start:stop], advantage[:, start:stop] = found[:2]
+                assert found.weight is not None
+                weight[:, start:stop] = found.weight
 
         state.micro_batches.share_out(batch, work)
-        return replace(batch, target=target, advantage=advantage, target_log_prob=log_prob)
+        batch = replace(batch, target=target, advantage=advantage, advantage_weight=weight)
+        return replace(batch, target_log_prob=log_prob)
 
     def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
         """Return the clipped surrogate + value loss - entropy, summed over rows, and metrics."""

@@ -12,10 +12,11 @@ from torch import Tensor
 
 
 class Returns(NamedTuple):
-    """Learning targets for one unroll; neither field carries a gradient."""
+    """Learning targets for one unroll; no field carries a gradient."""
 
     target: Tensor  # [T, B] what value[t] should have been
     advantage: Tensor  # [T, B] weight of the policy gradient at t
+    weight: Tensor | None = None  # [T, B] the importance weight in it; None: all are 1
 
 
 @torch.no_grad()
@@ -59,9 +60,10 @@ def vtrace_returns(
         torch.addcmul(td_error[t], decay[t], correction[t + 1], out=correction[t])
     target = value[:-1] + correction[:-1]
     advantage = reward + discount * (value[1:] + carry * correction[1:]) - value[:-1]
-    if rho is not None:
-        advantage *= rho.clamp(max=clip_pg_rho)
-    return Returns(target=target, advantage=advantage)
+    if rho is None:
+        return Returns(target, advantage)
+    weight = rho.clamp(max=clip_pg_rho)
+    return Returns(target, weight * advantage, weight)
 
 
 def masked_sum(x: Tensor, keep: Tensor) -> Tensor:
