@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 import torch
 
-from gossamer.replay.base import ReplayMix, Share
+from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.segments import Segments
@@ -26,7 +26,7 @@ from gossamer.replay.settings import (
     QueueSettings,
     UniformSettings,
 )
-from gossamer.replay.store import Replay
+from gossamer.replay.store import Replay, Share
 from gossamer.types import Batch, ConfigError, Trajectory, empty_trajectory
 
 if TYPE_CHECKING:
@@ -273,7 +273,7 @@ def build_mix(
     ahead = config.prefetch_batches
     recent = None
     if any(isinstance(settings, EliteSettings) for settings in kept):
-        recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
+        recent = RecentPolicy(inference(), policy.shared_tensors(), ahead + 2)
     buffers = [
         as_batch(trajectory(shares.total), burn_in=config.replay_burn_in > 0)
         for _ in range(ahead + 1)

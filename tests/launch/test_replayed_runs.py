@@ -112,7 +112,10 @@ def test_a_replay_may_lie_on_disk(tmp_path: Path) -> None:
     assert_same(tmp_path / "one", tmp_path / "two")
 
 
-def test_without_it_in_checkpoints_a_replay_begins_anew(tmp_path: Path) -> None:
+def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
+    tmp_path: Path,
+) -> None:
+    draws: list[int] = []
     for steps, resume in ((640, None), (1280, str(tmp_path / "run"))):
         made = config(
             "CartPole-v1", tmp_path / "run", steps, replay_ratio=1.0, checkpoint_replay=False
@@ -121,6 +124,12 @@ def test_without_it_in_checkpoints_a_replay_begins_anew(tmp_path: Path) -> None:
         checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", 0).load("last")
         assert not checkpoint.state["exact"]
         assert not [name for name in checkpoint.tensors if ".replay." in name]
+        held = checkpoint.state["held"]
+        assert held["learner.replay.0.inserted"] == steps // 16
+        draws.append(held["learner.replay.0.draws"])
+    # Of one column an env for each 16 steps; once more, no batch can be replayed before there is one.
+    assert draws[0] >= 8
+    assert draws[1] >= draws[0] + 8
     rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["env_steps"] == 1280
 

@@ -78,7 +78,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "replay/ratio": Metric("1", "replayed columns learnt for each online one"),
     "replay/age_versions": Metric(
-        "versions", "how much older replayed columns are than the online ones of their batch, mean"
+        "versions",
+        "how much older replayed columns of the learner's own are than the online ones, mean",
     ),
     **{
         f"replay/{kind}_{name}": metric
