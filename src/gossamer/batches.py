@@ -7,7 +7,6 @@ import math
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 import torch
 
+from gossamer.mailboxes import make_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
@@ -200,12 +200,12 @@ def _free(config: TrainConfig, path: str) -> int:
     return shutil.disk_usage(Path(path).expanduser()).free
 
 
-def shared_sizes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[int]:
-    """Return how much memory one learner's part of each shared replay takes; empty for one learner."""
+def shared_blocks(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[tuple[int, str]]:
+    """Return bytes and path of one learner's part of each shared replay; empty for one learner."""
     if config.num_learners == 1:
         return []
     return [
-        layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length))
+        (layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length)), s.path)
         for s in kept_replays(config)
         if s.shared
     ]
@@ -261,9 +261,11 @@ def build_mix(
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
-        blocks: Sequence[Any] = [make_block(layout.nbytes(capacity), settings.path)]
+        blocks: Sequence[Any]
         if settings.shared and shared:
             blocks = next(others)
+        else:
+            blocks = [make_block(layout.nbytes(capacity), settings.path)]
         rings = [Ring(layout, capacity, block) for block in blocks]
         segments = Segments(rings, rank if len(rings) > 1 else 0)
         elite = isinstance(settings, EliteSettings)
@@ -295,11 +297,9 @@ def make_block(nbytes: int, path: str = "") -> mmap.mmap:
     """Return zeroed memory, or a file in a folder, mapped; it is gone with the process, however that ends."""
     if not path:
         return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with tempfile.TemporaryFile(prefix="gossamer-replay-", dir=Path(path).expanduser()) as file:
-        os.posix_fallocate(
-            file.fileno(), 0, nbytes
-        )  # a disk that fills up later would kill the process
-        return mmap.mmap(file.fileno(), nbytes)
+    descriptor, block = make_memory(nbytes, path)
+    os.close(descriptor)  # it stays mapped
+    return block
 
 
 def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:

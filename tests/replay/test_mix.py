@@ -16,6 +16,8 @@ from gossamer.algorithms.base import unroll
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.batches import as_batch
+from gossamer.build import Parts
+from gossamer.group import Group
 from gossamer.replay.settings import (
     AttentiveSettings,
     CircularSettings,
@@ -204,6 +206,27 @@ def test_what_fails_beside_the_learner_is_told_to_it():
     with pytest.raises(TypeError, match="not callable"):
         take(mix, 3)
     mix.close()
+
+
+def test_what_fails_to_close_leaves_nothing_open():
+    mix, *_ = make_mix(UniformSettings(), threaded=True)
+    mix._shares[0].replay.segments.ring.write = None
+    mix.sample()
+    mix._stored[0].exception(20.0)
+    closed = []
+
+    class Closes:
+        def close(self):
+            closed.append(self)
+
+    good, bad, evaluator = Closes(), Closes(), Closes()
+    bad.close = mix.close
+    links = dict.fromkeys(("spec", "plan", "policy", "queue", "board", "stop", "steps_per_version"))
+    actors = Closes(), Closes()
+    parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
+    with pytest.raises(TypeError, match="not callable"):
+        Group(parts, None, evaluator, None, exact=False, seed=1).close()
+    assert closed == [actors[0], good, actors[1], evaluator]
 
 
 @settings(max_examples=30)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from core_fakes import random_batch, spec_of
 
 from gossamer.batches import as_batch
 from gossamer.config import make_config
+from gossamer.group import Group
 from gossamer.launch.fleet import Fleet
 from gossamer.launch.run import train
 from gossamer.replay.ring import Layout, Ring
@@ -160,6 +163,40 @@ def columns_of(folder: Path) -> list[float]:
 def test_a_population_shares_its_replay(tmp_path: Path, placement: str) -> None:
     train(config(tmp_path / "run", placement=placement), quiet=True)
     assert columns_of(tmp_path / "run")[-1] > 16, "more than one learner's part"
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is mapped")
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_shared_replay_may_lie_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    """The files have no names; their room shows in the memory that is mapped."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    there: set[str] = set()
+    publish, hear = Group.publish, Fleet._hear
+
+    def look(pid: int) -> None:
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        there.update(x.split()[4] for x in maps if str(disk) in x and "deleted" in x)
+
+    def publishes(group: Group, parts: Any) -> None:
+        look(os.getpid())
+        publish(group, parts)
+
+    def hears(fleet: Fleet, index: int, process: Any) -> None:
+        look(process.popen.pid)
+        hear(fleet, index, process)
+
+    monkeypatch.setattr(Group, "publish", publishes)
+    monkeypatch.setattr(Fleet, "_hear", hears)
+    replays = config(tmp_path).replays
+    replays = (replays[0], dataclasses.replace(replays[1], path=str(disk)))
+    made = config(tmp_path / "run", placement=placement)
+    train(dataclasses.replace(made, replays=replays), quiet=True)
+    assert columns_of(tmp_path / "run")[-1] > 16
+    assert len(there) == 3, "a file for each learner, and no other"
+    assert list(disk.iterdir()) == []
 
 
 def test_inline_it_resumes_exactly(tmp_path: Path) -> None:
