@@ -321,6 +321,7 @@ class Form:
         """
         if not any(".ring." in name for name in state):
             return
+        _check(fits=bool(self.layouts), what="the replays")
         for i, (layout, size) in enumerate(zip(self.layouts, self.num_places, strict=True)):
             _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1} has")
         ahead = 0
