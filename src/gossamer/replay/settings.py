@@ -95,7 +95,8 @@ class UniformSettings:
     shared: bool = False
     """All learners of a run sample from what each of them stores; capacity is for each one's part."""
     path: str = ""
-    """Folder of the file that holds the columns, for replays larger than memory; empty: memory."""
+    """Folder of the file that holds the columns, of each learner's part if shared, for replays larger than
+    memory; empty: memory."""
 
 
 @dataclass(frozen=True)

@@ -163,9 +163,11 @@ class Replay:
         chosen = choose(moved, used, wanted, settings.strategy)
         if len(chosen):
             self._moved = moved, moved[chosen]
-        left = np.setdiff1d(every, places[chosen])
-        more = self._rng.choice(left, wanted - len(chosen), replace=False)
-        return np.concatenate([places[chosen], more])
+        places = places[chosen]
+        if missing := wanted - len(places):  # the rest uniformly
+            more = self._rng.choice(np.setdiff1d(every, places), missing, replace=False)
+            places = np.concatenate([places, more])
+        return places
 
     def _read(
         self, places: NDArray[np.int64], every: NDArray[np.int64], into: Batch
