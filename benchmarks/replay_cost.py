@@ -111,14 +111,14 @@ def forward_seconds() -> float:
     plan = make_plan(config, spec)
     acting = build_inference_policy(policy, plan, policy.obs_scale.device)
     recent = RecentPolicy(acting, policy.shared_tensors(), 1)
-    recent.use(recent.take())
+    number = recent.take()
     trajectory = empty_trajectory(
         spec, unroll_length=ROWS, num_columns=CANDIDATE_COLUMNS, core_units=policy.core_units
     )
     times: list[float] = []
     for _ in range(30):
         began = time.perf_counter()
-        recent.features(trajectory)
+        recent.features(number, trajectory)
         times.append(time.perf_counter() - began)
     return statistics.median(times) / (ROWS * CANDIDATE_COLUMNS)
 

@@ -7,7 +7,6 @@ import math
 import mmap
 import os
 import shutil
-import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -16,7 +15,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import psutil
 import torch
 
-from gossamer.replay.base import ReplayMix, Share
+from gossamer.mailboxes import make_memory
+from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.segments import Segments
@@ -26,7 +26,7 @@ from gossamer.replay.settings import (
     QueueSettings,
     UniformSettings,
 )
-from gossamer.replay.store import Replay
+from gossamer.replay.store import Form, Replay, Share
 from gossamer.types import Batch, ConfigError, Trajectory, empty_trajectory
 
 if TYPE_CHECKING:
@@ -117,10 +117,38 @@ def layout_of(
     return Layout(spec, config.unroll_length, policy.core_units, features)
 
 
+def form_of(config: TrainConfig, policy: ActorCritic, *, num_envs: int) -> Form:
+    """Return what a learner's mix of replays is like."""
+    kept = kept_replays(config)
+    sharing = [config.num_learners if s.shared else 1 for s in kept]
+    return Form(
+        tuple(layout_of(config, policy.spec, s, policy) for s in kept),
+        tuple(n * capacity_of(s, config.unroll_length) for n, s in zip(sharing, kept, strict=True)),
+        num_columns=sum(share_out(config, num_envs).replayed),
+        num_batches=config.prefetch_batches + 1 if kept else 0,
+        burn_in=config.replay_burn_in > 0,
+    )
+
+
 def refuse_replays(
-    config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, num_envs: int
+    config: TrainConfig,
+    spec: EnvSpec,
+    policy: ActorCritic,
+    *,
+    num_envs: int,
+    loads: int = 0,
+    loaded: int = 0,
 ) -> list[str]:
-    """Refuse replays that are too small for a batch or too large for memory; say how large they are."""
+    """Refuse replays that are too small for a batch or too large for memory; say how large they are.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        policy: like every learner's.
+        num_envs: of a learner.
+        loads: bytes of a checkpoint that are in memory for a while, before copies for others are made.
+        loaded: bytes of these that are there already.
+    """
     shares, told, room = share_out(config, num_envs), list[str](), list[_Room]()
     for index, settings in enumerate(config.mix):
         if not isinstance(settings, UniformSettings):
@@ -138,12 +166,16 @@ def refuse_replays(
             f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps, "
             f"{nbytes / 1e9:.2f} GB{f' in {settings.path}' if settings.path else ''}"
         )
-        room.append(_Room(index, settings.path, capacity * config.unroll_length, nbytes))
+        room.append(_Room(index, settings.path, capacity, nbytes))
     pixel = 1 if spec.obs_kind == "pixels" else 4
     column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
     columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
     copies = sum(one.nbytes for one in room) if config.checkpoint_replay else 0
-    beside = columns * column * config.num_learners + copies
+    policies = 0
+    if any(isinstance(settings, EliteSettings) for settings in config.mix):
+        nbytes = sum(x.nbytes for x in policy.shared_tensors())
+        policies = (1 + _num_snapshots(config)) * nbytes * config.num_learners
+    beside = columns * column * config.num_learners + policies + max(copies, loads) - loaded
     for path in dict.fromkeys(["", *(one.path for one in room)]):
         own = [one for one in room if one.path == path]
         nbytes = sum(one.nbytes for one in own)
@@ -158,11 +190,16 @@ def refuse_replays(
             )
         largest = max(own or room, key=lambda one: one.nbytes)
         left = 0.9 * free - (needed - largest.nbytes)
-        fits = max(int(left / largest.nbytes * largest.steps), config.unroll_length)
+        fits = max(int(left / largest.nbytes * largest.columns), shares.total)
+        settings = config.mix[largest.entry]
+        assert isinstance(settings, UniformSettings)
+        name, unit = "capacity", 1
+        if settings.capacity is None:
+            name, unit = "capacity_steps", config.unroll_length
         raise ConfigError(
             f"replays and the batches made of them take {needed / 1e9:.1f} GB {where}, and "
             f"{free / 1e9:.1f} GB are free; keep fewer steps, or keep them elsewhere (path): "
-            f"{_typed(config, largest.entry, 'capacity_steps', fits)}"
+            f"{_typed(config, largest.entry, name, fits * unit)}"
         )
     return told
 
@@ -172,8 +209,17 @@ class _Room(NamedTuple):
 
     entry: int
     path: str
-    steps: int
+    columns: int
     nbytes: int
+
+
+def _num_snapshots(config: TrainConfig) -> int:
+    """Return how many versions of a policy candidates may be measured with at a time.
+
+    A batch is picked with the newest version, and waited for `prefetch_batches` versions later, when all
+    that was asked for before is done.
+    """
+    return config.prefetch_batches + 2
 
 
 def _typed(config: TrainConfig, index: int, name: str, value: int) -> str:
@@ -200,12 +246,12 @@ def _free(config: TrainConfig, path: str) -> int:
     return shutil.disk_usage(Path(path).expanduser()).free
 
 
-def shared_sizes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[int]:
-    """Return how much memory one learner's part of each shared replay takes; empty for one learner."""
+def shared_blocks(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[tuple[int, str]]:
+    """Return bytes and path of one learner's part of each shared replay; empty for one learner."""
     if config.num_learners == 1:
         return []
     return [
-        layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length))
+        (layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length)), s.path)
         for s in kept_replays(config)
         if s.shared
     ]
@@ -261,9 +307,11 @@ def build_mix(
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
-        blocks: Sequence[Any] = [make_block(layout.nbytes(capacity), settings.path)]
+        blocks: Sequence[Any]
         if settings.shared and shared:
             blocks = next(others)
+        else:
+            blocks = [make_block(layout.nbytes(capacity), settings.path)]
         rings = [Ring(layout, capacity, block) for block in blocks]
         segments = Segments(rings, rank if len(rings) > 1 else 0)
         elite = isinstance(settings, EliteSettings)
@@ -273,7 +321,7 @@ def build_mix(
     ahead = config.prefetch_batches
     recent = None
     if any(isinstance(settings, EliteSettings) for settings in kept):
-        recent = RecentPolicy(inference(), policy.shared_tensors(), 2 * ahead + 3)
+        recent = RecentPolicy(inference(), policy.shared_tensors(), _num_snapshots(config))
     buffers = [
         as_batch(trajectory(shares.total), burn_in=config.replay_burn_in > 0)
         for _ in range(ahead + 1)
@@ -295,11 +343,9 @@ def make_block(nbytes: int, path: str = "") -> mmap.mmap:
     """Return zeroed memory, or a file in a folder, mapped; it is gone with the process, however that ends."""
     if not path:
         return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    with tempfile.TemporaryFile(prefix="gossamer-replay-", dir=Path(path).expanduser()) as file:
-        os.posix_fallocate(
-            file.fileno(), 0, nbytes
-        )  # a disk that fills up later would kill the process
-        return mmap.mmap(file.fileno(), nbytes)
+    descriptor, block = make_memory(nbytes, path)
+    os.close(descriptor)  # it stays mapped
+    return block
 
 
 def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:

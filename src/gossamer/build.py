@@ -226,8 +226,8 @@ class Parts:
 
     def close(self) -> None:
         """Free what outlives threads."""
-        self.learner.close()
-        self.actor.close()
+        with contextlib.closing(self.actor):  # whatever the learner's thread may have to tell
+            self.learner.close()
 
 
 def build_parts(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import mmap
 from dataclasses import dataclass, replace
 from functools import partial
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gossamer.batches import shared_sizes
+from gossamer.batches import make_block, shared_blocks
 from gossamer.build import (
     LINK_TIMEOUT_SECONDS,
     Parts,
@@ -271,10 +272,11 @@ class Group:
 
     def close(self) -> None:
         """Free what outlives threads."""
-        for parts in self.parts:
-            parts.close()
-        if self.evaluator is not None:
-            self.evaluator.close()
+        with contextlib.ExitStack() as stack:  # what fails to close leaves the others to be closed
+            if self.evaluator is not None:
+                stack.callback(self.evaluator.close)
+            for parts in reversed(self.parts):
+                stack.callback(parts.close)
 
 
 def build_group(
@@ -304,8 +306,8 @@ def build_group(
     stop, size = StopSignal(), config.num_learners
     shared: list[list[mmap.mmap]] = []
     if size > 1 and any(getattr(s, "shared", False) for s in config.mix):
-        sizes = shared_sizes(config, spec, build_policy(config, spec, torso))
-        shared = [[mmap.mmap(-1, nbytes) for _ in range(size)] for nbytes in sizes]
+        blocks = shared_blocks(config, spec, build_policy(config, spec, torso))
+        shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made = build_learners(
         config, spec, plan, range(size), stop,
         on_episode=on_episode, torso=torso, start=start, shared=shared,

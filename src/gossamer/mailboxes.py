@@ -12,6 +12,7 @@ import os
 import tempfile
 import threading
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
@@ -44,15 +45,28 @@ _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
 """Seconds between two looks of a waiting learner."""
 
 
-def make_memory(nbytes: int) -> tuple[int, mmap.mmap]:
-    """Make memory that child processes can map by its file descriptor; it has no name on disk."""
-    if hasattr(os, "memfd_create"):
+def make_memory(nbytes: int, path: str = "") -> tuple[int, mmap.mmap]:
+    """Make zeroed memory that child processes can map by its file descriptor; it has no name on disk.
+
+    Args:
+        nbytes: how much.
+        path: folder of the file that it is; empty: memory.
+    """
+    if not path and hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("gossamer", 0)
     else:
-        with tempfile.TemporaryFile() as file:
+        folder = Path(path).expanduser() if path else None
+        with tempfile.TemporaryFile(prefix="gossamer-", dir=folder) as file:
             descriptor = os.dup(file.fileno())
-    os.ftruncate(descriptor, nbytes)
-    return descriptor, mmap.mmap(descriptor, nbytes)
+    try:
+        os.ftruncate(descriptor, nbytes)
+        if path and hasattr(os, "posix_fallocate"):
+            # A disk that fills up later would kill the process.
+            os.posix_fallocate(descriptor, 0, nbytes)
+        return descriptor, mmap.mmap(descriptor, nbytes)
+    except BaseException:
+        os.close(descriptor)
+        raise
 
 
 class Mailboxes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import multiprocessing
 from typing import TYPE_CHECKING
 
 import psutil
@@ -14,6 +15,7 @@ from gossamer.types import ConfigError
 if TYPE_CHECKING:
     from gossamer.build import Plan
     from gossamer.config import TrainConfig
+    from gossamer.record.checkpoint import Checkpoint
     from gossamer.types import EnvSpec
 
 BYTES_PER_STEP = 64
@@ -27,11 +29,22 @@ BYTES_PER_PROCESS = 160 << 20
 
 
 def refuse_what_memory_cannot_hold(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, num_processes: int = 0
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    num_processes: int = 0,
+    checkpoint: Checkpoint | None = None,
 ) -> list[str]:
     """Refuse more learners, in processes or not, environments or replays than there is room for.
 
     Before any is made. Returns how large each replay is, in words.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        plan: what "auto" became.
+        num_processes: with learners; 0: this one.
+        checkpoint: that will be put back, some of it loaded already.
     """
     size, free = config.num_learners, psutil.virtual_memory().available
     pixel = 1 if spec.obs_kind == "pixels" else 4
@@ -65,4 +78,27 @@ def refuse_what_memory_cannot_hold(
             )
     if len(config.mix) == 1:
         return []
-    return refuse_replays(config, spec, build_policy(config, spec), num_envs=plan.num_envs)
+    loads = loaded = 0
+    if checkpoint is not None:
+        loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)
+    return refuse_replays(
+        config,
+        spec,
+        build_policy(config, spec),
+        num_envs=plan.num_envs,
+        loads=loads,
+        loaded=loaded,
+    )
+
+
+def refuse_full_shared_memory(config: TrainConfig) -> None:
+    """Worker processes need locks and arrays in shared memory: without room each would just die."""
+    if not config.env.workers:
+        return
+    try:
+        multiprocessing.get_context("spawn").Lock()
+    except OSError as error:
+        raise ConfigError(
+            f"--env.workers {config.env.workers} needs room in shared memory, /dev/shm "
+            f"({error.strerror}); free some, or step the environments without workers: --env.workers 0"
+        ) from None

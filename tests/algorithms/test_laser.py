@@ -282,3 +282,22 @@ def test_every_part_has_its_share_of_online_columns():
             c for part in parts[first : first + 4] for c in part.obs[0, :, 1].long().tolist()
         ]
         assert sorted(columns) == list(range(12))
+
+
+@torch.no_grad()
+def test_how_far_policies_are_apart_is_told_of_rejected_rows_too():
+    policy, batch = small_policy(), random_batch(spec_of(), 6, 5, seed=2)
+    algorithm = Laser(max_kl_nats=0.02)
+    _, metrics = algorithm.loss(policy, batch, state_for())
+    means = {name: float(x) / float(n) for name, (x, n) in metrics.items()}
+    assert 0.1 < means["learner/rejected_fraction"] < 0.95
+    now = policy.distribution(
+        policy(batch.obs[:-1], batch.starts[:-1], batch.core_state).action_params
+    )
+    acted = policy.distribution(batch.behavior)
+    log_rho = now.log_prob(batch.action) - acted.log_prob(batch.action)
+    kl = acted.kl(now)[batch.valid].mean()
+    assert means["learner/mean_kl_nats"] == pytest.approx(float(kl), rel=1e-5)
+    assert means["learner/mean_log_rho"] == pytest.approx(
+        float(log_rho[batch.valid].mean()), rel=1e-4
+    )

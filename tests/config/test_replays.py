@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import json
 import shlex
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from gossamer import batches
-from gossamer.batches import Shares, make_block, share_out
-from gossamer.build import make_plan
+from gossamer.batches import Shares, make_block, refuse_replays, share_out
+from gossamer.build import build_policy, make_plan
 from gossamer.config import TrainConfig, make_config, parse_train, resolve
 from gossamer.envs.registry import read_spec
 from gossamer.replay.settings import (
@@ -174,6 +175,57 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
         assert says in str(caught.value)
     (line,) = told(replays=mix(path=str(tmp_path), capacity=1000))
     assert line.endswith(f"0.14 GB in {tmp_path}")
+
+
+def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_free", lambda *_: 2 * 10**8)
+    for settings, says in (
+        ({"capacity": 10**7}, r"--replays.1.capacity \d{3,4}$"),
+        ({"capacity_steps": 10**8}, r"--replays.1.capacity-steps \d{4,5}$"),
+    ):
+        with pytest.raises(ConfigError, match=says) as caught:
+            told(replays=mix(**settings))
+        name, value = str(caught.value).split("--replays.1.")[1].split()
+        told(replays=mix(**{name.replace("-", "_"): int(value)}))
+    monkeypatch.setattr(batches, "_free", lambda *_: 10**5)
+    with pytest.raises(ConfigError, match=r"--replays.1.capacity 16$"):
+        told(replays=mix(capacity=1000))
+
+
+def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is loaded is gone before copies are made; what is yet to be loaded needs as much as those."""
+    config = make_config("PongNoFrameskip-v4", {**PONG, "replays": mix(capacity=1000)})
+    spec = read_spec(config.env_id, config.env, 0)
+    saving, policy = replace(config, checkpoint_replay=True), build_policy(config, spec)
+    size = 14 * 10**7
+
+    def check(made: TrainConfig, free: int, **known: int) -> None:
+        monkeypatch.setattr(batches, "_free", lambda *_: free)
+        refuse_replays(made, spec, policy, num_envs=8, **known)
+
+    enough = 2 * size + 5 * 10**7
+    check(saving, enough)
+    check(saving, enough - size, loads=size, loaded=size)
+    check(saving, enough, loads=size)
+    check(config, enough - size)
+    check(config, enough, loads=size)
+    for made, free, known in (
+        (saving, enough - size, {}),
+        (config, enough - size, {"loads": size}),
+        (config, enough - 2 * size, {"loads": size, "loaded": size}),
+    ):
+        with pytest.raises(ConfigError, match="GB"):
+            check(made, free, **known)
+
+
+def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(batches, "_free", lambda *_: 35 * 10**7)
+    common = {"prefetch_batches": 30, "num_envs": 1}
+    told(replays=mix(capacity=1000), **common)
+    elite = [QUEUE, {"name": "elite", "fraction": 0.5, "capacity": 1000, "insert": "fifo"}]
+    told(replays=elite, prefetch_batches=1, num_envs=1)
+    with pytest.raises(ConfigError, match="and the batches made of them"):
+        told(replays=elite, **common)
 
 
 def test_what_a_ratio_stands_for_is_typed_as_a_list(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -168,6 +168,20 @@ def test_shares_of_learners_that_take_turns_add_up(tmp_path: Path, topology: str
     assert "share/wait_turn" not in (tmp_path / "one/metrics.jsonl").read_text()
 
 
+def test_what_a_learner_does_about_its_replay_is_its_turn_too(tmp_path: Path) -> None:
+    elite = {"name": "elite", "fraction": 0.5, "capacity": 200, "candidate_multiplier": 20.0}
+    settings: dict[str, Any] = {
+        "algorithm.name": "laser",
+        "replays": [{"name": "queue", "fraction": 0.5}, elite],
+    }
+    train(config(tmp_path / "run", "single", 3 * 2560, **settings), quiet=True)
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    shares = {name: x for name, x in last.items() if name.startswith("share/")}
+    # Inline the work is done while the learner waits for it.
+    assert 0 < shares.pop("share/replay") <= shares["share/wait_replay"]
+    assert 0.8 < sum(shares.values()) < 1.02, shares
+
+
 def test_learners_begin_alike_unless_told_otherwise(tmp_path: Path) -> None:
     for same in (True, False):
         folder = tmp_path / str(same)

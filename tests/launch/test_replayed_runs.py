@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from test_exact_resume import SMALL, assert_same
 from test_fleet import assert_same_rows
 
+from gossamer import batches
 from gossamer.config import TrainConfig, make_config
+from gossamer.group import Group
 from gossamer.launch.run import train
-from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.types import ConfigError
 
 MIX: list[dict[str, Any]] = [
@@ -104,6 +108,88 @@ def test_what_was_kept_under_other_settings_is_refused(
     assert says in str(caught.value)
 
 
+def fleet_of_two(folder: Path, steps: int, **settings: Any) -> TrainConfig:
+    given = {"num_learners": 2, "topology": {"name": "gossip"}, "replays": MIX, "lag": "1"}
+    return config("CartPole-v1", folder, steps, **{**given, **settings})
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_of_a_fleet_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    train(fleet_of_two(tmp_path, 2 * 640), quiet=True)
+    before = content(tmp_path)
+    smaller = [*MIX[:2], {**MIX[2], "capacity": 30}]
+    shared = [*MIX[:2], {**MIX[2], "shared": True}]
+    fractions = [{**MIX[0], "fraction": 0.5}, {**MIX[1], "fraction": 0.25}, MIX[2]]
+    for changed, says in (
+        ({"replays": smaller}, "replay 2 has"),
+        ({"replays": shared}, "replay 2 has"),
+        ({"replays": fractions}, "the fractions"),
+        ({"replays": [{"name": "queue"}]}, "the replays"),
+        ({"replay_burn_in": 1, "policy.core": "gru"}, "network"),
+    ):
+        longer = fleet_of_two(tmp_path, 2 * 1280, **changed)
+        with pytest.raises(ConfigError, match=says):
+            train(longer, resume=str(tmp_path), quiet=True)
+        assert content(tmp_path) == before
+
+
+def test_the_copy_in_a_checkpoint_is_gone_when_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common: dict[str, Any] = {"replays": MIX, "placement": "inline"}
+    train(config("CartPole-v1", tmp_path, 640, **common), quiet=True)
+    loaded: list[weakref.ref[torch.Tensor]] = []
+    load, join = CheckpointStore.load, Group.join
+
+    def loads(*args: Any) -> Checkpoint:
+        found = load(*args)
+        loaded.extend(weakref.ref(x) for name, x in found.tensors.items() if ".ring." in name)
+        return found
+
+    def joins(group: Group) -> None:
+        assert len(loaded) > 20
+        assert [held() for held in loaded if held() is not None] == []
+        join(group)
+
+    monkeypatch.setattr(CheckpointStore, "load", loads)
+    monkeypatch.setattr(Group, "join", joins)
+    longer = config("CartPole-v1", tmp_path, 1280, **common)
+    train(longer, resume=str(tmp_path), quiet=True)
+
+
+def test_a_launcher_does_not_load_what_processes_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(fleet_of_two(tmp_path, 2 * 640), quiet=True)
+    names: list[str] = []
+    load = CheckpointStore.load
+
+    def loads(*args: Any) -> Checkpoint:
+        found = load(*args)
+        names.extend(name for name, x in found.tensors.items() if not x.is_meta)
+        return found
+
+    monkeypatch.setattr(CheckpointStore, "load", loads)
+    train(fleet_of_two(tmp_path, 2 * 1280), resume=str(tmp_path), quiet=True)
+    assert [name for name in names if "learner.policy." in name]
+    assert [name for name in names if "learner.policy." not in name] == []
+
+
+def test_how_large_replays_are_is_told_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_block(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(batches, "make_block", no_block)
+    with pytest.raises(MemoryError):
+        train(config("CartPole-v1", tmp_path / "run", 640, replays=MIX))
+    assert capsys.readouterr().out.count("columns of 16 env steps") == 2
+
+
 def test_a_replay_may_lie_on_disk(tmp_path: Path) -> None:
     on_disk = [MIX[0], {**MIX[1], "fraction": 0.75, "path": str(tmp_path)}]
     train(config("CartPole-v1", tmp_path / "one", 1280, replays=on_disk), quiet=True)
@@ -112,7 +198,10 @@ def test_a_replay_may_lie_on_disk(tmp_path: Path) -> None:
     assert_same(tmp_path / "one", tmp_path / "two")
 
 
-def test_without_it_in_checkpoints_a_replay_begins_anew(tmp_path: Path) -> None:
+def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
+    tmp_path: Path,
+) -> None:
+    draws: list[int] = []
     for steps, resume in ((640, None), (1280, str(tmp_path / "run"))):
         made = config(
             "CartPole-v1", tmp_path / "run", steps, replay_ratio=1.0, checkpoint_replay=False
@@ -121,6 +210,12 @@ def test_without_it_in_checkpoints_a_replay_begins_anew(tmp_path: Path) -> None:
         checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", 0).load("last")
         assert not checkpoint.state["exact"]
         assert not [name for name in checkpoint.tensors if ".replay." in name]
+        held = checkpoint.state["held"]
+        assert held["learner.replay.0.inserted"] == steps // 16
+        draws.append(held["learner.replay.0.draws"])
+    # Of one column an env for each 16 steps; once more, no batch can be replayed before there is one.
+    assert draws[0] >= 8
+    assert draws[1] >= draws[0] + 8
     rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["env_steps"] == 1280
 

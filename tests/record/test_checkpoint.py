@@ -115,6 +115,23 @@ def test_bits_survive_memory_formats_sharing_and_special_values(store: Checkpoin
     assert torch.equal(loaded["same"], base)
 
 
+def test_what_is_not_wanted_takes_no_memory(store: CheckpointStore) -> None:
+    large = torch.arange(300_000, dtype=torch.float32).view(300, 1000)
+    tensors = {"a": large, "b": large.half(), "1/a": large + 1, "none": torch.empty(0, 3)}
+    path = store.save(1, tensors, {})
+    for which in ("last", 1):
+        found = store.load(which, lambda name: name.startswith("1/"))
+        assert [name for name, x in found.tensors.items() if not x.is_meta] == ["1/a"]
+        assert torch.equal(found.tensors["1/a"], large + 1)
+        assert found.tensors["b"].shape == (300, 1000)
+        assert found.tensors["b"].dtype == torch.float16
+        assert found.nbytes(loaded=True) == 4 * 300_000
+        assert found.nbytes(loaded=False) == 10 * 300_000
+    damage(path / "tensors.safetensors", "flipped")
+    with pytest.raises(ConfigError, match="not the bytes"):  # of others' tensors too
+        store.load("last", lambda name: False)
+
+
 def test_state_is_exact(store: CheckpointStore) -> None:
     state = {"third": 1 / 3, "tiny": 5e-324, "worst": float("-inf"), "rng": 2**127 + 1, "a": [None]}
     store.save(1, {}, state)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import mmap
 from dataclasses import fields, replace
 
 import numpy as np
@@ -11,116 +10,21 @@ import torch
 from core_fakes import gradient_of, make_learner, random_batch, small_policy, spec_of
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from replay_fakes import B, T, make_mix, make_replay, same, take, trajectory_of
 
 from gossamer.algorithms.base import unroll
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.batches import as_batch
-from gossamer.replay.base import ReplayMix, Share
-from gossamer.replay.recent import RecentPolicy
-from gossamer.replay.ring import Layout, Ring
-from gossamer.replay.segments import Segments
+from gossamer.build import Parts
+from gossamer.group import Group
 from gossamer.replay.settings import (
     AttentiveSettings,
     CircularSettings,
     EliteSettings,
     UniformSettings,
 )
-from gossamer.replay.store import Replay
 from gossamer.types import Trajectory, empty_trajectory
-
-T, B = 5, 4
-
-
-class ListQueue:
-    """Gives trajectories one after another; each tells its number by its version."""
-
-    def __init__(self, spec, core_units=0, columns=B):
-        self.spec, self.core_units, self.columns = spec, core_units, columns
-        self.given, self.released = 0, []
-
-    def get(self):
-        trajectory = trajectory_of(
-            random_batch(self.spec, T, self.columns, seed=self.given, core_units=self.core_units)
-        )
-        trajectory.version.fill_(self.given)
-        self.given += 1
-        return trajectory
-
-    def release(self, trajectory):
-        self.released.append(int(trajectory.version[0]))
-
-
-def trajectory_of(batch):
-    return Trajectory(**{x.name: getattr(batch, x.name) for x in fields(Trajectory)})
-
-
-def make_replay(spec, kind, *, capacity=20, core_units=0, seed=7, features=8):
-    needs = features if isinstance(kind, EliteSettings) else 0
-    layout = Layout(spec, T, core_units, needs)
-    candidates = empty_trajectory(spec, unroll_length=T, num_columns=3, core_units=core_units)
-    segments = Segments([Ring(layout, capacity, mmap.mmap(-1, layout.nbytes(capacity)))])
-    return Replay(segments, kind, candidates=candidates if needs else None, seed=seed)
-
-
-def make_mix(
-    *kinds, columns=B, ahead=1, threaded=False, policy=None, queue=None, capacity=20, burn_in=0
-):
-    spec = spec_of()
-    policy = policy or small_policy(spec)
-    queue = queue or ListQueue(spec, policy.core_units)
-    shares = [
-        Share(
-            make_replay(spec, kind, core_units=policy.core_units, capacity=capacity, seed=i),
-            columns,
-        )
-        for i, kind in enumerate(kinds)
-    ]
-    buffers = [
-        as_batch(
-            empty_trajectory(
-                spec,
-                unroll_length=T,
-                num_columns=B + columns * len(kinds),
-                core_units=policy.core_units,
-            ),
-            burn_in=burn_in > 0,
-        )
-        for _ in range(ahead + 1)
-    ]
-    recent = None
-    if any(isinstance(kind, EliteSettings) for kind in kinds):
-        recent = RecentPolicy(small_policy(spec), policy.shared_tensors(), 2 * ahead + 3)
-    mix = ReplayMix(
-        queue,
-        shares,
-        buffers,
-        policy=recent,
-        burn_in=burn_in,
-        threaded=threaded,
-        timeout_seconds=20.0,
-    )
-    return mix, queue, policy
-
-
-def take(mix, count, policy=None):
-    """The entries, versions and observations of so many batches; a policy moves meanwhile."""
-    taken = []
-    for _ in range(count):
-        batch = mix.sample()
-        taken.append((batch.entry.tolist(), batch.version.tolist(), batch.obs.clone()))
-        if policy is not None:
-            with torch.no_grad():
-                for p in policy.parameters():
-                    p.mul_(0.9).add_(0.01)
-        mix.release()
-    return taken
-
-
-def same(one, other):
-    return len(one) == len(other) and all(
-        a[:2] == b[:2] and torch.equal(a[2], b[2]) for a, b in zip(one, other, strict=True)
-    )
 
 
 @pytest.mark.parametrize(
@@ -302,6 +206,27 @@ def test_what_fails_beside_the_learner_is_told_to_it():
     with pytest.raises(TypeError, match="not callable"):
         take(mix, 3)
     mix.close()
+
+
+def test_what_fails_to_close_leaves_nothing_open():
+    mix, *_ = make_mix(UniformSettings(), threaded=True)
+    mix._shares[0].replay.segments.ring.write = None
+    mix.sample()
+    mix._stored[0].exception(20.0)
+    closed = []
+
+    class Closes:
+        def close(self):
+            closed.append(self)
+
+    good, bad, evaluator = Closes(), Closes(), Closes()
+    bad.close = mix.close
+    links = dict.fromkeys(("spec", "plan", "policy", "queue", "board", "stop", "steps_per_version"))
+    actors = Closes(), Closes()
+    parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
+    with pytest.raises(TypeError, match="not callable"):
+        Group(parts, None, evaluator, None, exact=False, seed=1).close()
+    assert closed == [actors[0], good, actors[1], evaluator]
 
 
 @settings(max_examples=30)

@@ -170,12 +170,12 @@ def test_entries_tell_what_is_in_a_place_from_what_was():
     segments = Segments([ring])
     places = np.array([2, 1])
     ring.write([2, 1], play(spec, 4, 2, seed=1))
-    before = segments.entries(places)
-    segments.count_use(np.array([2]))
-    segments.count_use(np.array([2, 1]))
-    assert segments.uses(places).tolist() == [2, 1]
+    before = segments.entries(places, segments.sequences(places))
+    segments.count_use(places[:1], np.array([2]))
+    segments.count_use(places, np.array([2, 2]))
+    assert segments.uses(places, np.array([2, 2])).tolist() == [2, 1]
     ring.write([2, 1], play(spec, 4, 2, seed=2))
-    after = segments.entries(places)
+    after = segments.entries(places, segments.sequences(places))
     assert len({*before.tolist(), *after.tolist()}) == 4
-    assert segments.uses(places).tolist() == [0, 0]
+    assert segments.uses(places, np.array([4, 4])).tolist() == [0, 0]
     assert (ring.sequence[places] == 4).all()

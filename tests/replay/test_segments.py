@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import mmap
 import os
 import signal
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -17,6 +19,7 @@ from core_fakes import random_batch, spec_of
 
 from gossamer.batches import as_batch
 from gossamer.config import make_config
+from gossamer.group import Group
 from gossamer.launch.fleet import Fleet
 from gossamer.launch.run import train
 from gossamer.replay.ring import Layout, Ring
@@ -52,24 +55,33 @@ def test_everyone_reads_what_everyone_wrote():
         every = own.readable()
         assert every.tolist() == [0, 1, 2, 3, 8, 9, 10, 11, *range(16, 24)]
         into = empty_trajectory(SPEC, unroll_length=T, num_columns=16, core_units=0)
-        assert own.read(every, into).all()
+        assert (own.read(every, into) == 2).all()
         expected = [1] * 4 + [2] * 4 + [3] * 4 + [7] * 4
         assert into.version.tolist() == expected
         assert (into.obs == torch.tensor(expected)[:, None]).all()
 
 
+def count(segments, places):
+    at = np.array(places)
+    segments.count_use(at, segments.sequences(at))
+
+
+def uses(segments):
+    places = np.arange(4)
+    return segments.uses(places, segments.sequences(places)).tolist()
+
+
 def test_each_counts_what_it_has_used_itself():
     one, other = make(2)
     one.ring.write([0, 1, 2, 3], constant(1.0))
-    one.count_use(np.array([0, 2]))
-    one.count_use(np.array([0]))
-    other.count_use(np.array([2]))
-    places = np.arange(4)
-    assert one.uses(places).tolist() == [2, 0, 1, 0]
-    assert other.uses(places).tolist() == [0, 0, 1, 0]
+    count(one, [0, 2])
+    count(one, [0])
+    count(other, [2])
+    assert uses(one) == [2, 0, 1, 0]
+    assert uses(other) == [0, 0, 1, 0]
     one.ring.write([2, 3, 4, 5], constant(2.0))  # what was in 2 is there no more
-    assert one.uses(places).tolist() == [2, 0, 0, 0]
-    assert other.uses(places).tolist() == [0, 0, 0, 0]
+    assert uses(one) == [2, 0, 0, 0]
+    assert uses(other) == [0, 0, 0, 0]
 
 
 def test_a_column_that_is_half_written_is_none():
@@ -77,7 +89,7 @@ def test_a_column_that_is_half_written_is_none():
     one.ring.write([0, 1, 2, 3], constant(1.0))
     one.ring.sequence[1] += 1  # its writer was killed
     into = empty_trajectory(SPEC, unroll_length=T, num_columns=4, core_units=0)
-    assert other.read(np.arange(4), into).tolist() == [True, False, True, True]
+    assert other.read(np.arange(4), into).tolist() == [2, -1, 2, 2]
     replay = Replay(other, UniformSettings(), candidates=None, seed=1)
     other.ring.write([0, 1, 2, 3], constant(2.0))
     replay.inserted, replay._newest = 4, other.first
@@ -87,7 +99,7 @@ def test_a_column_that_is_half_written_is_none():
         assert 1 not in batch.entry % 16
     one.ring.write([1, 4, 5, 6], constant(3.0))  # its successor writes over it
     assert one.ring.sequence[1] == 4
-    assert other.read(np.arange(4), into).all()
+    assert other.read(np.arange(4), into).tolist() == [2, 4, 2, 2]
 
 
 def test_no_column_is_torn():
@@ -107,7 +119,7 @@ def test_no_column_is_torn():
         into = empty_trajectory(SPEC, unroll_length=T, num_columns=4, core_units=0)
         whole = torn = 0
         while whole < 300:
-            good = other.read(np.arange(4), into)
+            good = other.read(np.arange(4), into) > 0
             for i in range(4):
                 levels = {*into.obs[:, i].unique().tolist(), *into.value[:, i].unique().tolist()}
                 levels |= {float(into.version[i]), *into.behavior[:, i].unique().tolist()}
@@ -153,6 +165,40 @@ def test_a_population_shares_its_replay(tmp_path: Path, placement: str) -> None:
     assert columns_of(tmp_path / "run")[-1] > 16, "more than one learner's part"
 
 
+@pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is mapped")
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_shared_replay_may_lie_on_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, placement: str
+) -> None:
+    """The files have no names; their room shows in the memory that is mapped."""
+    disk = tmp_path / "disk"
+    disk.mkdir()
+    there: set[str] = set()
+    publish, hear = Group.publish, Fleet._hear
+
+    def look(pid: int) -> None:
+        maps = Path(f"/proc/{pid}/maps").read_text().splitlines()
+        there.update(x.split()[4] for x in maps if str(disk) in x and "deleted" in x)
+
+    def publishes(group: Group, parts: Any) -> None:
+        look(os.getpid())
+        publish(group, parts)
+
+    def hears(fleet: Fleet, index: int, process: Any) -> None:
+        look(process.popen.pid)
+        hear(fleet, index, process)
+
+    monkeypatch.setattr(Group, "publish", publishes)
+    monkeypatch.setattr(Fleet, "_hear", hears)
+    replays = config(tmp_path).replays
+    replays = (replays[0], dataclasses.replace(replays[1], path=str(disk)))
+    made = config(tmp_path / "run", placement=placement)
+    train(dataclasses.replace(made, replays=replays), quiet=True)
+    assert columns_of(tmp_path / "run")[-1] > 16
+    assert len(there) == 3, "a file for each learner, and no other"
+    assert list(disk.iterdir()) == []
+
+
 def test_inline_it_resumes_exactly(tmp_path: Path) -> None:
     from gossamer.record.checkpoint import CheckpointStore
 
@@ -195,6 +241,6 @@ def test_what_was_collected_is_read_as_it_was():
     fields = {name: getattr(batch, name) for name in Trajectory.__dataclass_fields__}
     one.ring.write([3, 1, 0, 2], Trajectory(**fields))
     into = empty_trajectory(SPEC, unroll_length=T, num_columns=B, core_units=0)
-    assert other.read(np.array([3, 1, 0, 2]), into).all()
+    assert (other.read(np.array([3, 1, 0, 2]), into) == 2).all()
     for name, x in fields.items():
         assert torch.equal(getattr(into, name), x), name

@@ -332,16 +332,20 @@ def common_metrics(
     log_prob: Tensor,
     sums: dict[str, Tensor],
 ) -> Metrics:
-    """Return the metrics every loss reports, as (sum, count) over the rows of keep."""
+    """Return the metrics every loss reports, as (sum, count) over the rows of keep.
+
+    How far behavior and policy are apart is told over all valid rows: those rejected are the farthest.
+    """
     import torch
 
     with torch.no_grad():
         count = keep.sum()
         acted = policy.distribution(batch.behavior)
-        log_rho = log_prob - acted.log_prob(batch.action)
-        more = {
-            "learner/mean_log_rho": log_rho,
+        apart = {
+            "learner/mean_log_rho": log_prob - acted.log_prob(batch.action),
             "learner/mean_kl_nats": acted.kl(now),
+        }
+        more = {
             "learner/advantage_mean": returns.advantage,
             "learner/advantage_square": returns.advantage.square(),
             "learner/value_mean": value,
@@ -350,9 +354,10 @@ def common_metrics(
             "learner/error_square": (returns.target - value).square(),
         }
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
-        stacked = torch.where(keep, torch.stack(tuple(more.values())), 0.0).sum((1, 2))
-        metrics |= {name: (x, count) for name, x in zip(more, stacked, strict=True)}
         valid = count if keep is batch.valid else batch.valid.sum()
+        for rows, num, given in ((keep, count, more), (batch.valid, valid, apart)):
+            stacked = torch.where(rows, torch.stack(tuple(given.values())), 0.0).sum((1, 2))
+            metrics |= {name: (x, num) for name, x in zip(given, stacked, strict=True)}
         metrics["learner/valid_fraction"] = (valid, float(keep.numel()))
         if keep is not batch.valid:
             metrics["learner/rejected_fraction"] = (valid - count, valid)

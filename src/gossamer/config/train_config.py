@@ -59,7 +59,8 @@ class TrainConfig:
     prefetch_batches: int = 1
     """Batches that are picked from replays ahead, beside learning, >= 0."""
     checkpoint_replay: bool = False
-    """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large."""
+    """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large. Without it
+    a resumed run's replays begin empty, their annealing and random streams where they were."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How a gradient becomes a step."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)

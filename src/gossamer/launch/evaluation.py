@@ -47,7 +47,7 @@ def load_weights(
         which: "last", "best" or a number of updates.
         learner: whose; None: the run's policy, which for learners that mix parameters is their average.
     """
-    checkpoint = folder.checkpoints().load(which)
+    checkpoint = folder.checkpoints().load(which, lambda name: "learner.policy." in name)
     try:
         tensors = _policy_tensors(checkpoint, learner)
         policy.load_state_dict(tensors)

@@ -13,7 +13,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from gossamer.actor import Episode
-from gossamer.batches import shared_sizes
+from gossamer.batches import shared_blocks
 from gossamer.build import LINK_TIMEOUT_SECONDS, build_evaluator, build_learner, build_policy
 from gossamer.config import to_dict
 from gossamer.group import Memory, Sizes
@@ -75,7 +75,7 @@ class Fleet:
         queue = ThreadQueue([], StopSignal(), timeout_seconds=LINK_TIMEOUT_SECONDS)
         learner = build_learner(config, plan, self._policy, ReplayMix(queue))
         self._sizes = Sizes.of(learner)
-        self._shared = shared_sizes(config, spec, self._policy)
+        self._shared = shared_blocks(config, spec, self._policy)
         learner.close()
         self._resumed_updates = self._resumed_env_steps = 0
         self._rows: dict[int, dict[str, Any]] = {}
@@ -176,9 +176,11 @@ class Fleet:
     def _make_memory(self) -> None:
         size = self.config.num_learners
         lengths = [*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))]
-        lengths += [n for n in self._shared for _ in range(size)]
-        made = [make_memory(n) for n in lengths]
-        self._descriptors = [descriptor for descriptor, _ in made]
+        wanted = [(n, "") for n in lengths] + [x for x in self._shared for _ in range(size)]
+        made: list[tuple[int, mmap.mmap]] = []
+        for nbytes, path in wanted:
+            made.append(make_memory(nbytes, path))
+            self._descriptors.append(made[-1][0])
         blocks: list[mmap.mmap] = [memory for _, memory in made]
         like = self._policy.shared_tensors()
         self._memory = Memory(blocks[:2], self.config, self._sizes, like)

@@ -182,7 +182,8 @@ def _serve(channel: Channel, task: Task) -> None:
     folder.join()
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
     fresh = task.resume is None or task.restarts > 0
-    checkpoint = None if fresh else folder.checkpoints().load(task.resume or 0)
+    mine = snapshot.names_of(range(*task.ranks))
+    checkpoint = None if fresh else folder.checkpoints().load(task.resume or 0, mine)
     control: MemberControl
     exact = checkpoint is not None and checkpoint.state[snapshot.EXACT]
     stop = StopSignal()

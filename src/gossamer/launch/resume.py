@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from gossamer.batches import form_of
 from gossamer.build import plan_from
 from gossamer.launch.control import best_of, end_of
 from gossamer.launch.recorder import WINDOW
-from gossamer.launch.snapshot import progress_of
+from gossamer.launch.snapshot import held_of, progress_of
+from gossamer.replay.store import part_of
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -15,6 +17,7 @@ if TYPE_CHECKING:
 
     from gossamer.build import Plan
     from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.record.folder import RunFolder
 
@@ -139,6 +142,18 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
     kinds = [x.get("topology.name", "single") for x in (old, new)]
     if kinds[0] != kinds[1] and "allreduce" in kinds and new.get("num_learners", 1) > 1:
         _refuse("topology.name", *kinds)  # learners that are alike, and those that are not
+
+
+def refuse_replays(
+    config: TrainConfig, plan: Plan, policy: ActorCritic, checkpoint: Checkpoint
+) -> None:
+    """Refuse what a checkpoint has kept of any learner's replays if it does not fit the settings."""
+    form = form_of(config, policy, num_envs=plan.num_envs)
+    try:
+        for rank in range(config.num_learners):
+            form.refuse(part_of(held_of(checkpoint, rank), "learner.replay."))
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path}: {error}") from None
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tuple[str, Any, Any]]:

@@ -16,6 +16,7 @@ _OWN_TURN = (
     "share/learn",
     "share/mix",
     "share/wait_peers",
+    "share/wait_replay",
     "share/checkpoint",
 )
 """What a learner does, or waits for, while others of its process cannot do anything."""

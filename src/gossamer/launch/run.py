@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 import sys
 import threading
 import time
@@ -29,7 +28,7 @@ from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.folder import RunFolder
-from gossamer.room import refuse_what_memory_cannot_hold
+from gossamer.room import refuse_full_shared_memory, refuse_what_memory_cannot_hold
 from gossamer.trials import tasks_in_words
 from gossamer.types import ConfigError, EnvSpec
 
@@ -87,13 +86,16 @@ def train(
     config = replace(config, topology=config.topology.written_out())
     keep_freed_memory()
     refuse_missing_writers(config)
-    _refuse_full_shared_memory(config)
+    refuse_full_shared_memory(config)
     began = process_began() if argv is not None else time.time()
     folder = RunFolder.open(resume) if resume is not None else None
     try:
         if folder is not None:
             folder.lock()
-        checkpoint = folder.checkpoints().load("last") if folder is not None else None
+        fleet = config.num_learners > 1 and config.placement == "local"
+        # Processes load what is theirs.
+        mine = snapshot.names_of(range(0 if fleet else config.num_learners))
+        checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
         before: dict[str, Any] = {} if folder is None else folder.read_json("config.json")
         if folder is not None and checkpoint is not None:
             resuming.refuse_changes(before, to_dict(config))
@@ -108,7 +110,6 @@ def train(
                       f"--resume {folder.path} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
         spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=folder is None)
-        fleet = config.num_learners > 1 and config.placement == "local"
         layout = layout_of(config) if fleet else None
         cores = layout.share if layout else 0
         plan = make_plan(config, spec, cores)
@@ -118,7 +119,9 @@ def train(
             given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
             plan = resumed_plan(checkpoint, plan, given, before, now)
         processes = len(layout.ranks) if layout else 0
-        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes)
+        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint)
+        for line in replays if not quiet else ():
+            print(line, flush=True)  # before any is made
         run = _Run(config, spec, plan, folder, began=began, quiet=quiet, replays=replays)
         return run(checkpoint, layers or {}, argv or [], torso)
     finally:
@@ -228,6 +231,7 @@ class _Run:
         policy = build_policy(config, self.spec)
         if self.checkpoint is not None and self.folder is not None:
             load_weights(policy, self.folder, self.checkpoint.updates)
+            resuming.refuse_replays(config, self.plan, policy, self.checkpoint)
         elif config.init_from:
             source = RunFolder.open(config.init_from)
             load_weights(policy, source, "last")
@@ -310,7 +314,8 @@ class _Run:
     def _go_back(self, folder: RunFolder) -> None:
         """Return to the last checkpoint, or the beginning, in the midst of a sitting."""
         store = folder.checkpoints()
-        self.checkpoint = store.load("last") if store.list() else None
+        none = snapshot.names_of(range(0))
+        self.checkpoint = store.load("last", none) if store.list() else None
         self.control.exit_reason = ""  # an end that was reached is not reached any more
         self.recorder.close_files()
         self._cut_back(folder)
@@ -329,8 +334,9 @@ class _Run:
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
-        for line in self.replays:
-            recorder.say(line)
+        for line in self.replays:  # shown before
+            with suppress(OSError):
+                folder.log(line)
         if mixing := words.mixing_in_words(self.config, facts):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
@@ -383,16 +389,3 @@ class _Run:
         if failure is not None:
             words.raise_failure(failure, folder)
         return TrainResult(folder.path, summary)
-
-
-def _refuse_full_shared_memory(config: TrainConfig) -> None:
-    """Worker processes need locks and arrays in shared memory: without room each would just die."""
-    if not config.env.workers:
-        return
-    try:
-        multiprocessing.get_context("spawn").Lock()
-    except OSError as error:
-        raise ConfigError(
-            f"--env.workers {config.env.workers} needs room in shared memory, /dev/shm "
-            f"({error.strerror}); free some, or step the environments without workers: --env.workers 0"
-        ) from None

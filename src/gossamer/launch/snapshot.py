@@ -15,7 +15,7 @@ from gossamer.topology import FOREVER
 from gossamer.types import ConfigError, Trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from gossamer.build import Parts
     from gossamer.group import Group
@@ -97,22 +97,37 @@ def progress_of(checkpoint: Checkpoint) -> tuple[int, int]:
     return checkpoint.updates, env_steps
 
 
-def put_back(group: Group, checkpoint: Checkpoint) -> None:
-    """Continue from a checkpoint of the same environment, network and number of learners."""
+def names_of(ranks: range) -> Callable[[str], bool]:
+    """Return what tells of a tensor's name whether it is one of these learners'."""
+
+    def wanted(name: str) -> bool:
+        rank, slash, _ = name.partition("/")
+        return (int(rank) if slash else 0) in ranks
+
+    return wanted
+
+
+def held_of(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
+    """Return what a checkpoint holds of a learner, by names without whose it is."""
     held: dict[str, Any] = {**checkpoint.tensors, **checkpoint.state["held"]}
+    mine = names_of(range(rank, rank + 1))
+    return {k.removeprefix(_prefix(rank)): x for k, x in held.items() if mine(k)}
+
+
+def put_back(group: Group, checkpoint: Checkpoint) -> None:
+    """Continue from a checkpoint of the same environment, network and number of learners.
+
+    Its tensors are given up: what replays hold would be in memory twice, for the whole run.
+    """
+    state = checkpoint.state["held"]
+    updates = {x for name, x in state.items() if name.endswith("learner.update")}
     for parts in group.parts:
-        rank = parts.learner.rank
-        mine = (
-            {k: x for k, x in held.items() if "/" not in k}
-            if not rank
-            else _part(held, _prefix(rank))
-        )
-        _put_back(parts, checkpoint, mine)
-        updates = {x for name, x in held.items() if name.endswith("learner.update")}
+        _put_back(parts, checkpoint, held_of(checkpoint, parts.learner.rank))
         if len(updates) > 1 and parts.learner.topology.staleness < FOREVER:
             # They are going to wait for each other's updates, and have not been in step before.
             env_steps = progress_of(checkpoint)[1]
             parts.learner.align(update=max(updates), env_steps=env_steps)
+    checkpoint.tensors.clear()
 
 
 def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> None:

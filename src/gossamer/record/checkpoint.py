@@ -12,17 +12,18 @@ import shutil
 import threading
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
 
-from gossamer.record.files import safetensors_chunks, sync_folder, write_hashed
+from gossamer.record.files import read_safetensors, safetensors_chunks, sync_folder, write_hashed
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from torch import Tensor
 
+T = TypeVar("T")
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
@@ -37,7 +38,7 @@ class Checkpoint:
     updates: int
     """Optimizer steps behind it."""
     tensors: dict[str, Tensor]
-    """On the CPU, contiguous, writable."""
+    """On the CPU, contiguous, writable; those that were not wanted on device meta, which holds nothing."""
     state: dict[str, Any]
     """As saved; JSON has made tuples lists and keys strings."""
     path: Path
@@ -46,6 +47,10 @@ class Checkpoint:
     """The evaluation that made it the best; None for the others."""
     warnings: tuple[str, ...] = ()
     """One line for each newer checkpoint that was damaged and passed over."""
+
+    def nbytes(self, *, loaded: bool) -> int:
+        """Return the bytes of all tensors, or of those loaded."""
+        return sum(x.nbytes for x in self.tensors.values() if not (loaded and x.is_meta))
 
 
 class DamagedError(Exception):
@@ -122,14 +127,17 @@ class CheckpointStore:
         found = (name for name in names if name.isdecimal())
         return sorted(int(name) for name in found if (self._find(name) / MANIFEST).is_file())
 
-    def load(self, which: str | int = "last") -> Checkpoint:
+    def load(
+        self, which: str | int = "last", wanted: Callable[[str], bool] = lambda _: True
+    ) -> Checkpoint:
         """Read and verify a checkpoint; "last" falls back to the newest one that is intact.
 
         Args:
             which: "last", "best" or a number of updates.
+            wanted: which tensors, by name, take memory.
         """
         if which == "last":
-            return self._load_last()
+            return self._load_last(wanted)
         if which != "best" and not str(which).isdecimal():
             raise ConfigError(
                 f"checkpoint {which!r} is not one of last, best or a number of updates"
@@ -139,10 +147,10 @@ class CheckpointStore:
             have = ", ".join(map(str, self.list()[-5:])) or "none"
             raise ConfigError(f"no checkpoint {name} in {self.folder} (there: {have}); use last")
         try:
-            return self._read(name)
+            return self._read(name, wanted)
         except DamagedError as error:
             with suppress(DamagedError):
-                return self._read(name)  # the writer may have replaced it while we read
+                return self._read(name, wanted)  # the writer may have replaced it while we read
             raise ConfigError(
                 f"checkpoint {name} in {self.folder} is damaged ({error}); use last"
             ) from None
@@ -160,11 +168,11 @@ class CheckpointStore:
                 _remove(self.folder / f"{number}.old")
         return newer
 
-    def _load_last(self) -> Checkpoint:
+    def _load_last(self, wanted: Callable[[str], bool]) -> Checkpoint:
         damaged: list[tuple[int, str]] = []
         for number in reversed(self.list()):
             try:
-                found = self._read(str(number))
+                found = self._read(str(number), wanted)
             except DamagedError as error:
                 damaged.append((number, str(error)))
                 continue
@@ -262,19 +270,14 @@ class CheckpointStore:
             raise DamagedError(f"{MANIFEST}: format {known.get('format')}, expected {FORMAT}")
         return known
 
-    def _read(self, name: str) -> Checkpoint:
-        import safetensors.torch
-
+    def _read(self, name: str, wanted: Callable[[str], bool]) -> Checkpoint:
         path = self._find(name)
         manifest = self._read_manifest(path)
         if name != "best" and str(manifest.get("updates")) != name:
             raise DamagedError(f"{MANIFEST}: it belongs to {manifest.get('updates')} updates")
-        content = {file: _read_hashed(path, file, manifest["files"]) for file in (TENSORS, STATE)}
-        try:
-            tensors = safetensors.torch.load(content[TENSORS])
-            state = json.loads(content[STATE])
-        except (ValueError, safetensors.SafetensorError) as error:
-            raise DamagedError(f"{path.name}: {_reason(error)}") from None
+        files = manifest["files"]
+        tensors = _read_hashed(path, TENSORS, files, lambda x: read_safetensors(x, wanted))
+        state = _read_hashed(path, STATE, files, json.load)
         return Checkpoint(int(manifest["updates"]), tensors, state, path, manifest.get("score"))
 
 
@@ -296,14 +299,16 @@ def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:100]
 
 
-def _read_hashed(path: Path, name: str, files: Any) -> bytes:
+def _read_hashed(path: Path, name: str, files: Any, read: Callable[[BinaryIO], T]) -> T:
     try:
-        content = (path / name).read_bytes()
-        expected = str(files[name]["sha256"])
+        with (path / name).open("rb") as file:
+            if hashlib.file_digest(file, "sha256").hexdigest() != str(files[name]["sha256"]):
+                raise DamagedError(f"{name}: not the bytes that were saved")
+            file.seek(0)
+            return read(file)
     except OSError as error:
         raise DamagedError(f"{name}: {_reason(error)}") from None
+    except ValueError as error:
+        raise DamagedError(f"{path.name}: {_reason(error)}") from None
     except (KeyError, TypeError):
         raise DamagedError(f"{MANIFEST}: no hash of {name}") from None
-    if hashlib.sha256(content).hexdigest() != expected:
-        raise DamagedError(f"{name}: not the bytes that were saved")
-    return content

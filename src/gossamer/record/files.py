@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import mmap
 import os
 import time
 from contextlib import suppress
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
+OWN_BLOCK_BYTES = 1 << 20
+"""A tensor from this size on is read into memory of its own, which the system gets back with the tensor."""
 _DTYPES = {
     "bool": "BOOL",
     "uint8": "U8",
@@ -127,3 +130,37 @@ def _pieces(x: Tensor) -> Iterable[Any]:
     for part in (x,) if x.is_contiguous() else x:
         flat = part.contiguous().reshape(-1)
         yield memoryview(cast("Any", flat.view(torch.uint8).numpy()))
+
+
+def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
+    """Return the tensors of a safetensors file; of those not wanted the shape and dtype, on device meta.
+
+    Raises:
+        ValueError: it is none.
+    """
+    import torch
+
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if length > size:
+        raise ValueError("it has no header")
+    header: dict[str, dict[str, Any]] = json.loads(file.read(length))
+    header.pop("__metadata__", None)
+    dtypes = {short: getattr(torch, name) for name, short in _DTYPES.items()}
+    found: dict[str, Tensor] = {}
+    for name, place in header.items():
+        dtype, shape, (begin, end) = dtypes[place["dtype"]], place["shape"], place["data_offsets"]
+        if not wanted(name):
+            found[name] = torch.empty(shape, dtype=dtype, device="meta")
+            continue
+        if begin == end:
+            found[name] = torch.empty(shape, dtype=dtype)
+            continue
+        large = end - begin >= OWN_BLOCK_BYTES
+        block: Any = mmap.mmap(-1, end - begin) if large else bytearray(end - begin)
+        file.seek(8 + length + begin)
+        if cast("Any", file).readinto(block) != end - begin:
+            raise ValueError(f"{name} is cut off")
+        found[name] = torch.frombuffer(block, dtype=dtype).view(shape)
+    return found

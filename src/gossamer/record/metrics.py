@@ -53,8 +53,12 @@ METRICS: Mapping[str, Metric] = {
     "learner/policy_loss": Metric("1", "policy gradient term, before its weight"),
     "learner/value_loss": Metric("return^2", "half squared error of the value, before its weight"),
     "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
-    "learner/mean_log_rho": Metric("nats", "mean log pi(a|x) - log mu(a|x); 0 is on-policy"),
-    "learner/mean_kl_nats": Metric("nats", "mean KL between behavior and policy"),
+    "learner/mean_log_rho": Metric(
+        "nats", "mean log pi(a|x) - log mu(a|x) over valid rows, rejected ones too; 0 is on-policy"
+    ),
+    "learner/mean_kl_nats": Metric(
+        "nats", "mean KL between behavior and policy over valid rows, rejected ones too"
+    ),
     "learner/clip_fraction": Metric(_SHARE, "rows whose ratio left PPO's clip range"),
     "learner/grad_norm": Metric("1", "norm of the gradient before clipping"),
     "learner/learning_rate": Metric("1", "step size of the last update"),
@@ -78,7 +82,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     "replay/ratio": Metric("1", "replayed columns learnt for each online one"),
     "replay/age_versions": Metric(
-        "versions", "how much older replayed columns are than the online ones of their batch, mean"
+        "versions",
+        "how much older replayed columns of the learner's own are than the online ones, mean",
     ),
     **{
         f"replay/{kind}_{name}": metric

@@ -13,11 +13,13 @@ from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import fields, replace
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from gossamer.links import Stopped
 from gossamer.machine import use_threads
-from gossamer.types import ConfigError, RunFailed, Trajectory, online_batch
+from gossamer.replay.store import Form, Share, Tally, part_of
+from gossamer.types import RunFailed, Trajectory, online_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,23 +28,13 @@ if TYPE_CHECKING:
 
     from gossamer.links import StopSignal, TrajectoryQueue
     from gossamer.replay.recent import RecentPolicy
-    from gossamer.replay.store import Replay
     from gossamer.types import Batch
 
 T = TypeVar("T")
-
-
 LOOK_SECONDS = 0.5
 """Between two looks at whether the run is to stop."""
 Picked = dict[str, float]
 """Metrics of what was picked for a batch."""
-
-
-class Share(NamedTuple):
-    """A replay and how many columns of each batch are its."""
-
-    replay: Replay
-    num_columns: int
 
 
 class ReplayMix:
@@ -82,8 +74,7 @@ class ReplayMix:
         self._timeout_seconds, self._stop = timeout_seconds, stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
         self.seconds = {"work": 0.0, "wait": 0.0}
-        # Since the last metrics: columns online and replayed, batches that had some, their ages.
-        self._counts = [0, 0, 0, 0.0]
+        self._tally = Tally(self._shares)
         self._picked: Picked = {}
         self._free = deque(buffers)
         self._coming: deque[tuple[Batch, Future[Picked | None]]] = deque()
@@ -114,7 +105,7 @@ class ReplayMix:
         picked = self._wait(coming)
         whole = picked is not None
         self._picked = picked or self._picked
-        self._count(self._batch, online, whole=whole)
+        self._tally.count(self._batch, online, whole=whole)
         columns = self._batch.columns(0, online.num_columns)
         for field in fields(Trajectory):
             getattr(columns, field.name).copy_(getattr(online, field.name))
@@ -141,45 +132,48 @@ class ReplayMix:
             self._batch = None
 
     def state_dict(self) -> dict[str, Any]:
-        """Return what replays hold, and the batches that are ready, so that nothing is picked anew."""
+        """Return the replays' streams and counters; if saved, what they hold and the batches that are ready."""
         state: dict[str, Any] = {}
-        if not self._saved:
-            return state
         for i, (batch, coming) in enumerate(self._coming):
-            state[f"coming.{i}.whole"] = self._wait(coming) is not None
-            for name, x in self._replayed_part(batch):
-                state[f"coming.{i}.{name}"] = x
+            whole = self._wait(coming) is not None
+            if self._saved:
+                state[f"coming.{i}.whole"] = whole
+                state |= {f"coming.{i}.{name}": x for name, x in self._replayed_part(batch)}
         for stored in self._stored:
             self._wait(stored)
         for i, (replay, _) in enumerate(self._shares):
-            state |= {f"{i}.{name}": x for name, x in replay.state_dict().items()}
+            held = replay.state_dict(held=self._saved)
+            state |= {f"{i}.{name}": x for name, x in held.items()}
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`; without what replays held, they begin anew."""
-        if not state:
-            return
+        """Continue from `state_dict`; without what replays held, with empty ones.
+
+        Raises:
+            ConfigError: it was kept under other settings.
+        """
+        self._form.refuse(state)
         for i, (replay, _) in enumerate(self._shares):
-            held = _part(state, f"{i}.")
-            self._refuse(fits=replay.fits(held), what=f"replay {i + 1} has")
-            replay.load_state_dict(held)
-        while held := _part(state, f"coming.{len(self._coming)}."):
-            self._refuse(fits=bool(self._free), what="--prefetch-batches")
+            if held := part_of(state, f"{i}."):
+                replay.load_state_dict(held)
+        while held := part_of(state, f"coming.{len(self._coming)}."):
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch):
-                self._refuse(fits=x.shape == held[name].shape, what="the fractions")
                 x.copy_(held[name])
             whole: Future[Picked | None] = Future()
             whole.set_result({} if held["whole"] else None)
             self._coming.append((batch, whole))
 
-    @staticmethod
-    def _refuse(*, fits: bool, what: str) -> None:
-        if not fits:
-            raise ConfigError(
-                f"it holds what was kept under other settings than {what} now; resume with those of then, or "
-                "start a new run from its policy: --init-from RUN"
-            )
+    @property
+    def _form(self) -> Form:
+        segments = [replay.segments for replay, _ in self._shares]
+        return Form(
+            tuple(x.layout for x in segments),
+            tuple(x.num_places for x in segments),
+            num_columns=sum(n for _, n in self._shares),
+            num_batches=len(self._free),
+            burn_in=self._burn_in > 0,
+        )
 
     def _replayed_part(self, batch: Batch) -> list[tuple[str, Tensor]]:
         num = sum(n for _, n in self._shares)
@@ -191,19 +185,19 @@ class ReplayMix:
         """End the thread; raise what went wrong there last."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
-        for stored in self._stored:
-            if not stored.cancelled():
-                stored.result()
-        self._stored.clear()
+        stored, self._stored = self._stored, deque()
+        for done in stored:
+            if not done.cancelled():
+                done.result()
 
     def _version(self) -> int:
-        return -1 if self._policy is None else self._policy.take()
+        """Keep the policy as it is now, if any replay will run it; return its number."""
+        if self._policy is None or not any(replay.measures for replay, _ in self._shares):
+            return -1
+        return self._policy.take()
 
     def _features(self, version: int) -> Callable[[Trajectory], Tensor]:
-        if self._policy is None:
-            return _no_features
-        self._policy.use(version)
-        return self._policy.features
+        return partial(self._policy.features, version) if self._policy else _no_features
 
     def _pick_next(self, version: int) -> None:
         batch = self._free.popleft()
@@ -213,11 +207,11 @@ class ReplayMix:
         """Fill all replayed columns of a batch and return metrics, if every replay has enough; else None."""
         if not all(replay.ready(n) for replay, n in self._shares):
             return None
-        features = self._features(version)
         last = batch.num_columns
         for replay, n in reversed(self._shares):
             columns = batch.columns(last - n, last)
-            replay.sample(columns, features)
+            if not replay.sample(columns, self._features(version)):
+                return None
             if self._burn_in:
                 assert columns.burn_in is not None
                 columns.burn_in.fill_(self._burn_in)
@@ -252,24 +246,10 @@ class ReplayMix:
         finally:
             self.seconds["work"] += time.perf_counter() - began
 
-    def _count(self, batch: Batch, online: Trajectory, *, whole: bool) -> None:
-        self._counts[0] += online.num_columns
-        if whole:
-            older = batch.version[online.num_columns :].float().mean()
-            self._counts[1] += batch.num_columns - online.num_columns
-            self._counts[2] += 1
-            self._counts[3] += float(online.version.float().mean() - older)
-
     def take_metrics(self) -> dict[str, float]:
         """Return what was replayed since the last call."""
-        if not self._counts[0]:
-            return {}
-        (online, replayed, batches, age), self._counts = self._counts, [0, 0, 0, 0.0]
-        metrics = {"replay/ratio": replayed / online}
-        if batches:
-            metrics["replay/age_versions"] = age / batches
         picked, self._picked = self._picked, {}
-        return metrics | picked
+        return self._tally.take() | picked
 
     def _wait(self, coming: Future[T]) -> T:
         for _ in range(math.ceil(self._timeout_seconds / LOOK_SECONDS)):
@@ -280,10 +260,6 @@ class ReplayMix:
         raise RunFailed(
             f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
         )
-
-
-def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
 
 
 def _no_features(trajectory: Trajectory) -> Tensor:

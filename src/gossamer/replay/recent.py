@@ -41,7 +41,7 @@ class RecentPolicy:
     Args:
         policy: a copy of its own, set up for inference.
         source: what `policy.shared_tensors()` are copies of.
-        num_snapshots: versions that may be wanted at a time.
+        num_snapshots: the last versions that may be wanted.
     """
 
     def __init__(self, policy: Policy, source: list[Tensor], num_snapshots: int):
@@ -52,24 +52,25 @@ class RecentPolicy:
 
     @torch.no_grad()
     def take(self) -> int:
-        """Keep the learner's present version; return its number, for `use`."""
+        """Keep the learner's present version; return its number, for `features`."""
         torch._foreach_copy_(self._snapshots[self._taken % len(self._snapshots)], self._source)
         self._taken += 1
         return self._taken - 1
 
     @torch.no_grad()
-    def use(self, number: int) -> None:
-        """Let `features` be those of a version that was kept."""
-        if number == self._used:
-            return
-        self._used = number
-        snapshot = self._snapshots[number % len(self._snapshots)]
-        torch._foreach_copy_(self._policy.shared_tensors(), snapshot)
-        self._policy.refresh()
+    def features(self, number: int, trajectory: Trajectory) -> Tensor:
+        """Return the last hidden layer [T, B, F] of a trajectory's rows but the last, on the CPU.
 
-    @torch.no_grad()
-    def features(self, trajectory: Trajectory) -> Tensor:
-        """Return the last hidden layer [T, B, F] of a trajectory's rows but the last, on the CPU."""
+        Args:
+            number: of a version that was kept.
+            trajectory: of T + 1 rows.
+        """
+        if number != self._used:
+            assert self._taken - len(self._snapshots) <= number < self._taken, "it was not kept"
+            self._used = number
+            snapshot = self._snapshots[number % len(self._snapshots)]
+            torch._foreach_copy_(self._policy.shared_tensors(), snapshot)
+            self._policy.refresh()
         device = self._source[0].device
         if trajectory.reward.device != device:
             trajectory = trajectory.to(device)

@@ -141,7 +141,7 @@ class Ring:
         Args:
             places: [B] different ones.
             trajectory: B columns of T rows.
-            features: [T, B, F], where the layout has any and they will be asked for.
+            features: [T, B, F], where the layout has any; None: they are marked as missing.
         """
         assert len(places) == trajectory.num_columns, (len(places), trajectory.num_columns)
         index = torch.tensor(places)
@@ -157,6 +157,8 @@ class Ring:
         self.fields["core_state"][index] = trajectory.core_state.transpose(0, 1)
         if features is not None:
             self.fields["features"][index] = features.transpose(0, 1).half()
+        elif "features" in self.fields:
+            self.fields["features"][index, 0, 0] = math.inf
         if self.layout.spec.obs_kind == "pixels":
             self._write_frames(places, trajectory.obs)
         else:
@@ -175,19 +177,39 @@ class Ring:
             frames[k:] = stacks[1:, i, :, :, -channels:]
 
     @torch.no_grad()
-    def read(self, places: Sequence[int] | NDArray[np.int64], into: Trajectory) -> None:
-        """Copy entries into the columns of a trajectory, as many, in their order."""
+    def read(
+        self,
+        places: Sequence[int] | NDArray[np.int64],
+        into: Trajectory,
+        at: Tensor | None = None,
+    ) -> None:
+        """Copy entries into columns of a trajectory.
+
+        Args:
+            places: [n] of the entries.
+            into: the trajectory.
+            at: [n] columns, one for each entry; None: all, in their order.
+        """
         index = torch.as_tensor(places)
+
+        def copy(x: Tensor, found: Tensor, dim: int) -> None:
+            if at is None:
+                x.copy_(found)
+            else:
+                x.index_copy_(dim, at, found.to(x.dtype))
+
         for name in PER_COLUMN:
-            getattr(into, name).copy_(self.fields[name].index_select(0, index))
+            copy(getattr(into, name), self.fields[name].index_select(0, index), 0)
         for name in (*PER_ROW, "core_state"):
-            getattr(into, name).copy_(self.fields[name].index_select(0, index).transpose(0, 1))
+            found = self.fields[name].index_select(0, index).transpose(0, 1)
+            copy(getattr(into, name), found, 1)
         if self.layout.spec.obs_kind == "pixels":
+            columns = range(len(places)) if at is None else at.tolist()
             starts = into.starts.numpy()
-            for i, place in enumerate(index.tolist()):
-                self._read_frames(self._obs[place], starts[:, i], into.obs[:, i])
+            for column, place in zip(columns, index.tolist(), strict=True):
+                self._read_frames(self._obs[place], starts[:, column], into.obs[:, column])
         else:
-            into.obs.copy_(self.fields["obs"].index_select(0, index).transpose(0, 1))
+            copy(into.obs, self.fields["obs"].index_select(0, index).transpose(0, 1), 1)
 
     def stored_features(self, places: NDArray[np.int64]) -> Tensor:
         """Return features [T, n, F] as they were stored."""

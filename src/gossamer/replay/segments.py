@@ -41,10 +41,11 @@ class Segments:
         self.first = own * self.ring.capacity
         """Its first place."""
         self._rings = tuple(rings)
-        size = len(rings) * self.ring.capacity
+        self.num_places = len(rings) * self.ring.capacity
+        """Of all learners."""
         # Each learner counts what it has sampled itself: a segment has a single writer.
-        self._uses = np.zeros(size, dtype=np.int64)
-        self._uses_of = np.zeros(size, dtype=np.int64)
+        self._uses = np.zeros(self.num_places, dtype=np.int64)
+        self._uses_of = np.zeros(self.num_places, dtype=np.int64)
 
     @property
     def layout(self) -> Layout:
@@ -57,41 +58,70 @@ class Segments:
         return len(self._rings) > 1
 
     def readable(self) -> NDArray[np.int64]:
-        """Return the places that hold something."""
-        # Places are filled in order.
-        held = [int(np.count_nonzero(ring.sequence)) for ring in self._rings]
-        return np.concatenate([np.arange(n) + i * self.ring.capacity for i, n in enumerate(held)])
+        """Return the places that hold something, and not something half-written."""
+        found: list[NDArray[np.int64]] = []
+        for i, ring in enumerate(self._rings):
+            sequence = ring.sequence.copy()
+            whole = (sequence > 0) & (sequence % 2 == 0)
+            found.append(np.flatnonzero(whole) + i * ring.capacity)
+        return np.concatenate(found)
 
-    def entries(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return numbers that tell what is in places now from what was or will be there."""
-        return self._sequence(places) // 2 * (len(self._rings) * self.ring.capacity) + places
+    def owns(self, places: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which places are written here."""
+        return places // self.ring.capacity == self.first // self.ring.capacity
 
-    def uses(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Return how often this learner has sampled what is in places now."""
-        return np.where(self._uses_of[places] == self._sequence(places) // 2, self._uses[places], 0)
+    def wrote(self, entries: NDArray[np.int64]) -> NDArray[np.bool_]:
+        """Return which entries were written here."""
+        return self.owns(entries % self.num_places)
 
-    def count_use(self, places: NDArray[np.int64]) -> None:
-        """Take notice that different columns were sampled."""
-        self._uses[places] = self.uses(places) + 1
-        self._uses_of[places] = self._sequence(places) // 2
-
-    def read(self, places: NDArray[np.int64], into: Trajectory) -> NDArray[np.bool_]:
-        """Copy entries into the columns of a trajectory; return which are whole: the others are to be drawn anew."""
-        whole = np.ones(len(places), dtype=np.bool_)
+    def sequences(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the sequence numbers of places now."""
+        found = np.empty(len(places), dtype=np.int64)
         for ring, at, local in self._by_ring(places):
-            before = ring.sequence[local].copy()
+            found[at] = ring.sequence[local]
+        return found
+
+    def entries(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return numbers that tell what was in places, at sequence numbers, from what was or will be there."""
+        return sequences // 2 * self.num_places + places
+
+    def ages(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how long before the newest of its segment each was written, where the oldest is overwritten."""
+        age = np.empty(len(places), dtype=np.int64)
+        for ring, at, local in self._by_ring(places):
+            written = ring.sequence[local] // 2 * ring.capacity + local
+            age[at] = written.max() - written
+        return age
+
+    def uses(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how often this learner has sampled what was in places at sequence numbers."""
+        return np.where(self._uses_of[places] == sequences // 2, self._uses[places], 0)
+
+    def count_use(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> None:
+        """Take notice that different columns were sampled."""
+        self._uses[places] = self.uses(places, sequences) + 1
+        self._uses_of[places] = sequences // 2
+
+    def read(self, places: NDArray[np.int64], into: Trajectory) -> NDArray[np.int64]:
+        """Copy entries into the columns of a trajectory; return their sequence numbers.
+
+        -1 where nothing whole has been read: that is to be drawn anew.
+        """
+        seen = np.empty(len(places), dtype=np.int64)
+        for ring, at, local in self._by_ring(places):
+            seen[at] = ring.sequence[local]
             fence()
-            if len(at) == len(places):
-                ring.read(local, into)
-            else:
-                for i, place in zip(at.tolist(), local.tolist(), strict=True):
-                    ring.read([place], into.columns(i, i + 1))
-            fence()
-            whole[at] = (before % 2 == 0) & (ring.sequence[local] == before)
-        return whole
+            ring.read(local, into, None if len(at) == len(places) else torch.from_numpy(at))
+        seen[(seen % 2 == 1) | (seen == 0)] = -1
+        return self.confirm(places, seen)
+
+    def confirm(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return sequence numbers at which something was read until now; -1 where it has changed meanwhile."""
+        fence()
+        return np.where(self.sequences(places) == sequences, sequences, -1)
 
     def stored_features(self, places: NDArray[np.int64]) -> Tensor:
-        """Return features [T, n, F] as they were stored."""
+        """Return features [T, n, F] as they were stored; some infinite where they were not."""
         t, f = self.layout.fields["features"][0]
         found = torch.empty(t, len(places), f, dtype=torch.float16)
         for ring, at, local in self._by_ring(places):
@@ -107,29 +137,17 @@ class Segments:
             **{f"ring.{name}": x[:held] for name, x in self.ring.fields.items()},
         }
 
-    def fits(self, state: dict[str, Tensor]) -> bool:
-        """Whether a state is of such entries, and of as many places."""
-        own = self.ring.fields
-        held = {name[5:]: x for name, x in state.items() if name.startswith("ring.")}
-        alike = held.keys() == own.keys() and all(
-            x.shape[1:] == own[name].shape[1:] and x.dtype == own[name].dtype
-            for name, x in held.items()
-        )
-        return alike and len(state["uses"]) == len(self._uses)
-
     def load_state_dict(self, state: dict[str, Tensor]) -> None:
         """Continue from `state_dict`."""
         self._uses[:] = state["uses"].numpy()
         self._uses_of[:] = state["uses_of"].numpy()
         for name, x in self.ring.fields.items():
-            held = state[f"ring.{name}"]
-            x[: len(held)].copy_(held)
-
-    def _sequence(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
-        found = np.empty(len(places), dtype=np.int64)
-        for ring, at, local in self._by_ring(places):
-            found[at] = ring.sequence[local]
-        return found
+            if name != "sequence":
+                held = state[f"ring.{name}"]
+                x[: len(held)].copy_(held)
+        fence()  # others may look already: what they see is there
+        held = state["ring.sequence"]
+        self.ring.fields["sequence"][: len(held)].copy_(held)
 
     def _by_ring(
         self, places: NDArray[np.int64]

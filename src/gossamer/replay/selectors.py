@@ -55,6 +55,8 @@ def choose(
             stratified_least_used: the fewest uses of each segment, then the smallest distance.
     """
     wanted = min(wanted, len(distance))
+    if not wanted:
+        return np.empty(0, dtype=np.int64)
     if strategy == "least_used":
         return np.lexsort((distance, uses))[:wanted]
     order = np.argsort(distance, kind="stable")

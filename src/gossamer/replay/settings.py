@@ -90,19 +90,21 @@ class UniformSettings:
     capacity_steps: int = 100_000
     """Env steps that are kept, >= 1, where capacity is not given."""
     learn_start: int = 0
-    """Env steps to be stored before any is replayed, >= 0; until then batches have online columns only.
-    0: as soon as there are enough columns for a batch."""
+    """Env steps to be stored, in all sittings, before any is replayed, >= 0; until then batches have online
+    columns only. 0: as soon as there are enough columns for a batch."""
     shared: bool = False
     """All learners of a run sample from what each of them stores; capacity is for each one's part."""
     path: str = ""
-    """Folder of the file that holds the columns, for replays larger than memory; empty: memory."""
+    """Folder of the file that holds the columns, of each learner's part if shared, for replays larger than
+    memory; empty: memory."""
 
 
 @dataclass(frozen=True)
 class CircularSettings(UniformSettings):
-    """Every column is replayed as often as every other, soon after it came: the least used, then the oldest.
+    """Every column is replayed as often as every other, soon after it came: the least used, then the newest.
 
     Of R replayed columns for each online one, each comes R times: IMPACT's circular buffer with K = R + 1.
+    What was stored before learn_start, or is more than a learner can use, gives way to what is newer.
     """
 
     name: ClassVar[str] = "circular"

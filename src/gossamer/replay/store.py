@@ -6,24 +6,27 @@ Shapes: T unroll length, B columns of a trajectory, n columns wanted, m candidat
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 
 from gossamer.replay.selectors import choose, distances, draw, multiplier_at
 from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from gossamer.replay.ring import Layout
     from gossamer.replay.segments import Segments
     from gossamer.replay.settings import UniformSettings
     from gossamer.types import Batch, Trajectory
 
-MAX_DRAWS = 10
-"""Draws in place of one column that others overwrite meanwhile."""
 Features = Callable[["Trajectory"], "Tensor"]
 """Runs a recent policy over a trajectory's rows; returns its last hidden layer [T, B, F]."""
 
@@ -48,9 +51,10 @@ class Replay:
     ):
         self.segments, self.settings = segments, settings
         self.inserted = 0
-        """Columns stored so far."""
+        """Columns stored so far, in all sittings."""
         self.draws = 0
-        """Batches sampled so far."""
+        """Batches sampled so far, in all sittings."""
+        self._stored = 0  # of what was inserted: into the memory there is now
         self._candidates = candidates
         self._rng = np.random.default_rng(seed)
         self._newest = -1  # place of the column stored last
@@ -60,10 +64,12 @@ class Replay:
     @property
     def held(self) -> int:
         """Columns that this learner has stored and not overwritten."""
-        return min(self.inserted, self.segments.ring.capacity)
+        return min(self._stored, self.segments.ring.capacity)
 
     def ready(self, num_columns: int) -> bool:
         """Whether `num_columns` different columns can be sampled."""
+        if isinstance(self.settings, AttentiveSettings) and self._newest < 0:
+            return False  # others' columns have nothing yet to be like
         enough = len(self.segments.readable()) >= max(num_columns, 1)
         return enough and self.inserted >= self._learn_start
 
@@ -73,6 +79,7 @@ class Replay:
         places = self._places(trajectory.num_columns, features)
         self.segments.ring.write(places, trajectory, now)
         self.inserted += trajectory.num_columns
+        self._stored += trajectory.num_columns
         self._newest = self.segments.first + places[-1]
 
     @property
@@ -85,11 +92,21 @@ class Replay:
         )
 
     @property
+    def _inserts_by_distance(self) -> bool:
+        return isinstance(self.settings, EliteSettings) and self.settings.insert == "elite"
+
+    @property
     def _keeps_features(self) -> bool:
         """Whether what is stored now may ever be compared with."""
         if not self.segments.layout.num_features:
             return False
-        return getattr(self.settings, "insert", "fifo") == "elite" or self._multiplier > 1.0
+        # Others may go on measuring after this learner has annealed.
+        return self.segments.shared or self._inserts_by_distance or self._multiplier > 1.0
+
+    @property
+    def measures(self) -> bool:
+        """Whether a policy is still run over what is stored or picked; once it is not, it never is again."""
+        return self._keeps_features or self._multiplier > 1.0
 
     def _places(self, num_columns: int, features: Features) -> list[int]:
         size = self.segments.ring.capacity
@@ -97,9 +114,9 @@ class Replay:
         missing = num_columns - len(empty)
         if not missing:
             return empty
-        if isinstance(self.settings, EliteSettings) and self.settings.insert == "elite":
+        if self._inserts_by_distance:
             return [*empty, *self._most_moved(missing, features)]
-        first = self.inserted + len(empty)
+        first = self._stored + len(empty)
         return [*empty, *((first + i) % size for i in range(missing))]
 
     def _most_moved(self, wanted: int, features: Features) -> list[int]:
@@ -107,49 +124,75 @@ class Replay:
         assert isinstance(self.settings, EliteSettings)
         looked_at = draw(self._rng, self.held, wanted, self.settings.elite_batch)
         places = self.segments.first + looked_at
-        moved = self._measure(places, features, self.segments.stored_features)
+        moved, _ = self._measure(places, features, self.segments.stored_features)
         parts = np.array_split(np.arange(len(looked_at)), wanted)
         return [int(looked_at[part[np.argmax(moved[part])]]) for part in parts]
 
-    def sample(self, into: Batch, features: Features) -> None:
-        """Write picked columns over those of a batch, as many, and count their use."""
-        wanted, settings = into.num_columns, self.settings
-        multiplier = self._multiplier
-        every = self.segments.readable()
-        if isinstance(settings, CircularSettings):
-            order = np.lexsort((self.segments.entries(every), self.segments.uses(every)))
-            places = every[order][:wanted]
-        else:
-            places = every[draw(self._rng, len(every), wanted, multiplier)]
-        if multiplier > 1.0 and len(places) > wanted:
-            assert isinstance(settings, EliteSettings)
-            moved = self._measure(places, features, self._like(features))
-            chosen = choose(moved, self.segments.uses(places), wanted, settings.strategy)
-            places, self._moved = places[chosen], (moved, moved[chosen])
-        assert len(places) == wanted, (len(places), wanted)
-        self._read(places, every, into)
-        into.replayed.fill_(True)
-        into.entry.copy_(torch.from_numpy(self.segments.entries(places)))
-        self.segments.count_use(places)
-        self.draws += 1
+    def sample(self, into: Batch, features: Features) -> bool:
+        """Write picked columns over those of a batch, as many, and count their use.
 
-    def _read(self, places: NDArray[np.int64], every: NDArray[np.int64], into: Batch) -> None:
-        """Copy what is in places; those that are being overwritten meanwhile are drawn anew, in place."""
-        whole = self.segments.read(places, into)
-        for i in np.flatnonzero(~whole).tolist():
-            for _ in range(MAX_DRAWS):
-                places[i] = self._rng.choice(every)
-                if self.segments.read(places[i : i + 1], into.columns(i, i + 1)).all():
-                    break
-            else:  # of one's own nobody else writes
-                places[i] = self._newest
-                self.segments.read(places[i : i + 1], into.columns(i, i + 1))
+        Returns False, and counts nothing, where others are overwriting too much of what there is.
+        """
+        every = self.segments.readable()
+        if len(every) < into.num_columns:
+            return False
+        places = self._pick(every, into.num_columns, features)
+        seen = self._read(places, every, into)
+        if seen is None:
+            return False
+        into.replayed.fill_(True)
+        into.entry.copy_(torch.from_numpy(self.segments.entries(places, seen)))
+        self.segments.count_use(places, seen)
+        self.draws += 1
+        return True
+
+    def _pick(self, every: NDArray[np.int64], wanted: int, features: Features) -> NDArray[np.int64]:
+        """Return different places among those that are readable, as many as wanted."""
+        settings, multiplier = self.settings, self._multiplier
+        if isinstance(settings, CircularSettings):
+            used = self.segments.uses(every, self.segments.sequences(every))
+            return every[np.lexsort((self.segments.ages(every), used))[:wanted]]
+        places = every[draw(self._rng, len(every), wanted, multiplier)]
+        if multiplier <= 1.0 or len(places) == wanted:
+            return places
+        assert isinstance(settings, EliteSettings)
+        moved, seen = self._measure(places, features, self._like(features))
+        known = np.flatnonzero(np.isfinite(moved))
+        places, moved = places[known], moved[known]
+        used = self.segments.uses(places, seen[known])
+        chosen = choose(moved, used, wanted, settings.strategy)
+        if len(chosen):
+            self._moved = moved, moved[chosen]
+        places = places[chosen]
+        if missing := wanted - len(places):  # the rest uniformly
+            more = self._rng.choice(np.setdiff1d(every, places), missing, replace=False)
+            places = np.concatenate([places, more])
+        return places
+
+    def _read(
+        self, places: NDArray[np.int64], every: NDArray[np.int64], into: Batch
+    ) -> NDArray[np.int64] | None:
+        """Copy what is in places; for those that are being overwritten meanwhile others are drawn, in place.
+
+        Returns their sequence numbers; None: there are too few others.
+        """
+        seen, left = self.segments.read(places, into), every
+        while len(torn := np.flatnonzero(seen < 0)):
+            assert not self.segments.owns(places[torn]).any(), "nobody else writes them"
+            left = np.setdiff1d(left, places)
+            if len(left) < len(torn):
+                return None
+            places[torn] = self._rng.choice(left, len(torn), replace=False)
+            for i in torn.tolist():
+                seen[i : i + 1] = self.segments.read(places[i : i + 1], into.columns(i, i + 1))
+        return seen
 
     def _like(self, features: Features) -> Callable[[NDArray[np.int64]], Tensor]:
         """Return what tells the features that given candidates are to be like."""
         if not isinstance(self.settings, AttentiveSettings):
             return self.segments.stored_features
         assert self._candidates is not None
+        assert self._newest >= 0
         column = self._candidates.columns(0, 1)
         self.segments.read(np.array([self._newest]), column)
         newest = features(column)[-1:].half()  # [1, 1, F]
@@ -160,29 +203,35 @@ class Replay:
         places: NDArray[np.int64],
         features: Features,
         like: Callable[[NDArray[np.int64]], Tensor],
-    ) -> NDArray[np.float64]:
-        """Return how far the features of entries now are from others."""
+    ) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Return how far the features of entries now are from others, and the entries' sequence numbers.
+
+        Infinite where that is not known: for one overwritten meanwhile, or stored without features.
+        """
         settings, buffer = self.settings, self._candidates
         assert isinstance(settings, EliteSettings)
         assert buffer is not None
-        found: list[NDArray[np.float64]] = []
+        moved = np.empty(len(places))
+        sequences = np.empty(len(places), dtype=np.int64)
         for start in range(0, len(places), buffer.num_columns):
             part = places[start : start + buffer.num_columns]
             columns = buffer.columns(0, len(part))
-            whole = self.segments.read(part, columns)
+            seen = self.segments.read(part, columns)
             now = features(columns)
-            moved = distances(now, like(part), settings.distance, settings.norm_order)
-            found.append(np.where(whole, moved.numpy(), np.inf))
-        return np.concatenate(found)
+            apart = distances(now, like(part), settings.distance, settings.norm_order).numpy()
+            seen = self.segments.confirm(part, seen)  # the features read last are of the same
+            sequences[start : start + len(part)] = seen
+            known = (seen >= 0) & np.isfinite(apart)
+            moved[start : start + len(part)] = np.where(known, apart, np.inf)
+        return moved, sequences
 
     def take_metrics(self) -> dict[str, float]:
         """Return how full it is, and how far the last candidates had moved."""
         name = f"replay/{self.settings.name}"
         metrics = {f"{name}_columns": float(len(self.segments.readable()))}
         moved, self._moved = self._moved, None
-        if moved is not None and np.isfinite(moved[1]).all():
-            known = moved[0][np.isfinite(moved[0])]
-            low, middle, high = np.quantile(known, (0.1, 0.5, 0.9)).tolist()
+        if moved is not None:
+            low, middle, high = np.quantile(moved[0], (0.1, 0.5, 0.9)).tolist()
             metrics |= {
                 f"{name}_distance_p10": low,
                 f"{name}_distance_p50": middle,
@@ -191,23 +240,116 @@ class Replay:
             }
         return metrics
 
-    def fits(self, state: dict[str, Any]) -> bool:
-        """Whether a state is of such columns, and of as much room for them."""
-        return self.segments.fits(state)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Return what is held, and everything needed to go on sampling exactly."""
-        return {
+    def state_dict(self, *, held: bool = True) -> dict[str, Any]:
+        """Return everything needed to go on sampling exactly; of what is held only if asked for."""
+        state = {
             "inserted": self.inserted,
             "draws": self.draws,
-            "newest": self._newest,
             "rng": self._rng.bit_generator.state,
-            **self.segments.state_dict(),
         }
+        if held:
+            state |= {"stored": self._stored, "newest": self._newest, **self.segments.state_dict()}
+        return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from `state_dict`; without what was held, with nothing."""
         self.inserted, self.draws = state["inserted"], state["draws"]
         self._rng.bit_generator.state = state["rng"]
-        self.segments.load_state_dict(state)
-        self._newest = state["newest"]
+        if "stored" in state:
+            self.segments.load_state_dict(state)
+            self._stored, self._newest = state["stored"], state["newest"]
+
+
+class Share(NamedTuple):
+    """A replay and how many columns of each batch are its."""
+
+    replay: Replay
+    num_columns: int
+
+
+class Tally:
+    """Counts what is replayed, of shares in their order."""
+
+    def __init__(self, shares: Sequence[Share]):
+        self._shares = shares
+        self._online = self._replayed = self._own = 0
+        self._ages = 0.0
+
+    def count(self, batch: Batch, online: Trajectory, *, whole: bool) -> None:
+        """Take notice of a batch, replayed columns included only if it is whole."""
+        self._online += online.num_columns
+        if not whole:
+            return
+        last = online.num_columns
+        for replay, n in self._shares:
+            columns, last = batch.columns(last, last + n), last + n
+            # Versions of different learners cannot be compared.
+            own = torch.from_numpy(replay.segments.wrote(columns.entry.numpy()))
+            self._own += int(own.sum())
+            self._ages += float((online.version.float().mean() - columns.version[own]).sum())
+        self._replayed += last - online.num_columns
+
+    def take(self) -> dict[str, float]:
+        """Return metrics of what was counted since the last call."""
+        if not self._online:
+            return {}
+        metrics = {"replay/ratio": self._replayed / self._online}
+        if self._own:
+            metrics["replay/age_versions"] = self._ages / self._own
+        self._online = self._replayed = self._own = 0
+        self._ages = 0.0
+        return metrics
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a mix of replays is like, as far as it matters to what a checkpoint has kept of one."""
+
+    layouts: tuple[Layout, ...]
+    """Of each replay."""
+    num_places: tuple[int, ...]
+    """Of each replay, all learners' parts together."""
+    num_columns: int
+    """Replayed ones of a batch."""
+    num_batches: int
+    """That may be ready at a time."""
+    burn_in: bool
+
+    def refuse(self, state: dict[str, Any]) -> None:
+        """Refuse what was kept of another mix: names and tensors, of which shapes and dtypes count.
+
+        Raises:
+            ConfigError: what it was kept under differs from the settings.
+        """
+        if not any(".ring." in name for name in state):
+            return
+        _check(fits=bool(self.layouts), what="the replays")
+        for i, (layout, size) in enumerate(zip(self.layouts, self.num_places, strict=True)):
+            _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1} has")
+        ahead = 0
+        while coming := part_of(state, f"coming.{ahead}."):
+            ahead += 1
+            _check(fits=ahead <= self.num_batches, what="--prefetch-batches")
+            _check(fits=len(coming["entry"]) == self.num_columns, what="the fractions")
+            _check(fits=("burn_in" in coming) == self.burn_in, what="--replay-burn-in")
+
+
+def _refuse(layout: Layout, num_places: int, state: dict[str, Any], what: str) -> None:
+    held = {name[5:]: x for name, x in state.items() if name.startswith("ring.")}
+    alike = held.keys() == layout.fields.keys() and all(
+        (tuple(x.shape[1:]), x.dtype) == layout.fields[name] for name, x in held.items()
+    )
+    _check(fits=alike and len(state["uses"]) == num_places, what=what)
+
+
+def _check(*, fits: bool, what: str) -> None:
+    if not fits:
+        raise ConfigError(
+            f"it holds what was kept under other settings than {what} now; resume with those of then, or "
+            "start a new run from its policy: --init-from RUN"
+        )
+
+
+def part_of(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return what names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}

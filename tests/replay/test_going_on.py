@@ -1,0 +1,65 @@
+"""Replays over the length of a run: after a resume, a backlog, the end of annealing."""
+
+from __future__ import annotations
+
+import torch
+from replay_fakes import B, T, make_mix, take
+
+from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
+
+
+def test_without_what_it_held_a_replay_goes_on_counting():
+    kinds = (EliteSettings(anneal_updates=12, learn_start=6 * B * T),)
+    one, _, policy = make_mix(*kinds, saved=False)
+    take(one, 12, policy)
+    state = one.state_dict()
+    assert not [name for name, x in state.items() if isinstance(x, torch.Tensor)]
+    other, *_ = make_mix(*kinds, saved=False)
+    other.load_state_dict(state)
+    before, after = one._shares[0].replay, other._shares[0].replay
+    assert after.inserted == 12 * B
+    assert 0 < after.draws == before.draws
+    assert after._rng.bit_generator.state == before._rng.bit_generator.state
+    assert after.held == 0
+    sizes = []
+    for _ in range(4):
+        sizes.append(other.sample().num_columns)
+        other.release()
+    assert sizes == [B, 2 * B, 2 * B, 2 * B], "learn_start was reached long ago"
+    assert after.draws > before.draws
+    assert after.held == 4 * B
+
+
+def test_a_circular_replay_works_off_what_waited_for_learn_start():
+    kind = CircularSettings(learn_start=8 * B * T)
+    mix, *_ = make_mix(kind, columns=3 * B, capacity=60 * B)
+    seen: dict[int, list[int]] = {}
+    for k in range(80):
+        batch = mix.sample()
+        for entry in batch.entry[B:].tolist():
+            seen.setdefault(entry, []).append(k)
+        if k > 30:
+            assert (k - batch.version[B:]).max() <= 4
+        mix.release()
+    late = [batches for batches in seen.values() if 31 < batches[0] < 74]
+    assert len(late) > 10 * B
+    assert all(len(batches) == 3 for batches in late), "as often as every other"
+
+
+def test_a_policy_is_kept_only_while_it_measures():
+    for kind in (EliteSettings(anneal_updates=3), AttentiveSettings(anneal_updates=3)):
+        mix, _, policy = make_mix(kind)
+        taken = []
+        whole = mix._policy.take
+
+        def counted(taken=taken, whole=whole):
+            taken.append(whole())
+            return taken[-1]
+
+        mix._policy.take = counted
+        take(mix, 20, policy)
+        assert mix._shares[0].replay.draws > 10
+        assert 3 <= len(taken) <= 8
+    mix, *_ = make_mix(EliteSettings(candidate_multiplier=1.0, insert="elite"))
+    take(mix, 10)
+    assert mix._policy._taken >= 10
