@@ -258,26 +258,10 @@ def episode_discount(batch: Batch, discount: float) -> Tensor:
     return discount * (~batch.terminated).float()
 
 
-def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Shift and scale to mean 0 and deviation 1 over the rows of keep, each counting as its weight.
-
-    What is taken off a row has the importance weight that is in its advantage. Without it rows which the
-    policy has left behind would be pushed down for ever, by the whole mean.
-    """
-    import torch
-
-    from gossamer.ops.returns import masked_sum
-
-    if weight is None:
-        weight = torch.ones_like(advantage)
-    count = masked_sum(weight, keep).clamp(min=1e-8)
-    advantage = advantage - weight * masked_sum(advantage, keep) / count
-    variance = masked_sum(advantage**2, keep) / count
-    return advantage / (variance.sqrt() + 1e-8)
-
-
 def with_normalized_advantage(batch: Batch) -> Batch:
     """Copy of a batch or minibatch with its advantages normalised over the rows that are learnt."""
+    from gossamer.ops.returns import normalized
+
     assert batch.advantage is not None
     advantage = normalized(batch.advantage, batch.kept, batch.advantage_weight)
     return replace(batch, advantage=advantage)

@@ -76,6 +76,20 @@ def masked_mean(x: Tensor, keep: Tensor) -> Tensor:
     return masked_sum(x, keep) / keep.sum().clamp(min=1)
 
 
+def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) -> Tensor:
+    """Shift and scale to mean 0 and deviation 1 over the rows of keep, each counting as its weight.
+
+    What is taken off a row has the importance weight that is in its advantage. Without it rows which the
+    policy has left behind would be pushed down for ever, by the whole mean.
+    """
+    if weight is None:
+        weight = torch.ones_like(advantage)
+    count = masked_sum(weight, keep).clamp(min=1e-8)
+    advantage = advantage - weight * masked_sum(advantage, keep) / count
+    variance = masked_sum(advantage**2, keep) / count
+    return advantage / (variance.sqrt() + 1e-8)
+
+
 def clip_reward(reward: Tensor, kind: str) -> Tensor:
     """Squash rewards before learning: none, clamp to [-1, 1], sign, or soft_asymmetric.
 
