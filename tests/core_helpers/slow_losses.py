@@ -85,12 +85,14 @@ def all_targets(algorithm, policy, batch):
 
 
 def weighted_normal(found, weights):
-    """Advantages w A become w (A - mean) / std; a row counts as its importance weight w in both."""
-    count = sum(weights.get(k, 1.0) for k in found)
-    mean = sum(x for _, x in found.values()) / count
-    moved = {k: x - weights.get(k, 1.0) * mean for k, (_, x) in found.items()}
-    std = math.sqrt(sum(x**2 for x in moved.values()) / count)
-    return {k: (v, moved[k] / (std + 1e-8)) for k, (v, _) in found.items()}
+    """Advantages w A become w (A - mean) / std, where mean and std are of A."""
+    plain = {k: x / weights.get(k, 1.0) for k, (_, x) in found.items()}
+    mean = sum(plain.values()) / len(plain)
+    std = math.sqrt(sum((x - mean) ** 2 for x in plain.values()) / len(plain))
+    return {
+        k: (v, weights.get(k, 1.0) * (plain[k] - mean) / (std + 1e-8))
+        for k, (v, _) in found.items()
+    }
 
 
 def slow_loss(algorithm, policy, batch):

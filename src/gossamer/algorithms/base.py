@@ -107,8 +107,8 @@ class Algorithm:
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
     """How rewards are squashed before learning; recorded returns never are."""
     normalize_advantage: bool = False
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch, each
-    counting as its importance weight."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
+    weights come after."""
     value_norm: bool = False
     """Learn values in units of the running deviation of their targets."""
     scale_rewards: bool = False

@@ -42,8 +42,8 @@ class Impact(CloningAlgorithm):
     trace_lambda: float = 0.95
     """Lambda of the returns, in [0, 1]."""
     normalize_advantage: bool = True
-    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch, each
-    counting as its importance weight."""
+    """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
+    weights come after."""
     num_minibatches: int = 4
     """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
     passes: int = 1

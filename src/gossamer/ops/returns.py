@@ -77,17 +77,17 @@ def masked_mean(x: Tensor, keep: Tensor) -> Tensor:
 
 
 def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) -> Tensor:
-    """Shift and scale to mean 0 and deviation 1 over the rows of keep, each counting as its weight.
+    """Shift and scale to mean 0 and deviation 1 over the rows of keep, without the weights that are in it.
 
-    What is taken off a row has the importance weight that is in its advantage. Without it rows which the
-    policy has left behind would be pushed down for ever, by the whole mean.
+    As PPO does, whose ratio comes after: with the weights in the mean, rows which the policy has left behind
+    would be pushed down for ever, by what others earned.
     """
-    if weight is None:
-        weight = torch.ones_like(advantage)
-    count = masked_sum(weight, keep).clamp(min=1e-8)
-    advantage = advantage - weight * masked_sum(advantage, keep) / count
-    variance = masked_sum(advantage**2, keep) / count
-    return advantage / (variance.sqrt() + 1e-8)
+    if weight is not None:
+        advantage = torch.where(weight > 0.0, advantage / weight, 0.0)
+    mean = masked_mean(advantage, keep)
+    variance = masked_mean((advantage - mean) ** 2, keep)
+    advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
+    return advantage if weight is None else weight * advantage
 
 
 def clip_reward(reward: Tensor, kind: str) -> Tensor:
