@@ -32,7 +32,8 @@ COMMON = [
     "--unroll-length", str(ROWS), "--checkpoint-every-seconds", "0",
 ]  # fmt: skip
 QUEUE = {"name": "queue", "fraction": 0.5}
-CAPACITY = {"fraction": 0.5, "capacity_steps": 32_768}
+CAPACITY_STEPS = 8_192
+CAPACITY = {"fraction": 0.5, "capacity_steps": CAPACITY_STEPS}
 ELITE = {"name": "elite", "candidate_multiplier": MULTIPLIER, "anneal_updates": 10**9}
 KINDS: dict[str, list[dict[str, Any]]] = {
     "none": [{"name": "queue"}],
@@ -75,11 +76,17 @@ def measure(replays: list[dict[str, Any]], seconds: float) -> tuple[float, float
         run = Path(folder) / "run"
         command = [sys.executable, "-m", "gossamer", "train", *COMMON, "--run-folder", str(run)]
         command += ["--replays", json.dumps(replays), "--stop-after-seconds", str(seconds)]
-        subprocess.run(command, check=True, stdout=subprocess.DEVNULL, timeout=seconds + 180.0)
+        subprocess.run(
+            command,
+            check=True,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            timeout=seconds + 180.0,
+        )
         lines = (run / "metrics.jsonl").read_text().splitlines()
     found = [json.loads(line) for line in lines]
-    # The first rows are of starting, and of batches that had online columns only.
-    found = found[len(found) // 4 :]
+    # Not starting, nor filling: what is written to for the first time is cleared by the system first.
+    found = [row for row in found if row["env_steps"] > 1.25 * CAPACITY_STEPS]
     first, last = found[0], found[-1]
     steps, elapsed = last["env_steps"] - first["env_steps"], last["time_s"] - first["time_s"]
     busy = learnt = 0.0
@@ -100,9 +107,11 @@ def forward_seconds() -> float:
     from gossamer.batches import CANDIDATE_COLUMNS
     from gossamer.build import build_inference_policy, build_policy, make_plan
     from gossamer.envs.registry import read_spec
+    from gossamer.machine import keep_freed_memory
     from gossamer.replay.recent import RecentPolicy
     from gossamer.types import empty_trajectory
 
+    keep_freed_memory()  # as a run does
     settings = {"num_envs": COLUMNS, "unroll_length": ROWS, "placement": "inline"}
     config = make_config(settings=settings, presets=["bench"])
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)

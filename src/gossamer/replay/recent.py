@@ -11,6 +11,10 @@ if TYPE_CHECKING:
 
     from gossamer.types import PolicyOutput, Trajectory
 
+CPU_ROWS = 264
+"""Rows that a CPU runs at a time, in whole columns: blocks of memory of much more are not kept when freed,
+and getting their pages anew takes as long as running the policy."""
+
 
 class Policy(Protocol):
     """What candidates are run through."""
@@ -74,6 +78,14 @@ class RecentPolicy:
         device = self._source[0].device
         if trajectory.reward.device != device:
             trajectory = trajectory.to(device)
+        total = columns = trajectory.num_columns
+        if device.type == "cpu":
+            columns = max(CPU_ROWS // trajectory.unroll_length, 1)
+        starts = range(0, total, columns)
+        found = [self._run(trajectory.columns(i, min(i + columns, total))) for i in starts]
+        return torch.cat(found, dim=1).cpu()
+
+    def _run(self, trajectory: Trajectory) -> Tensor:
         last_action = torch.cat([trajectory.last_action[None], trajectory.action[:-1]])
         last_reward = torch.cat([trajectory.last_reward[None], trajectory.reward[:-1]])
         return self._policy(
@@ -82,4 +94,4 @@ class RecentPolicy:
             trajectory.core_state,
             last_action,
             last_reward,
-        ).features.cpu()
+        ).features

@@ -8,7 +8,6 @@ Shapes: T unroll length, B columns of a trajectory, N entries, k frames of a sta
 from __future__ import annotations
 
 import math
-import sys
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -222,18 +221,14 @@ class Ring:
         k, rows = self.layout.spec.frame_stack, len(starts)
         stacks = obs.movedim(1, -1).numpy()  # [T + 1, H, W, k * c]
         channels = frames.shape[-1]
-        if k == 4 and channels == 1 and stacks.strides[-1] == 1 and sys.byteorder == "little":
-            # Four bytes of a pixel are joined to a word: a third of the time of moving them one by one.
-            words = stacks.view(np.uint32)[..., 0]
-            planes = frames[..., 0]
-            np.copyto(words, planes[:rows])
-            shifted = np.empty_like(words)
-            for j in (1, 2, 3):
-                np.left_shift(planes[j : j + rows], np.uint32(8 * j), out=shifted, dtype=np.uint32)
-                np.bitwise_or(words, shifted, out=words)
-        else:
-            for j in range(k):
-                stacks[..., j * channels : (j + 1) * channels] = frames[j : j + rows]
+        for j in range(k):
+            stacks[0, ..., j * channels : (j + 1) * channels] = frames[j]
+        # A stack is the one before, moved by a frame in one copy of memory: half the time of moving k frames.
+        flat = stacks.reshape(rows, -1)
+        assert np.may_share_memory(flat, stacks), "channels last"
+        for t in range(1, rows):
+            flat[t, :-channels] = flat[t - 1, channels:]
+            stacks[t, ..., -channels:] = frames[k - 1 + t]
         for start in np.flatnonzero(starts[1:]) + 1:
             newest = start + k - 1  # among the frames
             for t in range(start, min(newest, rows)):
