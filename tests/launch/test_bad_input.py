@@ -116,6 +116,10 @@ SETTINGS = [
     ("train CartPole-v1 --algorithm.scale-rewards", "--algorithm.value-norm"),
     ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
     (
+        "train CartPole-v1 algorithm:laser --replay-ratio 9",
+        "0.1 of each batch is online; laser learns from at least 0.125",
+    ),
+    (
         "train CartPole-v1 --placement inline topology:gossip --num-learners 2 --topology.num-peers 2",
         "--topology.num-peers 1",
     ),

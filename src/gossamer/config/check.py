@@ -28,6 +28,8 @@ class Range:
     """Allowed ends, the lowest first."""
 
 
+LASER_ONLINE = 1 / 8
+"""What may be learnt from the past alone leads astray: the least share of a batch that is not replayed."""
 _ANY = Range("any number", lambda _: True)
 _NOT_NEGATIVE = Range(">= 0", lambda x: x >= 0, (0,))
 _POSITIVE = Range("> 0", lambda x: x > 0)
@@ -186,6 +188,12 @@ def _check_replays(config: TrainConfig) -> None:
         raise ConfigError(
             f"replays: fractions sum to {total:g}; they must sum to 1: "
             """--replays '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]'"""
+        )
+    queue = next(replay.fraction for replay in config.mix if replay.name == "queue")
+    if isinstance(algorithm, Laser) and queue < LASER_ONLINE:
+        raise ConfigError(
+            f"replays: {queue:.3g} of each batch is online; laser learns from at least {LASER_ONLINE:g} "
+            "(Schmitt et al. 2020): --replay-ratio 7, or give the queue that fraction"
         )
     burn_in = config.replay_burn_in
     if burn_in and (not old or config.policy.core == "none" or burn_in >= config.unroll_length):
