@@ -16,18 +16,16 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import shlex
 import statistics
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from figures import T_975, binned, in_words, known, remember, train
+
 import gossamer
-from gossamer.config import from_dict, parse_train, resolve, to_dict
-from gossamer.launch.resume import changes
 
 VARIANTS = {
     "diffusion": ("topology:diffusion", "--num-learners", "{n}", "--num-envs", "1"),
@@ -37,8 +35,6 @@ VARIANTS = {
 MEASURES = ("training", "held_out")
 Results = dict[tuple[int, str], list[dict[str, Any]]]
 """What the runs of each number of learners and variant gave, in order of their seeds."""
-T_975 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
-"""Student's t for a 95 % interval, by the number of runs."""
 
 
 def main() -> None:
@@ -87,30 +83,6 @@ def main() -> None:
         draw(results, asked.plot)
 
 
-def known(figures: Path | None, name: str, words: list[str]) -> dict[str, Any] | None:
-    """Return what is written of a run of these settings; exit if it had others."""
-    if figures is None or not figures.exists():
-        return None
-    found = json.loads(figures.read_text()).get(name)
-    if found is not None and found["settings"] != words:
-        sys.exit(
-            f"{figures}: {name} was trained with {' '.join(found['settings'])}, not {' '.join(words)}: "
-            "name another file"
-        )
-    return found
-
-
-def remember(figures: Path | None, name: str, result: dict[str, Any]) -> None:
-    """Write down what a run gave, beside what is written already."""
-    if figures is None:
-        return
-    found = json.loads(figures.read_text()) if figures.exists() else {}
-    found[name] = result
-    # A line a run: readable, and no line for each number.
-    lines = ",\n".join(f"{json.dumps(key)}: {json.dumps(found[key])}" for key in sorted(found))
-    figures.write_text(f"{{\n{lines}\n}}\n")
-
-
 def own_words(also: list[list[str]], variant: str, learners: int) -> list[str]:
     """Return the settings that are given to this variant, this number of learners, or both."""
     whose = (variant, str(learners), f"{variant}-{learners}")
@@ -129,31 +101,6 @@ def words_of(variant: str, learners: int, seed: int) -> list[str]:
         "--seed", str(seed), "--evaluation.episodes", str(learners),
         "--evaluation.every-seconds", "10", "--evaluation.max-time-fraction", "0.1",
     ]  # fmt: skip
-
-
-def train(run: Path, words: list[str]) -> None:
-    """Train a run unless it is there; one that was interrupted goes on."""
-    command = [sys.executable, "-m", "gossamer", "train"]
-    if (run / "config.json").exists():
-        refuse_others(run, words)
-        summary = run / "summary.json"
-        if summary.exists() and json.loads(summary.read_text())["exit_reason"].startswith("done"):
-            return
-        command += ["--resume", str(run)]
-    else:
-        command += [*words, "--run-folder", str(run)]
-    with (run.parent / f"{run.name}.txt").open("a") as output:
-        subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True)
-
-
-def refuse_others(run: Path, words: list[str]) -> None:
-    """Exit in one line if the run that is there has other settings than these words give."""
-    asked = parse_train(words)
-    wanted, _ = resolve(asked.settings, configs=asked.configs)
-    found = from_dict(json.loads((run / "config.json").read_text()))
-    for name, old, new in changes(to_dict(found), to_dict(wanted)):
-        if name != "run_folder":
-            sys.exit(f"{run} was trained with {name} {old}, not {new}: name another folder")
 
 
 def score(run: Path) -> dict[str, float]:
@@ -179,20 +126,6 @@ def score(run: Path) -> dict[str, float]:
     kept.write_text(json.dumps(result) + "\n")
     print(f"{run.name}: {result}", flush=True)
     return result
-
-
-def interval(numbers: list[float]) -> tuple[float, float]:
-    """Return the mean and half of its 95 % interval, which a single number does not have (NaN)."""
-    n = len(numbers)
-    if n < 2:
-        return numbers[0], math.nan
-    return statistics.fmean(numbers), T_975[n] * statistics.stdev(numbers) / math.sqrt(n)
-
-
-def in_words(numbers: list[float]) -> str:
-    """Return the mean of numbers with its interval."""
-    mean, half = interval(numbers)
-    return f"{mean:.1f}" if math.isnan(half) else f"{mean:.1f} +- {half:.1f}"
 
 
 def tell(results: Results) -> None:
@@ -226,27 +159,6 @@ def curve(run: Path) -> list[list[float]]:
         for row in rows
         if not mixes or row["learner"] == "average"
     ]
-
-
-def binned(
-    results: list[dict[str, Any]], bins: int = 20
-) -> tuple[list[float], list[float], list[float]]:
-    """Return env steps, mean return on training tasks, and half of its interval over runs (NaN for one)."""
-    total = max(steps for result in results for steps, _ in result["curve"])
-    by_bin: list[list[float]] = [[] for _ in range(bins)]
-    for result in results:
-        own: list[list[float]] = [[] for _ in range(bins)]
-        for steps, mean in result["curve"]:
-            own[min(int(steps / total * bins), bins - 1)].append(mean)
-        for found, means in zip(by_bin, own, strict=True):
-            if means:
-                found.append(statistics.fmean(means))
-    kept = [(i, *interval(found)) for i, found in enumerate(by_bin) if found]
-    return (
-        [(i + 0.5) * total / bins for i, _, _ in kept],
-        [mean for _, mean, _ in kept],
-        [half for _, _, half in kept],
-    )
 
 
 def draw(results: Results, target: Path) -> None:

@@ -2,8 +2,14 @@
 
 from __future__ import annotations
 
+import sys
+from pathlib import Path
+
 import pytest
 from hypothesis import settings
+
+# Benchmarks share a module, as they do when one is started.
+sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
 # A shared machine makes single examples slow now and then, and a random failure helps nobody.
 settings.register_profile("gossamer", deadline=None, derandomize=True)

@@ -259,3 +259,12 @@ def test_a_replay_on_disk_is_gone_with_its_process(tmp_path: Path) -> None:
     block[70_000:70_003] = b"abc"
     assert block[69_999:70_004] == b"\0abc\0"
     assert list(tmp_path.iterdir()) == []
+
+
+def test_what_is_near_is_attended_to_unless_the_platform_means_its_own_default() -> None:
+    queue = '{"type": "queue", "capacity": 1, "sample_ratio": 0.5}'
+    theirs = '{"type": "custom", "capacity": 500, "sample_ratio": 0.5, "dist_function": "ln_norm", "sample_strategy": "attentive_sampling"}'
+    (_, replay) = typed("--replays", f"[{queue}, {theirs}]").mix
+    assert isinstance(replay, AttentiveSettings)
+    assert replay.strategy == "least_used"
+    assert AttentiveSettings().strategy == "nearest"

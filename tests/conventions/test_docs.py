@@ -15,7 +15,10 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
-    path for name in ("benchmarks", "scripts") for path in sorted((ROOT / name).rglob("*.py"))
+    path
+    for name in ("benchmarks", "scripts")
+    for path in sorted((ROOT / name).rglob("*.py"))
+    if "def main" in path.read_text()
 ]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 PROBE = """

@@ -37,6 +37,7 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
     if made["name"] == "elite":
         # Without a way to sample it only inserted by distance.
         made |= {"candidate_multiplier": 1.0, "anneal_updates": ELITE_PLATFORM_UPDATES}
+        made["strategy"] = "least_used"
     for key, value in given.items():
         if key in _NAMES:
             made[_NAMES[key]] = value
@@ -143,6 +144,10 @@ class AttentiveSettings(EliteSettings):
     """As elite, but near to the newest state: attentive experience replay (Sun et al. 2020)."""
 
     name: ClassVar[str] = "attentive"
+
+    strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "nearest"
+    """nearest, as published: the smallest distances. least_used: the least often sampled, then the nearest.
+    stratified, stratified_least_used: the same of each of as many segments, by distance, as are wanted."""
 
 
 ReplaySettings = (
