@@ -12,6 +12,7 @@ import argparse
 import json
 import time
 from dataclasses import replace
+from typing import Any
 
 from gossamer.build import build_policy
 from gossamer.config import from_dict
@@ -50,8 +51,8 @@ def main() -> None:
     envs = trial.open()
     how = "sampled" if asked.sample else "greedy"
     print(f"{spec.protocol}; {trial.episodes} games, {how}, seed {asked.seed}")
-    before: tuple[float, float] | None = None
-    reached = None
+    before: tuple[dict[str, Any], float] | None = None
+    reached: dict[str, Any] | None = None
     for updates in folder.checkpoints().list():
         checkpoint = load_weights(policy, folder, updates)
         recorder = checkpoint.state["recorder"]
@@ -84,10 +85,12 @@ def main() -> None:
             reached = reached if reached is not None else before[0]
             if not asked.all:
                 break
-        before = (recorder["seconds"], result.mean)
+        before = (row, result.mean)
     envs.close()
     print(
-        f"reached {asked.target:g} at {reached} s" if reached else f"{asked.target:g} not reached"
+        f"reached {asked.target:g} at {reached['seconds']} s, {reached['env_steps']:,} env steps"
+        if reached
+        else f"{asked.target:g} not reached"
     )
 
 

@@ -220,10 +220,11 @@ def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyP
 
 def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_free", lambda *_: 35 * 10**7)
-    common = {"prefetch_batches": 30, "num_envs": 1}
+    alone: dict[str, Any] = {"num_envs": 1, "algorithm.num_minibatches": 1}
+    common = {"prefetch_batches": 30, **alone}
     told(replays=mix(capacity=1000), **common)
     elite = [QUEUE, {"name": "elite", "fraction": 0.5, "capacity": 1000, "insert": "fifo"}]
-    told(replays=elite, prefetch_batches=1, num_envs=1)
+    told(replays=elite, prefetch_batches=1, **alone)
     with pytest.raises(ConfigError, match="and the batches made of them"):
         told(replays=elite, **common)
 

@@ -172,6 +172,7 @@ def test_what_a_learner_does_about_its_replay_is_its_turn_too(tmp_path: Path) ->
     elite = {"name": "elite", "fraction": 0.5, "capacity": 200, "candidate_multiplier": 20.0}
     settings: dict[str, Any] = {
         "algorithm.name": "laser",
+        "algorithm.num_minibatches": 1,
         "replays": [{"name": "queue", "fraction": 0.5}, elite],
     }
     train(config(tmp_path / "run", "single", 3 * 2560, **settings), quiet=True)

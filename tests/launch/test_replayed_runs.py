@@ -30,6 +30,7 @@ def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfi
     given = {
         **SMALL,
         "algorithm.name": "laser",
+        "algorithm.num_minibatches": 1,
         "checkpoint_replay": True,
         "run_folder": str(folder),
         "total_env_steps": steps,

@@ -11,19 +11,22 @@ import gossamer
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("env_id", "algorithm", "target", "steps"),
+    ("env_id", "algorithm", "replay_ratio", "target", "steps"),
     [
-        ("CartPole-v1", "ppo", 475.0, 200_000),
-        ("CartPole-v1", "a2c", 475.0, 200_000),
-        ("CartPole-v1", "vtrace", 475.0, 200_000),
-        ("Acrobot-v1", "ppo", -90.0, 200_000),
+        ("CartPole-v1", "ppo", 0, 475.0, 200_000),
+        ("CartPole-v1", "a2c", 0, 475.0, 200_000),
+        ("CartPole-v1", "vtrace", 0, 475.0, 200_000),
+        ("CartPole-v1", "laser", 3, 475.0, 200_000),
+        ("CartPole-v1", "impact", 1, 475.0, 200_000),
+        ("Acrobot-v1", "ppo", 0, -90.0, 200_000),
     ],
 )
 def test_classic_control(
-    tmp_path: Path, env_id: str, algorithm: str, target: float, steps: int
+    tmp_path: Path, env_id: str, algorithm: str, replay_ratio: float, target: float, steps: int
 ) -> None:
     settings = {
         "algorithm": algorithm,
+        "replay_ratio": replay_ratio,
         "total_env_steps": steps,
         "stop_at_return": target,
         "run_folder": str(tmp_path / "run"),

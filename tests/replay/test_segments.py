@@ -137,6 +137,7 @@ def config(folder: Path, **settings: Any):
         "num_envs": 4,
         "unroll_length": 8,
         "algorithm.name": "laser",
+        "algorithm.num_minibatches": 1,
         "num_learners": 3,
         "topology.name": "single",
         "replays": [
