@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -20,7 +21,7 @@ from algorithm_checks import (
 from core_fakes import make_learner, random_batch, small_policy, spec_of
 
 from gossamer.algorithms.base import unroll
-from gossamer.algorithms.ppo import PPO
+from gossamer.algorithms.ppo import PPO, as_rows
 
 ONCE = {"passes": 1, "num_minibatches": 1}
 CLIPS = [
@@ -98,6 +99,49 @@ def test_every_pass_deals_every_column_once():
     passes = [columns[i] + columns[i + 1] for i in (0, 2, 4)]
     assert [sorted(x) for x in passes] == [list(range(6))] * 3
     assert len({tuple(x) for x in passes}) > 1
+
+
+@pytest.mark.parametrize("network", [{}, {"last_action": True, "last_reward": True}])
+def test_rows_are_dealt_one_by_one_and_learnt_as_in_their_columns(network):
+    spec = spec_of()
+    policy = small_policy(spec, **network)
+    batch = random_batch(spec, 5, 4, seed=3)
+    batch.version.copy_(torch.arange(4))
+    algorithm = PPO(passes=2, num_minibatches=3, normalize_advantage=False, reduction="sum")
+    whole = replace(algorithm, **ONCE)
+    (columns,) = whole.minibatches(policy, batch, state_for())
+    expected = gradient(whole, policy, columns)
+    for deal in ("rows", "columns"):
+        parts = list(replace(algorithm, deal=deal).minibatches(policy, batch, state_for()))
+        for i in (0, 3):
+            found = [gradient(algorithm, policy, part) for part in parts[i : i + 3]]
+            for x, y in zip(expected, map(sum, zip(*found, strict=True)), strict=True):
+                torch.testing.assert_close(x, y)
+        sizes = sorted(part.reward.numel() for part in parts[:3])
+        assert sizes == ([6, 7, 7] if deal == "rows" else [5, 5, 10])
+        if deal == "rows":  # each from several columns, and not alike twice
+            assert all(len(set(part.version.tolist())) > 1 for part in parts)
+            assert not torch.equal(parts[0].reward, parts[3].reward)
+
+
+def gradient(algorithm, policy, batch):
+    loss, _ = algorithm.loss(policy, batch, state_for())
+    return torch.autograd.grad(
+        loss, [p for p in policy.parameters() if p.requires_grad], materialize_grads=True
+    )
+
+
+def test_a_batch_as_rows_shares_its_memory():
+    batch = random_batch(spec_of(), 5, 4, seed=3)
+    rows = as_rows(batch)
+    assert rows.obs.data_ptr() == batch.obs.data_ptr()
+    for t, b in ((0, 0), (3, 2), (4, 3)):
+        row = rows.columns(t * 4 + b, t * 4 + b + 1)
+        assert torch.equal(row.obs[0, 0], batch.obs[t, b])
+        assert row.version.item() == batch.version[b]
+        last = batch.last_action if t == 0 else batch.action[t - 1]
+        assert torch.equal(row.last_action[0], last[b])
+        assert torch.equal(row.behavior[0, 0], batch.behavior[t, b])
 
 
 def test_targets_are_computed_once_and_normalised_over_each_part():

@@ -114,6 +114,14 @@ SETTINGS = [
     ("train CartPole-v1 --seed", "--seed"),
     ("train CartPole-v1 algorithm:a2c --lag 1", "use --lag 0"),
     ("train CartPole-v1 --algorithm.scale-rewards", "--algorithm.value-norm"),
+    (
+        "train CartPole-v1 --algorithm.deal rows --policy.core lstm",
+        "learns whole columns: --algorithm.deal",
+    ),
+    (
+        "train CartPole-v1 --algorithm.deal rows --num-envs 2 --unroll-length 4 --algorithm.num-minibatches 9",
+        "more than the 8 rows of a batch: --algorithm.num-minibatches 8",
+    ),
     ("train CartPole-v1 --replays.0.fraction 0.5", "fractions sum to 0.5"),
     (
         "train CartPole-v1 algorithm:laser --replay-ratio 9",

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar
+from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gossamer.algorithms.base import (
     Algorithm,
@@ -14,6 +14,7 @@ from gossamer.algorithms.base import (
     value_loss,
     with_normalized_advantage,
 )
+from gossamer.types import PER_COLUMN
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -42,7 +43,10 @@ class PPO(Algorithm):
     normalize_advantage: bool = True
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
     num_minibatches: int = 4
-    """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
+    """Optimizer steps per pass: a batch is dealt into this many parts, >= 1."""
+    deal: Literal["columns", "rows"] = "columns"
+    """What is dealt into minibatches. columns: whole unrolls. rows: env steps, each by itself, so that a small
+    minibatch does not come from one or two games; for policies without recurrent state."""
     passes: int = 4
     """Times each batch is learnt, >= 1."""
     clip_ratio: float = 0.2
@@ -65,6 +69,8 @@ class PPO(Algorithm):
         """Yield `passes` times the batch's parts, with returns of the recorded values."""
         batch = self._with_recorded_returns(policy, batch, state)
         state.kl_nats = 0.0
+        if self.deal == "rows":
+            batch = as_rows(batch)
         yield from self._parts(batch, state)
         self._adapt_learning_rate(state)
 
@@ -156,3 +162,28 @@ class PPO(Algorithm):
             log_rho=None,
         )
         return replace(batch, target=returns.target, advantage=returns.advantage)
+
+
+def as_rows(batch: Batch) -> Batch:
+    """Present the T x B rows of a batch as columns of one row each, in the memory they are in if that can be.
+
+    For a policy without recurrent state, and where returns are known: a column's last observation, for the
+    value after it, is left out, so that `obs` and `starts` are of 1 row here.
+    """
+    import torch
+
+    t, b = batch.reward.shape
+    made: dict[str, Any] = {
+        "last_action": torch.cat([batch.last_action[None], batch.action[:-1]]).flatten(0, 1),
+        "last_reward": torch.cat([batch.last_reward[None], batch.reward[:-1]]).flatten(0, 1),
+        "core_state": batch.core_state.new_zeros(0, t * b),
+    }
+    for field in fields(batch):
+        x = getattr(batch, field.name)
+        if field.name in made or x is None:
+            continue
+        whole = field.name in PER_COLUMN
+        rows = x.expand(t, *x.shape) if whole else x[:t]
+        rows = rows.reshape(t * b, *rows.shape[2:])
+        made[field.name] = rows if whole else rows[None]
+    return replace(batch, **made)
