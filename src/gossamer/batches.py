@@ -162,9 +162,11 @@ def refuse_replays(
                 f"{shares.total:,}: {_typed(config, index, given, least)}"
             )
         nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
+        each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
         told.append(
-            f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps, "
-            f"{nbytes / 1e9:.2f} GB{f' in {settings.path}' if settings.path else ''}"
+            f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps{each}, "
+            f"{nbytes / 1e9:.2f} GB{' in all' if each else ''}"
+            f"{f' in {settings.path}' if settings.path else ''}"
         )
         room.append(_Room(index, settings.path, capacity, nbytes))
     pixel = 1 if spec.obs_kind == "pixels" else 4

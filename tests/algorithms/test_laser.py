@@ -24,7 +24,7 @@ from gossamer.algorithms.base import with_column_weights
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.ops.distributions import make_distribution
-from gossamer.ops.trust import implied_kl
+from gossamer.ops.trust import has_implied_policy, implied_kl
 from gossamer.types import ActionSpec
 
 KINDS = [
@@ -80,6 +80,16 @@ def test_actions_of_no_probability_do_not_matter():
     # one that the behavior never takes cannot be corrected for
     never = make_distribution(spec, torch.tensor([[0.0, -math.inf, -math.inf]]))
     assert implied_kl(now, never, 1.0).item() > 1e3
+
+
+def test_every_single_discrete_action_has_an_implied_policy_and_many_combined_ones_none():
+    for sizes, kind, has in (
+        ((5000,), "categorical", True),
+        ((70, 70), "multi_categorical", False),
+    ):
+        spec = ActionSpec(kind, sizes)
+        now = make_distribution(spec, torch.zeros(2, spec.num_params))
+        assert has_implied_policy(now) == has
 
 
 def slow_accepted(algorithm, policy, batch):

@@ -159,6 +159,14 @@ def mix(**settings: Any) -> list[dict[str, Any]]:
 def test_how_large_a_replay_is_is_told() -> None:
     (line,) = told(replays=mix(capacity=1000))
     assert line == "replay uniform: 1,000 columns of 16 env steps, 0.14 GB"
+    (line,) = told(replays=mix(capacity=1000), num_learners=3, **{"topology.name": "single"})
+    assert line.endswith("16 env steps for each of 3 learners, 0.43 GB in all")
+
+
+def test_an_algorithm_that_lives_on_replay_says_when_it_has_none() -> None:
+    (line,) = told()
+    assert line == "nothing is replayed, which is what laser is for: --replay-ratio 3"
+    assert told(**{"algorithm.name": "vtrace"}) == []
 
 
 def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
@@ -269,3 +277,14 @@ def test_what_is_near_is_attended_to_unless_the_platform_means_its_own_default()
     assert isinstance(replay, AttentiveSettings)
     assert replay.strategy == "least_used"
     assert AttentiveSettings().strategy == "nearest"
+
+
+def test_what_a_platforms_list_gives_for_nothing_is_not_used_or_refused() -> None:
+    queue = '{"type": "queue", "capacity": 1, "sample_ratio": 0.5}'
+    custom = '{"type": "custom", "capacity": 500, "sample_ratio": 0.5, "dist_function": "ln_norm", "lambda_batch_multiplier": 6}'
+    (_, replay) = typed("--replays", f"[{queue}, {custom}]").mix
+    assert isinstance(replay, EliteSettings)
+    assert replay.candidate_multiplier == 1.0, "it had no way to sample but uniformly"
+    standard = '{"type": "standard", "capacity": 500, "sample_ratio": 0.5, "sample_strategy": "elite_sampling"}'
+    with pytest.raises(ConfigError, match="'sample_strategy' beside type standard, which is for"):
+        typed("--replays", f"[{queue}, {standard}]")

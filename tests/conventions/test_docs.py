@@ -111,6 +111,27 @@ def test_printed_commands_are_accepted(tmp_path: Path) -> None:
     assert json.loads(done.stdout.splitlines()[-1]) == []
 
 
+def test_what_is_written_out_as_published_takes_nothing_from_suites() -> None:
+    """Their defaults are ours: passes, minibatches and normalisers that nobody published."""
+    from gossamer.config import parse_train, resolve
+
+    commands = [
+        command
+        for command in train_commands(ROOT / "docs" / "coming-from.md")
+        if "--algorithm.normalize-advantage" in command
+    ]
+    assert len(commands) >= 4
+    for command in commands:
+        asked = parse_train(command[1:])
+        config, layers = resolve(asked.settings, configs=asked.configs)
+        idle = () if config.policy.normalize_obs else ("policy.normalize_steps",)
+        taken = [name for name, layer in layers.items() if layer.startswith("suite")]
+        ours = [
+            name for name in taken if name.split(".")[0] in ("algorithm", "policy", "optimizer")
+        ]
+        assert set(ours) <= set(idle), (command, ours)
+
+
 @pytest.mark.parametrize("preset", ["diffdac_acrobot", "gala_pong_published"])
 def test_a_preset_written_out_is_that_preset(preset: str) -> None:
     from gossamer.config import TrainConfig, parse_train, resolve, to_dict

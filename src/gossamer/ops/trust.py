@@ -14,12 +14,14 @@ from torch import Tensor
 from gossamer.ops.distributions import ActionDistribution, Categorical, MultiCategorical
 
 MAX_JOINT_ACTIONS = 4096
-"""Up to which every combination of an action's components is looked at."""
+"""Up to which every combination of the components of an action that has several is looked at."""
 
 
 def has_implied_policy(now: ActionDistribution) -> bool:
-    """Whether `implied_kl` can be computed: for discrete actions of so many combinations."""
+    """Whether `implied_kl` can be computed: for discrete actions, of so many combinations if they are combined."""
     kind, sizes = now.spec.kind, now.spec.sizes
+    if kind == "categorical":
+        return True
     if kind == "bernoulli":
         return sizes[0] <= math.log2(MAX_JOINT_ACTIONS)
     return kind != "gaussian" and math.prod(sizes) <= MAX_JOINT_ACTIONS

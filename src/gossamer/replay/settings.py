@@ -59,6 +59,13 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
             raise ConfigError(
                 f"replays: {key!r} beside a type; it must be one of {', '.join(allowed)}"
             )
+    extra = [key for key in given if key not in ("type", "capacity", "sample_ratio")]
+    if given["type"] != "custom" and extra:
+        raise ConfigError(
+            f"replays: {extra[0]!r} beside type {given['type']}, which is for type custom alone"
+        )
+    if given["type"] == "custom" and "sample_strategy" not in given:
+        made["candidate_multiplier"] = 1.0  # whatever was given: it was not used
     return made
 
 
