@@ -259,6 +259,8 @@ class Group:
             env_steps=sum(map(self.memory.boxes.env_steps, range(size))),
         )
         parts.actor.env_steps = own
+        unroll_length = parts.steps_per_version // parts.plan.num_envs
+        learner.replay.take_over(inserted=own // unroll_length, draws=learner.version)
 
     def publish(self, parts: Parts) -> None:
         """Show a learner's version to its actors, and to all who look at the run."""

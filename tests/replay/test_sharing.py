@@ -261,3 +261,41 @@ def test_a_circular_replay_of_many_writers_takes_what_is_new():
             batch = batch_of(B)
             assert replays[2].sample(batch, None)
             assert (batch.version == step).all()
+
+
+@pytest.mark.parametrize("steps", [1, 2, 3, 5])  # of 4 columns each, into 8 or 6 places
+@pytest.mark.parametrize("capacity", [8, 6])
+def test_a_successor_goes_on_where_the_dead_writer_was(steps, capacity):
+    settings = EliteSettings(
+        candidate_multiplier=3.0, anneal_updates=10, capacity=capacity, learn_start=4 * T * B
+    )
+    layout = Layout(SPEC, T, 0, F)
+    block = mmap.mmap(-1, layout.nbytes(capacity))
+
+    def replay():
+        candidates = empty_trajectory(SPEC, unroll_length=T, num_columns=32, core_units=0)
+        segments = Segments([Ring(layout, capacity, block)], 0)
+        return Replay(segments, settings, candidates=candidates, seed=0)
+
+    dead, successor = replay(), replay()
+    for step in range(steps):
+        dead.add(constant(float(step)), level_features)
+    assert successor.held == 0
+    successor.take_over(inserted=dead.inserted, draws=4)
+    assert successor.held == dead.held
+    assert successor.ready(B) == dead.ready(B) == (steps >= 4)
+    assert successor._multiplier == pytest.approx(2.2)
+    # The oldest are overwritten next, as the dead one would have.
+    for one in (dead, successor):
+        assert one._places(B, level_features) == dead._places(B, level_features)
+    successor.add(constant(9.0), level_features)
+    every = successor.segments.readable()
+    ages = successor.segments.ages(every)
+    versions = successor.segments.ring.fields["version"].numpy()
+    newest = [int(versions[place]) for place in every[np.argsort(ages)]]
+    assert newest == sorted(newest, reverse=True)
+    if steps == 1:
+        fresh = replay()
+        fresh.segments.ring.sequence[:] = 0
+        fresh.take_over(inserted=100, draws=1)
+        assert fresh.held == 0, "nothing of it is there"

@@ -78,6 +78,7 @@ class ReplayMix:
         self._picked: Picked = {}
         self._free = deque(buffers)
         self._coming: deque[tuple[Batch, Future[Picked | None]]] = deque()
+        self._before: deque[list[dict[str, Any]]] = deque()  # each of these was picked
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
         self._held: Trajectory | None = None
@@ -103,6 +104,8 @@ class ReplayMix:
             self._pick_next(self._version())
         self._batch, coming = self._coming.popleft()
         picked = self._wait(coming)
+        if self._before:
+            self._before.popleft()
         whole = picked is not None
         self._picked = picked or self._picked
         self._tally.count(self._batch, online, whole=whole)
@@ -131,6 +134,11 @@ class ReplayMix:
             self._free.append(self._batch)
             self._batch = None
 
+    def take_over(self, *, inserted: int, draws: int) -> None:
+        """Go on as a learner that has died: `inserted` columns stored, `draws` batches sampled."""
+        for replay, _ in self._shares:
+            replay.take_over(inserted=inserted, draws=draws)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the replays' streams and counters; if saved, what they hold and the batches that are ready."""
         state: dict[str, Any] = {}
@@ -143,6 +151,8 @@ class ReplayMix:
             self._wait(stored)
         for i, (replay, _) in enumerate(self._shares):
             held = replay.state_dict(held=self._saved)
+            if self._before:  # batches that are not kept were never drawn
+                held |= self._before[0][i]
             state |= {f"{i}.{name}": x for name, x in held.items()}
         return state
 
@@ -205,6 +215,8 @@ class ReplayMix:
 
     def _pick(self, batch: Batch, version: int) -> Picked | None:
         """Fill all replayed columns of a batch and return metrics, if every replay has enough; else None."""
+        if not self._saved:
+            self._before.append([replay.stream() for replay, _ in self._shares])
         if not all(replay.ready(n) for replay, n in self._shares):
             return None
         last = batch.num_columns

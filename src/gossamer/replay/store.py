@@ -61,6 +61,16 @@ class Replay:
         self._moved: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._learn_start = -(-settings.learn_start // segments.layout.unroll_length)
 
+    def take_over(self, *, inserted: int, draws: int) -> None:
+        """Go on as a learner that has died, which had stored and sampled so much, with what there is of it."""
+        self.inserted, self.draws = inserted, draws
+        ring = self.segments.ring
+        order = (ring.sequence // 2 - 1) * ring.capacity + np.arange(ring.capacity)
+        newest = int(order.argmax())
+        if ring.sequence[newest] >= 2:
+            self._stored = int(order[newest]) + 1
+            self._newest = self.segments.first + newest
+
     @property
     def held(self) -> int:
         """Columns that this learner has stored and not overwritten."""
@@ -240,13 +250,13 @@ class Replay:
             }
         return metrics
 
+    def stream(self) -> dict[str, Any]:
+        """Return what decides which columns are drawn next, and from how many candidates."""
+        return {"draws": self.draws, "rng": self._rng.bit_generator.state}
+
     def state_dict(self, *, held: bool = True) -> dict[str, Any]:
         """Return everything needed to go on sampling exactly; of what is held only if asked for."""
-        state = {
-            "inserted": self.inserted,
-            "draws": self.draws,
-            "rng": self._rng.bit_generator.state,
-        }
+        state: dict[str, Any] = {"inserted": self.inserted, **self.stream()}
         if held:
             state |= {"stored": self._stored, "newest": self._newest, **self.segments.state_dict()}
         return state
