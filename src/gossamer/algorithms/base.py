@@ -93,8 +93,6 @@ class Algorithm:
     """Whether data from an older policy may be learnt from."""
     online_entropy: ClassVar[bool] = False
     """Whether the entropy bonus is a mean over online columns only."""
-    replays_by_nature: ClassVar[bool] = False
-    """Whether it is there to learn from replays."""
     rejects: ClassVar[bool] = False
     """Whether some valid rows are not learnt."""
 

@@ -37,7 +37,6 @@ class Impact(CloningAlgorithm):
     """
 
     name: ClassVar[str] = "impact"
-    replays_by_nature: ClassVar[bool] = True
     corrects: ClassVar[bool] = True
 
     trace_lambda: float = 0.95

@@ -22,7 +22,6 @@ class Laser(VTrace):
     """
 
     name: ClassVar[str] = "laser"
-    replays_by_nature: ClassVar[bool] = True
     online_entropy: ClassVar[bool] = True
     rejects: ClassVar[bool] = True
 
