@@ -12,9 +12,9 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-import psutil
 import torch
 
+from gossamer.machine import free_memory
 from gossamer.mailboxes import make_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
@@ -41,6 +41,8 @@ Blocks = Sequence[Sequence[Any]]
 """Of each shared replay: the memory of every learner's part, by rank."""
 CANDIDATE_COLUMNS = 32
 """Candidates that are measured at a time."""
+MEMORY = -1
+"""Where disks have numbers."""
 
 
 @dataclass(frozen=True)
@@ -136,6 +138,7 @@ def refuse_replays(
     policy: ActorCritic,
     *,
     num_envs: int,
+    others: int = 0,
     loads: int = 0,
     loaded: int = 0,
 ) -> list[str]:
@@ -146,6 +149,7 @@ def refuse_replays(
         spec: of its environment.
         policy: like every learner's.
         num_envs: of a learner.
+        others: bytes that learners and environments take beside them.
         loads: bytes of a checkpoint that are in memory for a while, before copies for others are made.
         loaded: bytes of these that are there already.
     """
@@ -153,6 +157,12 @@ def refuse_replays(
     for index, settings in enumerate(config.mix):
         if not isinstance(settings, UniformSettings):
             continue
+        hidden = [*policy.torso.parameters(), *policy.core.parameters()]
+        if isinstance(settings, EliteSettings) and not hidden:
+            raise ConfigError(
+                f"replays.{index} is {settings.name}, which compares features, and a policy without hidden "
+                "layers has none: --policy.hidden-sizes 64 64, or the kind uniform"
+            )
         capacity = capacity_of(settings, config.unroll_length)
         if capacity < shares.total:
             given = "capacity_steps" if settings.capacity is None else "capacity"
@@ -177,11 +187,15 @@ def refuse_replays(
     if any(isinstance(settings, EliteSettings) for settings in config.mix):
         nbytes = sum(x.nbytes for x in policy.shared_tensors())
         policies = (1 + _num_snapshots(config)) * nbytes * config.num_learners
-    beside = columns * column * config.num_learners + policies + max(copies, loads) - loaded
-    for path in dict.fromkeys(["", *(one.path for one in room)]):
-        own = [one for one in room if one.path == path]
+    beside = (
+        columns * column * config.num_learners + policies + max(copies, loads) - loaded + others
+    )
+    disks = {one.path: _disk(config, one.path) for one in room}
+    for disk in dict.fromkeys([MEMORY, *disks.values()]):
+        own = [one for one in room if disks[one.path] == disk]
+        path = "" if disk == MEMORY else own[0].path
         nbytes = sum(one.nbytes for one in own)
-        needed, free = nbytes + (0 if path else beside), _free(config, path)
+        needed, free = nbytes + (0 if path else beside), _free(path)
         if needed <= free:
             continue
         where = f"in {path}" if path else "of memory"
@@ -199,7 +213,7 @@ def refuse_replays(
         if settings.capacity is None:
             name, unit = "capacity_steps", config.unroll_length
         raise ConfigError(
-            f"replays and the batches made of them take {needed / 1e9:.1f} GB {where}, and "
+            f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
             f"{free / 1e9:.1f} GB are free; keep fewer steps, or keep them elsewhere (path): "
             f"{_typed(config, largest.entry, name, fits * unit)}"
         )
@@ -236,16 +250,21 @@ def _typed(config: TrainConfig, index: int, name: str, value: int) -> str:
     return f"--replays '{json.dumps(entries)}' in place of --replay-ratio"
 
 
-def _free(config: TrainConfig, path: str) -> int:
-    """Return the bytes free in memory, or in a folder that must be there."""
+def _free(path: str) -> int:
+    """Return the bytes free in memory, or on the disk that a folder is on."""
+    return shutil.disk_usage(Path(path).expanduser()).free if path else free_memory()
+
+
+def _disk(config: TrainConfig, path: str) -> int:
+    """Return the number of the disk that a folder, which must be there, is on."""
     if not path:
-        return psutil.virtual_memory().available
+        return MEMORY
     if not Path(path).expanduser().is_dir():
         index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
         raise ConfigError(
             f"replays.{index}.path is {path!r}, which is no folder; make it first: mkdir -p {path}"
         )
-    return shutil.disk_usage(Path(path).expanduser()).free
+    return Path(path).expanduser().stat().st_dev
 
 
 def shared_blocks(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[tuple[int, str]]:

@@ -346,7 +346,7 @@ class Learner:
         means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
         means["lag_versions_mean"] = self.lag_versions
-        means |= self.replay.take_metrics()
+        means |= self.replay.take_metrics(updates_per_version=self.updates_per_version)
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 
     def close(self) -> None:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
@@ -30,6 +30,45 @@ M_ARENA_MAX = -8
 def num_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory(root: Path = Path("/")) -> int:
+    """Return the bytes of memory that this process may still take: the machine's, or its container's.
+
+    Args:
+        root: that /proc and /sys are looked up in.
+    """
+    import psutil
+
+    return min([psutil.virtual_memory().available, *_free_in_groups(root)])
+
+
+def _free_in_groups(root: Path) -> Iterator[int]:
+    """Yield what is left of the limit of each control group that this process is in, of either version."""
+    try:
+        groups = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:  # not Linux
+        return
+    for line in groups:
+        _, controllers, group = line.split(":", 2)
+        names = ("memory.max", "memory.current", "inactive_file")
+        top = root / "sys/fs/cgroup"
+        if "memory" in controllers.split(","):
+            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
+            top /= "memory"
+        elif controllers:
+            continue
+        # A container may see the path that its group has outside, where its own is at the top.
+        folder = top / group.strip("/")
+        for place in [folder, *folder.parents]:
+            if place.is_relative_to(top):
+                # No such file, or "max": no limit here.
+                with suppress(OSError, ValueError):
+                    limit, used = (int((place / name).read_text()) for name in names[:2])
+                    lines = (place / "memory.stat").read_text().splitlines()
+                    stat = dict(line.split() for line in lines)
+                    # Pages of files that nobody uses make room when asked to.
+                    yield max(limit - used + int(stat.get(names[2], 0)), 0)
 
 
 def has_bf16(device: str) -> bool:

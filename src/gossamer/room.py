@@ -6,10 +6,9 @@ import math
 import multiprocessing
 from typing import TYPE_CHECKING
 
-import psutil
-
 from gossamer.batches import refuse_replays
 from gossamer.build import build_policy
+from gossamer.machine import free_memory
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -35,7 +34,7 @@ def refuse_what_memory_cannot_hold(
     num_processes: int = 0,
     checkpoint: Checkpoint | None = None,
 ) -> list[str]:
-    """Refuse more learners, in processes or not, environments or replays than there is room for.
+    """Refuse more learners, in processes or not, environments or replays than there is room for, together.
 
     Before any is made. Returns how large each replay is, in words.
 
@@ -46,16 +45,17 @@ def refuse_what_memory_cannot_hold(
         num_processes: with learners; 0: this one.
         checkpoint: that will be put back, some of it loaded already.
     """
-    size, free = config.num_learners, psutil.virtual_memory().available
+    size, free = config.num_learners, free_memory()
     pixel = 1 if spec.obs_kind == "pixels" else 4
     row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
     waiting = config.queue.capacity if plan.lag is None else 0
     envs = (2 + waiting) * (config.unroll_length + 1) * row + BYTES_PER_ENV
-    if size * plan.num_envs * envs > free:
+    total = size * plan.num_envs * envs
+    if total > free:
         fits = max(free // (size * envs), 1)
         raise ConfigError(
             f"num_envs is {plan.num_envs:,}, whose trajectories take about "
-            f"{size * plan.num_envs * envs / 2**30:,.0f} GiB of memory; {free / 2**30:.0f} GiB are free: "
+            f"{total / 2**30:,.0f} GiB of memory; {free / 2**30:.0f} GiB are free: "
             f"--num-envs {1 << int(math.log2(fits))}"
         )
     if size > 1:
@@ -88,6 +88,7 @@ def refuse_what_memory_cannot_hold(
         spec,
         build_policy(config, spec),
         num_envs=plan.num_envs,
+        others=total,
         loads=loads,
         loaded=loaded,
     )

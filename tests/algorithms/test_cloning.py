@@ -52,3 +52,25 @@ def test_cloning_is_a_mean_over_replayed_columns(algorithm, reduction):
     total, count = found["learner/policy_cloning_loss"]
     learnt = float(kept[:, batch.replayed].sum())
     assert float(total / count) == pytest.approx(float(clone) / learnt, rel=1e-6)
+
+
+@pytest.mark.parametrize("algorithm", [VTrace, Laser, Impact])
+def test_online_batches_name_the_same_metrics_and_learn_the_same(algorithm):
+    """In lock-step the sums of learners are added up in the order of their names."""
+    policy, batch = table(9, 6)
+    losses, named = [], []
+    for costs in ({}, {"policy_cloning_cost": 0.7}, {"value_cloning_cost": 0.2}):
+        which = algorithm(num_minibatches=1, **costs)
+        state = state_for()
+        which.init_state(policy, state)
+        (minibatch,) = which.minibatches(policy, batch, state)
+        loss, online = which.loss(policy, minibatch, state)
+        replayed = with_column_weights(minibatch, "mean")
+        _, half = which.loss(policy, replayed, state)
+        assert online.keys() == half.keys()
+        cloning = {x for x in online if x.endswith("_cloning_loss")}
+        assert all(float(online[x][0]) == float(online[x][1]) == 0.0 for x in cloning)
+        losses.append(float(loss.detach()))
+        named.append(cloning)
+    assert losses[0] == losses[1] == losses[2]
+    assert named == [set(), {"learner/policy_cloning_loss"}, {"learner/value_cloning_loss"}]

@@ -200,6 +200,49 @@ def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch)
         told(replays=mix(capacity=1000))
 
 
+def test_elite_replays_need_features() -> None:
+    for name in ("elite", "attentive"):
+        config = make_config("CartPole-v1", {
+            "algorithm.name": "vtrace", "num_envs": 8, "policy.hidden_sizes": [],
+            "replays": [QUEUE, {"name": name, "fraction": 0.5}],
+        })  # fmt: skip
+        spec = read_spec(config.env_id, config.env, 0)
+        with pytest.raises(
+            ConfigError, match=f"replays.1 is {name}, .*--policy.hidden-sizes 64 64"
+        ):
+            refuse_replays(config, spec, build_policy(config, spec), num_envs=8)
+        deep = replace(config, policy=replace(config.policy, core="gru"))
+        assert refuse_replays(deep, spec, build_policy(deep, spec), num_envs=8)
+
+
+def test_learners_and_replays_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each alone has room in memory; both have not."""
+    settings = {"num_envs": 8, "num_learners": 3, "topology.name": "single"}
+    (line,) = told(replays=mix(capacity=100), **settings)
+    assert line.endswith("0.04 GB in all")
+    monkeypatch.setattr(batches, "free_memory", lambda: 10**8)
+    with pytest.raises(
+        ConfigError, match=r"what learns from them take 0\.[2-9] GB of memory, and 0\.1"
+    ):
+        told(replays=mix(capacity=100), **settings)
+
+
+def test_folders_on_one_disk_share_its_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+    monkeypatch.setattr(batches, "_free", lambda path: 2 * 10**8 if path else 10**10)
+    entries = [
+        {"name": "uniform", "fraction": 0.25, "capacity": 1000, "path": str(tmp_path / name)}
+        for name in ("a", "b")
+    ]
+    for n in (0, 1):
+        assert told(replays=[QUEUE, {**entries[n], "fraction": 0.5}], num_envs=8)
+    with pytest.raises(ConfigError, match=r"take 0.3 GB in .*, and 0.2 GB are free"):
+        told(replays=[QUEUE, *entries], num_envs=8)
+
+
 def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is loaded is gone before copies are made; what is yet to be loaded needs as much as those."""
     config = make_config("PongNoFrameskip-v4", {**PONG, "replays": mix(capacity=1000)})
@@ -233,7 +276,7 @@ def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch)
     told(replays=mix(capacity=1000), **common)
     elite = [QUEUE, {"name": "elite", "fraction": 0.5, "capacity": 1000, "insert": "fifo"}]
     told(replays=elite, prefetch_batches=1, **alone)
-    with pytest.raises(ConfigError, match="and the batches made of them"):
+    with pytest.raises(ConfigError, match="and what learns from them"):
         told(replays=elite, **common)
 
 
@@ -249,7 +292,7 @@ def test_what_a_ratio_stands_for_is_typed_as_a_list(monkeypatch: pytest.MonkeyPa
 def test_copies_for_checkpoints_need_room_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_free", lambda _, path: 10**10 if path else 10**8)
+    monkeypatch.setattr(batches, "_free", lambda path: 10**10 if path else 10**8)
     on_disk = mix(path=str(tmp_path), capacity=1000)
     told(replays=on_disk)
     with pytest.raises(ConfigError, match="--checkpoint-replay false"):
@@ -259,7 +302,7 @@ def test_copies_for_checkpoints_need_room_too(
 def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_free", lambda *_: 3 * 10**8)
     told(replays=mix(capacity=1000))
-    with pytest.raises(ConfigError, match="and the batches made of them"):
+    with pytest.raises(ConfigError, match="and what learns from them"):
         told(replays=mix(capacity=1000), prefetch_batches=64)
 
 

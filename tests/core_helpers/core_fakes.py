@@ -227,7 +227,7 @@ class ListReplay:
     def release(self):
         self.released += 1
 
-    def take_metrics(self):
+    def take_metrics(self, *, updates_per_version):
         return {}
 
     def state_dict(self):
@@ -269,10 +269,16 @@ def make_learner(
 
 def gradient_of(policy, algorithm, batch, micro_batch_rows):
     """The first gradient that a learner computes, one flat vector, from a copy of the policy."""
+    return gradient_and_losses_of(policy, algorithm, batch, micro_batch_rows)[0]
+
+
+def gradient_and_losses_of(policy, algorithm, batch, micro_batch_rows):
+    """The same, and the metrics of the update, the loss and its terms among them."""
     policy = copy.deepcopy(policy)
     learner = make_learner(policy, algorithm, batch, micro_batch_rows=micro_batch_rows)
     learner.adapt()
-    return torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
+    return gradient, learner.take_metrics()
 
 
 def poisoned(batch):

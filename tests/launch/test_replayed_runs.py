@@ -70,7 +70,7 @@ def test_resumed_equals_uninterrupted_wherever_it_runs(
     assert row["replay/ratio"] == pytest.approx(3.0)
     assert row["env_steps"] == whole
     assert row["lag_versions_mean"] == int(lag)
-    assert row["replay/age_versions"] > 1.0
+    assert row["replay/age_updates"] > 1.0
 
 
 def test_impact_on_a_circular_replay_resumes_exactly(tmp_path: Path) -> None:

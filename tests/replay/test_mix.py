@@ -7,12 +7,20 @@ from dataclasses import fields, replace
 import numpy as np
 import pytest
 import torch
-from core_fakes import gradient_of, make_learner, random_batch, small_policy, spec_of
+from core_fakes import (
+    gradient_and_losses_of,
+    gradient_of,
+    make_learner,
+    random_batch,
+    small_policy,
+    spec_of,
+)
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from replay_fakes import B, T, make_mix, make_replay, same, take, trajectory_of
 
 from gossamer.algorithms.base import unroll
+from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.batches import as_batch
@@ -45,11 +53,14 @@ def test_a_replayed_column_gives_the_gradient_that_it_gave_online(network, shape
     assert again.replayed.all()
     for x in fields(Trajectory):
         assert torch.equal(getattr(again, x.name), getattr(online, x.name)), x.name
-    for algorithm in (VTrace(), Laser(entropy_cost=(0.0,))):
-        one = gradient_of(policy, algorithm, online, 10**6)
-        other = gradient_of(policy, algorithm, again, 10**6)
+    impact = Impact(num_minibatches=1)
+    for algorithm in (VTrace(), Laser(entropy_cost=(0.0,)), impact):
+        one, told = gradient_and_losses_of(policy, algorithm, online, 10**6)
+        other, said = gradient_and_losses_of(policy, algorithm, again, 10**6)
         assert torch.equal(one, other)
         assert one.abs().max() > 1e-4
+        for term in ("loss", "policy_loss", "value_loss", "target_mean", "grad_norm"):
+            assert told[f"learner/{term}"] == said[f"learner/{term}"] != 0.0, term
 
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])

@@ -102,7 +102,15 @@ def test_any_pattern_of_starts(seed, t, end):
     assert_same(read, written)
 
 
-@pytest.mark.parametrize("action", [DISCRETE, CONTINUOUS])
+ACTIONS = [
+    DISCRETE,
+    ActionSpec("multi_categorical", (2, 3)),
+    ActionSpec("bernoulli", (4,)),
+    CONTINUOUS,
+]
+
+
+@pytest.mark.parametrize("action", ACTIONS, ids=lambda action: action.kind)
 def test_vectors_and_every_kind_of_action(action):
     spec = spec_of(action)
     batch = random_batch(spec, 5, 4, seed=1)

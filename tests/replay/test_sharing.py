@@ -96,6 +96,23 @@ def test_without_columns_of_ones_own_a_batch_may_have_to_be_online_only():
     mix.close()
 
 
+def test_what_another_replay_has_no_columns_for_has_not_been_used():
+    uniform, other = make(1, UniformSettings())[0], make(2, UniformSettings())[1]
+    other.segments._rings[0].fields["version"].fill_(1)
+    other.segments._rings[0].sequence[:] = 2  # another's, who is at all of them
+    other.segments._rings[0].hot = tuple(range(8))
+    buffers = [batch_of(9 + 2 * B) for _ in range(2)]
+    mix = ReplayMix(Online(), [Share(other, 9), Share(uniform, B)], buffers)
+    for _ in range(4):
+        assert mix.sample().num_columns == B
+        mix.release()
+    assert uniform.inserted == 4 * B
+    assert uniform.draws == 0
+    every = uniform.segments.readable()
+    assert not uniform.segments.uses(every, uniform.segments.sequences(every)).any()
+    mix.close()
+
+
 class Online:
     """A queue of trajectories, each of the version that it is the number of."""
 
@@ -224,9 +241,9 @@ def test_the_age_is_of_columns_of_ones_own():
     for _ in range(8):
         mix.sample()
         mix.release()
-    metrics = mix.take_metrics()
+    metrics = mix.take_metrics(updates_per_version=5)
     assert metrics["replay/ratio"] > 1.0
-    assert 1.0 <= metrics["replay/age_versions"] <= 3.0
+    assert 5.0 <= metrics["replay/age_updates"] <= 15.0
     mix.close()
 
 

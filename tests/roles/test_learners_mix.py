@@ -11,6 +11,7 @@ from core_fakes import CONTINUOUS, make_learner, poisoned, random_batch, spec_of
 from groups import join_group, lock_step, make_group, vector_of
 
 from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.optimizers import OptimizerConfig
@@ -98,6 +99,7 @@ def test_gradients_of_a_group_are_those_of_one_learner_with_all_rows(reduction):
         PPO(passes=2, num_minibatches=2, value_norm=True),
         PPO(passes=3, num_minibatches=2, max_kl_nats=1e-5, target_kl_nats=1e-3),
         VTrace(passes=2, normalize_advantage=True),
+        Impact(num_minibatches=2, target_every_updates=3, value_norm=True),
     ],
 )
 def test_an_all_reduced_group_stays_equal_to_the_bit(algorithm):
@@ -113,6 +115,11 @@ def test_an_all_reduced_group_stays_equal_to_the_bit(algorithm):
     assert learners[0].version >= 2
     assert len({(a.update, a.version) for a in learners}) == 1
     assert len({a._state.lr_scale for a in learners}) == 1
+    targets = [
+        vector_of(a._state.target_policy) for a in learners if a._state.target_policy is not None
+    ]
+    assert len(targets) == (3 if isinstance(algorithm, Impact) else 0)
+    assert all(torch.equal(x, targets[0]) for x in targets)
 
 
 def test_one_that_is_through_early_keeps_pace():
@@ -127,12 +134,19 @@ def test_one_that_is_through_early_keeps_pace():
 
 
 @pytest.mark.parametrize("topology", [AllReduce(), Diffusion(adjacency="complete"), Gossip()])
-@pytest.mark.parametrize("algorithm", [A2C(value_norm=True), VTrace(passes=2, value_norm=True)])
+@pytest.mark.parametrize(
+    "algorithm",
+    [
+        A2C(value_norm=True),
+        VTrace(passes=2, value_norm=True),
+        Impact(num_minibatches=2, value_norm=True),
+    ],
+)
 def test_value_moments_of_a_group_hold_the_whole_version(topology, algorithm):
     learners = make_group(topology, 2, algorithm, value_norm=True)
     rows = [int(a.replay.batches[0].valid.sum()) for a in learners]
     lock_step(learners, algorithm.updates_per_batch)
-    passes = algorithm.updates_per_batch
+    passes = getattr(algorithm, "passes", 1)  # each sees every row once
     counts = [a.policy.value_moments.count.item() for a in learners]
     if isinstance(topology, Gossip):  # two in a directed ring: each has heard the other's
         assert counts[1] == passes * sum(rows) / 2

@@ -287,9 +287,8 @@ def with_column_weights(batch: Batch, reduction: str) -> Batch:
 
 def cloning_counts(batch: Batch, keep: Tensor, sums: dict[str, Tensor]) -> dict[str, Tensor]:
     """Return what the sums of terms over replayed columns alone are divided by, to report them."""
-    if batch.replayed_weight is None:
-        return {}
-    count = rows_of(batch.replayed_weight, keep)
+    weight = batch.replayed_weight
+    count = keep.sum() * 0.0 if weight is None else rows_of(weight, keep)
     return {name: count for name in sums if name.endswith("_cloning_loss")}
 
 

@@ -35,8 +35,10 @@ class CloningAlgorithm(Algorithm):
 
         sums: dict[str, Tensor] = {}
         weight = batch.replayed_weight
-        if weight is None:
-            return sums
+        if weight is None:  # named all the same: learners in lock-step add up what they name
+            zero = value.new_zeros(())
+            costs = {"policy": self.policy_cloning_cost, "value": self.value_cloning_cost}
+            return {f"learner/{name}_cloning_loss": zero for name, cost in costs.items() if cost}
         if self.policy_cloning_cost:
             kl = type(now)(now.spec, batch.behavior).kl(now)
             sums["learner/policy_cloning_loss"] = masked_sum(kl * weight, keep)

@@ -57,7 +57,8 @@ class TrainConfig:
     """Recurrent policies: rows at the start of replayed columns that only bring the stored recurrent state up
     to date and are not learnt, in [0, unroll_length)."""
     prefetch_batches: int = 1
-    """Batches that are picked from replays ahead, beside learning, >= 0."""
+    """Batches that are picked from replays ahead, beside learning, >= 0. Inline nothing runs beside learning; they
+    are picked as far ahead all the same, so that a run is the same wherever its parts are."""
     checkpoint_replay: bool = False
     """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large. Without it
     a resumed run's replays begin empty, their annealing and random streams where they were."""

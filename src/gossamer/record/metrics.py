@@ -81,8 +81,8 @@ METRICS: Mapping[str, Metric] = {
         "return^2", "CLEAR's squared distance to the recorded value, before its weight"
     ),
     "replay/ratio": Metric("1", "replayed columns learnt for each online one"),
-    "replay/age_versions": Metric(
-        "versions",
+    "replay/age_updates": Metric(
+        "updates",
         "how much older replayed columns of the learner's own are than the online ones, mean",
     ),
     **{

@@ -231,6 +231,7 @@ class ReplayMix:
             last -= n
         found: Picked = {}
         for replay, _ in self._shares:
+            replay.count_use()
             for name, x in replay.take_metrics().items():
                 # Of two replays of a kind: all their columns, the distances of the last.
                 found[name] = x + (found.get(name, 0.0) if name.endswith("_columns") else 0.0)
@@ -258,10 +259,10 @@ class ReplayMix:
         finally:
             self.seconds["work"] += time.perf_counter() - began
 
-    def take_metrics(self) -> dict[str, float]:
-        """Return what was replayed since the last call."""
+    def take_metrics(self, *, updates_per_version: int) -> dict[str, float]:
+        """Return what was replayed since the last call; the learner makes so many updates of a batch."""
         picked, self._picked = self._picked, {}
-        return self._tally.take() | picked
+        return self._tally.take(updates_per_version) | picked
 
     def _wait(self, coming: Future[T]) -> T:
         for _ in range(math.ceil(self._timeout_seconds / LOOK_SECONDS)):

@@ -58,6 +58,8 @@ class Replay:
         self._candidates = candidates
         self._rng = np.random.default_rng(seed)
         self._newest = -1  # place of the column stored last
+        # Places of the columns sampled last, and what was read there.
+        self._sampled: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         self._moved: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
         self._learn_start = -(-settings.learn_start // segments.layout.unroll_length)
 
@@ -139,9 +141,9 @@ class Replay:
         return [int(looked_at[part[np.argmax(moved[part])]]) for part in parts]
 
     def sample(self, into: Batch, features: Features) -> bool:
-        """Write picked columns over those of a batch, as many, and count their use.
+        """Write picked columns over those of a batch, as many; once all of the batch is whole, `count_use`.
 
-        Returns False, and counts nothing, where others are overwriting too much of what there is.
+        Returns False where others are overwriting too much of what there is.
         """
         every = self.segments.readable()
         if len(every) < into.num_columns:
@@ -152,9 +154,15 @@ class Replay:
             return False
         into.replayed.fill_(True)
         into.entry.copy_(torch.from_numpy(self.segments.entries(places, seen)))
-        self.segments.count_use(places, seen)
-        self.draws += 1
+        self._sampled = places, seen
         return True
+
+    def count_use(self) -> None:
+        """Count the use of the columns that were sampled last."""
+        assert self._sampled is not None, "nothing was sampled since"
+        self.segments.count_use(*self._sampled)
+        self._sampled = None
+        self.draws += 1
 
     def _pick(self, every: NDArray[np.int64], wanted: int, features: Features) -> NDArray[np.int64]:
         """Return different places among those that are readable, as many as wanted."""
@@ -299,13 +307,13 @@ class Tally:
             self._ages += float((online.version.float().mean() - columns.version[own]).sum())
         self._replayed += last - online.num_columns
 
-    def take(self) -> dict[str, float]:
+    def take(self, updates_per_version: int) -> dict[str, float]:
         """Return metrics of what was counted since the last call."""
         if not self._online:
             return {}
         metrics = {"replay/ratio": self._replayed / self._online}
         if self._own:
-            metrics["replay/age_versions"] = self._ages / self._own
+            metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
         self._online = self._replayed = self._own = 0
         self._ages = 0.0
         return metrics
