@@ -24,7 +24,7 @@ import gossamer
 STRATEGIES = ("least_used", "nearest", "stratified", "stratified_least_used")
 QUEUE = {"name": "queue", "fraction": 0.5}
 HALF = {"fraction": 0.5, "capacity_steps": 200_000}
-PICKING = {"candidate_multiplier": 6.0, "anneal_updates": 1_000}
+PICKING = {"candidate_multiplier": 6.0, "anneal_updates": 8_000}
 VARIANTS: dict[str, list[dict[str, Any]]] = {
     "none": [{"name": "queue"}],
     "uniform": [QUEUE, {"name": "uniform", **HALF}],

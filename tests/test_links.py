@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import threading
+import time
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 import torch
 
-from gossamer.links import Stopped, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.links import Gate, Stopped, StopSignal, ThreadBoard, ThreadQueue
 from gossamer.types import ActionSpec, EnvSpec, RunFailed, empty_trajectory
 
 SPEC = EnvSpec("Fake-v0", (2,), "vector", ActionSpec("categorical", (2,)), "fake", 10)
@@ -194,3 +195,48 @@ def test_a_board_that_stays_silent_ends_the_run():
     board.publish(filled(0), 0)
     with pytest.raises(RunFailed, match="version 1 of the parameters"):
         board.read(1, like, exact=False)
+
+
+def make_gate(*, timeout_seconds=20.0):
+    stop = StopSignal()
+    return Gate(stop, timeout_seconds=timeout_seconds), stop
+
+
+def test_who_holds_a_gate_keeps_the_actor_between_two_trajectories():
+    gate, _ = make_gate()
+    acting, held, log = threading.Event(), threading.Event(), []
+
+    def act():
+        for i in range(3):
+            with gate.passing():
+                log.append(f"begins {i}")
+                acting.set()
+                if i == 0:
+                    assert held.wait(20.0)
+                    time.sleep(0.05)  # whoever holds it waits by now
+                log.append(f"ends {i}")
+
+    with ThreadPoolExecutor(1) as pool:
+        done = pool.submit(act)
+        assert acting.wait(20.0)
+        held.set()
+        with gate.held():
+            seen = list(log)
+            time.sleep(0.05)
+            assert log == seen
+            assert seen[-1].startswith("ends")
+        done.result()
+    assert log == [f"{what} {i}" for i in range(3) for what in ("begins", "ends")]
+
+
+def test_an_actor_that_hangs_is_not_waited_for_for_ever():
+    gate, _ = make_gate(timeout_seconds=0.3)
+    with gate.passing():
+        with pytest.raises(RunFailed, match="are the environments stuck"), gate.held():
+            pass
+        gate._timeout_seconds = 60.0
+        gate._stop.stop()
+        with pytest.raises(Stopped), gate.held():
+            pass
+    with gate.passing():  # nobody holds it any more
+        pass

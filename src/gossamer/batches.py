@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import json
 import math
-import mmap
-import os
 import shutil
+import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -15,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from gossamer.machine import free_memory
-from gossamer.mailboxes import make_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
-from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.ring import Layout, Ring, make_block
 from gossamer.replay.segments import Segments
 from gossamer.replay.settings import (
     AttentiveSettings,
@@ -183,6 +181,10 @@ def refuse_replays(
     column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
     columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
     copies = sum(one.nbytes for one in room) if config.checkpoint_replay else 0
+    if config.num_learners > 1 and config.placement != "inline":
+        copies *= (
+            2  # processes may end, and tell what they hold, while the last checkpoint is written
+        )
     policies = 0
     if any(isinstance(settings, EliteSettings) for settings in config.mix):
         nbytes = sum(x.nbytes for x in policy.shared_tensors())
@@ -201,7 +203,7 @@ def refuse_replays(
         where = f"in {path}" if path else "of memory"
         if not path and copies and needed - copies <= free:
             raise ConfigError(
-                f"checkpoint_replay is on, and a copy of what replays hold takes {copies / 1e9:.1f} GB of "
+                f"checkpoint_replay is on, and copies of what replays hold take {copies / 1e9:.1f} GB of "
                 f"memory; {free / 1e9:.1f} GB are free: --checkpoint-replay false, or keep fewer steps"
             )
         largest = max(own or room, key=lambda one: one.nbytes)
@@ -259,12 +261,20 @@ def _disk(config: TrainConfig, path: str) -> int:
     """Return the number of the disk that a folder, which must be there, is on."""
     if not path:
         return MEMORY
-    if not Path(path).expanduser().is_dir():
-        index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
+    folder = Path(path).expanduser()
+    index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
+    if not folder.is_dir():
         raise ConfigError(
             f"replays.{index}.path is {path!r}, which is no folder; make it first: mkdir -p {path}"
         )
-    return Path(path).expanduser().stat().st_dev
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return folder.stat().st_dev
+    except OSError as error:
+        raise ConfigError(
+            f"replays.{index}.path is {path!r}, where no file can be made ({error.strerror}); choose "
+            f"another folder: --replays.{index}.path FOLDER"
+        ) from None
 
 
 def shared_blocks(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[tuple[int, str]]:
@@ -337,7 +347,13 @@ def build_mix(
         segments = Segments(rings, rank if len(rings) > 1 else 0)
         elite = isinstance(settings, EliteSettings)
         candidates = trajectory(CANDIDATE_COLUMNS) if elite else None
-        replay = Replay(segments, settings, candidates=candidates, seed=seed(i))
+        replay = Replay(
+            segments,
+            settings,
+            candidates=candidates,
+            seed=seed(i),
+            updates_per_batch=config.algorithm.updates_per_batch,
+        )
         made.append(Share(replay, columns))
     ahead = config.prefetch_batches
     recent = None
@@ -358,15 +374,6 @@ def build_mix(
         stop=stop,
         timeout_seconds=timeout_seconds,
     )
-
-
-def make_block(nbytes: int, path: str = "") -> mmap.mmap:
-    """Return zeroed memory, or a file in a folder, mapped; it is gone with the process, however that ends."""
-    if not path:
-        return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    descriptor, block = make_memory(nbytes, path)
-    os.close(descriptor)  # it stays mapped
-    return block
 
 
 def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:

@@ -5,9 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import threading
 from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,10 +14,11 @@ import torch
 
 from gossamer.actor import Actor, Episode
 from gossamer.batches import build_mix, share_out
+from gossamer.config.check import check_minibatches
 from gossamer.envs.registry import make_vec_env
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
-from gossamer.links import StopSignal, ThreadBoard, ThreadQueue
+from gossamer.links import Gate, StopSignal, ThreadBoard, ThreadQueue
 from gossamer.machine import has_bf16, lower_priority, native_threads, num_cores, threads
 from gossamer.micro_batches import MicroBatches, rows_that_fit
 from gossamer.policies.actor_critic import ActorCritic
@@ -26,7 +26,7 @@ from gossamer.trials import build_trials, envs_per_learner, refuse_tasks, traini
 from gossamer.types import ConfigError, empty_trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable
 
     from numpy.typing import NDArray
 
@@ -81,6 +81,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
     num_envs = envs_per_learner(config, spec)
+    check_minibatches(config, num_envs)
     refuse_tasks(config, spec)
     cores = cores or num_cores()
     groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
@@ -202,6 +203,7 @@ class Parts:
     actor: Actor
     queue: ThreadQueue
     board: ThreadBoard
+    gate: Gate
     stop: StopSignal
     steps_per_version: int
     """Env steps of one batch."""
@@ -209,20 +211,6 @@ class Parts:
     """Ids of the threads that were started with the environments."""
     checkpoint_seconds: float = 0.0
     """Learner's time spent on checkpoints."""
-    collecting: threading.Lock = field(default_factory=threading.Lock)
-    """Held by the actor while it collects."""
-    gate: threading.Event = field(default_factory=threading.Event)
-    """Cleared while an actor may not begin a trajectory."""
-
-    @contextlib.contextmanager
-    def held_actor(self) -> Generator[None]:
-        """Keep the actor between two trajectories."""
-        self.gate.clear()
-        try:
-            with self.collecting:
-                yield
-        finally:
-            self.gate.set()
 
     def close(self) -> None:
         """Free what outlives threads."""
@@ -305,7 +293,8 @@ def _join_parts(
         on_episode=on_episode,
     )
     return Parts(
-        spec, plan, policy, learner, actor, queue, board, stop,
+        spec, plan, policy, learner, actor, queue, board,
+        Gate(stop, timeout_seconds=LINK_TIMEOUT_SECONDS), stop,
         steps_per_version=plan.num_envs * config.unroll_length,
     )  # fmt: skip
 
@@ -329,7 +318,8 @@ def build_replay(
         num_envs=plan.num_envs,
         inference=lambda: build_inference_policy(policy, plan, policy.obs_scale.device),
         seed=lambda i: stream_seed(config.seed, rank, f"replay {i}", restarts),
-        threaded=config.placement != "inline" and config.prefetch_batches > 0,
+        # Beside the learner, if there is room beside it.
+        threaded=config.placement != "inline" and config.prefetch_batches > 0 and num_cores() > 1,
         stop=stop,
         pinned=plan.device == "cuda",
         timeout_seconds=LINK_TIMEOUT_SECONDS,

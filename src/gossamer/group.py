@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from gossamer.batches import make_block, shared_blocks
+from gossamer.batches import shared_blocks
 from gossamer.build import (
     LINK_TIMEOUT_SECONDS,
     Parts,
@@ -23,6 +23,7 @@ from gossamer.build import (
 from gossamer.links import StopSignal
 from gossamer.mailboxes import Mailbox, Mailboxes
 from gossamer.mixer import message_sizes, vectors, views
+from gossamer.replay.ring import make_block
 from gossamer.topology import blend
 
 if TYPE_CHECKING:

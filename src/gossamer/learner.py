@@ -12,6 +12,7 @@ from torch import Tensor
 from gossamer.algorithms.base import AlgorithmState, with_column_weights, with_deviations
 from gossamer.mixer import Mixer
 from gossamer.optimizers import make_optimizer, scheduled, start_state
+from gossamer.replay.store import part_of
 from gossamer.topology import FOREVER, Single
 from gossamer.types import RunFailed
 
@@ -151,13 +152,12 @@ class Learner:
         """Updates of a version, of learners that keep pace."""
         return self._algorithm.updates_per_batch
 
-    def learn_version(self) -> dict[str, float]:
+    def learn_version(self) -> None:
         """Learn one whole batch, alone: adapt and combine until the version is complete."""
         version = self.version
         while self.version == version:
             self.adapt()
             self.combine()
-        return self.take_metrics()
 
     def adapt(self) -> None:
         """Take one gradient from the next minibatch, and tell the neighbours."""
@@ -371,12 +371,12 @@ class Learner:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self.policy.load_state_dict(_part(state, "policy."))
+        self.policy.load_state_dict(part_of(state, "policy."))
         self.policy.refresh()
-        self._state.load_state_dict(_part(state, "algorithm."))
-        self.replay.load_state_dict(_part(state, "replay."))
+        self._state.load_state_dict(part_of(state, "algorithm."))
+        self.replay.load_state_dict(part_of(state, "replay."))
         for i, p in enumerate(self._params):
-            for name, x in _part(state, f"optimizer.{i}.").items():
+            for name, x in part_of(state, f"optimizer.{i}.").items():
                 if isinstance(x, Tensor) and x.ndim > 0 and x.shape != p.shape:
                     raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
                 if isinstance(x, Tensor) and x.ndim > 0:
@@ -394,7 +394,3 @@ def _add_sums(sums: Sums, more: Mapping[str, Sequence[Tensor | float]]) -> None:
     for name, (x, n) in more.items():
         held = sums.setdefault(name, [0.0, 0.0])
         held[0], held[1] = held[0] + x, held[1] + n
-
-
-def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}

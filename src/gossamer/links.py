@@ -5,12 +5,13 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Protocol
 
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from torch import Tensor
 
@@ -147,6 +148,45 @@ def wait_until(
         condition.wait(min(timeout_seconds - waited, 0.2))
         # A process that was suspended (Ctrl-Z) has not waited all that time.
         waited += min(time.monotonic() - began, 1.0)
+
+
+class Gate:
+    """An actor passes it for each trajectory; who holds it keeps the actor between two."""
+
+    def __init__(self, stop: StopSignal, *, timeout_seconds: float):
+        self._stop, self._timeout_seconds = stop, timeout_seconds
+        self._changed = threading.Condition()
+        self._passing = self._held = False
+
+    @contextmanager
+    def passing(self) -> Generator[None]:
+        """Collect in this context; wait until nobody holds the gate."""
+        with self._changed:
+            self._wait(lambda: not self._held, "whoever holds the actor (is a checkpoint stuck?)")
+            self._passing = True
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._passing = False
+                self._changed.notify_all()
+
+    @contextmanager
+    def held(self) -> Generator[None]:
+        """Keep the actor in this context; wait until it is between two trajectories."""
+        with self._changed:
+            self._held = True
+        try:
+            with self._changed:
+                self._wait(lambda: not self._passing, "the actor (are the environments stuck?)")
+            yield
+        finally:
+            with self._changed:
+                self._held = False
+                self._changed.notify_all()
+
+    def _wait(self, predicate: Callable[[], bool], what: str) -> None:
+        wait_until(self._changed, predicate, self._stop, self._timeout_seconds, what)
 
 
 class ThreadBoard:

@@ -212,6 +212,14 @@ class Trajectory:
             **{name: _select(x, dim, columns) for name, x, dim in self._each()},
         )
 
+    def finite(self) -> Tensor:
+        """[B] bool: every number of the column is finite."""
+        finite = self.reward.isfinite().all(0)
+        for _, x, dim in self._each():
+            if x.is_floating_point():
+                finite &= x.isfinite().movedim(dim, 0).reshape(len(finite), -1).all(1)
+        return finite
+
     def _each(self) -> list[tuple[str, Tensor, int]]:
         """Name, tensor and dimension of the columns."""
         held = ((field.name, getattr(self, field.name)) for field in fields(self))

@@ -176,6 +176,7 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
         ({"capacity_steps": 10**10}, "of memory, and"),
         ({"capacity_steps": 10**10}, "--replays.1.capacity-steps "),
         ({"path": str(tmp_path / "nowhere")}, "which is no folder; make it first: mkdir -p"),
+        ({"path": "/proc"}, "no file can be made (No such file or directory); choose another"),
         ({"path": str(tmp_path), "capacity_steps": 10**11}, f"GB in {tmp_path}, and"),
     ):
         with pytest.raises(ConfigError) as caught:
@@ -297,6 +298,12 @@ def test_copies_for_checkpoints_need_room_too(
     told(replays=on_disk)
     with pytest.raises(ConfigError, match="--checkpoint-replay false"):
         told(replays=on_disk, checkpoint_replay=True)
+    # Processes may have handed theirs over while the copies before are still being written.
+    monkeypatch.setattr(batches, "_free", lambda _: 60 * 10**7)
+    two = {"num_learners": 2, "topology.name": "single", "checkpoint_replay": True}
+    told(replays=on_disk, **two, placement="inline")
+    with pytest.raises(ConfigError, match=r"copies of what replays hold take 0\.6 GB"):
+        told(replays=on_disk, **two, placement="local")
 
 
 def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:

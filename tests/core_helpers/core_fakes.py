@@ -267,6 +267,12 @@ def make_learner(
     )
 
 
+def learn(learner):
+    """Learn a version; return the metrics since they were last asked for."""
+    learner.learn_version()
+    return learner.take_metrics()
+
+
 def gradient_of(policy, algorithm, batch, micro_batch_rows):
     """The first gradient that a learner computes, one flat vector, from a copy of the policy."""
     return gradient_and_losses_of(policy, algorithm, batch, micro_batch_rows)[0]

@@ -51,6 +51,12 @@ def make_replay(spec, kind, *, capacity=20, core_units=0, seed=7, features=8):
     return Replay(segments, kind, candidates=candidates if needs else None, seed=seed)
 
 
+def sample(replay, batch, features=None):
+    """Write columns of a replay over a batch, if there are as many; return whether there were."""
+    every = replay.ready(batch.num_columns)
+    return every is not None and replay.sample(batch, every, features)
+
+
 def make_mix(
     *kinds,
     columns=B,

@@ -17,7 +17,7 @@ from core_fakes import (
 )
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from replay_fakes import B, T, make_mix, make_replay, same, take, trajectory_of
+from replay_fakes import B, T, make_mix, make_replay, same, sample, take, trajectory_of
 
 from gossamer.algorithms.base import unroll
 from gossamer.algorithms.impact import Impact
@@ -48,7 +48,7 @@ def test_a_replayed_column_gives_the_gradient_that_it_gave_online(network, shape
     again = as_batch(
         empty_trajectory(spec, unroll_length=T, num_columns=B, core_units=policy.core_units)
     )
-    replay.sample(again, None)
+    sample(replay, again)
     again = again.take(torch.argsort(again.entry))
     assert again.replayed.all()
     for x in fields(Trajectory):
@@ -232,7 +232,9 @@ def test_what_fails_to_close_leaves_nothing_open():
 
     good, bad, evaluator = Closes(), Closes(), Closes()
     bad.close = mix.close
-    links = dict.fromkeys(("spec", "plan", "policy", "queue", "board", "stop", "steps_per_version"))
+    links = dict.fromkeys(
+        ("spec", "plan", "policy", "queue", "board", "gate", "stop", "steps_per_version")
+    )
     actors = Closes(), Closes()
     parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
     with pytest.raises(TypeError, match="not callable"):
@@ -285,7 +287,7 @@ def test_the_least_moved_candidates_are_taken():
         batch.version.fill_(i)
         replay.add(trajectory_of(batch), same_now if i == 1 else moved)
     into = as_batch(empty_trajectory(spec, unroll_length=T, num_columns=B, core_units=0))
-    replay.sample(into, same_now)
+    sample(replay, into, same_now)
     assert (into.version == 1).all()
 
 
@@ -301,7 +303,7 @@ def test_attentive_sampling_takes_what_is_like_the_newest_state():
         batch.version.fill_(i)
         replay.add(trajectory_of(batch), constant)
     into = as_batch(empty_trajectory(spec, unroll_length=T, num_columns=2 * B, core_units=0))
-    replay.sample(into, constant)
+    sample(replay, into, constant)
     assert sorted(into.version.tolist()) == [1] * B + [2] * B
 
 

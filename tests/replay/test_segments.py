@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import torch
 from core_fakes import random_batch, spec_of
+from replay_fakes import sample
 
 from gossamer.batches import as_batch
 from gossamer.config import make_config
@@ -95,7 +96,7 @@ def test_a_column_that_is_half_written_is_none():
     replay.inserted, replay._newest = 4, other.first
     for _ in range(20):
         batch = as_batch(empty_trajectory(SPEC, unroll_length=T, num_columns=8, core_units=0))
-        replay.sample(batch, None)
+        sample(replay, batch)
         assert 1 not in batch.entry % 16
     one.ring.write([1, 4, 5, 6], constant(3.0))  # its successor writes over it
     assert one.ring.sequence[1] == 4

@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import torch
 from core_fakes import random_batch, spec_of
+from replay_fakes import sample
 
 from gossamer.batches import as_batch
 from gossamer.replay.base import ReplayMix, Share
@@ -78,16 +79,16 @@ def test_what_was_never_whole_is_not_there():
     one.add(constant(1.0), None)
     one.segments.ring.sequence[[1, 5]] |= 1  # 5 was never whole
     assert other.segments.readable().tolist() == [0, 2, 3]
-    assert not other.ready(4)
-    assert other.ready(3)
+    assert other.ready(4) is None
+    assert other.ready(3).tolist() == [0, 2, 3]
 
 
 def test_without_columns_of_ones_own_a_batch_may_have_to_be_online_only():
     one, other = make(2, UniformSettings())
     one.add(constant(1.0), None)
     other.segments._rings[0].hot = (0, 1, 2, 3)
-    assert other.ready(4)
-    assert not other.sample(batch_of(4), None)
+    assert other.ready(4) is not None
+    assert not sample(other, batch_of(4))
     assert other.draws == 0
     mix = ReplayMix(Online(), [Share(other, 4)], [batch_of(B + 4) for _ in range(2)])
     assert mix.sample().num_columns == B
@@ -135,7 +136,7 @@ def test_what_is_drawn_anew_is_different():
     other.segments._rings[0].hot = (0, 3, 5)
     for _ in range(30):
         batch = batch_of(9)
-        assert other.sample(batch, None)
+        assert sample(other, batch)
         places = batch.entry.numpy() % 16
         assert sorted(places.tolist()) == [1, 2, 4, 6, 7, 8, 9, 10, 11]
         assert sorted(batch.version.tolist()) == [1] * 5 + [2] * 4
@@ -155,7 +156,7 @@ def test_an_entry_is_told_by_what_was_read():
 
     other.segments.confirm = confirmed_just_before
     batch = batch_of(8)
-    assert other.sample(batch, None)
+    assert sample(other, batch)
     assert sorted(batch.entry.tolist()) == [16, 17, 18, 19, 24, 25, 26, 27]
     places = np.arange(4)
     assert other.segments.uses(places, other.segments.sequences(places)).tolist() == [0] * 4
@@ -164,10 +165,10 @@ def test_an_entry_is_told_by_what_was_read():
 def test_attentive_sampling_waits_for_a_state_of_its_own():
     one, other = make(2, AttentiveSettings())
     one.add(constant(1.0), None)
-    assert one.ready(2)
-    assert not other.ready(2), "nothing that columns could be like"
+    assert one.ready(2) is not None
+    assert other.ready(2) is None, "nothing that columns could be like"
     other.add(constant(2.0), None)
-    assert other.ready(2)
+    assert other.ready(2) is not None
 
 
 def test_in_a_shared_replay_features_are_always_stored():
@@ -178,7 +179,7 @@ def test_in_a_shared_replay_features_are_always_stored():
         one.add(constant(level), level_features)
     other.add(constant(4.0), level_features)
     batch = batch_of(B)
-    assert other.sample(batch, lambda x: torch.full((T, x.num_columns, F), 1.0))
+    assert sample(other, batch, lambda x: torch.full((T, x.num_columns, F), 1.0))
     assert (batch.version == 1).all()
 
 
@@ -194,10 +195,10 @@ def test_columns_without_features_are_no_candidates():
     again.inserted = again._stored = 8
     nothing = lambda x: torch.zeros(T, x.num_columns, F)  # noqa: E731
     batch = batch_of(B)
-    again.sample(batch, nothing)
+    sample(again, batch, nothing)
     assert (batch.version == 7).all()
     batch = batch_of(6)
-    again.sample(batch, nothing)
+    sample(again, batch, nothing)
     assert sorted(batch.version.tolist()) == [2, 2, 7, 7, 7, 7], "the rest uniformly"
 
 
@@ -212,7 +213,7 @@ def test_what_changes_while_it_is_measured_is_no_candidate(when):
     ring = other.segments._rings[0]
     setattr(ring, when, (0, 1, 2, 3))
     ring.times = 1  # while it is measured
-    assert other.sample(batch, level_features)
+    assert sample(other, batch, level_features)
     assert (batch.version == 2).all()
 
 
@@ -276,7 +277,7 @@ def test_a_circular_replay_of_many_writers_takes_what_is_new():
             replay.add(constant(float(step)), None)
         if step > 1:
             batch = batch_of(B)
-            assert replays[2].sample(batch, None)
+            assert sample(replays[2], batch)
             assert (batch.version == step).all()
 
 
@@ -300,11 +301,10 @@ def test_a_successor_goes_on_where_the_dead_writer_was(steps, capacity):
     assert successor.held == 0
     successor.take_over(inserted=dead.inserted, draws=4)
     assert successor.held == dead.held
-    assert successor.ready(B) == dead.ready(B) == (steps >= 4)
+    assert (successor.ready(B) is not None) == (dead.ready(B) is not None) == (steps >= 4)
     assert successor._multiplier == pytest.approx(2.2)
     # The oldest are overwritten next, as the dead one would have.
-    for one in (dead, successor):
-        assert one._places(B, level_features) == dead._places(B, level_features)
+    assert successor._places(B, level_features) == dead._places(B, level_features)
     successor.add(constant(9.0), level_features)
     every = successor.segments.readable()
     ages = successor.segments.ages(every)

@@ -18,6 +18,7 @@ HELPERS = Path(__file__).parents[1] / "core_helpers"
 sys.path.insert(0, str(HELPERS))
 
 from core_fakes import spec_of  # noqa: E402
+from replay_fakes import sample  # noqa: E402
 
 from gossamer.batches import as_batch  # noqa: E402
 from gossamer.mailboxes import make_memory  # noqa: E402
@@ -77,7 +78,7 @@ def nurse(descriptors):
 
 def check(replay, batch):
     """Sample a batch and return how many of its columns others have written."""
-    if not replay.sample(batch, features_of):
+    if not sample(replay, batch, features_of):
         return 0
     entry = batch.entry
     assert len(set(entry.tolist())) == batch.num_columns
@@ -86,9 +87,8 @@ def check(replay, batch):
     for name in ("obs", "reward", "value", "behavior"):
         x = getattr(batch, name).movedim(1, 0).flatten(1)
         assert (x == entry[:, None]).all(), name
-    if replay._moved is not None:
-        assert (replay._moved[0] == 0.0).all(), "features of another column"
-        replay._moved = None
+    moved = replay._picked.moved
+    assert moved is None or (moved == 0.0).all(), "features of another column"
     return int((entry % replay.segments.num_places < CAPACITY).sum())
 
 

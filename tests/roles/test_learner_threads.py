@@ -7,7 +7,7 @@ import time
 
 import pytest
 import torch
-from core_fakes import make_learner, random_batch, small_policy, spec_of
+from core_fakes import learn, make_learner, random_batch, small_policy, spec_of
 
 from gossamer.algorithms.a2c import A2C
 from gossamer.algorithms.ppo import PPO
@@ -22,7 +22,7 @@ def learnt(algorithm, num_threads):
     learner = make_learner(
         small_policy(), algorithm, *batches_of(2), micro_batch_rows=6, num_threads=num_threads
     )
-    metrics = [learner.learn_version() for _ in range(4)]
+    metrics = [learn(learner) for _ in range(4)]
     learner.close()
     return torch.cat([x.detach().flatten() for x in learner.policy.parameters()]), metrics
 

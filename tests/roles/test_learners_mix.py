@@ -7,7 +7,7 @@ import dataclasses
 
 import pytest
 import torch
-from core_fakes import CONTINUOUS, make_learner, poisoned, random_batch, spec_of
+from core_fakes import CONTINUOUS, learn, make_learner, poisoned, random_batch, spec_of
 from groups import join_group, lock_step, make_group, vector_of
 
 from gossamer.algorithms.a2c import A2C
@@ -82,7 +82,7 @@ def test_gradients_of_a_group_are_those_of_one_learner_with_all_rows(reduction):
     single = make_learner(copy.deepcopy(learners[0].policy), algorithm, both)
     before = vector_of(learners[0].policy)
     lock_step(learners, 1)
-    alone = single.learn_version()
+    alone = learn(single)
     assert torch.equal(*(vector_of(a.policy) for a in learners))
     torch.testing.assert_close(
         vector_of(learners[0].policy), vector_of(single.policy), rtol=1e-4, atol=1e-6

@@ -240,26 +240,33 @@ def _check_counts(config: TrainConfig) -> None:
             f"topology.transport is {transport}, which joins learners in processes of their own: leave it "
             "out, or use several with --placement local"
         )
-    parts, rows = config.algorithm.num_minibatches, getattr(config.algorithm, "deal", "") == "rows"
+    rows = getattr(config.algorithm, "deal", "") == "rows"
     if rows and config.policy.core != "none":
         raise ConfigError(
             f"algorithm.deal is rows, but a policy with {config.policy.core} learns whole columns: "
             "--algorithm.deal columns, or --policy.core none"
         )
-    if rows and parts > (most := config.num_envs * config.unroll_length) > 0:
-        raise ConfigError(
-            f"algorithm.num_minibatches is {parts}, more than the {most} rows of a batch: "
-            f"--algorithm.num-minibatches {most}"
-        )
-    if not rows and config.num_envs and parts > config.num_envs:
-        raise ConfigError(
-            f"algorithm.num_minibatches is {parts}, more than num_envs {config.num_envs}, and a part "
-            f"holds whole columns: --algorithm.num-minibatches {config.num_envs}"
-        )
+    if config.num_envs:
+        check_minibatches(config, config.num_envs)
     if config.actors_per_learner:
         raise ConfigError(
             f"actors_per_learner is {config.actors_per_learner}; actor processes are not there yet, "
             "the learner's own process steps the environments: --actors-per-learner 0"
+        )
+
+
+def check_minibatches(config: TrainConfig, num_envs: int) -> None:
+    """Refuse more minibatches than a learner's batch of so many online columns can be dealt into."""
+    parts, rows = config.algorithm.num_minibatches, getattr(config.algorithm, "deal", "") == "rows"
+    if rows and parts > (most := num_envs * config.unroll_length):
+        raise ConfigError(
+            f"algorithm.num_minibatches is {parts}, more than the {most} rows of a batch: "
+            f"--algorithm.num-minibatches {most}"
+        )
+    if not rows and parts > num_envs:
+        raise ConfigError(
+            f"algorithm.num_minibatches is {parts}, more than num_envs {num_envs}, and a part "
+            f"holds whole columns: --algorithm.num-minibatches {num_envs}"
         )
 
 

@@ -107,7 +107,7 @@ class Run(Protocol):
 class Overseer(Protocol):
     """Whom a launcher asks."""
 
-    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+    def after_version(self) -> bool:
         """Take notice that every learner has learnt a batch; return whether to end."""
         ...
 
@@ -296,7 +296,7 @@ class GroupControl(Control):
             tensors, state = snapshot.take(group)
             self._beginning = (tensors, state | self.records())
 
-    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+    def after_version(self) -> bool:
         """Log every learner's metrics, and save when it is time; return whether the run has ended.
 
         Asked once: a signal or a deadline that comes later counts for the next version, so what a
@@ -313,11 +313,12 @@ class GroupControl(Control):
         self._rows.note()
         if self.recorder.on_version(group.env_steps, last=last):
             apart = None if group.memory is None else group.memory.versions.disagreement
-            rows = self._rows.make(metrics)
-            self.recorder.on_rows(rows, group.env_steps, disagreement=apart, last=last)
+            self.recorder.on_rows(self._rows.make(), group.env_steps, disagreement=apart, last=last)
         if last or self.save_due():
             began = time.monotonic()
             if group.updates != self._saved_updates:
+                # Two copies of what replays hold may be more than there is memory for.
+                self.finish_saving()
                 # Records are added only then: episodes of a trajectory that is waited for count.
                 self.save(group.updates, *snapshot.take(group))
             group.first.checkpoint_seconds += time.monotonic() - began

@@ -33,13 +33,14 @@ from gossamer.launch.process import (
 )
 from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
-from gossamer.mailboxes import make_memory
 from gossamer.replay.base import ReplayMix
+from gossamer.replay.ring import make_shared_block
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
     import mmap
     import threading
+    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -85,7 +86,7 @@ class Fleet:
         self._evaluating: threading.Thread | None = None
         self._descriptors: list[int] = []
         self._meeting: Path | None = None
-        self._make_memory()
+        self._make_memory(())
 
     @property
     def env_steps(self) -> int:
@@ -137,7 +138,7 @@ class Fleet:
         self._ready: set[int] = set()
         self._all_began = False
         self.close()
-        self._make_memory()
+        self._make_memory(self._shared)
         for left in folder.path.glob("meeting-*"):  # by a launcher that was killed
             left.unlink(missing_ok=True)
         self._meeting = folder.path / f"meeting-{os.getpid()}-{time.monotonic_ns()}"
@@ -173,15 +174,16 @@ class Fleet:
             self._memory.versions.score_policy_next()
             self.evaluator.evaluate_newest(stop=self._control.interrupted)
 
-    def _make_memory(self) -> None:
+    def _make_memory(self, shared: Sequence[tuple[int, str]]) -> None:
+        """Make what processes have in common; `shared` as `shared_blocks` says."""
         size = self.config.num_learners
         lengths = [*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))]
-        wanted = [(n, "") for n in lengths] + [x for x in self._shared for _ in range(size)]
-        made: list[tuple[int, mmap.mmap]] = []
+        wanted = [(n, "") for n in lengths] + [x for x in shared for _ in range(size)]
+        blocks: list[mmap.mmap] = []
         for nbytes, path in wanted:
-            made.append(make_memory(nbytes, path))
-            self._descriptors.append(made[-1][0])
-        blocks: list[mmap.mmap] = [memory for _, memory in made]
+            descriptor, block = make_shared_block(nbytes, path)
+            self._descriptors.append(descriptor)
+            blocks.append(block)
         like = self._policy.shared_tensors()
         self._memory = Memory(blocks[:2], self.config, self._sizes, like)
         self._orders = Orders(blocks[2], len(self._layout.ranks))

@@ -33,7 +33,7 @@ def run_inline(group: Group, control: Overseer) -> None:
         for parts in group.parts:
             group.publish(parts)
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
-        over = control.after_version([parts.learner.take_metrics() for parts in group.parts])
+        over = control.after_version()
         if group.evaluator is not None and not over and control.evaluation_due():
             with suppress(Interrupted):  # a signal: the next version is the last
                 group.evaluator.evaluate_newest(stop=control.interrupted)

@@ -37,15 +37,16 @@ def _run(group: Group, control: Overseer) -> None:
     parts = group.first
     learner = parts.learner
     group.publish(parts)
-    parts.gate.set()
     act = partial(_act, parts, learner.version, len(parts.queue.wait_full(0)))
     low = parts.plan.lag is not None
     started = [start_thread(parts.stop, "actor", act, parts.plan.actor_threads, low=low)]
     if group.evaluator is not None:
         started.append(start_thread(parts.stop, "evaluator", group.evaluator.run, 1, low=True))
     try:
-        # The last version is not published, so that nobody acts past the last checkpoint.
-        while not control.after_version([learner.learn_version()]):
+        while True:
+            learner.learn_version()
+            if control.after_version():
+                break  # without publishing, so that nobody acts past the last checkpoint
             group.publish(parts)
     except Stopped:
         pass  # some other role failed and said so below
@@ -73,10 +74,7 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
         oldest = began if lag is None else max(collected - lag, began)
         version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=lag is not None)
         actor.policy.refresh()
-        while not parts.gate.wait(0.2):
-            if parts.stop.stopped:
-                return
-        with parts.collecting:
+        with parts.gate.passing():
             actor.collect(slot, version)
             queue.put(slot)
         collected += 1

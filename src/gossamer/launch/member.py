@@ -96,7 +96,7 @@ class MemberControl:
         with self._lock:
             self._episodes.append([learner, dataclasses.asdict(episode)])
 
-    def after_version(self, metrics: list[dict[str, float]]) -> bool:
+    def after_version(self) -> bool:
         """Tell, save and end as ordered."""
         group = self._group
         self._rows.note()
@@ -107,9 +107,9 @@ class MemberControl:
         ended = ended or (order is not None and order[1])
         if ended or order is not None:
             number = FINAL if ended or order is None else order[0]
-            self._save(number, metrics)
+            self._save(number)
         elif time.monotonic() - self._told_at >= ROW_SECONDS:
-            self._tell(metrics)
+            self._tell()
         return ended
 
     def evaluation_due(self) -> bool:
@@ -120,19 +120,19 @@ class MemberControl:
         """The launcher is who gets signals."""
         return False
 
-    def _tell(self, metrics: list[dict[str, float]]) -> None:
+    def _tell(self) -> None:
         self._told_at = time.monotonic()
         with self._lock:
             episodes, self._episodes = self._episodes, []
-        rows = self._rows.make(metrics)
+        rows = self._rows.make()
         self._channel.send({"kind": "rows", "rows": rows, "episodes": episodes})
 
-    def _save(self, number: int, metrics: list[dict[str, float]]) -> None:
+    def _save(self, number: int) -> None:
         began = time.monotonic()
         tensors, state = snapshot.take(self._group, copies=False)
         descriptor, layout = pack(tensors)
         # Episodes of a trajectory that was waited for belong to the snapshot.
-        self._tell(metrics)
+        self._tell()
         message = {"kind": "snapshot", "number": number, "layout": layout, "state": state}
         self._channel.send(message, descriptor)
         os.close(descriptor)

@@ -36,8 +36,8 @@ class Rows:
         lags = [parts.learner.lag_versions for parts in self._group.parts]
         self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
 
-    def make(self, metrics: list[dict[str, float]]) -> list[dict[str, Any]]:
-        """Return the learners' rows; `metrics` are their means since the last ones."""
+    def make(self) -> list[dict[str, Any]]:
+        """Return the learners' rows: means and shares since the last ones."""
         now = time.monotonic()
         took = max(now - self._at, 1e-9) if self._at is not None else None
         before, self._at = self._spent, now
@@ -57,7 +57,7 @@ class Rows:
                 "version": learner.version,
                 "learner": learner.rank,
                 "lag_versions_max": self._lag_max[i],
-                **metrics[i],
+                **learner.take_metrics(),
             }
             if took is not None:
                 row |= {name: (x - before[i][name]) / took for name, x in self._spent[i].items()}

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 
 from gossamer.machine import use_threads
+from gossamer.replay.store import part_of
 from gossamer.topology import FOREVER
 from gossamer.types import ConfigError, Trajectory
 
@@ -64,7 +65,7 @@ def _of_learner(parts: Parts, *, exact: bool) -> dict[str, Any]:
         for i, trajectory in enumerate(parts.queue.wait_full(waiting)):
             for field in fields(Trajectory):
                 held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
-    with parts.held_actor():
+    with parts.gate.held():
         held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
     return held
 
@@ -133,7 +134,7 @@ def put_back(group: Group, checkpoint: Checkpoint) -> None:
 def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> None:
     exact = bool(checkpoint.state[EXACT])
     try:
-        parts.learner.load_state_dict(_part(held, "learner."))
+        parts.learner.load_state_dict(part_of(held, "learner."))
     except ConfigError as error:
         raise ConfigError(f"{checkpoint.path}: {error}") from None
     except (RuntimeError, KeyError) as error:
@@ -142,7 +143,7 @@ def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> Non
             "resume with the network and optimizer it was trained with"
         ) from None
     try:
-        parts.actor.load_state_dict(_part(held, "actor."), exact=exact)
+        parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)
     except RuntimeError as error:
         raise ConfigError(
             f"{checkpoint.path}: {' '.join(str(error).split())[:200]} Resume with the packages and "
@@ -155,10 +156,6 @@ def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> Non
             getattr(slot, field.name).copy_(held[f"queue.{i}.{field.name}"])
         parts.queue.put(slot)
         i += 1
-
-
-def _part(state: dict[str, Any], prefix: str) -> dict[str, Any]:
-    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
 
 
 class BackgroundSaver:

@@ -85,6 +85,9 @@ METRICS: Mapping[str, Metric] = {
         "updates",
         "how much older replayed columns of the learner's own are than the online ones, mean",
     ),
+    "replay/nonfinite_columns": Metric(
+        "columns", "not stored, for a number in them is not finite, so far"
+    ),
     **{
         f"replay/{kind}_{name}": metric
         for kind in ("uniform", "circular", "elite", "attentive")

@@ -14,11 +14,14 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
 from dataclasses import fields, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
+
+import numpy as np
+import torch
 
 from gossamer.links import Stopped
 from gossamer.machine import use_threads
-from gossamer.replay.store import Form, Share, Tally, part_of
+from gossamer.replay.store import Form, Picked, Share, part_of
 from gossamer.types import RunFailed, Trajectory, online_batch
 
 if TYPE_CHECKING:
@@ -33,8 +36,6 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 LOOK_SECONDS = 0.5
 """Between two looks at whether the run is to stop."""
-Picked = dict[str, float]
-"""Metrics of what was picked for a batch."""
 
 
 class ReplayMix:
@@ -74,11 +75,9 @@ class ReplayMix:
         self._timeout_seconds, self._stop = timeout_seconds, stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
         self.seconds = {"work": 0.0, "wait": 0.0}
-        self._tally = Tally(self._shares)
-        self._picked: Picked = {}
+        self._tally = _Tally(self._shares)
         self._free = deque(buffers)
-        self._coming: deque[tuple[Batch, Future[Picked | None]]] = deque()
-        self._before: deque[list[dict[str, Any]]] = deque()  # each of these was picked
+        self._coming: deque[_Coming] = deque()
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
         self._held: Trajectory | None = None
@@ -102,13 +101,10 @@ class ReplayMix:
         began = time.perf_counter()
         if not self._coming:
             self._pick_next(self._version())
-        self._batch, coming = self._coming.popleft()
-        picked = self._wait(coming)
-        if self._before:
-            self._before.popleft()
-        whole = picked is not None
-        self._picked = picked or self._picked
-        self._tally.count(self._batch, online, whole=whole)
+        coming = self._coming.popleft()
+        self._batch = coming.batch
+        picked = self._wait(coming.picked)
+        self._tally.count(self._batch, online, picked)
         columns = self._batch.columns(0, online.num_columns)
         for field in fields(Trajectory):
             getattr(columns, field.name).copy_(getattr(online, field.name))
@@ -123,7 +119,7 @@ class ReplayMix:
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
-        return self._batch if whole else replace(columns, burn_in=None)
+        return replace(columns, burn_in=None) if picked is None else self._batch
 
     def release(self) -> None:
         """Give back what the batch was held in."""
@@ -142,17 +138,19 @@ class ReplayMix:
     def state_dict(self) -> dict[str, Any]:
         """Return the replays' streams and counters; if saved, what they hold and the batches that are ready."""
         state: dict[str, Any] = {}
-        for i, (batch, coming) in enumerate(self._coming):
-            whole = self._wait(coming) is not None
+        before = None  # the next batch was picked
+        for i, coming in enumerate(self._coming):
+            whole = self._wait(coming.picked) is not None
+            before = before or coming.before
             if self._saved:
                 state[f"coming.{i}.whole"] = whole
-                state |= {f"coming.{i}.{name}": x for name, x in self._replayed_part(batch)}
+                state |= {f"coming.{i}.{k}": x for k, x in self._replayed_part(coming.batch)}
         for stored in self._stored:
             self._wait(stored)
         for i, (replay, _) in enumerate(self._shares):
             held = replay.state_dict(held=self._saved)
-            if self._before:  # batches that are not kept were never drawn
-                held |= self._before[0][i]
+            if before:  # batches that are not kept were never drawn
+                held |= before[i]
             state |= {f"{i}.{name}": x for name, x in held.items()}
         return state
 
@@ -170,9 +168,9 @@ class ReplayMix:
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch):
                 x.copy_(held[name])
-            whole: Future[Picked | None] = Future()
-            whole.set_result({} if held["whole"] else None)
-            self._coming.append((batch, whole))
+            picked: Future[list[Picked] | None] = Future()
+            picked.set_result([] if held["whole"] else None)
+            self._coming.append(_Coming(batch, picked, []))
 
     @property
     def _form(self) -> Form:
@@ -211,36 +209,41 @@ class ReplayMix:
 
     def _pick_next(self, version: int) -> None:
         batch = self._free.popleft()
-        self._coming.append((batch, self._do(self._pick, batch, version)))
+        before: list[dict[str, Any]] = []
+        self._coming.append(_Coming(batch, self._do(self._pick, batch, version, before), before))
 
-    def _pick(self, batch: Batch, version: int) -> Picked | None:
-        """Fill all replayed columns of a batch and return metrics, if every replay has enough; else None."""
+    def _pick(
+        self, batch: Batch, version: int, before: list[dict[str, Any]]
+    ) -> list[Picked] | None:
+        """Fill all replayed columns of a batch and return from what, if every replay has enough; else None."""
         if not self._saved:
-            self._before.append([replay.stream() for replay, _ in self._shares])
-        if not all(replay.ready(n) for replay, n in self._shares):
-            return None
+            before += [replay.stream() for replay, _ in self._shares]
+        among = [replay.ready(n) for replay, n in self._shares]
         last = batch.num_columns
-        for replay, n in reversed(self._shares):
+        if any(places is None for places in among):
+            return None
+        for (replay, n), places in zip(reversed(self._shares), reversed(among), strict=True):
             columns = batch.columns(last - n, last)
-            if not replay.sample(columns, self._features(version)):
+            assert places is not None
+            if not replay.sample(columns, places, self._features(version)):
                 return None
             if self._burn_in:
                 assert columns.burn_in is not None
                 columns.burn_in.fill_(self._burn_in)
                 columns.valid[: self._burn_in] = False
             last -= n
-        found: Picked = {}
-        for replay, _ in self._shares:
-            replay.count_use()
-            for name, x in replay.take_metrics().items():
-                # Of two replays of a kind: all their columns, the distances of the last.
-                found[name] = x + (found.get(name, 0.0) if name.endswith("_columns") else 0.0)
-        return found
+        return [replay.count_use() for replay, _ in self._shares]
 
     def _store(self, online: Trajectory, version: int) -> None:
         try:
+            # What is not finite costs an update; replayed it would cost one after the other.
+            finite, columns = online.finite(), online
+            if not finite.all():
+                columns = online.take(finite.nonzero().flatten())
+                self._tally.nonfinite += online.num_columns - columns.num_columns
             for replay, _ in self._shares:
-                replay.add(online, self._features(version))
+                if columns.num_columns:
+                    replay.add(columns, self._features(version))
         finally:
             self._queue.release(online)
 
@@ -261,8 +264,7 @@ class ReplayMix:
 
     def take_metrics(self, *, updates_per_version: int) -> dict[str, float]:
         """Return what was replayed since the last call; the learner makes so many updates of a batch."""
-        picked, self._picked = self._picked, {}
-        return self._tally.take(updates_per_version) | picked
+        return self._tally.take(updates_per_version)
 
     def _wait(self, coming: Future[T]) -> T:
         for _ in range(math.ceil(self._timeout_seconds / LOOK_SECONDS)):
@@ -273,6 +275,69 @@ class ReplayMix:
         raise RunFailed(
             f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
         )
+
+
+class _Tally:
+    """Counts what is replayed, of shares in their order."""
+
+    def __init__(self, shares: Sequence[Share]):
+        self._shares = shares
+        self._online = self._replayed = self._own = 0
+        self._ages = 0.0
+        self._picked: list[Picked] = []
+        self.nonfinite = 0
+        """Columns that were not stored."""
+
+    def count(self, batch: Batch, online: Trajectory, picked: list[Picked] | None) -> None:
+        """Take notice of a batch, of replayed columns if there are any."""
+        self._online += online.num_columns
+        if picked is None:
+            return
+        self._picked = picked
+        last = online.num_columns
+        for replay, n in self._shares:
+            columns, last = batch.columns(last, last + n), last + n
+            # Versions of different learners cannot be compared.
+            own = torch.from_numpy(replay.segments.wrote(columns.entry.numpy()))
+            self._own += int(own.sum())
+            self._ages += float((online.version.float().mean() - columns.version[own]).sum())
+        self._replayed += last - online.num_columns
+
+    def take(self, updates_per_version: int) -> dict[str, float]:
+        """Return metrics of what was counted since the last call, distances as they were last."""
+        if not self._online:
+            return {}
+        metrics = {"replay/ratio": self._replayed / self._online}
+        metrics["replay/nonfinite_columns"] = float(self.nonfinite)
+        if self._own:
+            metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
+        for one in self._picked:
+            name = f"replay/{one.name}"
+            # Of two replays of a kind: all their columns, the distances of the last.
+            metrics[f"{name}_columns"] = metrics.get(f"{name}_columns", 0.0) + one.num_columns
+            if one.moved is None or one.chosen is None:
+                continue
+            low, middle, high = np.quantile(one.moved, (0.1, 0.5, 0.9)).tolist()
+            metrics |= {
+                f"{name}_distance_p10": low,
+                f"{name}_distance_p50": middle,
+                f"{name}_distance_p90": high,
+                f"{name}_distance_chosen": float(one.chosen.mean()),
+            }
+        self._online = self._replayed = self._own = 0
+        self._ages = 0.0
+        self._picked = []
+        return metrics
+
+
+class _Coming(NamedTuple):
+    """A batch that is being picked, or is ready."""
+
+    batch: Batch
+    picked: Future[list[Picked] | None]
+    """None: it has online columns only."""
+    before: list[dict[str, Any]]
+    """The replays' streams before it was picked; empty: they are as after it, for it is kept with them."""
 
 
 def _no_features(trajectory: Trajectory) -> Tensor:

@@ -8,6 +8,8 @@ Shapes: T unroll length, B columns of a trajectory, N entries, k frames of a sta
 from __future__ import annotations
 
 import math
+import mmap
+import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +17,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.mailboxes import fence
+from gossamer.mailboxes import fence, make_memory
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,10 +86,6 @@ class Layout:
         # The first row's stack, oldest frame first, then one frame a row; channels last.
         k = self.spec.frame_stack
         return (t + k, *shape[1:], shape[0] // k), torch.uint8
-
-    def entry_nbytes(self) -> int:
-        """Bytes of an entry."""
-        return sum(math.prod(shape) * dtype.itemsize for shape, dtype in self.fields.values())
 
     def nbytes(self, capacity: int) -> int:
         """Bytes of a block of so many entries."""
@@ -237,3 +236,35 @@ class Ring:
                     stacks[t, ..., :older] = 0
                 else:
                     stacks[t, ..., :older] = np.tile(frames[newest], newest - t)
+
+
+def make_block(nbytes: int, path: str = "") -> mmap.mmap:
+    """Return zeroed memory, or a file in a folder, mapped; it is gone with the process, however that ends.
+
+    Raises:
+        ConfigError: the system refuses so much.
+    """
+    if path:
+        descriptor, block = make_shared_block(nbytes, path)
+        os.close(descriptor)  # it stays mapped
+        return block
+    try:
+        return mmap.mmap(-1, nbytes, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    except OSError as error:
+        raise _no_room(nbytes, path, error) from None
+
+
+def make_shared_block(nbytes: int, path: str = "") -> tuple[int, mmap.mmap]:
+    """Return the same as processes can map it by its file descriptor, and that."""
+    try:
+        return make_memory(nbytes, path)
+    except OSError as error:  # a quota, say
+        raise _no_room(nbytes, path, error) from None
+
+
+def _no_room(nbytes: int, path: str, error: OSError) -> ConfigError:
+    where = f"in {path}" if path else "of memory"
+    return ConfigError(
+        f"a replay takes {nbytes / 1e9:.1f} GB {where}, which the system refuses ({error.strerror}); keep "
+        "fewer steps, or keep them elsewhere (path)"
+    )

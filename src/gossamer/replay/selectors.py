@@ -19,17 +19,17 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 
-def multiplier_at(draws: int, *, first: float, anneal_updates: int) -> float:
+def multiplier_at(updates: int, *, first: float, anneal_updates: int) -> float:
     """Return how many candidates are drawn for each one wanted: `first`, falling linearly to 1.
 
     Args:
-        draws: batches sampled so far.
-        first: multiplier of batch 0, >= 1.
-        anneal_updates: batches until it is 1; 0: from the start.
+        updates: of all batches sampled so far.
+        first: multiplier of the first batch, >= 1.
+        anneal_updates: updates until it is 1; 0: from the start.
     """
-    if draws >= anneal_updates:
+    if updates >= anneal_updates:
         return 1.0
-    return first + (1.0 - first) * draws / anneal_updates
+    return first + (1.0 - first) * updates / anneal_updates
 
 
 def draw(

@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Literal
 from gossamer.types import ConfigError
 
 ELITE_PLATFORM_UPDATES = 10_000
-"""Batches over which the elite platform annealed, times its alfa_annealing_factor."""
+"""Updates, one a batch, over which the elite platform annealed, times its alfa_annealing_factor."""
 _NAMES = {"capacity": "capacity", "sample_ratio": "fraction", "p": "norm_order",
           "lambda_batch_multiplier": "candidate_multiplier", "elite_batch_size": "elite_batch"}  # fmt: skip
 _STRATEGIES = {"strategy1": "nearest", "strategy2": "stratified", "strategy3": "least_used",
@@ -133,7 +133,7 @@ class EliteSettings(UniformSettings):
     candidate_multiplier: float = 2.0
     """Candidates drawn for each column wanted, >= 1; falls linearly to 1, which is uniform."""
     anneal_updates: int = 10_000
-    """Batches until candidate_multiplier has fallen to 1, >= 0."""
+    """Updates of batches with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
     """Between features now and when they were stored: the norm of their difference, 1 - their cosine
     similarity, or the KL divergence between them, softmaxed."""

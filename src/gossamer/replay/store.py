@@ -17,7 +17,7 @@ from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteS
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -31,6 +31,19 @@ Features = Callable[["Trajectory"], "Tensor"]
 """Runs a recent policy over a trajectory's rows; returns its last hidden layer [T, B, F]."""
 
 
+class Picked(NamedTuple):
+    """What a replay's part of a batch was picked from."""
+
+    name: str
+    """Kind of the replay."""
+    num_columns: int
+    """That could be read."""
+    moved: NDArray[np.float64] | None
+    """How far the features of candidates had moved; None: nothing was compared."""
+    chosen: NDArray[np.float64] | None
+    """The same of those that were taken."""
+
+
 class Replay:
     """Keeps columns of trajectories and gives them out again.
 
@@ -39,6 +52,7 @@ class Replay:
         settings: how they are picked and overwritten.
         candidates: a trajectory that candidates are read into; None: entries are read where they are wanted.
         seed: of the stream that draws entries.
+        updates_per_batch: the learner makes so many of each batch.
     """
 
     def __init__(
@@ -48,6 +62,7 @@ class Replay:
         *,
         candidates: Trajectory | None,
         seed: int,
+        updates_per_batch: int = 1,
     ):
         self.segments, self.settings = segments, settings
         self.inserted = 0
@@ -57,10 +72,11 @@ class Replay:
         self._stored = 0  # of what was inserted: into the memory there is now
         self._candidates = candidates
         self._rng = np.random.default_rng(seed)
-        self._newest = -1  # place of the column stored last
+        self._newest = -1  # place of one of the columns stored last
+        self._updates_per_batch = updates_per_batch
         # Places of the columns sampled last, and what was read there.
         self._sampled: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._moved: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        self._picked = Picked(settings.name, 0, None, None)
         self._learn_start = -(-settings.learn_start // segments.layout.unroll_length)
 
     def take_over(self, *, inserted: int, draws: int) -> None:
@@ -68,31 +84,36 @@ class Replay:
         self.inserted, self.draws = inserted, draws
         ring = self.segments.ring
         order = (ring.sequence // 2 - 1) * ring.capacity + np.arange(ring.capacity)
-        newest = int(order.argmax())
-        if ring.sequence[newest] >= 2:
-            self._stored = int(order[newest]) + 1
-            self._newest = self.segments.first + newest
+        self._stored = max(int(order.max()) + 1, 0)
+        whole = (ring.sequence > 0) & (ring.sequence % 2 == 0)
+        if whole.any():
+            versions = np.where(whole, ring.fields["version"].numpy(), -1)
+            self._newest = self.segments.first + int(versions.argmax())
 
     @property
     def held(self) -> int:
         """Columns that this learner has stored and not overwritten."""
         return min(self._stored, self.segments.ring.capacity)
 
-    def ready(self, num_columns: int) -> bool:
-        """Whether `num_columns` different columns can be sampled."""
+    def ready(self, num_columns: int) -> NDArray[np.int64] | None:
+        """Return the places that `num_columns` different columns can be sampled from; None: not yet."""
         if isinstance(self.settings, AttentiveSettings) and self._newest < 0:
-            return False  # others' columns have nothing yet to be like
-        enough = len(self.segments.readable()) >= max(num_columns, 1)
-        return enough and self.inserted >= self._learn_start
+            return None  # others' columns have nothing yet to be like
+        if self.inserted < self._learn_start:
+            return None
+        every = self.segments.readable()
+        return every if len(every) >= max(num_columns, 1) else None
 
     def add(self, trajectory: Trajectory, features: Features) -> None:
         """Store every column of a trajectory."""
         now = features(trajectory) if self._keeps_features else None
         places = self._places(trajectory.num_columns, features)
         self.segments.ring.write(places, trajectory, now)
+        # The newest state is of one environment after the other: they may have different tasks.
+        turn = self.inserted // trajectory.num_columns % trajectory.num_columns
+        self._newest = self.segments.first + places[turn]
         self.inserted += trajectory.num_columns
         self._stored += trajectory.num_columns
-        self._newest = self.segments.first + places[-1]
 
     @property
     def _multiplier(self) -> float:
@@ -100,7 +121,9 @@ class Replay:
         if not isinstance(settings, EliteSettings):
             return 1.0
         return multiplier_at(
-            self.draws, first=settings.candidate_multiplier, anneal_updates=settings.anneal_updates
+            self.draws * self._updates_per_batch,
+            first=settings.candidate_multiplier,
+            anneal_updates=settings.anneal_updates,
         )
 
     @property
@@ -140,14 +163,18 @@ class Replay:
         parts = np.array_split(np.arange(len(looked_at)), wanted)
         return [int(looked_at[part[np.argmax(moved[part])]]) for part in parts]
 
-    def sample(self, into: Batch, features: Features) -> bool:
+    def sample(self, into: Batch, every: NDArray[np.int64], features: Features) -> bool:
         """Write picked columns over those of a batch, as many; once all of the batch is whole, `count_use`.
 
-        Returns False where others are overwriting too much of what there is.
+        Args:
+            into: the batch's columns.
+            every: places to pick from, as `ready` said.
+            features: of the policy.
+
+        Returns:
+            False where others are overwriting too much of what there is.
         """
-        every = self.segments.readable()
-        if len(every) < into.num_columns:
-            return False
+        self._picked = Picked(self.settings.name, len(every), None, None)
         places = self._pick(every, into.num_columns, features)
         seen = self._read(places, every, into)
         if seen is None:
@@ -157,12 +184,13 @@ class Replay:
         self._sampled = places, seen
         return True
 
-    def count_use(self) -> None:
-        """Count the use of the columns that were sampled last."""
+    def count_use(self) -> Picked:
+        """Count the use of the columns that were sampled last; return what they were picked from."""
         assert self._sampled is not None, "nothing was sampled since"
         self.segments.count_use(*self._sampled)
         self._sampled = None
         self.draws += 1
+        return self._picked
 
     def _pick(self, every: NDArray[np.int64], wanted: int, features: Features) -> NDArray[np.int64]:
         """Return different places among those that are readable, as many as wanted."""
@@ -180,7 +208,7 @@ class Replay:
         used = self.segments.uses(places, seen[known])
         chosen = choose(moved, used, wanted, settings.strategy)
         if len(chosen):
-            self._moved = moved, moved[chosen]
+            self._picked = Picked(settings.name, len(every), moved, moved[chosen])
         places = places[chosen]
         if missing := wanted - len(places):  # the rest uniformly
             more = self._rng.choice(np.setdiff1d(every, places), missing, replace=False)
@@ -243,21 +271,6 @@ class Replay:
             moved[start : start + len(part)] = np.where(known, apart, np.inf)
         return moved, sequences
 
-    def take_metrics(self) -> dict[str, float]:
-        """Return how full it is, and how far the last candidates had moved."""
-        name = f"replay/{self.settings.name}"
-        metrics = {f"{name}_columns": float(len(self.segments.readable()))}
-        moved, self._moved = self._moved, None
-        if moved is not None:
-            low, middle, high = np.quantile(moved[0], (0.1, 0.5, 0.9)).tolist()
-            metrics |= {
-                f"{name}_distance_p10": low,
-                f"{name}_distance_p50": middle,
-                f"{name}_distance_p90": high,
-                f"{name}_distance_chosen": float(moved[1].mean()),
-            }
-        return metrics
-
     def stream(self) -> dict[str, Any]:
         """Return what decides which columns are drawn next, and from how many candidates."""
         return {"draws": self.draws, "rng": self._rng.bit_generator.state}
@@ -283,40 +296,6 @@ class Share(NamedTuple):
 
     replay: Replay
     num_columns: int
-
-
-class Tally:
-    """Counts what is replayed, of shares in their order."""
-
-    def __init__(self, shares: Sequence[Share]):
-        self._shares = shares
-        self._online = self._replayed = self._own = 0
-        self._ages = 0.0
-
-    def count(self, batch: Batch, online: Trajectory, *, whole: bool) -> None:
-        """Take notice of a batch, replayed columns included only if it is whole."""
-        self._online += online.num_columns
-        if not whole:
-            return
-        last = online.num_columns
-        for replay, n in self._shares:
-            columns, last = batch.columns(last, last + n), last + n
-            # Versions of different learners cannot be compared.
-            own = torch.from_numpy(replay.segments.wrote(columns.entry.numpy()))
-            self._own += int(own.sum())
-            self._ages += float((online.version.float().mean() - columns.version[own]).sum())
-        self._replayed += last - online.num_columns
-
-    def take(self, updates_per_version: int) -> dict[str, float]:
-        """Return metrics of what was counted since the last call."""
-        if not self._online:
-            return {}
-        metrics = {"replay/ratio": self._replayed / self._online}
-        if self._own:
-            metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
-        self._online = self._replayed = self._own = 0
-        self._ages = 0.0
-        return metrics
 
 
 @dataclass(frozen=True)
