@@ -2,30 +2,27 @@
 
 from __future__ import annotations
 
-import json
 import math
 import shutil
 import tempfile
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import torch
 
 from gossamer.machine import free_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring, make_block
-from gossamer.replay.segments import Segments
+from gossamer.replay.segments import Form, Segments
 from gossamer.replay.settings import (
     AttentiveSettings,
     EliteSettings,
     QueueSettings,
     UniformSettings,
 )
-from gossamer.replay.store import Form, Replay, Share
-from gossamer.types import Batch, ConfigError, Trajectory, empty_trajectory
+from gossamer.replay.store import Replay, Share
+from gossamer.types import ConfigError, Trajectory, as_batch, empty_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,9 +88,7 @@ def _whole_shares(config: TrainConfig, num_envs: int) -> Shares | None:
     queue = next(s.fraction for s in config.mix if isinstance(s, QueueSettings))
     wanted = [num_envs * s.fraction / queue for s in kept_replays(config)]
     shares = Shares(num_envs, tuple(round(x) for x in wanted))
-    whole = all(
-        abs(x - n) < 1e-6 * max(x, 1.0) and n for x, n in zip(wanted, shares.replayed, strict=True)
-    )
+    whole = all(abs(x - n) < 0.003 and n for x, n in zip(wanted, shares.replayed, strict=True))
     return shares if whole else None
 
 
@@ -173,10 +168,16 @@ def refuse_replays(
         each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
         told.append(
             f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps{each}, "
-            f"{nbytes / 1e9:.2f} GB{' in all' if each else ''}"
+            f"{_size(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
         )
         room.append(_Room(index, settings.path, capacity, nbytes))
+    begins = _replaying_begins(config, shares)
+    if room and begins * config.num_learners >= config.total_env_steps:
+        told.append(
+            f"nothing will be replayed: that begins after {begins * config.num_learners:,} env steps, and the "
+            f"run ends after {config.total_env_steps:,}"
+        )
     pixel = 1 if spec.obs_kind == "pixels" else 4
     column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
     columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
@@ -222,6 +223,20 @@ def refuse_replays(
     return told
 
 
+def _replaying_begins(config: TrainConfig, shares: Shares) -> int:
+    """Return the env steps that a learner has to store before a batch can hold replayed columns."""
+    steps = shares.online * config.unroll_length
+    stored = [
+        max(-(-n // shares.online) * steps, settings.learn_start)
+        for n, settings in zip(shares.replayed, kept_replays(config), strict=True)
+    ]
+    return max(stored, default=0) + config.prefetch_batches * steps
+
+
+def _size(nbytes: int) -> str:
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 10**8 else f"{nbytes / 1e6:.1f} MB"
+
+
 class _Room(NamedTuple):
     """What a replay takes."""
 
@@ -242,14 +257,8 @@ def _num_snapshots(config: TrainConfig) -> int:
 
 def _typed(config: TrainConfig, index: int, name: str, value: int) -> str:
     """Return what to type so that a replay has another value."""
-    if not config.replay_ratio:
-        return f"--replays.{index}.{name.replace('_', '-')} {value}"
-    queue, uniform = config.mix[0], config.mix[1]
-    entries = [
-        {"name": "queue", "fraction": queue.fraction},
-        {"name": "uniform", "fraction": uniform.fraction, name: value},
-    ]
-    return f"--replays '{json.dumps(entries)}' in place of --replay-ratio"
+    at = 1 if config.replay_ratio else index
+    return f"--replays.{at}.{name.replace('_', '-')} {value}"
 
 
 def _free(path: str) -> int:
@@ -373,16 +382,4 @@ def build_mix(
         threaded=threaded,
         stop=stop,
         timeout_seconds=timeout_seconds,
-    )
-
-
-def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:
-    """Present a trajectory as a batch whose columns are yet to be filled, sharing its memory."""
-    held = {field.name: getattr(trajectory, field.name) for field in fields(Trajectory)}
-    columns = trajectory.num_columns
-    return Batch(
-        **held,
-        replayed=torch.zeros(columns, dtype=torch.bool),
-        entry=torch.full((columns,), -1, dtype=torch.int64),
-        burn_in=torch.zeros(columns, dtype=torch.int64) if burn_in else None,
     )

@@ -12,7 +12,7 @@ from torch import Tensor
 from gossamer.algorithms.base import AlgorithmState, with_column_weights, with_deviations
 from gossamer.mixer import Mixer
 from gossamer.optimizers import make_optimizer, scheduled, start_state
-from gossamer.replay.store import part_of
+from gossamer.replay.segments import part_of
 from gossamer.topology import FOREVER, Single
 from gossamer.types import RunFailed
 

@@ -77,9 +77,11 @@ def refuse_what_memory_cannot_hold(
                 f"--learners-per-process {math.ceil(size / fits)}"
             )
     if len(config.mix) == 1:
-        name = config.algorithm.name
-        hint = f"nothing is replayed, which is what {name} is for: --replay-ratio 3"
-        return [hint] if name in ("laser", "impact") else []
+        name, cost = config.algorithm.name, getattr(config.algorithm, "policy_cloning_cost", 0.0)
+        what = f"what {name} is for" * (name in ("laser", "impact"))
+        what = what or "what algorithm.policy_cloning_cost is for" * (cost > 0.0)
+        what = what or "what checkpoint_replay is for" * config.checkpoint_replay
+        return [f"nothing is replayed, which is {what}: --replay-ratio 3"] if what else []
     loads = loaded = 0
     if checkpoint is not None:
         loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)

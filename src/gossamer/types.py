@@ -346,8 +346,8 @@ class Batch(Trajectory):
         return self.valid if self.keep is None else self.keep
 
 
-def online_batch(trajectory: Trajectory) -> Batch:
-    """Present a trajectory as a batch of online columns, sharing its memory."""
+def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:
+    """Present a trajectory as a batch of online columns, until others are written there, sharing its memory."""
     import torch
 
     b = trajectory.num_columns
@@ -356,6 +356,7 @@ def online_batch(trajectory: Trajectory) -> Batch:
         **held,
         replayed=torch.zeros(b, dtype=torch.bool),
         entry=torch.full((b,), -1, dtype=torch.int64),
+        burn_in=torch.zeros(b, dtype=torch.int64) if burn_in else None,
     )
 
 

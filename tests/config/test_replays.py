@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import json
-import shlex
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -88,7 +86,10 @@ QUEUE = {"name": "queue", "fraction": 0.5}
         ),
         ({"replays": [{"name": "uniform", "fraction": 1.0}]}, "holds 0 queues"),
         ({"replays": [QUEUE, QUEUE]}, "holds 2 queues"),
-        ({"replays": [QUEUE, {"name": "uniform"}], "replay_ratio": 1.0}, "give one of the two"),
+        (
+            {"replays": [QUEUE, {"name": "uniform"}], "replay_ratio": 1.0},
+            "fractions too; give one of",
+        ),
         (
             {"replays": [QUEUE, {"name": "elite", "candidate_multiplier": 0.5}]},
             "replays.1.candidate_multiplier is 0.5; it must be >= 1",
@@ -167,6 +168,28 @@ def test_an_algorithm_that_lives_on_replay_says_when_it_has_none() -> None:
     (line,) = told()
     assert line == "nothing is replayed, which is what laser is for: --replay-ratio 3"
     assert told(**{"algorithm.name": "vtrace"}) == []
+    (line,) = told(**{"algorithm.name": "vtrace", "algorithm.policy_cloning_cost": 0.01})
+    assert line.startswith(
+        "nothing is replayed, which is what algorithm.policy_cloning_cost is for:"
+    )
+    (line,) = told(**{"algorithm.name": "vtrace", "checkpoint_replay": True})
+    assert line.startswith("nothing is replayed, which is what checkpoint_replay is for: --replay-")
+
+
+def test_a_run_that_ends_before_anything_is_replayed_says_so() -> None:
+    # 8 columns of 16 steps a batch: 3 batches hold 24 columns, and one is picked ahead
+    ratio = {"replay_ratio": 3.0, "total_env_steps": 4 * 8 * 16}
+    _, line = told(**ratio)
+    assert (
+        line
+        == "nothing will be replayed: that begins after 512 env steps, and the run ends after 512"
+    )
+    (_,) = told(**{**ratio, "total_env_steps": 513})
+    _, line = told(replays=mix(learn_start=10**6), total_env_steps=10**6)
+    assert line.startswith("nothing will be replayed: that begins after 1,000,128 env steps, and")
+    several = {"num_learners": 2, "topology.name": "single"}
+    _, line = told(**{**ratio, "total_env_steps": 1000}, **several)
+    assert "begins after 1,024 env steps" in line
 
 
 def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
@@ -220,7 +243,7 @@ def test_learners_and_replays_are_counted_together(monkeypatch: pytest.MonkeyPat
     """Each alone has room in memory; both have not."""
     settings = {"num_envs": 8, "num_learners": 3, "topology.name": "single"}
     (line,) = told(replays=mix(capacity=100), **settings)
-    assert line.endswith("0.04 GB in all")
+    assert line.endswith("42.5 MB in all")
     monkeypatch.setattr(batches, "free_memory", lambda: 10**8)
     with pytest.raises(
         ConfigError, match=r"what learns from them take 0\.[2-9] GB of memory, and 0\.1"
@@ -281,13 +304,12 @@ def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch)
         told(replays=elite, **common)
 
 
-def test_what_a_ratio_stands_for_is_typed_as_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_what_a_ratio_stands_for_has_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(batches, "_free", lambda *_: 10**8)
-    with pytest.raises(ConfigError) as caught:
+    with pytest.raises(ConfigError, match=r"\(path\): --replays\.1\.capacity-steps \d+$") as caught:
         told(replay_ratio=3.0)
-    hint = str(caught.value).split("(path): --replays ")[1]
-    listed = json.loads(shlex.split(hint.removesuffix(" in place of --replay-ratio"))[0])
-    assert told(replays=listed)
+    name, value = str(caught.value).split("--")[1].split()
+    assert told(replay_ratio=3.0, **{name.replace("-", "_"): int(value)})
 
 
 def test_copies_for_checkpoints_need_room_too(

@@ -24,7 +24,7 @@ from core_fakes import (
 from gossamer.actor import Actor
 from gossamer.algorithms.base import AlgorithmState
 from gossamer.micro_batches import MicroBatches
-from gossamer.types import empty_trajectory, online_batch
+from gossamer.types import as_batch, empty_trajectory
 
 COMMON = [
     {},
@@ -121,7 +121,7 @@ def play(algorithm, envs, policy, *, versions, unroll_length=8, optimizer=CONSTA
         num_columns=envs.num_envs,
         core_units=policy.core_units,
     )
-    learner.replay = ListReplay(online_batch(slot))
+    learner.replay = ListReplay(as_batch(slot))
     recent = 0
     for k in range(versions):
         if k == versions - 10:

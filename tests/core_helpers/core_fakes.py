@@ -25,8 +25,8 @@ from gossamer.types import (
     EnvSpec,
     PolicyOutput,
     StepResult,
+    as_batch,
     empty_trajectory,
-    online_batch,
 )
 
 torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
@@ -175,7 +175,7 @@ def random_batch(spec, t, b, *, seed=0, off_policy=0.5, core_units=0) -> Batch:
         x.terminated[row], x.truncated[row] = terminated | lost_life, truncated
         x.reward[row, was_over] = 0.0
         was_over = terminated | truncated
-    return online_batch(x)
+    return as_batch(x)
 
 
 class TablePolicy(nn.Module):

@@ -8,14 +8,13 @@ from dataclasses import fields
 import torch
 from core_fakes import random_batch, small_policy, spec_of
 
-from gossamer.batches import as_batch
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.segments import Segments
 from gossamer.replay.settings import EliteSettings
 from gossamer.replay.store import Replay, Share
-from gossamer.types import Trajectory, empty_trajectory
+from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 T, B = 5, 4
 

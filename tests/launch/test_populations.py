@@ -95,7 +95,8 @@ def test_a_population_tells_who_was_best(
     # a finished run that has lost its summary
     (folder / "summary.json").unlink()
     assert train(made, resume=str(folder), quiet=True).summary["best_learner"] == best
-    held = {rank: len(returns) for rank, returns in state_json(folder)["recorder"]["returns_of"]}
+    window = state_json(folder)["recorder"]["window"]
+    held = {rank: len(returns) for rank, returns, _ in window}
     assert held == {rank: sum(x["learner"] == rank for x in episodes) for rank in range(3)}
 
 

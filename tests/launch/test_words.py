@@ -64,3 +64,15 @@ def test_what_a_round_does_is_kept(
     else:
         assert "contraction" not in meta
         assert "\n4 envs, lag " in err
+
+
+def test_learners_with_one_replay_are_not_said_to_have_nothing_in_common() -> None:
+    replays = [
+        {"name": "queue", "fraction": 0.5},
+        {"name": "uniform", "fraction": 0.5, "shared": True},
+    ]
+    config = make_config(
+        "CartPole-v1",
+        {"algorithm": "laser", "num_learners": 3, "placement": "inline", "replays": replays},
+    )
+    assert mixing_in_words(config, {}) == "3 learners that share a replay, and no parameters"

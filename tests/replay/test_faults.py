@@ -11,7 +11,6 @@ from core_fakes import make_learner, random_batch, small_policy, spec_of
 from replay_fakes import B, ListQueue, T, make_mix, make_replay, sample, trajectory_of
 
 from gossamer.algorithms.laser import Laser
-from gossamer.batches import as_batch
 from gossamer.build import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
@@ -21,7 +20,7 @@ from gossamer.launch.rows import Rows
 from gossamer.replay import ring
 from gossamer.replay.ring import make_block
 from gossamer.replay.settings import AttentiveSettings, EliteSettings, UniformSettings
-from gossamer.types import ConfigError, empty_trajectory
+from gossamer.types import ConfigError, as_batch, empty_trajectory
 
 SMALL = {
     "placement": "inline",

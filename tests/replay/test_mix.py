@@ -23,7 +23,6 @@ from gossamer.algorithms.base import unroll
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.batches import as_batch
 from gossamer.build import Parts
 from gossamer.group import Group
 from gossamer.replay.settings import (
@@ -32,7 +31,7 @@ from gossamer.replay.settings import (
     EliteSettings,
     UniformSettings,
 )
-from gossamer.types import Trajectory, empty_trajectory
+from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 
 @pytest.mark.parametrize(

@@ -18,7 +18,6 @@ import torch
 from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
-from gossamer.batches import as_batch
 from gossamer.config import make_config
 from gossamer.group import Group
 from gossamer.launch.fleet import Fleet
@@ -27,7 +26,7 @@ from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.segments import Segments
 from gossamer.replay.settings import UniformSettings
 from gossamer.replay.store import Replay
-from gossamer.types import Trajectory, empty_trajectory
+from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 T, B = 6, 4
 SPEC = spec_of()

@@ -10,7 +10,6 @@ import torch
 from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
-from gossamer.batches import as_batch
 from gossamer.replay.base import ReplayMix, Share
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.segments import Segments
@@ -21,7 +20,7 @@ from gossamer.replay.settings import (
     UniformSettings,
 )
 from gossamer.replay.store import Replay
-from gossamer.types import Trajectory, empty_trajectory
+from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 T, B, F = 6, 4, 3
 SPEC = spec_of()

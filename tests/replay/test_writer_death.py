@@ -20,13 +20,12 @@ sys.path.insert(0, str(HELPERS))
 from core_fakes import spec_of  # noqa: E402
 from replay_fakes import sample  # noqa: E402
 
-from gossamer.batches import as_batch  # noqa: E402
 from gossamer.mailboxes import make_memory  # noqa: E402
 from gossamer.replay.ring import Layout, Ring  # noqa: E402
 from gossamer.replay.segments import Segments  # noqa: E402
 from gossamer.replay.settings import EliteSettings, UniformSettings  # noqa: E402
 from gossamer.replay.store import Replay  # noqa: E402
-from gossamer.types import empty_trajectory  # noqa: E402
+from gossamer.types import as_batch, empty_trajectory  # noqa: E402
 
 T, B, CAPACITY, F = 8, 4, 12, 8
 SPEC = spec_of(obs_shape=(2000,))

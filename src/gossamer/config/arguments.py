@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from gossamer.config.files import is_config_name
-from gossamer.config.names import near, place
+from gossamer.config.names import flag, near, place
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import (
     Layer,
@@ -56,6 +56,11 @@ def parse_train(words: Sequence[str]) -> Arguments:
             _read_flag(word, rest, found)
         elif name and any(member_name(member) for member in choices.get(kind, ())):
             _choose(found.settings, kind, name)
+        elif name and listed(find_annotation(TrainConfig, kind)):
+            raise ConfigError(
+                f"{word} is not understood; {kind} is a list, to which this adds one: "
+                f"{flag(kind)}.1.name {name}"
+            )
         elif name and (meant := _meant(kind, name, choices)):
             raise ConfigError(f"{word} is not understood; did you mean {meant}?")
         elif "env_id" in found.settings:
@@ -104,7 +109,9 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
         found.resume = _take(head, rest)
     elif name == "show_config":
         found.show_config = True
-    elif name == "env_id":
+    elif name in ("dry_run", "print_config"):
+        raise ConfigError(f"{head} is not a flag; to see all settings: --show-config")
+    elif name in ("env_id", "env"):
         raise ConfigError(
             f"{head} is not a flag; type the environment's id alone: gossamer train ENV"
         )

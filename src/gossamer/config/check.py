@@ -162,15 +162,15 @@ def _check_algorithm(config: TrainConfig) -> None:
 
 def _check_replays(config: TrainConfig) -> None:
     algorithm, kinds = config.algorithm, [replay.name for replay in config.replays]
-    if kinds.count("queue") != 1:
+    if (queues := kinds.count("queue")) != 1:
+        how = "leave one out" if queues else """add {"name": "queue", "fraction": 0.5}"""
         raise ConfigError(
-            f"replays holds {kinds.count('queue')} queues; it must hold exactly one: "
-            """--replays '[{"name": "queue"}]'"""
+            f"replays holds {queues} queues among {', '.join(kinds)}; it must hold exactly one: {how}"
         )
-    if config.replay_ratio and len(kinds) > 1:
+    if config.replay_ratio and len(kinds) > 2:
         raise ConfigError(
-            f"replay_ratio is {config.replay_ratio:g}, which stands for one uniform replay, and replays "
-            f"holds {', '.join(kinds)}; give one of the two"
+            f"replay_ratio is {config.replay_ratio:g}, which is of one replay beside the queue, and replays "
+            f"holds {', '.join(kinds)}; give fractions in place of it"
         )
     old = [replay.name for replay in config.mix if replay.name != "queue"]
     if old and not algorithm.corrects:
@@ -184,10 +184,9 @@ def _check_replays(config: TrainConfig) -> None:
             f"or an algorithm that corrects: {', '.join(f'algorithm:{name}' for name in able)}"
         )
     total = sum(replay.fraction for replay in config.mix)
-    if abs(total - 1.0) > 1e-6:
+    if abs(total - 1.0) > 1e-4:  # thirds to four digits do
         raise ConfigError(
-            f"replays: fractions sum to {total:g}; they must sum to 1: "
-            """--replays '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]'"""
+            f"replays: fractions sum to {total:g}; they must sum to 1{_whole(config, total)}"
         )
     queue = next(replay.fraction for replay in config.mix if replay.name == "queue")
     if isinstance(algorithm, Laser) and queue < LASER_ONLINE:
@@ -211,6 +210,18 @@ def _check_replays(config: TrainConfig) -> None:
             "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "
             "--algorithm.max-kl-nats 0.3"
         )
+
+
+def _whole(config: TrainConfig, total: float) -> str:
+    """Return what to type so that fractions sum to 1: the queue's, or all if it cannot make up for the others."""
+    if len(config.replays) == 1:
+        return ": --replays.0.fraction 1, or --replay-ratio 1 to replay as much as is new"
+    at = next(i for i, replay in enumerate(config.replays) if replay.name == "queue")
+    rest = 1.0 - (total - config.replays[at].fraction)
+    fractions = {at: rest} if rest > 1e-3 else {
+        i: replay.fraction / total for i, replay in enumerate(config.replays)
+    }  # fmt: skip
+    return ": " + " ".join(f"--replays.{i}.fraction {x:.4g}" for i, x in fractions.items())
 
 
 def _check_counts(config: TrainConfig) -> None:

@@ -59,3 +59,62 @@ def near(word: str, known: Iterable[str]) -> str | None:
     """Return the known word nearest to this one, in any letter case; None if there is none near."""
     folded = {one.lower(): one for one in known}
     return next((folded[one] for one in difflib.get_close_matches(word.lower(), folded, n=1)), None)
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """Return the known dotted name that was probably meant, by its last part, siblings first."""
+    path, _, last = name.rpartition(".")
+    by_last: dict[str, list[str]] = {}
+    for candidate in known:
+        by_last.setdefault(candidate.rpartition(".")[2], []).append(candidate)
+    siblings = [
+        part
+        for part, names in by_last.items()
+        if any(candidate.rpartition(".")[0] == path for candidate in names)
+    ]
+    for parts, cutoff in (([last], 1.0), (siblings, 0.65), (list(by_last), 0.75)):
+        for part in difflib.get_close_matches(last, parts, n=1, cutoff=cutoff):
+            if part in by_last:
+                return min(by_last[part], key=lambda n: n.rpartition(".")[0] != path)
+    return None
+
+
+ELSEWHERE = {
+    "learning_rate": ("lr", "alpha"),
+    "discount": ("gamma",),
+    "trace_lambda": ("lam", "lambda", "gae_lambda"),
+    "entropy_cost": ("ent_coef", "entropy_coef", "entropy_coeff", "beta"),
+    "value_cost": ("vf_coef", "value_coef", "value_loss_coef", "baseline_cost"),
+    "clip_ratio": ("clip_range", "clip_coef", "clip_param", "eps_clip"),
+    "passes": ("epochs", "n_epochs", "num_epochs", "update_epochs", "ppo_epoch", "num_sgd_iter"),
+    "num_minibatches": ("num_mini_batch", "minibatches", "nminibatches"),
+    "unroll_length": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "nsteps"),
+    "num_envs": (
+        "n_envs",
+        "nenvs",
+        "envs",
+        "num_processes",
+        "num_actors",
+        "batch_size",
+        "worker_count",
+    ),
+    "total_env_steps": ("total_timesteps", "timesteps", "total_steps", "max_steps", "steps"),
+    "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping"),
+    "run_folder": ("run_dir", "log_dir", "output_dir", "savedir", "outdir"),
+    "num_learners": ("learners", "num_gpus", "world_size"),
+    "precision": ("dtype", "amp", "fp16"),
+    "hidden_sizes": ("net_arch", "hidden", "layers"),
+    "replays": ("replay_parameters",),
+    "capacity_steps": ("buffer_size", "replay_size", "replay_capacity", "buffer_capacity"),
+    "learn_start": ("learning_starts", "training_fill_in_factor", "min_buffer_size"),
+    "max_kl_nats": ("kl_div_threshold", "use_kl_mask"),
+    "target_every_updates": ("target_update_interval", "target_network_update_freq"),
+}
+"""What other trainers call our settings; only for hints."""
+KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
+"""Systems by which our choices are known, without hyphens; only for hints."""
+
+
+def letters_of(word: str) -> str:
+    """Return a word's letters, small."""
+    return "".join(filter(str.isalpha, word.lower()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -65,8 +66,29 @@ def resolve(
     if isinstance(env_id, str) and env_id:
         layers.insert(0, suite_layer(suite_of(env_id)))
     config, origin = merge(TrainConfig, layers)
+    config = _without_lower_ratio(config, origin, [layer.label for layer in layers])
     validate(config)
     return config, origin
+
+
+def _without_lower_ratio(
+    config: TrainConfig, origin: Mapping[str, str], labels: Sequence[str]
+) -> TrainConfig:
+    """Drop `replay_ratio` where a higher layer gives fractions; refuse both from the same."""
+    ratio = origin["replay_ratio"]
+    given = [
+        label for name, label in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", name)
+    ]
+    highest = max((labels.index(label) for label in given if label in labels), default=-1)
+    if not config.replay_ratio or ratio not in labels or highest < labels.index(ratio):
+        return config
+    if highest > labels.index(ratio):
+        return replace(config, replay_ratio=0.0)
+    if ratio != RESUMED:  # where the ratio has won before
+        raise ConfigError(
+            f"replay_ratio is {config.replay_ratio:g}, and replays has fractions too; give one of the two"
+        )
+    return config
 
 
 def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:

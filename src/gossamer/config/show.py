@@ -90,8 +90,10 @@ def setting_groups() -> tuple[Group, ...]:
     """Return every setting, grouped: the run's own, then each section, then each of its kinds."""
     groups = [Group("run", _intro(TrainConfig), _rows(TrainConfig, ""))]
     for name, field in fields_of(TrainConfig).items():
-        sections = members(field.annotation) or listed(field.annotation)
-        path = f"{name}.0." if listed(field.annotation) else f"{name}."
+        if entry := listed(field.annotation):
+            groups += _list_groups(name, entry)
+            continue
+        sections, path = members(field.annotation), f"{name}."
         each = {section: _rows(section, path) for section in sections}
         if len(sections) == 1 and member_name(sections[0]) is None:
             groups += [Group(name, _intro(s), rows) for s, rows in each.items()]
@@ -109,6 +111,24 @@ def setting_groups() -> tuple[Group, ...]:
     return tuple(groups)
 
 
+def _list_groups(name: str, sections: tuple[type, ...]) -> Iterator[Group]:
+    """Yield the settings of a list's entries: of each kind those that the kind it extends has not."""
+    first, *others = (str(member_name(section)) for section in sections)
+    yield Group(
+        name,
+        f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list, of {first} and {', '.join(others)}; "
+        f"{flag(name)}.1.name {others[0]} adds an entry, or makes it of this kind, and {flag(name)}.1.SETTING "
+        "changes one. Below 1 stands for the number of any entry.",
+        (),
+    )
+    for i, section in enumerate(sections):
+        rows = _rows(section, f"{name}.{min(i, 1)}.")
+        base = next((s for s in reversed(sections[:i]) if issubclass(section, s)), None)
+        had = _rows(base, f"{name}.{min(i, 1)}.") if base else ()
+        intro = _intro(section) + (f" All that {member_name(base)} has, and:" if base else "")
+        yield Group(f"{name}:{member_name(section)}", intro, tuple(x for x in rows if x not in had))
+
+
 def kinds(section: str) -> dict[str, str]:
     """Return the names a section can be chosen by, with what each is in one line."""
     annotation = fields_of(TrainConfig)[section].annotation
@@ -122,7 +142,7 @@ def settings_table() -> str:
     for group in setting_groups():
         lines += [f"## {group.title}", "", group.intro, ""]
         if not group.rows:
-            lines += ["No settings of its own.", ""]
+            lines += ["No settings of its own.", ""] if ":" in group.title else []
             continue
         lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
         for row in group.rows:
@@ -217,6 +237,9 @@ general:
   --show-config                       print every setting, its value and who set it; train nothing
   algorithm:NAME, topology:NAME       choose the kind of a section
   --SECTION.SETTING VALUE             as listed below; --no-SETTING turns a switch off
-  --replays JSON                      the whole list of replays, for example '[{"name": "queue"}]'
+  --replay-ratio X                    replay X columns for each new one; --replays.1.name elite: of which
+                                      kind; --replays.1.capacity-steps 20000: how many are kept
+  --replays JSON                      the whole list, for example
+        '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
   -h, --help                          this text
 """

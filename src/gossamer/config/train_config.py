@@ -50,9 +50,10 @@ class TrainConfig:
     topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
     """How learners mix: single, allreduce, gossip or diffusion."""
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
-    """What a batch is made of; fractions sum to 1."""
+    """What a batch is made of: a queue, which is entry 0 by default, and replays; fractions sum to 1."""
     replay_ratio: float = 0.0
-    """Columns replayed uniformly for each online one, >= 0: short for a queue and one uniform replay."""
+    """Columns replayed for each online one, >= 0, in place of fractions: of one replay, which is uniform unless
+    --replays.1.name says otherwise."""
     replay_burn_in: int = 0
     """Recurrent policies: rows at the start of replayed columns that only bring the stored recurrent state up
     to date and are not learnt, in [0, unroll_length)."""
@@ -60,8 +61,9 @@ class TrainConfig:
     """Batches that are picked from replays ahead, beside learning, >= 0. Inline nothing runs beside learning; they
     are picked as far ahead all the same, so that a run is the same wherever its parts are."""
     checkpoint_replay: bool = False
-    """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large. Without it
-    a resumed run's replays begin empty, their annealing and random streams where they were."""
+    """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large; not exact
+    where learners in processes of their own share one. Without it a resumed run's replays begin empty and
+    its episodes anew, annealing and random streams where they were."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How a gradient becomes a step."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
@@ -79,7 +81,8 @@ class TrainConfig:
     stop_after_seconds: float = 0.0
     """Stop after this much wall time, summed over resumed sittings, >= 0; 0: never."""
     stop_at_return: float | None = None
-    """Stop once the mean return of the last 100 training episodes reaches this; none: never."""
+    """Stop once the mean return of the last 100 training episodes, of several learners as many of each,
+    reaches this; none: never."""
     run_folder: str = ""
     """Folder of the run, exactly here; empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
@@ -144,8 +147,11 @@ class TrainConfig:
         """What batches are made of: `replays`, or what `replay_ratio` is short for."""
         if not self.replay_ratio:
             return self.replays
+        others = [x for x in self.replays if not isinstance(x, QueueSettings)] or [
+            UniformSettings()
+        ]
         queue = replace(self.queue, fraction=1.0 / (1.0 + self.replay_ratio))
-        return queue, UniformSettings(fraction=self.replay_ratio / (1.0 + self.replay_ratio))
+        return queue, replace(others[0], fraction=self.replay_ratio / (1.0 + self.replay_ratio))
 
     def of_learner(self, rank: int) -> "TrainConfig":
         """Return the settings as learner `rank` has them: of one value per learner, its own."""

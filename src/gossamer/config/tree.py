@@ -7,14 +7,21 @@ module knows nothing of training, so the same rules hold for files, saved runs a
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import functools
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
-from gossamer.config.names import flag, near, nested
+from gossamer.config.names import (
+    ELSEWHERE,
+    KINDS_ELSEWHERE,
+    flag,
+    letters_of,
+    near,
+    nearest,
+    nested,
+)
 from gossamer.config.values import example, is_union, read_value, shown
 from gossamer.types import ConfigError
 
@@ -83,14 +90,17 @@ def member_name(section: type) -> str | None:
 
 
 def names_of(root: type, path: str = "") -> Iterator[str]:
-    """Yield every dotted name below a section, of every member; list entries appear as `.0.`."""
+    """Yield every dotted name below a section, of every member.
+
+    Entries of lists appear as `.0.` if they are of the first kind, else as `.1.`: so they are by default.
+    """
     for name, field in fields_of(root).items():
         inner = members(field.annotation)
         entry = listed(field.annotation)
         if not inner:
             yield path + name
-        prefix = f"{path}{name}.0." if entry else f"{path}{name}."
-        for section in inner or entry:
+        for i, section in enumerate(inner or entry):
+            prefix = f"{path}{name}.{min(i, 1)}." if entry else f"{path}{name}."
             if member_name(section) is not None:
                 yield prefix + "name"
             yield from names_of(section, prefix)
@@ -118,56 +128,14 @@ def find_annotation(root: type, name: str) -> Any | None:
     return None
 
 
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """Return the known dotted name that was probably meant, by its last part, siblings first."""
-    path, _, last = name.rpartition(".")
-    by_last: dict[str, list[str]] = {}
-    for candidate in known:
-        by_last.setdefault(candidate.rpartition(".")[2], []).append(candidate)
-    siblings = [
-        part
-        for part, names in by_last.items()
-        if any(candidate.rpartition(".")[0] == path for candidate in names)
-    ]
-    for parts, cutoff in (([last], 1.0), (siblings, 0.65), (list(by_last), 0.75)):
-        for part in difflib.get_close_matches(last, parts, n=1, cutoff=cutoff):
-            if part in by_last:
-                return min(by_last[part], key=lambda n: n.rpartition(".")[0] != path)
-    return None
-
-
-ELSEWHERE = {
-    "learning_rate": ("lr", "alpha"),
-    "discount": ("gamma",),
-    "trace_lambda": ("lam", "lambda", "gae_lambda"),
-    "entropy_cost": ("ent_coef", "entropy_coef", "entropy_coeff", "beta"),
-    "value_cost": ("vf_coef", "value_coef", "value_loss_coef", "baseline_cost"),
-    "clip_ratio": ("clip_range", "clip_coef", "clip_param", "eps_clip"),
-    "passes": ("epochs", "n_epochs", "num_epochs", "update_epochs", "ppo_epoch", "num_sgd_iter"),
-    "num_minibatches": ("num_mini_batch", "minibatches", "nminibatches"),
-    "unroll_length": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "nsteps"),
-    "num_envs": ("n_envs", "nenvs", "envs", "num_processes", "num_actors"),
-    "total_env_steps": ("total_timesteps", "timesteps", "total_steps", "max_steps", "steps"),
-    "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping"),
-    "run_folder": ("run_dir", "log_dir", "output_dir", "savedir", "outdir"),
-    "num_learners": ("learners", "num_gpus", "world_size"),
-    "precision": ("dtype", "amp", "fp16"),
-    "hidden_sizes": ("net_arch", "hidden", "layers"),
-}
-"""What other trainers call our settings; only for hints."""
-KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
-"""Systems by which our choices are known, without hyphens; only for hints."""
-
-
-def _letters(word: str) -> str:
-    return "".join(filter(str.isalpha, word.lower()))
-
-
 def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
     """Build the error for a name that is no setting, with the nearest one."""
     path, dot, last = name.rpartition(".")
     ours = (setting for setting, others in ELSEWHERE.items() if last in others)
     meant = nearest(path + dot + next(ours, last), names_of(root))
+    if meant and name.count(".") == meant.count("."):  # of the entry that was named
+        parts = zip(name.split("."), meant.split("."), strict=True)
+        meant = ".".join(given if given.isdecimal() else part for given, part in parts)
     # The environment has no flag of its own: it is the one positional argument.
     shown = meant and (flag(meant) if layer.typed else meant)
     hint = f"did you mean {shown}?" if shown else "gossamer train --help lists all settings"
@@ -271,7 +239,7 @@ class _Merge:
                 meant = near(str(asked), names)
                 hint = f"; did you mean {meant}?" if meant else ""
                 kind = path.rstrip(".")
-                ours, system = KINDS_ELSEWHERE.get(_letters(str(asked)), ("", ""))
+                ours, system = KINDS_ELSEWHERE.get(letters_of(str(asked)), ("", ""))
                 if ours in by_name:
                     hint = f"; {kind}:{ours} is {system}"
                 raise ConfigError(
@@ -318,13 +286,15 @@ class _Merge:
                 entries = cast("Sequence[Any]", value)
                 if not entries:
                     raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
-                defaults = [None] * len(entries)
-                tables = [self._table(layer, f"{dotted}.{i}", x) for i, x in enumerate(entries)]
-                for section in entry:  # one that knows how others write it
-                    if translate := getattr(section, "translate", None):
-                        tables = [translate(table) for table in tables]
-                sources = [[(layer, table)] for table in tables]
-                continue
+                defaults, sources = [], []
+                value = {str(i): one for i, one in enumerate(entries)}
+            if isinstance(value, str):
+                kinds = [str(member_name(section)) for section in entry]
+                how = f"it must be a list of {', '.join(kinds)}"
+                if layer.typed:
+                    kind = value if value in kinds[1:] else kinds[min(1, len(kinds) - 1)]
+                    how += f"; one more beside the {kinds[0]}: {flag(dotted)}.1.name {kind}"
+                raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {how}")
             for key, one in self._table(layer, dotted, value).items():
                 index = int(key) if key.isdecimal() else -1
                 if not 0 <= index <= len(sources):
@@ -333,9 +303,14 @@ class _Merge:
                         f"0 to {len(sources) - 1}, and {len(sources)} adds one"
                     )
                 if index == len(sources):
-                    defaults.append(None)
+                    # What is added is of the second kind, unless it says something else.
+                    defaults.append(entry[min(index, 1, len(entry) - 1)]())
                     sources.append([])
-                sources[index].append((layer, self._table(layer, f"{dotted}.{key}", one)))
+                table = self._table(layer, f"{dotted}.{key}", one)
+                for section in entry:  # one that knows how others write it
+                    if translate := getattr(section, "translate", None):
+                        table = translate(table)
+                sources[index].append((layer, table))
         return tuple(
             self.section(entry, default, one, f"{dotted}.{i}.")
             for i, (default, one) in enumerate(zip(defaults, sources, strict=True))
@@ -355,10 +330,16 @@ class _Merge:
     ) -> ConfigError:
         owners = [str(member_name(member)) for member in allowed if name in fields_of(member)]
         kind = path.rstrip(".")
-        how = f"{kind}:{owners[0]}" if layer.typed else f'{kind}.name = "{owners[0]}"'
+        how = f"choose {kind}:{owners[0]}" if layer.typed else f'choose {kind}.name = "{owners[0]}"'
+        base, _, index = kind.rpartition(".")
+        if index.isdecimal():
+            # The first entry is what all have; others come behind it.
+            one = f"{base}.{max(int(index), 1)}."
+            how = f"give it to an entry of that kind: {layer.shown(one + 'name')} {owners[0]}"
+            how += f" {layer.shown(one + name)} VALUE" if layer.typed else ""
         return ConfigError(
             f"{layer.shown(path + name)} is a setting of {', '.join(owners)}, not of {chosen}; "
-            f"leave it out or choose {how}"
+            f"leave it out or {how}"
         )
 
 

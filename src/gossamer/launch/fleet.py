@@ -178,9 +178,11 @@ class Fleet:
         """Make what processes have in common; `shared` as `shared_blocks` says."""
         size = self.config.num_learners
         lengths = [*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))]
-        wanted = [(n, "") for n in lengths] + [x for x in shared for _ in range(size)]
         blocks: list[mmap.mmap] = []
-        for nbytes, path in wanted:
+        for nbytes, path in [
+            *((n, "") for n in lengths),
+            *(x for x in shared for _ in range(size)),
+        ]:
             descriptor, block = make_shared_block(nbytes, path)
             self._descriptors.append(descriptor)
             blocks.append(block)

@@ -45,6 +45,63 @@ def name_of(learner: int | None) -> int | str:
     return "average" if learner is None else learner
 
 
+class Window:
+    """The last training episodes, of several learners as many of each: short ones come more often."""
+
+    def __init__(self, num_learners: int):
+        self._each = -(-WINDOW // num_learners)
+        self._size = num_learners
+        self._own: dict[int, deque[tuple[float, int]]] = {}  # by learner
+
+    def add(self, learner: int, episode_return: float, length: int) -> None:
+        """Take notice of an episode."""
+        own = self._own.setdefault(learner, deque(maxlen=WINDOW))
+        own.append((episode_return, length))
+
+    def _last(self) -> list[list[tuple[float, int]]]:
+        return [list(own)[-self._each :] for own in self._own.values() if own]
+
+    def mean(self) -> float | None:
+        """Mean return, of several learners the mean of theirs; None before the first episode."""
+        means = [sum(x for x, _ in last) / len(last) for last in self._last()]
+        return sum(means) / len(means) if means else None
+
+    def mean_of(self, learner: int) -> float | None:
+        """Mean return of a learner's own last 100 episodes; None before its first."""
+        own = self._own.get(learner)
+        return sum(x for x, _ in own) / len(own) if own else None
+
+    @property
+    def full(self) -> bool:
+        """Whether there are 100 episodes, or a learner's share of 100 of each."""
+        last = self._last()
+        return len(last) == self._size and all(len(own) == self._each for own in last)
+
+    def metrics(self) -> dict[str, float]:
+        """Return what rows of metrics tell of the episodes; nothing before the first."""
+        last, mean = [episode for own in self._last() for episode in own], self.mean()
+        if mean is None:
+            return {}
+        return {
+            "return_mean_100": mean,
+            "return_min_100": min(x for x, _ in last),
+            "return_max_100": max(x for x, _ in last),
+            "length_mean_100": sum(length for _, length in last) / len(last),
+        }
+
+    def state(self) -> list[list[Any]]:
+        """Return every learner's rank, and its episodes' returns and lengths."""
+        return [
+            [rank, *map(list, zip(*own, strict=True))] for rank, own in sorted(self._own.items())
+        ]
+
+    def load(self, state: list[list[Any]]) -> None:
+        """Continue from `state`."""
+        self._own.clear()
+        for rank, returns, lengths in state:
+            self._own[rank] = deque(zip(returns, lengths, strict=True), maxlen=WINDOW)
+
+
 class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
@@ -56,9 +113,7 @@ class Recorder:
         self._config, self._folder = config, folder
         self._title = title
         self._progress: Progress | None = None
-        self._returns: deque[float] = deque(maxlen=WINDOW)
-        self._returns_of: dict[int, deque[float]] = {}  # by learner, where there are several
-        self._lengths: deque[int] = deque(maxlen=WINDOW)
+        self._window = Window(config.num_learners)
         self._lock = threading.Lock()
         self._process = psutil.Process()
         self._process.cpu_percent()
@@ -105,9 +160,7 @@ class Recorder:
 
     def go_back(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a sitting, but not its time."""
-        self._returns.clear()
-        self._returns_of.clear()
-        self._lengths.clear()
+        self._window.load([])
         self._first, self._last, self.best_evaluation = None, None, None
         before, self._paced = self.seconds_before, [0, 0.0]
         if state is not None:
@@ -132,11 +185,7 @@ class Recorder:
     def on_episode(self, episode: Episode, learner: int = 0) -> None:
         """Record a finished training episode of a learner."""
         with self._lock:
-            self._returns.append(episode.episode_return)
-            self._lengths.append(episode.length)
-            if self._config.num_learners > 1:
-                own = self._returns_of.setdefault(learner, deque(maxlen=WINDOW))
-                own.append(episode.episode_return)
+            self._window.add(learner, episode.episode_return, episode.length)
         self.episodes.write(
             env=episode.env,
             episode_return=episode.episode_return,
@@ -153,17 +202,17 @@ class Recorder:
     def mean_return(self) -> float | None:
         """Mean return of the last 100 training episodes; None before the first."""
         with self._lock:
-            return sum(self._returns) / len(self._returns) if self._returns else None
+            return self._window.mean()
 
     def mean_return_of(self, learner: int) -> float | None:
         """Mean return of a learner's own last 100 training episodes; None before its first."""
         with self._lock:
-            own = self._returns_of.get(learner)
-            return sum(own) / len(own) if own else None
+            return self._window.mean_of(learner)
 
     def full_window(self) -> bool:
         """Whether the mean return is that of 100 episodes."""
-        return len(self._returns) == WINDOW
+        with self._lock:
+            return self._window.full
 
     def on_evaluation(
         self,
@@ -229,7 +278,8 @@ class Recorder:
         self._row_at = now
         time_s = round(self.seconds(), 3)
         for own in rows:
-            if (mean := self.mean_return_of(own["learner"])) is not None:
+            mean = self.mean_return_of(own["learner"])
+            if len(rows) > 1 and mean is not None:
                 own["learner/return_mean_100"] = mean
         row = {
             "time_s": time_s,
@@ -242,13 +292,7 @@ class Recorder:
         if disagreement is not None:
             row["topology/disagreement"] = disagreement()
         with self._lock:
-            if self._returns:
-                row["return_mean_100"] = sum(self._returns) / len(self._returns)
-                row["return_min_100"], row["return_max_100"] = (
-                    min(self._returns),
-                    max(self._returns),
-                )
-                row["length_mean_100"] = sum(self._lengths) / len(self._lengths)
+            row |= self._window.metrics()
         self._metrics.write(row)
         if len(rows) > 1 and (last or now - self._others_row_at >= OTHERS_ROW_SECONDS):
             self._others_row_at = now
@@ -288,9 +332,7 @@ class Recorder:
         """What a resumed run's records continue from."""
         with self._lock:
             return {
-                "returns": list(self._returns),
-                "lengths": list(self._lengths),
-                "returns_of": [[rank, list(x)] for rank, x in sorted(self._returns_of.items())],
+                "window": self._window.state(),
                 "episode_rows": self.episodes.count,
                 "seconds": self.seconds(),
                 "best_evaluation": self.best_evaluation,
@@ -299,10 +341,7 @@ class Recorder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._returns.extend(state["returns"])
-        self._lengths.extend(state["lengths"])
-        for rank, returns in state.get("returns_of", []):
-            self._returns_of[rank] = deque(returns, maxlen=WINDOW)
+        self._window.load(state["window"])
         self.seconds_before = state["seconds"]
         self.best_evaluation = state["best_evaluation"]
         self._paced = list(state["paced"])

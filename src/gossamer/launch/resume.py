@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from gossamer.batches import form_of
 from gossamer.build import plan_from
 from gossamer.launch.control import best_of, end_of
-from gossamer.launch.recorder import WINDOW
+from gossamer.launch.recorder import Window
 from gossamer.launch.snapshot import held_of, progress_of
-from gossamer.replay.store import part_of
+from gossamer.replay.segments import part_of
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -43,13 +43,14 @@ def finished(
     A run killed between its last checkpoint and its summary gets the summary now.
     """
     record, env_steps = checkpoint.state["recorder"], progress_of(checkpoint)[1]
-    returns: list[float] = record["returns"]
-    mean = sum(returns) / len(returns) if returns else None
+    window = Window(config.num_learners)
+    window.load(record["window"])
+    mean = window.mean()
     reason = end_of(
         config,
         env_steps=env_steps,
         seconds=record["seconds"],
-        mean_return=mean if len(returns) == WINDOW else None,
+        mean_return=mean if window.full else None,
     )
     if not reason:
         return "", {}

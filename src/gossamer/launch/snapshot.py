@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from gossamer.machine import use_threads
-from gossamer.replay.store import part_of
+from gossamer.replay.segments import part_of
 from gossamer.topology import FOREVER
 from gossamer.types import ConfigError, Trajectory
 

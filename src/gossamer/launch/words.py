@@ -41,6 +41,8 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
     text = f"{size} learners, {topology.name}"
     if not topology.talks:
         text = f"{size} learners that never talk ({_TALKING} let them)"
+        if any(getattr(settings, "shared", False) for settings in config.mix):
+            text = f"{size} learners that share a replay, and no parameters"
     if config.placement == "local":
         text += f", in {layout_of(config)}"
     if facts:

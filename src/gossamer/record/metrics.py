@@ -27,13 +27,28 @@ class Metric:
 
 _SHARE = "fraction"
 
-_OF_REPLAYS: Mapping[str, Metric] = {
-    "columns": Metric("columns", "columns that the replay holds"),
-    "distance_p10": Metric("1", "a tenth of the candidates' features had moved less"),
-    "distance_p50": Metric("1", "half of the candidates' features had moved less"),
-    "distance_p90": Metric("1", "nine tenths of the candidates' features had moved less"),
-    "distance_chosen": Metric("1", "how far the features of those chosen had moved, mean"),
+_KINDS = {
+    "uniform": "",
+    "circular": "",
+    "elite": "candidates' features had moved less since they were stored",
+    "attentive": "candidates were nearer to the newest state",
 }
+"""Replays, and what a share of their candidates is told to be."""
+_SHARES_OF_CANDIDATES = {"p10": "a tenth", "p50": "half", "p90": "nine tenths"}
+
+
+def _of_replay(kind: str, candidates: str) -> dict[str, Metric]:
+    columns = "columns that it could pick from; of a shared one all learners'"
+    found = {f"replay/{kind}_columns": Metric("columns", columns)}
+    for name, share in _SHARES_OF_CANDIDATES.items() if candidates else ():
+        metric = Metric("1", f"last distance than which {share} of the {candidates}")
+        found[f"replay/{kind}_distance_{name}"] = metric
+    if candidates:
+        chosen = Metric("1", "mean of these distances of the candidates that were chosen")
+        found[f"replay/{kind}_distance_chosen"] = chosen
+    return found
+
+
 METRICS: Mapping[str, Metric] = {
     "time_s": Metric("s", "wall time since the start of the command, over all sittings"),
     "env_steps": Metric("steps", "decisions learnt from, over all learners"),
@@ -42,10 +57,13 @@ METRICS: Mapping[str, Metric] = {
     "learner": Metric("rank", "which learner wrote the row"),
     "steps_per_second": Metric("steps/s", "env steps after the first update / seconds since"),
     "episodes": Metric("episodes", "finished training episodes"),
-    "return_mean_100": Metric("return", "mean of the last 100 training episodes, unclipped"),
-    "return_min_100": Metric("return", "smallest of the last 100 training episodes"),
-    "return_max_100": Metric("return", "largest of the last 100 training episodes"),
-    "length_mean_100": Metric("steps", "mean length of the last 100 training episodes"),
+    "return_mean_100": Metric(
+        "return",
+        "mean of the last 100 training episodes, unclipped; of several learners as many of each",
+    ),
+    "return_min_100": Metric("return", "smallest of those"),
+    "return_max_100": Metric("return", "largest of those"),
+    "length_mean_100": Metric("steps", "mean length of those"),
     "learner/return_mean_100": Metric(
         "return", "of several learners: mean of this one's own last 100 training episodes"
     ),
@@ -72,7 +90,9 @@ METRICS: Mapping[str, Metric] = {
     "learner/nonfinite_updates": Metric("updates", "updates skipped as not finite, so far"),
     "learner/valid_fraction": Metric(_SHARE, "rows that may be learnt from"),
     "learner/rejected_fraction": Metric(
-        _SHARE, "valid rows that a trust region keeps from learning"
+        _SHARE,
+        "valid rows that a trust region keeps from learning: by what laser's `kl` compares, which is not "
+        "mean_kl_nats",
     ),
     "learner/policy_cloning_loss": Metric(
         "nats", "CLEAR's KL from the behavior, before its weight"
@@ -89,10 +109,9 @@ METRICS: Mapping[str, Metric] = {
         "columns", "not stored, for a number in them is not finite, so far"
     ),
     **{
-        f"replay/{kind}_{name}": metric
-        for kind in ("uniform", "circular", "elite", "attentive")
-        for name, metric in _OF_REPLAYS.items()
-        if kind in ("elite", "attentive") or name == "columns"
+        name: metric
+        for kind, candidates in _KINDS.items()
+        for name, metric in _of_replay(kind, candidates).items()
     },
     "lag_versions_mean": Metric("versions", "learner's version - version that acted, mean"),
     "lag_versions_max": Metric(

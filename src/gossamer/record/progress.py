@@ -199,6 +199,9 @@ _LEARNER = {
     "value": ("learner/value_loss", ".3g"),
     "entropy": ("learner/entropy_nats", ".3g"),
     "lag": ("lag_versions_mean", ".2g"),
+    "replayed": ("replay/ratio", ".2g"),
+    "age": ("replay/age_updates", ".0f"),
+    "rejected": ("learner/rejected_fraction", ".0%"),
     "disagreement": ("topology/disagreement", ".2g"),
 }
 _SHARES = {

@@ -16,13 +16,11 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-import numpy as np
-import torch
-
 from gossamer.links import Stopped
 from gossamer.machine import use_threads
-from gossamer.replay.store import Form, Picked, Share, part_of
-from gossamer.types import RunFailed, Trajectory, online_batch
+from gossamer.replay.segments import Form, part_of
+from gossamer.replay.store import Picked, Share, Tally
+from gossamer.types import RunFailed, Trajectory, as_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -75,7 +73,7 @@ class ReplayMix:
         self._timeout_seconds, self._stop = timeout_seconds, stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
         self.seconds = {"work": 0.0, "wait": 0.0}
-        self._tally = _Tally(self._shares)
+        self._tally = Tally(self._shares)
         self._free = deque(buffers)
         self._coming: deque[_Coming] = deque()
         self._stored: deque[Future[None]] = deque()
@@ -97,7 +95,7 @@ class ReplayMix:
         online = self._queue.get()
         if not self._shares:
             self._held = online
-            return online_batch(online)
+            return as_batch(online)
         began = time.perf_counter()
         if not self._coming:
             self._pick_next(self._version())
@@ -275,59 +273,6 @@ class ReplayMix:
         raise RunFailed(
             f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
         )
-
-
-class _Tally:
-    """Counts what is replayed, of shares in their order."""
-
-    def __init__(self, shares: Sequence[Share]):
-        self._shares = shares
-        self._online = self._replayed = self._own = 0
-        self._ages = 0.0
-        self._picked: list[Picked] = []
-        self.nonfinite = 0
-        """Columns that were not stored."""
-
-    def count(self, batch: Batch, online: Trajectory, picked: list[Picked] | None) -> None:
-        """Take notice of a batch, of replayed columns if there are any."""
-        self._online += online.num_columns
-        if picked is None:
-            return
-        self._picked = picked
-        last = online.num_columns
-        for replay, n in self._shares:
-            columns, last = batch.columns(last, last + n), last + n
-            # Versions of different learners cannot be compared.
-            own = torch.from_numpy(replay.segments.wrote(columns.entry.numpy()))
-            self._own += int(own.sum())
-            self._ages += float((online.version.float().mean() - columns.version[own]).sum())
-        self._replayed += last - online.num_columns
-
-    def take(self, updates_per_version: int) -> dict[str, float]:
-        """Return metrics of what was counted since the last call, distances as they were last."""
-        if not self._online:
-            return {}
-        metrics = {"replay/ratio": self._replayed / self._online}
-        metrics["replay/nonfinite_columns"] = float(self.nonfinite)
-        if self._own:
-            metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
-        for one in self._picked:
-            name = f"replay/{one.name}"
-            # Of two replays of a kind: all their columns, the distances of the last.
-            metrics[f"{name}_columns"] = metrics.get(f"{name}_columns", 0.0) + one.num_columns
-            if one.moved is None or one.chosen is None:
-                continue
-            low, middle, high = np.quantile(one.moved, (0.1, 0.5, 0.9)).tolist()
-            metrics |= {
-                f"{name}_distance_p10": low,
-                f"{name}_distance_p50": middle,
-                f"{name}_distance_p90": high,
-                f"{name}_distance_chosen": float(one.chosen.mean()),
-            }
-        self._online = self._replayed = self._own = 0
-        self._ages = 0.0
-        self._picked = []
-        return metrics
 
 
 class _Coming(NamedTuple):

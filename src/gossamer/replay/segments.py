@@ -1,5 +1,7 @@
 """Rings that learners read together: each writes its own segment, all sample from every one.
 
+And what a checkpoint that kept them must fit.
+
 A place is a number among those of all segments: segment times capacity, plus the place in its ring.
 
 Shapes: n places asked for, T unroll length, F features.
@@ -7,15 +9,17 @@ Shapes: n places asked for, T unroll length, F features.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from gossamer.mailboxes import fence
+from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -160,3 +164,57 @@ class Segments:
         for i in np.unique(owners).tolist():
             at = np.flatnonzero(owners == i)
             yield self._rings[i], at, places[at] - i * self.ring.capacity
+
+
+@dataclass(frozen=True)
+class Form:
+    """What a mix of replays is like, as far as it matters to what a checkpoint has kept of one."""
+
+    layouts: tuple[Layout, ...]
+    """Of each replay."""
+    num_places: tuple[int, ...]
+    """Of each replay, all learners' parts together."""
+    num_columns: int
+    """Replayed ones of a batch."""
+    num_batches: int
+    """That may be ready at a time."""
+    burn_in: bool
+
+    def refuse(self, state: dict[str, Any]) -> None:
+        """Refuse what was kept of another mix: names and tensors, of which shapes and dtypes count.
+
+        Raises:
+            ConfigError: what it was kept under differs from the settings.
+        """
+        if not any(".ring." in name for name in state):
+            return
+        _check(fits=bool(self.layouts), what="the replays")
+        for i, (layout, size) in enumerate(zip(self.layouts, self.num_places, strict=True)):
+            _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1} has")
+        ahead = 0
+        while coming := part_of(state, f"coming.{ahead}."):
+            ahead += 1
+            _check(fits=ahead <= self.num_batches, what="--prefetch-batches")
+            _check(fits=len(coming["entry"]) == self.num_columns, what="the fractions")
+            _check(fits=("burn_in" in coming) == self.burn_in, what="--replay-burn-in")
+
+
+def _refuse(layout: Layout, num_places: int, state: dict[str, Any], what: str) -> None:
+    held = {name[5:]: x for name, x in state.items() if name.startswith("ring.")}
+    alike = held.keys() == layout.fields.keys() and all(
+        (tuple(x.shape[1:]), x.dtype) == layout.fields[name] for name, x in held.items()
+    )
+    _check(fits=alike and len(state["uses"]) == num_places, what=what)
+
+
+def _check(*, fits: bool, what: str) -> None:
+    if not fits:
+        raise ConfigError(
+            f"it holds what was kept under other settings than {what} now; resume with those of then, or "
+            "start a new run from its policy: --init-from RUN"
+        )
+
+
+def part_of(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """Return what names begin with a prefix, without it."""
+    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}

@@ -15,6 +15,7 @@ _NAMES = {"capacity": "capacity", "sample_ratio": "fraction", "p": "norm_order",
 _STRATEGIES = {"strategy1": "nearest", "strategy2": "stratified", "strategy3": "least_used",
                "strategy4": "stratified_least_used"}  # fmt: skip
 _DISTANCES = {"ln_norm": "lp", "cos_dist": "cosine", "kl_div": "kl"}
+_OURS = ("learn_start", "shared", "path")
 _SAMPLING = {"elite_sampling": "elite", "attentive_sampling": "attentive"}
 
 
@@ -29,7 +30,10 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
 
     def read(names: Mapping[str, str], value: Any, key: str) -> str:
         if not isinstance(value, str) or value not in names:
-            raise ConfigError(f"replays: {key} is {value!r}; it must be one of {', '.join(names)}")
+            ours = '; kinds of gossamer\'s own are chosen by "name"' if key == "type" else ""
+            raise ConfigError(
+                f"replays: {key} is {value!r}; it must be one of {', '.join(names)}{ours}"
+            )
         return names[value]
 
     kinds = {"queue": "queue", "standard": "uniform", "custom": "elite"}
@@ -53,13 +57,15 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
             if isinstance(value, bool) or not isinstance(value, int | float):
                 raise ConfigError(f"replays: {key} is {value!r}; it must be a number, such as 1.5")
             made["anneal_updates"] = round(ELITE_PLATFORM_UPDATES * value)
+        elif key in _OURS and made["name"] != "queue":
+            made[key] = value
         elif key != "type":
             allowed = [*_NAMES, "dist_function", "sample_strategy", "elite_sampling_strategy",
                        "insert_strategy", "alfa_annealing_factor"]  # fmt: skip
             raise ConfigError(
                 f"replays: {key!r} beside a type; it must be one of {', '.join(allowed)}"
             )
-    extra = [key for key in given if key not in ("type", "capacity", "sample_ratio")]
+    extra = [key for key in given if key not in ("type", "capacity", "sample_ratio", *_OURS)]
     if given["type"] != "custom" and extra:
         raise ConfigError(
             f"replays: {extra[0]!r} beside type {given['type']}, which is for type custom alone"

@@ -6,7 +6,6 @@ Shapes: T unroll length, B columns of a trajectory, n columns wanted, m candidat
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -14,15 +13,13 @@ import torch
 
 from gossamer.replay.selectors import choose, distances, draw, multiplier_at
 from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
-from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gossamer.replay.ring import Layout
     from gossamer.replay.segments import Segments
     from gossamer.replay.settings import UniformSettings
     from gossamer.types import Batch, Trajectory
@@ -298,55 +295,54 @@ class Share(NamedTuple):
     num_columns: int
 
 
-@dataclass(frozen=True)
-class Form:
-    """What a mix of replays is like, as far as it matters to what a checkpoint has kept of one."""
+class Tally:
+    """Counts what is replayed, of shares in their order."""
 
-    layouts: tuple[Layout, ...]
-    """Of each replay."""
-    num_places: tuple[int, ...]
-    """Of each replay, all learners' parts together."""
-    num_columns: int
-    """Replayed ones of a batch."""
-    num_batches: int
-    """That may be ready at a time."""
-    burn_in: bool
+    def __init__(self, shares: Sequence[Share]):
+        self._shares = shares
+        self._online = self._replayed = self._own = 0
+        self._ages = 0.0
+        self._picked: list[Picked] = []
+        self.nonfinite = 0
+        """Columns that were not stored."""
 
-    def refuse(self, state: dict[str, Any]) -> None:
-        """Refuse what was kept of another mix: names and tensors, of which shapes and dtypes count.
-
-        Raises:
-            ConfigError: what it was kept under differs from the settings.
-        """
-        if not any(".ring." in name for name in state):
+    def count(self, batch: Batch, online: Trajectory, picked: list[Picked] | None) -> None:
+        """Take notice of a batch, of replayed columns if there are any."""
+        self._online += online.num_columns
+        if picked is None:
             return
-        _check(fits=bool(self.layouts), what="the replays")
-        for i, (layout, size) in enumerate(zip(self.layouts, self.num_places, strict=True)):
-            _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1} has")
-        ahead = 0
-        while coming := part_of(state, f"coming.{ahead}."):
-            ahead += 1
-            _check(fits=ahead <= self.num_batches, what="--prefetch-batches")
-            _check(fits=len(coming["entry"]) == self.num_columns, what="the fractions")
-            _check(fits=("burn_in" in coming) == self.burn_in, what="--replay-burn-in")
+        self._picked = picked
+        last = online.num_columns
+        for replay, n in self._shares:
+            columns, last = batch.columns(last, last + n), last + n
+            # Versions of different learners cannot be compared.
+            own = torch.from_numpy(replay.segments.wrote(columns.entry.numpy()))
+            self._own += int(own.sum())
+            self._ages += float((online.version.float().mean() - columns.version[own]).sum())
+        self._replayed += last - online.num_columns
 
-
-def _refuse(layout: Layout, num_places: int, state: dict[str, Any], what: str) -> None:
-    held = {name[5:]: x for name, x in state.items() if name.startswith("ring.")}
-    alike = held.keys() == layout.fields.keys() and all(
-        (tuple(x.shape[1:]), x.dtype) == layout.fields[name] for name, x in held.items()
-    )
-    _check(fits=alike and len(state["uses"]) == num_places, what=what)
-
-
-def _check(*, fits: bool, what: str) -> None:
-    if not fits:
-        raise ConfigError(
-            f"it holds what was kept under other settings than {what} now; resume with those of then, or "
-            "start a new run from its policy: --init-from RUN"
-        )
-
-
-def part_of(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return what names begin with a prefix, without it."""
-    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+    def take(self, updates_per_version: int) -> dict[str, float]:
+        """Return metrics of what was counted since the last call, distances as they were last."""
+        if not self._online:
+            return {}
+        metrics = {"replay/ratio": self._replayed / self._online}
+        metrics["replay/nonfinite_columns"] = float(self.nonfinite)
+        if self._own:
+            metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
+        for one in self._picked:
+            name = f"replay/{one.name}"
+            # Of two replays of a kind: all their columns, the distances of the last.
+            metrics[f"{name}_columns"] = metrics.get(f"{name}_columns", 0.0) + one.num_columns
+            if one.moved is None or one.chosen is None:
+                continue
+            low, middle, high = np.quantile(one.moved, (0.1, 0.5, 0.9)).tolist()
+            metrics |= {
+                f"{name}_distance_p10": low,
+                f"{name}_distance_p50": middle,
+                f"{name}_distance_p90": high,
+                f"{name}_distance_chosen": float(one.chosen.mean()),
+            }
+        self._online = self._replayed = self._own = 0
+        self._ages = 0.0
+        self._picked = []
+        return metrics

@@ -1,0 +1,119 @@
+"""How replays are typed: by an index, by a ratio, in the words of others; and what is said of slips."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gossamer.config import TrainConfig, parse_train, resolve
+from gossamer.replay.settings import EliteSettings, UniformSettings
+from gossamer.types import ConfigError
+
+
+def typed(*words: str) -> TrainConfig:
+    found = parse_train(["CartPole-v1", "algorithm:vtrace", *words])
+    return resolve(found.settings, configs=found.configs)[0]
+
+
+def refused(*words: str) -> str:
+    with pytest.raises(ConfigError) as caught:
+        typed(*words)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_a_ratio_is_of_one_replay_of_any_kind_with_its_settings() -> None:
+    queue, replay = typed(
+        "--replay-ratio", "3", "--replays.1.name", "elite", "--replays.1.capacity-steps", "9000"
+    ).mix
+    assert isinstance(replay, EliteSettings)
+    assert (queue.fraction, replay.fraction, replay.capacity_steps) == (0.25, 0.75, 9000)
+    (_, replay) = typed("--replay-ratio", "3", "--replays.1.learn-start", "50").mix
+    assert type(replay) is UniformSettings
+    assert replay.learn_start == 50
+
+
+def test_a_ratio_that_is_typed_wins_over_a_presets_fractions_and_they_over_its_ratio(
+    tmp_path: Path,
+) -> None:
+    preset = ("--config", "laser_pong", "--algorithm.num-minibatches", "4")
+    queue, replay = typed(*preset, "--replay-ratio", "3").mix
+    assert (queue.fraction, replay.fraction) == (0.25, 0.75)
+    assert (
+        replay
+        == typed(*preset, "--replays.0.fraction", "0.25", "--replays.1.fraction", "0.75").mix[1]
+    )
+    file = tmp_path / "mine.toml"
+    file.write_text("replay_ratio = 3.0")
+    halves = ("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5")
+    config = typed("--config", str(file), *halves)
+    assert config.replay_ratio == 0.0
+    assert [x.fraction for x in config.mix] == [0.5, 0.5]
+    assert "fractions too; give one of the two" in refused("--replay-ratio", "3", *halves)
+
+
+def test_a_ratio_goes_on_with_a_resumed_run() -> None:
+    saved = {"env_id": "CartPole-v1", "algorithm": "vtrace", "replay_ratio": 3.0}
+    saved["replays"] = [{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]
+    config, _ = resolve(resumed=saved)
+    assert [x.fraction for x in config.mix] == [0.25, 0.75]
+
+
+def test_what_is_added_is_uniform_unless_it_says_otherwise() -> None:
+    _, replay = typed("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5").mix
+    assert type(replay) is UniformSettings
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        ("replays:elite", "replays is a list, to which this adds one: --replays.1.name elite"),
+        ("--replays elite", '--replays is "elite"; it must be a list of queue, uniform, circular, elite, '
+         "attentive; one more beside the queue: --replays.1.name elite"),
+        ("--replays mine.json", "one more beside the queue: --replays.1.name uniform"),
+        ("--learn-start 5", "did you mean --replays.1.learn-start?"),
+        ("--replays.2.candidate-mutliplier 5", "did you mean --replays.2.candidate-multiplier?"),
+        ("--replays.0.capacity-steps 5", "not of queue; leave it out or give it to an entry of that "
+         "kind: --replays.1.name uniform --replays.1.capacity-steps VALUE"),
+        ("--replays.0.fraction 0.5 --replays.1.fraction 0.4", "sum to 0.9; they must sum to 1: "
+         "--replays.0.fraction 0.6"),
+        ("--replays.1.fraction 0.9 --replays.2.fraction 0.6", "sum to 2.5; they must sum to 1: "
+         "--replays.0.fraction 0.4 --replays.1.fraction 0.36 --replays.2.fraction 0.24"),
+        ("--replays.0.fraction 0.5", "--replays.0.fraction 1, or --replay-ratio 1"),
+        ('--replays ["uniform"]', 'holds 0 queues among uniform; it must hold exactly one: add {"name": "queue"'),
+        ("--replay-ratio 1 --replays.1.name elite --replays.2.name uniform", "give fractions in place"),
+        ("--replay_parameters x", "did you mean --replays?"),
+        ("--buffer-size 5", "did you mean --replays.1.capacity-steps?"),
+        ("--kl-div-threshold 0.3", "did you mean --algorithm.max-kl-nats?"),
+        ("--batch_size 5", "did you mean --num-envs?"),
+        ("--dry-run", "to see all settings: --show-config"),
+        ("--env=Pong", "type the environment's id alone: gossamer train ENV"),
+    ],
+)  # fmt: skip
+def test_slips_are_told_with_what_to_type(words: str, says: str) -> None:
+    assert says in refused(*words.split(" "))
+
+
+def test_thirds_may_be_rounded() -> None:
+    third = {"fraction": 0.3333}
+    listed = [{"name": "queue", **third}, {"name": "uniform", **third}, {"name": "elite", **third}]
+    assert len(typed("--replays", json.dumps(listed)).mix) == 3
+
+
+def test_of_the_elite_platforms_lists_entries_can_be_changed() -> None:
+    theirs = (
+        '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
+        ' {"type": "standard", "capacity": 50, "sample_ratio": 0.5, "learn_start": 70}]'
+    )
+    (_, replay) = typed("--replays", theirs).mix
+    assert isinstance(replay, UniformSettings)
+    assert (replay.capacity, replay.learn_start) == (50, 70)
+    (_, replay) = typed("--replays", theirs, "--replays.1.learn-start", "200").mix
+    assert isinstance(replay, UniformSettings)
+    assert replay.learn_start == 200
+    elite = '[{"name": "queue", "fraction": 0.5}, {"type": "elite"}]'
+    assert """kinds of gossamer's own are chosen by "name\"""" in refused("--replays", elite)
+    queue = '[{"type": "queue", "capacity": 1, "sample_ratio": 1.0, "learn_start": 5}]'
+    assert "'learn_start' beside a" in refused("--replays", queue)

@@ -1,0 +1,45 @@
+"""The last training episodes, by which a run is told to be as good as it is."""
+
+from __future__ import annotations
+
+import statistics
+
+import pytest
+
+from gossamer.launch.recorder import Window
+
+
+def test_of_one_learner_it_is_its_last_hundred() -> None:
+    window = Window(1)
+    assert window.mean() is None
+    assert window.metrics() == {}
+    for i in range(250):
+        window.add(0, float(i), 2 * i)
+        assert window.full == (i >= 99)
+    assert window.mean() == window.mean_of(0) == statistics.fmean(range(150, 250))
+    assert window.metrics() == {
+        "return_mean_100": 199.5, "return_min_100": 150.0, "return_max_100": 249.0,
+        "length_mean_100": 399.0,
+    }  # fmt: skip
+
+
+def test_learners_of_short_episodes_do_not_drown_the_others() -> None:
+    window = Window(3)
+    for i in range(1000):
+        window.add(1, 10.0, 10)
+        if i % 50 == 0:
+            window.add(0, 100.0, 100)
+    assert window.mean() == pytest.approx((100.0 + 10.0) / 2)
+    assert not window.full, "learner 2 has told nothing"
+    for _ in range(34):
+        window.add(2, 40.0, 40)
+        assert not window.full, "20 of learner 0"
+    for _ in range(14):
+        window.add(0, 100.0, 100)
+    assert window.full
+    assert window.mean() == pytest.approx(50.0)
+    assert window.mean_of(1) == 10.0
+    again = Window(3)
+    again.load(window.state())
+    assert again.metrics() == window.metrics()
+    assert again.full
