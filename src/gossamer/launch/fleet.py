@@ -178,16 +178,13 @@ class Fleet:
         """Make what processes have in common; `shared` as `shared_blocks` says."""
         size = self.config.num_learners
         lengths = [*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))]
-        blocks: list[mmap.mmap] = []
-        for nbytes, path in [
-            *((n, "") for n in lengths),
-            *(x for x in shared for _ in range(size)),
-        ]:
-            descriptor, block = make_shared_block(nbytes, path)
-            self._descriptors.append(descriptor)
-            blocks.append(block)
-        like = self._policy.shared_tensors()
-        self._memory = Memory(blocks[:2], self.config, self._sizes, like)
+        wanted = [(n, "") for n in lengths] + [x for x in shared for _ in range(size)]
+        made: list[tuple[int, mmap.mmap]] = []
+        for nbytes, path in wanted:
+            made.append(make_shared_block(nbytes, path))
+            self._descriptors.append(made[-1][0])
+        blocks = [memory for _, memory in made]
+        self._memory = Memory(blocks[:2], self.config, self._sizes, self._policy.shared_tensors())
         self._orders = Orders(blocks[2], len(self._layout.ranks))
 
     def _free_memory(self) -> None:
