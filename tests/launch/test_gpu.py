@@ -72,3 +72,27 @@ def test_learner_r_is_on_gpu_r_mod_n() -> None:
     plan = make_plan(config, read_spec(config.env_id, config.env, 0))
     count = torch.cuda.device_count()
     assert [device_of(plan, rank) for rank in range(5)] == [f"cuda:{r % count}" for r in range(5)]
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_replays_feed_a_gpu_and_are_measured_on_it(tmp_path: Path, placement: str) -> None:
+    quarter = {"fraction": 0.25, "capacity": 40}
+    kinds = ("uniform", "elite", "attentive")
+    given = settings(
+        tmp_path / "run",
+        placement=placement,
+        lag="1",
+        algorithm={"name": "laser", "num_minibatches": 1},
+        replays=[{"name": "queue", "fraction": 0.25}, *({"name": x, **quarter} for x in kinds)],
+        checkpoint_replay=True,
+    )
+    result = train(make_config("CartPole-v1", given), quiet=True)
+    longer = make_config("CartPole-v1", {**given, "total_env_steps": 4_000})
+    train(longer, resume=str(result.folder), quiet=True)
+    whole = {**given, "total_env_steps": 4_000, "run_folder": str(tmp_path / "whole")}
+    train(make_config("CartPole-v1", whole), quiet=True)
+    one, other = state_of(tmp_path / "run"), state_of(tmp_path / "whole")
+    assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
+    assert rows[-1]["replay/ratio"] > 0.0
+    assert any("replay/attentive_distance_p50" in row for row in rows)

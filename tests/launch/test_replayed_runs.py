@@ -114,6 +114,19 @@ def fleet_of_two(folder: Path, steps: int, **settings: Any) -> TrainConfig:
     return config("CartPole-v1", folder, steps, **{**given, **settings})
 
 
+def test_a_fleet_in_lock_step_with_saved_replays_resumes_exactly(tmp_path: Path) -> None:
+    step: dict[str, Any] = {
+        "placement": "local",
+        "topology": {"name": "gossip", "max_staleness": 0},
+    }
+    train(fleet_of_two(tmp_path / "one", 2 * 1280, **step), quiet=True)
+    train(fleet_of_two(tmp_path / "two", 2 * 640, **step), quiet=True)
+    longer = fleet_of_two(tmp_path / "two", 2 * 1280, **step)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert "resumed exactly" in (tmp_path / "two" / "log.txt").read_text()
+    assert_same_rows(tmp_path / "one", tmp_path / "two")
+
+
 def content(folder: Path) -> dict[Path, bytes]:
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

@@ -63,7 +63,10 @@ def test_a_replayed_column_gives_the_gradient_that_it_gave_online(network, shape
 
 
 @pytest.mark.parametrize("core", ["gru", "lstm"])
-@pytest.mark.parametrize("algorithm", [VTrace(), Laser(entropy_cost=(0.0,), max_kl_nats=1e6)])
+@pytest.mark.parametrize(
+    "algorithm",
+    [VTrace(), Laser(entropy_cost=(0.0,), max_kl_nats=1e6), Impact(num_minibatches=1)],
+)
 def test_rows_of_burn_in_only_warm_up_the_recurrent_state(core, algorithm):
     """As if the column began behind them, from the state in which the present policy leaves them."""
     policy = small_policy(spec_of(), core=core, core_size=4)
