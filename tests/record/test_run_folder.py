@@ -264,6 +264,10 @@ def test_start_records_the_sittings(tmp_path: Path) -> None:
     meta = run.read_json("meta.json")
     assert [sitting["argv"][-1] for sitting in meta["sittings"]] == ["train", "last"]
     assert meta["started_unix"] == meta["sittings"][0]["time_unix"]
+    names = {"env_id": "CartPole-v1", "algorithm": "ppo", "topology": "single", "seed": 1}
+    other = RunFolder.create(str(tmp_path / "other"), **names)
+    other.write_start({}, {}, [], began=12.5)
+    assert other.read_json("meta.json")["started_unix"] == 12.5
     assert meta["sittings"][0]["versions"]["torch"]
     assert meta["sittings"][0]["machine"]["cores"] >= 1
     assert run.read_json("config.json") == {"clip_rho": float("inf")}

@@ -125,8 +125,10 @@ def _list_groups(name: str, sections: tuple[type, ...]) -> Iterator[Group]:
         rows = _rows(section, f"{name}.{min(i, 1)}.")
         base = next((s for s in reversed(sections[:i]) if issubclass(section, s)), None)
         had = _rows(base, f"{name}.{min(i, 1)}.") if base else ()
-        intro = _intro(section) + (f" All that {member_name(base)} has, and:" if base else "")
-        yield Group(f"{name}:{member_name(section)}", intro, tuple(x for x in rows if x not in had))
+        own, intro = tuple(x for x in rows if x not in had), _intro(section)
+        if base:
+            intro += f" All that {member_name(base)} has{', and:' if own else '.'}"
+        yield Group(f"{name}:{member_name(section)}", intro, own)
 
 
 def kinds(section: str) -> dict[str, str]:

@@ -286,7 +286,8 @@ class _Run:
         before = None if self.folder is None else folder.read_json("config.json")
         try:
             facts = words.mixing_facts(self.config)
-            folder.write_start(to_dict(self.config), self.layers, self.argv, facts)
+            settings = to_dict(self.config)
+            folder.write_start(settings, self.layers, self.argv, facts, began=self.began)
             if self.checkpoint is not None:
                 self._cut_back(folder)
                 self.recorder.load_state_dict(self.checkpoint.state["recorder"])

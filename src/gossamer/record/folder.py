@@ -215,6 +215,8 @@ class RunFolder:
         layers: Mapping[str, Any],
         argv: Sequence[str],
         facts: Mapping[str, Any] | None = None,
+        *,
+        began: float | None = None,
     ) -> None:
         """Record what is about to run; on resume, add this sitting to the first one's record.
 
@@ -223,9 +225,10 @@ class RunFolder:
             layers: Which layer set each setting.
             argv: The command line.
             facts: What else meta.json is to hold; None: nothing.
+            began: When the command was started, from which the run's times count; None: now.
         """
         sitting = {
-            "time_unix": time.time(),
+            "time_unix": time.time() if began is None else began,
             "argv": list(argv),
             "process": os.getpid(),
             "versions": package_versions(),
