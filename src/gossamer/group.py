@@ -96,9 +96,9 @@ class Versions:
             for rank in others
         )
 
-    def score_policy_next(self) -> None:
-        """Let the next to be scored be what is shipped as the run's policy, where there is one."""
-        self._turn += self._turn % 2
+    def score_policy_next(self, best: int | None) -> None:
+        """Let the next to be scored be the run's policy: of learners that never talk the best one's."""
+        self._turn = self._turn + self._turn % 2 if self._mixes else best or 0
 
     def copy(self, rank: int, into: list[Tensor]) -> int:
         """Copy the newest version of a learner into tensors; return its number."""

@@ -92,12 +92,35 @@ def test_a_population_tells_who_was_best(
     for row in metrics[-3:]:
         own = [x["return"] for x in episodes if x["learner"] == row["learner"]][-100:]
         assert row["learner/return_mean_100"] == pytest.approx(sum(own) / len(own))
+    evaluations = [json.loads(x) for x in (folder / "evaluation.jsonl").read_text().splitlines()]
+    assert evaluations[-1]["learner"] == best, "once more, what is shipped"
     # a finished run that has lost its summary
     (folder / "summary.json").unlink()
     assert train(made, resume=str(folder), quiet=True).summary["best_learner"] == best
     window = state_json(folder)["recorder"]["window"]
     held = {rank: len(returns) for rank, returns, _ in window}
     assert held == {rank: sum(x["learner"] == rank for x in episodes) for rank in range(3)}
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_of_a_population_that_was_not_evaluated_the_best_is_who_earned_most(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], placement: str
+) -> None:
+    settings: dict[str, Any] = {
+        "evaluation": {"every_seconds": 1e6, "episodes": 1},
+        "num_learners": 3,
+        "total_env_steps": 3 * 2048,
+        "placement": placement,
+    }
+    made = config(tmp_path / "run", "algorithm.entropy_cost", [0.5, 0.0, 0.2], **settings)
+    best = train(made).summary["best_learner"]
+    state = state_json(tmp_path / "run")
+    earned = {rank: sum(x) / len(x) for rank, x, _ in state["recorder"]["window"]}
+    assert best == state["policy_of"] == max(earned, key=earned.__getitem__)
+    (row,) = (tmp_path / "run" / "evaluation.jsonl").read_text().splitlines()
+    assert json.loads(row)["learner"] == best
+    lines = [x for x in capsys.readouterr().err.splitlines() if x.startswith("learner ")]
+    assert [x.endswith(" (best)") for x in lines] == [rank == best for rank in range(3)]
 
 
 def state_json(folder: Path) -> dict[str, Any]:
@@ -109,7 +132,7 @@ def test_only_learners_that_never_talk_are_told_apart(tmp_path: Path) -> None:
     for name in ("gossip", "allreduce"):
         made = config(tmp_path / name, "topology.name", name, **score)
         assert train(made, quiet=True).summary["best_learner"] is None
-        assert learners_in_words(made, {0: 1.0}, lambda _: None) == []
+        assert learners_in_words(made, {0: 1.0}, lambda _: None, 0) == []
     made = config(tmp_path / "many", "num_learners", 40)
     told = learners_in_words(made, {rank: float(rank) for rank in range(40)}, lambda _: None)
     assert told[0] == "learner 24: evaluation 24"

@@ -137,13 +137,15 @@ class Control:
         self._run: Run | None = None
         self._scores: dict[int, float] = {}  # by learner that is scored on its own
         self.scores_saved: dict[int, float] = {}
-        """Those of the last checkpoint, by which the run's policy was chosen."""
+        """Those of the last checkpoint."""
+        self.best_saved: int | None = None
+        """Which of learners that never talk was best then; its policy is the run's."""
         self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the `records` of a checkpoint."""
         self._scores = {int(learner): score for learner, score in state.get("scores", [])}
-        self.scores_saved = dict(self._scores)
+        self.scores_saved, self.best_saved = dict(self._scores), state.get("best_learner")
 
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
@@ -216,14 +218,23 @@ class Control:
     def records(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the learners."""
         assert self._run is not None
-        self.scores_saved = dict(self._scores)
+        self.scores_saved, self.best_saved = dict(self._scores), self._best()
         own = self.config.num_learners == 1 or self.config.topology.name in OWN_POLICY
         return {
             "recorder": self.recorder.state_dict(self._run.env_steps),
             "num_learners": self.config.num_learners,
-            "policy_of": best_of(self._scores) or 0 if own else None,  # None: the average of all
+            "policy_of": self.best_saved or 0 if own else None,  # None: the average of all
+            "best_learner": self.best_saved,
             "scores": sorted(self._scores.items()),
         }
+
+    def _best(self) -> int | None:
+        size, scores = self.config.num_learners, self._scores
+        if size > 1 and self.config.topology.name == "single" and len(scores) < size:
+            # Until all have been evaluated, by what they earn in training.
+            earned = {rank: self.recorder.mean_return_of(rank) for rank in range(size)}
+            scores = {rank: mean for rank, mean in earned.items() if mean is not None}
+        return best_of(scores)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""

@@ -171,7 +171,7 @@ class Fleet:
     def score_policy(self) -> None:
         """Evaluate once more what is shipped."""
         if self.evaluator is not None:
-            self._memory.versions.score_policy_next()
+            self._memory.versions.score_policy_next(self._control.best_saved)
             self.evaluator.evaluate_newest(stop=self._control.interrupted)
 
     def _make_memory(self, shared: Sequence[tuple[int, str]]) -> None:

@@ -18,7 +18,7 @@ from gossamer.evaluator import Interrupted
 from gossamer.group import build_group
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot, words
-from gossamer.launch.control import Control, GroupControl, best_of, signals
+from gossamer.launch.control import Control, GroupControl, signals
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.inline import run_inline
@@ -182,7 +182,7 @@ class _Run:
             control.finish_saving()
             if group.evaluator is not None and control.exit_reason.startswith("done"):
                 if group.memory is not None:
-                    group.memory.versions.score_policy_next()
+                    group.memory.versions.score_policy_next(control.best_saved)
                 group.evaluator.evaluate_newest(stop=control.interrupted)
 
         try:
@@ -377,7 +377,7 @@ class _Run:
             steps_per_second=recorder.steps_per_second(run.env_steps),
             mean_return=recorder.mean_return(),
             best_evaluation=recorder.best_evaluation,
-            best_learner=best_of(control.scores_saved),
+            best_learner=control.best_saved,
             exit_reason=control.exit_reason,
         )
         try:
@@ -385,7 +385,9 @@ class _Run:
         except OSError as error:
             failure = failure or error
         recorder.close()
-        for line in words.learners_in_words(config, control.scores_saved, recorder.mean_return_of):
+        for line in words.learners_in_words(
+            config, control.scores_saved, recorder.mean_return_of, control.best_saved
+        ):
             recorder.say(line)
         recorder.say(words.ending(summary, folder))
         folder.unlock()

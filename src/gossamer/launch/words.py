@@ -8,7 +8,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from gossamer.graphs import contraction, expected
-from gossamer.launch.control import OWN_POLICY, best_of
+from gossamer.launch.control import OWN_POLICY
 from gossamer.launch.process import layout_of
 from gossamer.types import ConfigError, RunFailed
 
@@ -55,7 +55,10 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
 
 
 def learners_in_words(
-    config: TrainConfig, scores: Mapping[int, float], mean_return: Callable[[int], float | None]
+    config: TrainConfig,
+    scores: Mapping[int, float],
+    mean_return: Callable[[int], float | None],
+    best: int | None,
 ) -> list[str]:
     """Say of each learner that never talks what sets it apart and what it earned, the best of many.
 
@@ -63,8 +66,9 @@ def learners_in_words(
         config: of the run.
         scores: by learner, its evaluation, where there is one.
         mean_return: tells that of a learner's own training episodes.
+        best: whose policy is the run's.
     """
-    size, best = config.num_learners, best_of(scores)
+    size = config.num_learners
     if size == 1 or config.topology.name != "single":
         return []
 
@@ -72,9 +76,11 @@ def learners_in_words(
         parts = [f"{name} {value:g}" for name, value in config.differing(rank).items()]
         earned = mean_return(rank)
         if rank in scores:
-            parts.append(f"evaluation {scores[rank]:.4g}{' (best)' * (rank == best)}")
+            parts.append(f"evaluation {scores[rank]:.4g}")
         elif earned is not None:
             parts.append(f"return {earned:.4g}")
+        if parts and rank == best:
+            parts[-1] += " (best)"
         return f"learner {rank}: {', '.join(parts) or 'no episode has ended'}"
 
     first = sorted(range(size), key=lambda rank: -scores.get(rank, -math.inf))[:MAX_LEARNERS_TOLD]
