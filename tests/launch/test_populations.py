@@ -134,14 +134,14 @@ def test_only_learners_that_never_talk_are_told_apart(tmp_path: Path) -> None:
         assert train(made, quiet=True).summary["best_learner"] is None
         assert learners_in_words(made, {0: 1.0}, lambda _: None, 0) == []
     made = config(tmp_path / "many", "num_learners", 40)
-    told = learners_in_words(made, {rank: float(rank) for rank in range(40)}, lambda _: None)
+    told = learners_in_words(made, {rank: float(rank) for rank in range(40)}, lambda _: None, 39)
     assert told[0] == "learner 24: evaluation 24"
     assert told[-1] == "learner 39: evaluation 39 (best)"
     assert len(told) == 16
     made = config(tmp_path / "silent", "optimizer.learning_rate", [1e-3, 1e-4])
-    assert learners_in_words(made, {}, lambda rank: 10.0 * rank) == [
+    assert learners_in_words(made, {}, lambda rank: 10.0 * rank, 1) == [
         "learner 0: learning_rate 0.001, return 0",
-        "learner 1: learning_rate 0.0001, return 10",
+        "learner 1: learning_rate 0.0001, return 10 (best)",
     ]
 
 
