@@ -19,6 +19,7 @@ from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import play
 from gossamer.launch.evaluation import load_weights
+from gossamer.launch.recorder import Window
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 from gossamer.trials import build_trials
@@ -56,8 +57,8 @@ def main() -> None:
     for updates in folder.checkpoints().list():
         checkpoint = load_weights(policy, folder, updates)
         recorder = checkpoint.state["recorder"]
-        returns = recorder["returns"]
-        training = sum(returns) / len(returns) if returns else float("-inf")
+        mean = Window.of(recorder, config.num_learners).mean()
+        training = float("-inf") if mean is None else mean
         if training < asked.skip_below:
             continue
         began = time.perf_counter()

@@ -56,7 +56,7 @@ class Shares:
 
 def kept_replays(config: TrainConfig) -> list[UniformSettings]:
     """Return the settings of all replays but the queue."""
-    return [s for s in config.mix if isinstance(s, UniformSettings)]
+    return [s for s in config.replays if isinstance(s, UniformSettings)]
 
 
 def share_out(config: TrainConfig, num_envs: int) -> Shares:
@@ -66,7 +66,7 @@ def share_out(config: TrainConfig, num_envs: int) -> Shares:
         return found
     near = [n for n in range(1, 4 * num_envs + 64) if _whole_shares(config, n) is not None]
     near = sorted(near, key=lambda n: abs(n - num_envs))[:3]
-    shares = ", ".join(f"{s.name} {s.fraction:g}" for s in config.mix)
+    shares = ", ".join(f"{s.name} {s.fraction:g}" for s in config.replays)
     hint = (
         "no number of environments near gives whole ones; use simpler fractions, like 0.5 or 0.875"
     )
@@ -80,15 +80,19 @@ def share_out(config: TrainConfig, num_envs: int) -> Shares:
 
 
 def _columns(config: TrainConfig, num_envs: int) -> int:
-    queue = next(s.fraction for s in config.mix if isinstance(s, QueueSettings))
+    queue = next(s.fraction for s in config.replays if isinstance(s, QueueSettings))
     return round(num_envs / queue)
 
 
 def _whole_shares(config: TrainConfig, num_envs: int) -> Shares | None:
-    queue = next(s.fraction for s in config.mix if isinstance(s, QueueSettings))
+    queue = next(s.fraction for s in config.replays if isinstance(s, QueueSettings))
     wanted = [num_envs * s.fraction / queue for s in kept_replays(config)]
     shares = Shares(num_envs, tuple(round(x) for x in wanted))
-    whole = all(abs(x - n) < 0.003 and n for x, n in zip(wanted, shares.replayed, strict=True))
+    whole = all(
+        # Fractions may have been given to four digits.
+        abs(x - n) < min(1.6e-4 * x, 0.4) and n
+        for x, n in zip(wanted, shares.replayed, strict=True)
+    )
     return shares if whole else None
 
 
@@ -147,7 +151,7 @@ def refuse_replays(
         loaded: bytes of these that are there already.
     """
     shares, told, room = share_out(config, num_envs), list[str](), list[_Room]()
-    for index, settings in enumerate(config.mix):
+    for index, settings in enumerate(config.replays):
         if not isinstance(settings, UniformSettings):
             continue
         hidden = [*policy.torso.parameters(), *policy.core.parameters()]
@@ -187,7 +191,7 @@ def refuse_replays(
             2  # processes may end, and tell what they hold, while the last checkpoint is written
         )
     policies = 0
-    if any(isinstance(settings, EliteSettings) for settings in config.mix):
+    if any(isinstance(settings, EliteSettings) for settings in config.replays):
         nbytes = sum(x.nbytes for x in policy.shared_tensors())
         policies = (1 + _num_snapshots(config)) * nbytes * config.num_learners
     beside = (
@@ -210,7 +214,7 @@ def refuse_replays(
         largest = max(own or room, key=lambda one: one.nbytes)
         left = 0.9 * free - (needed - largest.nbytes)
         fits = max(int(left / largest.nbytes * largest.columns), shares.total)
-        settings = config.mix[largest.entry]
+        settings = config.replays[largest.entry]
         assert isinstance(settings, UniformSettings)
         name, unit = "capacity", 1
         if settings.capacity is None:
@@ -226,11 +230,12 @@ def refuse_replays(
 def _replaying_begins(config: TrainConfig, shares: Shares) -> int:
     """Return the env steps that a learner has to store before a batch can hold replayed columns."""
     steps = shares.online * config.unroll_length
-    stored = [
-        max(-(-n // shares.online) * steps, settings.learn_start)
-        for n, settings in zip(shares.replayed, kept_replays(config), strict=True)
-    ]
-    return max(stored, default=0) + config.prefetch_batches * steps
+    stored = [0]
+    for n, settings in zip(shares.replayed, kept_replays(config), strict=True):
+        own = -(-n // config.num_learners) if settings.shared else n  # there are others' too
+        stored += [-(-own // shares.online), -(-settings.learn_start // steps)]
+    # A batch is picked when the one `prefetch_batches` before it has been stored.
+    return (max(stored) + max(config.prefetch_batches - 1, 0)) * steps
 
 
 def _size(nbytes: int) -> str:
@@ -257,8 +262,7 @@ def _num_snapshots(config: TrainConfig) -> int:
 
 def _typed(config: TrainConfig, index: int, name: str, value: int) -> str:
     """Return what to type so that a replay has another value."""
-    at = 1 if config.replay_ratio else index
-    return f"--replays.{at}.{name.replace('_', '-')} {value}"
+    return f"--replays.{index}.{name.replace('_', '-')} {value}"
 
 
 def _free(path: str) -> int:
@@ -271,7 +275,7 @@ def _disk(config: TrainConfig, path: str) -> int:
     if not path:
         return MEMORY
     folder = Path(path).expanduser()
-    index = next(i for i, s in enumerate(config.mix) if getattr(s, "path", None) == path)
+    index = next(i for i, s in enumerate(config.replays) if getattr(s, "path", None) == path)
     if not folder.is_dir():
         raise ConfigError(
             f"replays.{index}.path is {path!r}, which is no folder; make it first: mkdir -p {path}"

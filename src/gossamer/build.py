@@ -114,10 +114,10 @@ def _actor_threads(cores: int, lag: str) -> int:
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
     """Return whether a run goes on from a checkpoint as if it had never stopped."""
-    replays = len(config.mix) == 1 or config.checkpoint_replay
+    replays = len(config.replays) == 1 or config.checkpoint_replay
     if config.placement != "inline" and config.num_learners > 1:
         # What others have stored by now depends on who is quicker.
-        replays = replays and not any(getattr(s, "shared", False) for s in config.mix)
+        replays = replays and not any(getattr(s, "shared", False) for s in config.replays)
     return plan.lag is not None and spec.exact_resume and replays
 
 

@@ -308,7 +308,7 @@ def build_group(
     """
     stop, size = StopSignal(), config.num_learners
     shared: list[list[mmap.mmap]] = []
-    if size > 1 and any(getattr(s, "shared", False) for s in config.mix):
+    if size > 1 and any(getattr(s, "shared", False) for s in config.replays):
         blocks = shared_blocks(config, spec, build_policy(config, spec, torso))
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made = build_learners(

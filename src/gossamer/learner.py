@@ -105,7 +105,7 @@ class Learner:
         for p, gradient in zip(self._params, self._gradients[0], strict=True):
             p.grad = gradient
         self._update_sums: Sums = {}
-        self._version_sums: dict[str, list[float]] = {}
+        self._row_sums: Sums = {}  # since metrics were last taken
         # Sum, sum of squares, rows: of this version's value targets.
         self._targets = [0.0, 0.0, 0.0]
         self._nonfinite_in_a_row = 0
@@ -212,6 +212,7 @@ class Learner:
         self._replayed = self.replay.replays and bool(batch.replayed.any())
         self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
         self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
+        _add_sums(self._row_sums, {"lag_versions_mean": (self.lag_versions, 1.0)})
         self._set_learning_rate()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
         self._minibatch = next(self._minibatches)
@@ -318,9 +319,7 @@ class Learner:
         self._nonfinite_in_a_row = 0
         self.optimizer.step()
         sums["learner/grad_norm"] = (norm, 1.0)
-        for name, (x, n) in sums.items():
-            held = self._version_sums.setdefault(name, [0.0, 0.0])
-            held[0], held[1] = held[0] + x, held[1] + n
+        _add_sums(self._row_sums, sums)
         means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
         self._algorithm.after_update(self._state, means)
 
@@ -341,11 +340,12 @@ class Learner:
 
     def take_metrics(self) -> dict[str, float]:
         """Return the means over the updates since the last call, and forget them."""
-        sums, self._version_sums = self._version_sums, {}
-        means = with_deviations({name: x / max(n, 1e-12) for name, (x, n) in sums.items()})
+        sums, self._row_sums = self._row_sums, {}
+        means = with_deviations(
+            {name: float(x) / max(float(n), 1e-12) for name, (x, n) in sums.items()}
+        )
         means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
-        means["lag_versions_mean"] = self.lag_versions
         means |= self.replay.take_metrics(updates_per_version=self.updates_per_version)
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 

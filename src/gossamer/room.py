@@ -76,12 +76,13 @@ def refuse_what_memory_cannot_hold(
                 f"memory; {free / 2**30:.0f} GiB are free; let more of them share a process: "
                 f"--learners-per-process {math.ceil(size / fits)}"
             )
-    if len(config.mix) == 1:
+    if len(config.replays) == 1:
         name, cost = config.algorithm.name, getattr(config.algorithm, "policy_cloning_cost", 0.0)
         what = f"what {name} is for" * (name in ("laser", "impact"))
         what = what or "what algorithm.policy_cloning_cost is for" * (cost > 0.0)
         what = what or "what checkpoint_replay is for" * config.checkpoint_replay
-        return [f"nothing is replayed, which is {what}: --replay-ratio 3"] if what else []
+        how = ": --replay-ratio 3" if config.algorithm.corrects else ""
+        return [f"nothing is replayed, which is {what}{how}"] if what else []
     loads = loaded = 0
     if checkpoint is not None:
         loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)

@@ -55,7 +55,7 @@ def test_cloning_is_a_mean_over_replayed_columns(algorithm, reduction):
 
 
 @pytest.mark.parametrize("algorithm", [VTrace, Laser, Impact])
-def test_as_batches_name_the_same_metrics_and_learn_the_same(algorithm):
+def test_online_batches_name_the_same_metrics_and_learn_the_same(algorithm):
     """In lock-step the sums of learners are added up in the order of their names."""
     policy, batch = table(9, 6)
     losses, named = [], []

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.config import TrainConfig, parse_train, resolve
+from gossamer.batches import share_out
+from gossamer.config import TrainConfig, parse_train, resolve, to_dict
 from gossamer.replay.settings import EliteSettings, UniformSettings
 from gossamer.types import ConfigError
 
@@ -27,10 +28,10 @@ def refused(*words: str) -> str:
 def test_a_ratio_is_of_one_replay_of_any_kind_with_its_settings() -> None:
     queue, replay = typed(
         "--replay-ratio", "3", "--replays.1.name", "elite", "--replays.1.capacity-steps", "9000"
-    ).mix
+    ).replays
     assert isinstance(replay, EliteSettings)
     assert (queue.fraction, replay.fraction, replay.capacity_steps) == (0.25, 0.75, 9000)
-    (_, replay) = typed("--replay-ratio", "3", "--replays.1.learn-start", "50").mix
+    (_, replay) = typed("--replay-ratio", "3", "--replays.1.learn-start", "50").replays
     assert type(replay) is UniformSettings
     assert replay.learn_start == 50
 
@@ -39,18 +40,18 @@ def test_a_ratio_that_is_typed_wins_over_a_presets_fractions_and_they_over_its_r
     tmp_path: Path,
 ) -> None:
     preset = ("--config", "laser_pong", "--algorithm.num-minibatches", "4")
-    queue, replay = typed(*preset, "--replay-ratio", "3").mix
+    queue, replay = typed(*preset, "--replay-ratio", "3").replays
     assert (queue.fraction, replay.fraction) == (0.25, 0.75)
     assert (
         replay
-        == typed(*preset, "--replays.0.fraction", "0.25", "--replays.1.fraction", "0.75").mix[1]
+        == typed(*preset, "--replays.0.fraction", "0.25", "--replays.1.fraction", "0.75").replays[1]
     )
     file = tmp_path / "mine.toml"
     file.write_text("replay_ratio = 3.0")
     halves = ("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5")
     config = typed("--config", str(file), *halves)
     assert config.replay_ratio == 0.0
-    assert [x.fraction for x in config.mix] == [0.5, 0.5]
+    assert [x.fraction for x in config.replays] == [0.5, 0.5]
     assert "fractions too; give one of the two" in refused("--replay-ratio", "3", *halves)
 
 
@@ -58,11 +59,37 @@ def test_a_ratio_goes_on_with_a_resumed_run() -> None:
     saved = {"env_id": "CartPole-v1", "algorithm": "vtrace", "replay_ratio": 3.0}
     saved["replays"] = [{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]
     config, _ = resolve(resumed=saved)
-    assert [x.fraction for x in config.mix] == [0.25, 0.75]
+    assert [x.fraction for x in config.replays] == [0.25, 0.75]
+
+
+def test_settings_of_a_run_with_a_ratio_can_be_given_back(tmp_path: Path) -> None:
+    config = typed("--replay-ratio", "3", "--replays.1.capacity-steps", "500")
+    again, layers = resolve(given=to_dict(config))
+    assert again == config
+    assert layers["replays.1.capacity_steps"] == "settings"
+    file = tmp_path / "config.json"
+    file.write_text(json.dumps(to_dict(config)))
+    assert typed("--config", str(file)) == config
+    (queue, _) = typed("--config", str(file), "--replay-ratio", "1").replays
+    assert queue.fraction == 0.5
+    found = parse_train(["CartPole-v1", "algorithm:vtrace", "--replay-ratio", "3"])
+    _, layers = resolve(found.settings)
+    assert layers["replays.1.fraction"] == layers["replays.0.fraction"] == "command line"
+    assert layers["replays.1.capacity_steps"] == layers["replay_ratio"] == "default"
+    (first, _) = typed("--replays", '["uniform", "queue"]', "--replay-ratio", "3").replays
+    assert (first.name, first.fraction) == ("uniform", 0.75)
+
+
+def test_entries_may_be_given_in_any_order() -> None:
+    config = typed(
+        "--replays.2.name", "elite", "--replays.2.fraction", "0.25",
+        "--replays.1.fraction", "0.25", "--replays.0.fraction", "0.5",
+    )  # fmt: skip
+    assert [x.name for x in config.replays] == ["queue", "uniform", "elite"]
 
 
 def test_what_is_added_is_uniform_unless_it_says_otherwise() -> None:
-    _, replay = typed("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5").mix
+    _, replay = typed("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5").replays
     assert type(replay) is UniformSettings
 
 
@@ -76,7 +103,7 @@ def test_what_is_added_is_uniform_unless_it_says_otherwise() -> None:
         ("--learn-start 5", "did you mean --replays.1.learn-start?"),
         ("--replays.2.candidate-mutliplier 5", "did you mean --replays.2.candidate-multiplier?"),
         ("--replays.0.capacity-steps 5", "not of queue; leave it out or give it to an entry of that "
-         "kind: --replays.1.name uniform --replays.1.capacity-steps VALUE"),
+         "kind, as in --replays.1.capacity-steps"),
         ("--replays.0.fraction 0.5 --replays.1.fraction 0.4", "sum to 0.9; they must sum to 1: "
          "--replays.0.fraction 0.6"),
         ("--replays.1.fraction 0.9 --replays.2.fraction 0.6", "sum to 2.5; they must sum to 1: "
@@ -87,7 +114,7 @@ def test_what_is_added_is_uniform_unless_it_says_otherwise() -> None:
         ("--replay_parameters x", "did you mean --replays?"),
         ("--buffer-size 5", "did you mean --replays.1.capacity-steps?"),
         ("--kl-div-threshold 0.3", "did you mean --algorithm.max-kl-nats?"),
-        ("--batch_size 5", "did you mean --num-envs?"),
+        ("replays:queue", "to which this adds one: --replays.1.name uniform"),
         ("--dry-run", "to see all settings: --show-config"),
         ("--env=Pong", "type the environment's id alone: gossamer train ENV"),
     ],
@@ -97,9 +124,12 @@ def test_slips_are_told_with_what_to_type(words: str, says: str) -> None:
 
 
 def test_thirds_may_be_rounded() -> None:
+    two = [{"name": "queue", "fraction": 0.3333}, {"name": "uniform", "fraction": 0.6667}]
+    for num_envs in (8, 16, 64, 250):
+        assert share_out(typed("--replays", json.dumps(two)), num_envs).replayed == (2 * num_envs,)
     third = {"fraction": 0.3333}
     listed = [{"name": "queue", **third}, {"name": "uniform", **third}, {"name": "elite", **third}]
-    assert len(typed("--replays", json.dumps(listed)).mix) == 3
+    assert len(typed("--replays", json.dumps(listed)).replays) == 3
 
 
 def test_of_the_elite_platforms_lists_entries_can_be_changed() -> None:
@@ -107,10 +137,10 @@ def test_of_the_elite_platforms_lists_entries_can_be_changed() -> None:
         '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
         ' {"type": "standard", "capacity": 50, "sample_ratio": 0.5, "learn_start": 70}]'
     )
-    (_, replay) = typed("--replays", theirs).mix
+    (_, replay) = typed("--replays", theirs).replays
     assert isinstance(replay, UniformSettings)
     assert (replay.capacity, replay.learn_start) == (50, 70)
-    (_, replay) = typed("--replays", theirs, "--replays.1.learn-start", "200").mix
+    (_, replay) = typed("--replays", theirs, "--replays.1.learn-start", "200").replays
     assert isinstance(replay, UniformSettings)
     assert replay.learn_start == 200
     elite = '[{"name": "queue", "fraction": 0.5}, {"type": "elite"}]'

@@ -34,7 +34,7 @@ def typed(*words: str) -> TrainConfig:
 
 def test_a_ratio_is_short_for_a_queue_and_a_uniform_replay() -> None:
     config = typed("--replay-ratio", "7")
-    assert config.mix == (QueueSettings(fraction=0.125), UniformSettings(fraction=0.875))
+    assert config.replays == (QueueSettings(fraction=0.125), UniformSettings(fraction=0.875))
     assert share_out(config, 4) == Shares(4, (28,))
 
 
@@ -49,7 +49,7 @@ def test_the_elite_platforms_list_is_read_as_it_stands() -> None:
         ' {"type": "custom", "capacity": 200, "sample_ratio": 0.125, "dist_function": "ln_norm", "p": 1,'
         '  "insert_strategy": "elite_insertion", "elite_batch_size": 8}]',
     )
-    assert config.mix == (
+    assert config.replays == (
         QueueSettings(fraction=0.5, capacity=1),
         UniformSettings(fraction=0.25, capacity=1000),
         AttentiveSettings(
@@ -174,22 +174,30 @@ def test_an_algorithm_that_lives_on_replay_says_when_it_has_none() -> None:
     )
     (line,) = told(**{"algorithm.name": "vtrace", "checkpoint_replay": True})
     assert line.startswith("nothing is replayed, which is what checkpoint_replay is for: --replay-")
+    (line,) = told(**{"algorithm.name": "ppo", "checkpoint_replay": True})
+    assert line == "nothing is replayed, which is what checkpoint_replay is for"
 
 
 def test_a_run_that_ends_before_anything_is_replayed_says_so() -> None:
-    # 8 columns of 16 steps a batch: 3 batches hold 24 columns, and one is picked ahead
-    ratio = {"replay_ratio": 3.0, "total_env_steps": 4 * 8 * 16}
+    # 8 columns of 16 steps a batch: three batches hold the 24 columns that a fourth one wants
+    ratio = {"replay_ratio": 3.0, "total_env_steps": 3 * 8 * 16}
     _, line = told(**ratio)
     assert (
         line
-        == "nothing will be replayed: that begins after 512 env steps, and the run ends after 512"
+        == "nothing will be replayed: that begins after 384 env steps, and the run ends after 384"
     )
-    (_,) = told(**{**ratio, "total_env_steps": 513})
+    (_,) = told(**{**ratio, "total_env_steps": 385})
+    _, line = told(**{**ratio, "total_env_steps": 4 * 8 * 16}, prefetch_batches=2)
+    assert "begins after 512 env steps" in line
     _, line = told(replays=mix(learn_start=10**6), total_env_steps=10**6)
-    assert line.startswith("nothing will be replayed: that begins after 1,000,128 env steps, and")
+    assert line.startswith("nothing will be replayed: that begins after 1,000,064 env steps, and")
     several = {"num_learners": 2, "topology.name": "single"}
-    _, line = told(**{**ratio, "total_env_steps": 1000}, **several)
-    assert "begins after 1,024 env steps" in line
+    _, line = told(**{**ratio, "total_env_steps": 700}, **several)
+    assert "begins after 768 env steps" in line
+    shared = {
+        "replays": [{**QUEUE, "fraction": 0.25}, {**mix()[1], "fraction": 0.75, "shared": True}]
+    }
+    (_,) = told(**shared, **several, total_env_steps=700)
 
 
 def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
@@ -345,7 +353,7 @@ def test_a_replay_on_disk_is_gone_with_its_process(tmp_path: Path) -> None:
 def test_what_is_near_is_attended_to_unless_the_platform_means_its_own_default() -> None:
     queue = '{"type": "queue", "capacity": 1, "sample_ratio": 0.5}'
     theirs = '{"type": "custom", "capacity": 500, "sample_ratio": 0.5, "dist_function": "ln_norm", "sample_strategy": "attentive_sampling"}'
-    (_, replay) = typed("--replays", f"[{queue}, {theirs}]").mix
+    (_, replay) = typed("--replays", f"[{queue}, {theirs}]").replays
     assert isinstance(replay, AttentiveSettings)
     assert replay.strategy == "least_used"
     assert AttentiveSettings().strategy == "nearest"
@@ -354,7 +362,7 @@ def test_what_is_near_is_attended_to_unless_the_platform_means_its_own_default()
 def test_what_a_platforms_list_gives_for_nothing_is_not_used_or_refused() -> None:
     queue = '{"type": "queue", "capacity": 1, "sample_ratio": 0.5}'
     custom = '{"type": "custom", "capacity": 500, "sample_ratio": 0.5, "dist_function": "ln_norm", "lambda_batch_multiplier": 6}'
-    (_, replay) = typed("--replays", f"[{queue}, {custom}]").mix
+    (_, replay) = typed("--replays", f"[{queue}, {custom}]").replays
     assert isinstance(replay, EliteSettings)
     assert replay.candidate_multiplier == 1.0, "it had no way to sample but uniformly"
     standard = '{"type": "standard", "capacity": 500, "sample_ratio": 0.5, "sample_strategy": "elite_sampling"}'

@@ -138,6 +138,10 @@ def test_only_learners_that_never_talk_are_told_apart(tmp_path: Path) -> None:
     assert told[0] == "learner 24: evaluation 24"
     assert told[-1] == "learner 39: evaluation 39 (best)"
     assert len(told) == 16
+    # until all have been evaluated the best is who earned most, and that is told
+    told = learners_in_words(made, {0: 500.0}, float, 39)
+    assert told[0] == "learner 24: return 24"
+    assert told[-1] == "learner 39: return 39 (best)"
     made = config(tmp_path / "silent", "optimizer.learning_rate", [1e-3, 1e-4])
     assert learners_in_words(made, {}, lambda rank: 10.0 * rank, 1) == [
         "learner 0: learning_rate 0.001, return 0",

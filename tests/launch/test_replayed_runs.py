@@ -228,7 +228,7 @@ def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
         assert held["learner.replay.0.inserted"] == steps // 16
         draws.append(held["learner.replay.0.draws"])
     log = (tmp_path / "run" / "log.txt").read_text()
-    told = "resumed with new episodes (not exactly) and empty replays (--checkpoint-replay saves"
+    told = "resumed with new episodes (not exactly), replays empty (--checkpoint-replay saves what they"
     assert told in log
     # Of one column an env for each 16 steps; once more, no batch can be replayed before there is one.
     assert draws[0] >= 8

@@ -39,7 +39,7 @@ class Poisoned(ListQueue):
     def get(self):
         trajectory = super().get()
         if self.given == 4:
-            getattr(trajectory, self.field)[2 if self.field != "last_reward" else ..., 1] = np.nan
+            getattr(trajectory, self.field)[2, 1] = np.nan
         return trajectory
 
 
@@ -56,6 +56,11 @@ def test_what_is_not_finite_costs_one_update_however_much_is_replayed(field):
     metrics = mix.take_metrics(updates_per_version=1)
     assert metrics["replay/nonfinite_columns"] == 1.0
     assert metrics["replay/ratio"] > 1.0
+    again, _, _ = make_mix(UniformSettings(), columns=8)
+    again.load_state_dict(mix.state_dict())
+    again.sample()
+    assert again.take_metrics(updates_per_version=1)["replay/nonfinite_columns"] == 1.0
+    again.close()
     learner.close()
 
 

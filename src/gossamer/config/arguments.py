@@ -56,10 +56,12 @@ def parse_train(words: Sequence[str]) -> Arguments:
             _read_flag(word, rest, found)
         elif name and any(member_name(member) for member in choices.get(kind, ())):
             _choose(found.settings, kind, name)
-        elif name and listed(find_annotation(TrainConfig, kind)):
+        elif name and (sections := listed(find_annotation(TrainConfig, kind))):
+            others = [str(member_name(section)) for section in sections[1:]]
+            added = name if name in others else others[0]
             raise ConfigError(
                 f"{word} is not understood; {kind} is a list, to which this adds one: "
-                f"{flag(kind)}.1.name {name}"
+                f"{flag(kind)}.1.name {added}"
             )
         elif name and (meant := _meant(kind, name, choices)):
             raise ConfigError(f"{word} is not understood; did you mean {meant}?")
@@ -111,7 +113,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
         found.show_config = True
     elif name in ("dry_run", "print_config"):
         raise ConfigError(f"{head} is not a flag; to see all settings: --show-config")
-    elif name in ("env_id", "env"):
+    elif name == "env_id" or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
         raise ConfigError(
             f"{head} is not a flag; type the environment's id alone: gossamer train ENV"
         )

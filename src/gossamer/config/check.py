@@ -167,12 +167,7 @@ def _check_replays(config: TrainConfig) -> None:
         raise ConfigError(
             f"replays holds {queues} queues among {', '.join(kinds)}; it must hold exactly one: {how}"
         )
-    if config.replay_ratio and len(kinds) > 2:
-        raise ConfigError(
-            f"replay_ratio is {config.replay_ratio:g}, which is of one replay beside the queue, and replays "
-            f"holds {', '.join(kinds)}; give fractions in place of it"
-        )
-    old = [replay.name for replay in config.mix if replay.name != "queue"]
+    old = [replay.name for replay in config.replays if replay.name != "queue"]
     if old and not algorithm.corrects:
         able = [
             member_name(x)
@@ -183,12 +178,12 @@ def _check_replays(config: TrainConfig) -> None:
             f"replays holds {old[0]}, but {algorithm.name} cannot learn from older data; use a queue only, "
             f"or an algorithm that corrects: {', '.join(f'algorithm:{name}' for name in able)}"
         )
-    total = sum(replay.fraction for replay in config.mix)
+    total = sum(replay.fraction for replay in config.replays)
     if abs(total - 1.0) > 1e-4:  # thirds to four digits do
         raise ConfigError(
             f"replays: fractions sum to {total:g}; they must sum to 1{_whole(config, total)}"
         )
-    queue = next(replay.fraction for replay in config.mix if replay.name == "queue")
+    queue = next(replay.fraction for replay in config.replays if replay.name == "queue")
     if isinstance(algorithm, Laser) and queue < LASER_ONLINE:
         raise ConfigError(
             f"replays: {queue:.3g} of each batch is online; laser learns from at least {LASER_ONLINE:g} "

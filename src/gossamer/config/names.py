@@ -95,8 +95,6 @@ ELSEWHERE = {
         "envs",
         "num_processes",
         "num_actors",
-        "batch_size",
-        "worker_count",
     ),
     "total_env_steps": ("total_timesteps", "timesteps", "total_steps", "max_steps", "steps"),
     "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping"),

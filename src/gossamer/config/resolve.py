@@ -10,8 +10,9 @@ from gossamer.config.check import validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, Tree, merge, to_tree
+from gossamer.config.tree import Layer, Tree, fields_of, merge, to_tree
 from gossamer.envs.settings import suite_of
+from gossamer.replay.settings import UniformSettings
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -66,29 +67,45 @@ def resolve(
     if isinstance(env_id, str) and env_id:
         layers.insert(0, suite_layer(suite_of(env_id)))
     config, origin = merge(TrainConfig, layers)
-    config = _without_lower_ratio(config, origin, [layer.label for layer in layers])
+    config = _with_ratio(config, origin, [layer.label for layer in layers])
     validate(config)
     return config, origin
 
 
-def _without_lower_ratio(
-    config: TrainConfig, origin: Mapping[str, str], labels: Sequence[str]
-) -> TrainConfig:
-    """Drop `replay_ratio` where a higher layer gives fractions; refuse both from the same."""
-    ratio = origin["replay_ratio"]
-    given = [
-        label for name, label in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", name)
-    ]
-    highest = max((labels.index(label) for label in given if label in labels), default=-1)
-    if not config.replay_ratio or ratio not in labels or highest < labels.index(ratio):
+def _with_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[str]) -> TrainConfig:
+    """Turn `replay_ratio` into the fractions it stands for, unless a higher layer gives fractions.
+
+    Raises:
+        ConfigError: one layer gives both, or there is more than one replay.
+    """
+    ratio, label = config.replay_ratio, origin["replay_ratio"]
+    if ratio <= 0.0 or label not in labels:
         return config
-    if highest > labels.index(ratio):
-        return replace(config, replay_ratio=0.0)
-    if ratio != RESUMED:  # where the ratio has won before
+    named = {name: x for name, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", name)}
+    highest = max((labels.index(x) for x in named.values() if x in labels), default=-1)
+    origin["replay_ratio"] = "default"
+    config = replace(config, replay_ratio=0.0)
+    if highest > labels.index(label):
+        return config
+    if highest == labels.index(label) and label != RESUMED:
         raise ConfigError(
-            f"replay_ratio is {config.replay_ratio:g}, and replays has fractions too; give one of the two"
+            f"replay_ratio is {ratio:g}, and replays has fractions too; give one of the two"
         )
-    return config
+    replays = list(config.replays)
+    if len(replays) == 1:
+        replays.append(UniformSettings())
+        origin |= {f"replays.1.{name}": "default" for name in ("name", *fields_of(UniformSettings))}
+    if len(replays) > 2:
+        kinds = ", ".join(replay.name for replay in replays)
+        raise ConfigError(
+            f"replay_ratio is {ratio:g}, which is of one replay beside the queue, and replays holds {kinds}; "
+            "give fractions in place of it"
+        )
+    for i, replay in enumerate(replays):
+        fraction = (1.0 if replay.name == "queue" else ratio) / (1.0 + ratio)
+        replays[i] = replace(replay, fraction=fraction)
+        origin[f"replays.{i}.fraction"] = label
+    return replace(config, replays=tuple(replays))
 
 
 def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:

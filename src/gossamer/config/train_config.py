@@ -11,7 +11,7 @@ from gossamer.algorithms.vtrace import VTrace
 from gossamer.envs.settings import EnvConfig
 from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
-from gossamer.replay.settings import QueueSettings, ReplaySettings, UniformSettings
+from gossamer.replay.settings import QueueSettings, ReplaySettings
 from gossamer.topology import AllReduce, Diffusion, Gossip, Single
 
 PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
@@ -52,8 +52,8 @@ class TrainConfig:
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
     """What a batch is made of: a queue, which is entry 0 by default, and replays; fractions sum to 1."""
     replay_ratio: float = 0.0
-    """Columns replayed for each online one, >= 0, in place of fractions: of one replay, which is uniform unless
-    --replays.1.name says otherwise."""
+    """Columns replayed for each online one, >= 0: stands for the fractions of a queue and of one replay, which is
+    uniform unless --replays.1.name says otherwise."""
     replay_burn_in: int = 0
     """Recurrent policies: rows at the start of replayed columns that only bring the stored recurrent state up
     to date and are not learnt, in [0, unroll_length)."""
@@ -141,17 +141,6 @@ class TrainConfig:
     def queue(self) -> QueueSettings:
         """The one queue among the replays."""
         return next(x for x in self.replays if isinstance(x, QueueSettings))
-
-    @property
-    def mix(self) -> tuple[ReplaySettings, ...]:
-        """What batches are made of: `replays`, or what `replay_ratio` is short for."""
-        if not self.replay_ratio:
-            return self.replays
-        others = [x for x in self.replays if not isinstance(x, QueueSettings)] or [
-            UniformSettings()
-        ]
-        queue = replace(self.queue, fraction=1.0 / (1.0 + self.replay_ratio))
-        return queue, replace(others[0], fraction=self.replay_ratio / (1.0 + self.replay_ratio))
 
     def of_learner(self, rank: int) -> "TrainConfig":
         """Return the settings as learner `rank` has them: of one value per learner, its own."""

@@ -295,7 +295,8 @@ class _Merge:
                     kind = value if value in kinds[1:] else kinds[min(1, len(kinds) - 1)]
                     how += f"; one more beside the {kinds[0]}: {flag(dotted)}.1.name {kind}"
                 raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {how}")
-            for key, one in self._table(layer, dotted, value).items():
+            table = self._table(layer, dotted, value)
+            for key, one in sorted(table.items(), key=lambda x: (len(x[0]), x[0])):  # 2 before 10
                 index = int(key) if key.isdecimal() else -1
                 if not 0 <= index <= len(sources):
                     raise ConfigError(
@@ -333,10 +334,7 @@ class _Merge:
         how = f"choose {kind}:{owners[0]}" if layer.typed else f'choose {kind}.name = "{owners[0]}"'
         base, _, index = kind.rpartition(".")
         if index.isdecimal():
-            # The first entry is what all have; others come behind it.
-            one = f"{base}.{max(int(index), 1)}."
-            how = f"give it to an entry of that kind: {layer.shown(one + 'name')} {owners[0]}"
-            how += f" {layer.shown(one + name)} VALUE" if layer.typed else ""
+            how = f"give it to an entry of that kind, as in {layer.shown(f'{base}.1.{name}')}"
         return ConfigError(
             f"{layer.shown(path + name)} is a setting of {', '.join(owners)}, not of {chosen}; "
             f"leave it out or {how}"

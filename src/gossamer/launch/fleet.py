@@ -33,6 +33,7 @@ from gossamer.launch.process import (
 )
 from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
+from gossamer.mailboxes import make_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.ring import make_shared_block
 from gossamer.types import RunFailed
@@ -40,7 +41,6 @@ from gossamer.types import RunFailed
 if TYPE_CHECKING:
     import mmap
     import threading
-    from collections.abc import Sequence
     from pathlib import Path
 
     from torch import Tensor
@@ -86,7 +86,7 @@ class Fleet:
         self._evaluating: threading.Thread | None = None
         self._descriptors: list[int] = []
         self._meeting: Path | None = None
-        self._make_memory(())
+        self._make_memory()
 
     @property
     def env_steps(self) -> int:
@@ -137,8 +137,9 @@ class Fleet:
         self._stop = StopSignal()
         self._ready: set[int] = set()
         self._all_began = False
-        self.close()
-        self._make_memory(self._shared)
+        if self._processes:  # the group has died, and left it as it was
+            self.close()
+            self._make_memory()
         for left in folder.path.glob("meeting-*"):  # by a launcher that was killed
             left.unlink(missing_ok=True)
         self._meeting = folder.path / f"meeting-{os.getpid()}-{time.monotonic_ns()}"
@@ -174,16 +175,15 @@ class Fleet:
             self._memory.versions.score_policy_next(self._control.best_saved)
             self.evaluator.evaluate_newest(stop=self._control.interrupted)
 
-    def _make_memory(self, shared: Sequence[tuple[int, str]]) -> None:
-        """Make what processes have in common; `shared` as `shared_blocks` says."""
+    def _make_memory(self) -> None:
         size = self.config.num_learners
-        lengths = [*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))]
-        wanted = [(n, "") for n in lengths] + [x for x in shared for _ in range(size)]
-        made: list[tuple[int, mmap.mmap]] = []
-        for nbytes, path in wanted:
-            made.append(make_shared_block(nbytes, path))
-            self._descriptors.append(made[-1][0])
-        blocks = [memory for _, memory in made]
+        blocks: list[mmap.mmap] = []
+        for nbytes in (*self._sizes.nbytes(size), Orders.nbytes(len(self._layout.ranks))):
+            descriptor, block = make_memory(nbytes)
+            self._descriptors.append(descriptor)
+            blocks.append(block)
+        for nbytes, path in self._shared:
+            self._descriptors += [make_shared_block(nbytes, path)[0] for _ in range(size)]
         self._memory = Memory(blocks[:2], self.config, self._sizes, self._policy.shared_tensors())
         self._orders = Orders(blocks[2], len(self._layout.ranks))
 

@@ -18,7 +18,7 @@ from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     from gossamer.actor import Episode
     from gossamer.config import TrainConfig
@@ -100,6 +100,18 @@ class Window:
         self._own.clear()
         for rank, returns, lengths in state:
             self._own[rank] = deque(zip(returns, lengths, strict=True), maxlen=WINDOW)
+
+    @classmethod
+    def of(cls, record: Mapping[str, Any], num_learners: int) -> Window:
+        """Return the window of what a recorder has saved."""
+        made = cls(num_learners)
+        if "window" in record:
+            made.load(record["window"])
+            return made
+        # Before learners' episodes were kept apart.
+        each: list[list[Any]] = record.get("returns_of") or [[0, record["returns"]]]
+        made.load([[rank, x, record["lengths"][-1:] * len(x)] for rank, x in each if x])
+        return made
 
 
 class Recorder:
@@ -278,8 +290,8 @@ class Recorder:
         self._row_at = now
         time_s = round(self.seconds(), 3)
         for own in rows:
-            mean = self.mean_return_of(own["learner"])
-            if len(rows) > 1 and mean is not None:
+            mean = self.mean_return_of(own["learner"]) if len(rows) > 1 else None
+            if mean is not None:
                 own["learner/return_mean_100"] = mean
         row = {
             "time_s": time_s,
@@ -341,7 +353,7 @@ class Recorder:
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._window.load(state["window"])
+        self._window = Window.of(state, self._config.num_learners)
         self.seconds_before = state["seconds"]
         self.best_evaluation = state["best_evaluation"]
         self._paced = list(state["paced"])

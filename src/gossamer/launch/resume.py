@@ -43,8 +43,7 @@ def finished(
     A run killed between its last checkpoint and its summary gets the summary now.
     """
     record, env_steps = checkpoint.state["recorder"], progress_of(checkpoint)[1]
-    window = Window(config.num_learners)
-    window.load(record["window"])
+    window = Window.of(record, config.num_learners)
     mean = window.mean()
     reason = end_of(
         config,

@@ -345,8 +345,9 @@ class _Run:
             return
         exact = self.checkpoint.state[snapshot.EXACT]
         how = "exactly" if exact else "with new episodes (not exactly)"
-        if len(self.config.mix) > 1 and not (before or {}).get("checkpoint_replay"):
-            how += " and empty replays (--checkpoint-replay saves what they hold)"
+        held = self.checkpoint.state["held"]
+        if len(self.config.replays) > 1 and not any(name.endswith(".stored") for name in held):
+            how += ", replays empty (--checkpoint-replay saves what they hold),"
         updates, env_steps = self.progress
         took = f"; restoring took {self.restore_seconds:.1f} s" if self.restore_seconds else ""
         recorder.say(f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}")

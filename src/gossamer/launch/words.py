@@ -41,7 +41,7 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
     text = f"{size} learners, {topology.name}"
     if not topology.talks:
         text = f"{size} learners that never talk ({_TALKING} let them)"
-        if any(getattr(settings, "shared", False) for settings in config.mix):
+        if any(getattr(settings, "shared", False) for settings in config.replays):
             text = f"{size} learners that share a replay, and no parameters"
     if config.placement == "local":
         text += f", in {layout_of(config)}"
@@ -72,18 +72,20 @@ def learners_in_words(
     if size == 1 or config.topology.name != "single":
         return []
 
+    kind, found = "evaluation", dict(scores)
+    if len(scores) < size:  # as the best is chosen
+        means = {rank: mean_return(rank) for rank in range(size)}
+        kind, found = "return", {rank: x for rank, x in means.items() if x is not None}
+
     def line(rank: int) -> str:
         parts = [f"{name} {value:g}" for name, value in config.differing(rank).items()]
-        earned = mean_return(rank)
-        if rank in scores:
-            parts.append(f"evaluation {scores[rank]:.4g}")
-        elif earned is not None:
-            parts.append(f"return {earned:.4g}")
+        if rank in found:
+            parts.append(f"{kind} {found[rank]:.4g}")
         if parts and rank == best:
             parts[-1] += " (best)"
         return f"learner {rank}: {', '.join(parts) or 'no episode has ended'}"
 
-    first = sorted(range(size), key=lambda rank: -scores.get(rank, -math.inf))[:MAX_LEARNERS_TOLD]
+    first = sorted(range(size), key=lambda rank: -found.get(rank, -math.inf))[:MAX_LEARNERS_TOLD]
     return [line(rank) for rank in sorted(first)]
 
 

@@ -30,23 +30,22 @@ _SHARE = "fraction"
 _KINDS = {
     "uniform": "",
     "circular": "",
-    "elite": "candidates' features had moved less since they were stored",
-    "attentive": "candidates were nearer to the newest state",
+    "elite": "how far candidates' features had moved since they were stored",
+    "attentive": "how far candidates' features were from the newest state's",
 }
-"""Replays, and what a share of their candidates is told to be."""
-_SHARES_OF_CANDIDATES = {"p10": "a tenth", "p50": "half", "p90": "nine tenths"}
+"""Replays, and what their distances are."""
 
 
-def _of_replay(kind: str, candidates: str) -> dict[str, Metric]:
+def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
     columns = "columns that it could pick from; of a shared one all learners'"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
-    for name, share in _SHARES_OF_CANDIDATES.items() if candidates else ():
-        metric = Metric("1", f"last distance than which {share} of the {candidates}")
-        found[f"replay/{kind}_distance_{name}"] = metric
-    if candidates:
-        chosen = Metric("1", "mean of these distances of the candidates that were chosen")
-        found[f"replay/{kind}_distance_chosen"] = chosen
-    return found
+    if not distance:
+        return found
+    for tenth in (1, 5, 9):
+        metric = Metric("1", f"{10 * tenth}th percentile of {distance}, of the last batch")
+        found[f"replay/{kind}_distance_p{10 * tenth}"] = metric
+    chosen = Metric("1", "mean of the same over those that were chosen")
+    return {**found, f"replay/{kind}_distance_chosen": chosen}
 
 
 METRICS: Mapping[str, Metric] = {
@@ -92,7 +91,7 @@ METRICS: Mapping[str, Metric] = {
     "learner/rejected_fraction": Metric(
         _SHARE,
         "valid rows that a trust region keeps from learning: by what laser's `kl` compares, which is not "
-        "mean_kl_nats",
+        "mean_kl_nats unless it is mu_pi",
     ),
     "learner/policy_cloning_loss": Metric(
         "nats", "CLEAR's KL from the behavior, before its weight"
@@ -110,8 +109,8 @@ METRICS: Mapping[str, Metric] = {
     ),
     **{
         name: metric
-        for kind, candidates in _KINDS.items()
-        for name, metric in _of_replay(kind, candidates).items()
+        for kind, distance in _KINDS.items()
+        for name, metric in _of_replay(kind, distance).items()
     },
     "lag_versions_mean": Metric("versions", "learner's version - version that acted, mean"),
     "lag_versions_max": Metric(

@@ -135,7 +135,7 @@ class ReplayMix:
 
     def state_dict(self) -> dict[str, Any]:
         """Return the replays' streams and counters; if saved, what they hold and the batches that are ready."""
-        state: dict[str, Any] = {}
+        state: dict[str, Any] = {"nonfinite": self._tally.nonfinite} if self._shares else {}
         before = None  # the next batch was picked
         for i, coming in enumerate(self._coming):
             whole = self._wait(coming.picked) is not None
@@ -159,6 +159,7 @@ class ReplayMix:
             ConfigError: it was kept under other settings.
         """
         self._form.refuse(state)
+        self._tally.nonfinite = state.get("nonfinite", 0)
         for i, (replay, _) in enumerate(self._shares):
             if held := part_of(state, f"{i}."):
                 replay.load_state_dict(held)
@@ -216,8 +217,7 @@ class ReplayMix:
         """Fill all replayed columns of a batch and return from what, if every replay has enough; else None."""
         if not self._saved:
             before += [replay.stream() for replay, _ in self._shares]
-        among = [replay.ready(n) for replay, n in self._shares]
-        last = batch.num_columns
+        among, last = [replay.ready(n) for replay, n in self._shares], batch.num_columns
         if any(places is None for places in among):
             return None
         for (replay, n), places in zip(reversed(self._shares), reversed(among), strict=True):

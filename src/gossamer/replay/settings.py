@@ -60,7 +60,7 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
         elif key in _OURS and made["name"] != "queue":
             made[key] = value
         elif key != "type":
-            allowed = [*_NAMES, "dist_function", "sample_strategy", "elite_sampling_strategy",
+            allowed = [*_NAMES, *_OURS, "dist_function", "sample_strategy", "elite_sampling_strategy",
                        "insert_strategy", "alfa_annealing_factor"]  # fmt: skip
             raise ConfigError(
                 f"replays: {key!r} beside a type; it must be one of {', '.join(allowed)}"
