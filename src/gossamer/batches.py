@@ -187,9 +187,8 @@ def refuse_replays(
     columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
     copies = sum(one.nbytes for one in room) if config.checkpoint_replay else 0
     if config.num_learners > 1 and config.placement != "inline":
-        copies *= (
-            2  # processes may end, and tell what they hold, while the last checkpoint is written
-        )
+        # Processes may end, and tell what they hold, while the last checkpoint is written.
+        copies *= 2
     policies = 0
     if any(isinstance(settings, EliteSettings) for settings in config.replays):
         nbytes = sum(x.nbytes for x in policy.shared_tensors())
