@@ -57,6 +57,8 @@ are decisions; for Atari one of them is 4 emulator frames.
 Rows come once a second at most. Of several learners that holds for learner 0, in whose rows stands what
 concerns all of them too (returns, evaluations, `topology/disagreement`); the others' come every ten seconds.
 
+Of several replays of a kind the second's names are `replay/elite_2_columns` and so on, in the order of `replays`.
+
 """
 
 HEADINGS = {

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from core_fakes import make_learner, random_batch, small_policy, spec_of
-from replay_fakes import B, ListQueue, T, make_mix, make_replay, sample, trajectory_of
+from replay_fakes import B, ListQueue, T, make_mix, make_replay, sample, take, trajectory_of
 
 from gossamer.algorithms.laser import Laser
 from gossamer.build import make_plan
@@ -17,6 +17,7 @@ from gossamer.envs.registry import read_spec
 from gossamer.group import build_group
 from gossamer.launch.inline import run_inline
 from gossamer.launch.rows import Rows
+from gossamer.record.metrics import MetricLog
 from gossamer.replay import ring
 from gossamer.replay.ring import make_block
 from gossamer.replay.settings import AttentiveSettings, EliteSettings, UniformSettings
@@ -197,3 +198,24 @@ def test_resumed_without_what_was_held_streams_are_those_of_batches_that_were_dr
     assert other.state_dict()["0.draws"] == state["0.draws"] + 1
     one.close()
     other.close()
+
+
+def test_two_replays_of_a_kind_are_told_apart_and_their_metrics_explained(tmp_path):
+    near, spread = (
+        EliteSettings(strategy=strategy, candidate_multiplier=2.0)
+        for strategy in ("nearest", "stratified")
+    )
+    mix, *_ = make_mix(near, UniformSettings(), spread)
+    take(mix, 3)
+    metrics = mix.take_metrics(updates_per_version=1)
+    names = {name.removeprefix("replay/") for name in metrics}
+    distances = {"distance_p10", "distance_p50", "distance_p90", "distance_chosen"}
+    ours = {f"{kind}_{one}" for kind in ("elite", "elite_2") for one in ("columns", *distances)}
+    assert names == ours | {"uniform_columns", "ratio", "age_updates", "nonfinite_columns"}
+    assert metrics["replay/elite_columns"] == metrics["replay/elite_2_columns"] == 2 * B
+    log = MetricLog(tmp_path / "metrics.jsonl")
+    log.write(metrics)
+    for name in ("replay/elite_1_columns", "replay/queue_2_columns", "learner/loss_2"):
+        with pytest.raises(KeyError, match=name):
+            log.write({name: 1.0})
+    log.close()

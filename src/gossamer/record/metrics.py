@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import json
 import math
+import re
 import threading
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -159,6 +160,14 @@ METRICS: Mapping[str, Metric] = {
 """Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
 
 
+_NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
+
+
+def name_in_table(name: str) -> str:
+    """Return the name under which METRICS explains one: further replays of a kind are numbered from 2 on."""
+    return _NUMBERED.sub(r"\1_", name)
+
+
 def plain(value: Any) -> Any:
     """Copy into what strict JSON holds: numpy and torch numbers unwrapped, NaN and inf to null."""
     if value is None or isinstance(value, bool | int | str):
@@ -201,7 +210,7 @@ class MetricLog(JsonLog):
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; KeyError for a name that METRICS does not explain."""
         for name in row:
-            if name not in METRICS:
+            if name_in_table(name) not in METRICS:
                 near = difflib.get_close_matches(name, METRICS, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise KeyError(f"{name} is not in METRICS{hint}")

@@ -5,6 +5,7 @@ Shapes: T unroll length, B columns of a trajectory, n columns wanted, m candidat
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -329,10 +330,13 @@ class Tally:
         metrics["replay/nonfinite_columns"] = float(self.nonfinite)
         if self._own:
             metrics["replay/age_updates"] = self._ages / self._own * updates_per_version
+        so_far: Counter[str] = Counter()
         for one in self._picked:
-            name = f"replay/{one.name}"
-            # Of two replays of a kind: all their columns, the distances of the last.
-            metrics[f"{name}_columns"] = metrics.get(f"{name}_columns", 0.0) + one.num_columns
+            so_far[one.name] += 1
+            # Of several of a kind the second is elite_2.
+            number = f"_{so_far[one.name]}" if so_far[one.name] > 1 else ""
+            name = f"replay/{one.name}{number}"
+            metrics[f"{name}_columns"] = float(one.num_columns)
             if one.moved is None or one.chosen is None:
                 continue
             low, middle, high = np.quantile(one.moved, (0.1, 0.5, 0.9)).tolist()
