@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import math
-import shutil
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gossamer.machine import free_memory
+from gossamer.machine import free_disk, free_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring, make_block
@@ -166,13 +165,13 @@ def refuse_replays(
             least = shares.total * (config.unroll_length if settings.capacity is None else 1)
             raise ConfigError(
                 f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
-                f"{shares.total:,}: {_typed(config, index, given, least)}"
+                f"{shares.total:,}: {_typed(index, given, least)}"
             )
         nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
         each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
         told.append(
             f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps{each}, "
-            f"{_size(nbytes)}{' in all' if each else ''}"
+            f"{size_in_words(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
         )
         room.append(_Room(index, settings.path, capacity, nbytes))
@@ -221,7 +220,7 @@ def refuse_replays(
         raise ConfigError(
             f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
             f"{free / 1e9:.1f} GB are free; keep fewer steps, or keep them elsewhere (path): "
-            f"{_typed(config, largest.entry, name, fits * unit)}"
+            f"{_typed(largest.entry, name, fits * unit)}"
         )
     return told
 
@@ -237,7 +236,8 @@ def _replaying_begins(config: TrainConfig, shares: Shares) -> int:
     return (max(stored) + max(config.prefetch_batches - 1, 0)) * steps
 
 
-def _size(nbytes: int) -> str:
+def size_in_words(nbytes: int) -> str:
+    """Return a size in GB, or in MB where it is small."""
     return f"{nbytes / 1e9:.2f} GB" if nbytes >= 10**8 else f"{nbytes / 1e6:.1f} MB"
 
 
@@ -259,14 +259,14 @@ def _num_snapshots(config: TrainConfig) -> int:
     return config.prefetch_batches + 2
 
 
-def _typed(config: TrainConfig, index: int, name: str, value: int) -> str:
+def _typed(index: int, name: str, value: int) -> str:
     """Return what to type so that a replay has another value."""
     return f"--replays.{index}.{name.replace('_', '-')} {value}"
 
 
 def _free(path: str) -> int:
     """Return the bytes free in memory, or on the disk that a folder is on."""
-    return shutil.disk_usage(Path(path).expanduser()).free if path else free_memory()
+    return free_disk(Path(path)) if path else free_memory()
 
 
 def _disk(config: TrainConfig, path: str) -> int:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import ctypes
 import os
 import shlex
+import shutil
 import sys
 import threading
 import time
@@ -41,6 +42,14 @@ def free_memory(root: Path = Path("/")) -> int:
     import psutil
 
     return min([psutil.virtual_memory().available, *_free_in_groups(root)])
+
+
+def free_disk(path: Path) -> int:
+    """Return the bytes free on the disk on which a path is, or would be."""
+    path = path.expanduser().absolute()
+    while not path.exists():
+        path = path.parent
+    return shutil.disk_usage(path).free
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 import math
 import multiprocessing
+from pathlib import Path
 from typing import TYPE_CHECKING
 
-from gossamer.batches import refuse_replays
+from gossamer.batches import (
+    capacity_of,
+    kept_replays,
+    layout_of,
+    refuse_replays,
+    size_in_words,
+)
 from gossamer.build import build_policy
-from gossamer.machine import free_memory
+from gossamer.machine import free_disk, free_memory
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -86,14 +93,39 @@ def refuse_what_memory_cannot_hold(
     loads = loaded = 0
     if checkpoint is not None:
         loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)
-    return refuse_replays(
+    policy = build_policy(config, spec)
+    told = refuse_replays(
         config,
         spec,
-        build_policy(config, spec),
+        policy,
         num_envs=plan.num_envs,
         others=total,
         loads=loads,
         loaded=loaded,
+    )
+    if config.checkpoint_replay:
+        layouts = [(layout_of(config, spec, s, policy), s) for s in kept_replays(config)]
+        held = sum(one.nbytes(capacity_of(s, config.unroll_length)) for one, s in layouts)
+        told.append(_checkpoints_in_words(config, size * held, resumed=checkpoint is not None))
+    return told
+
+
+def _checkpoints_in_words(config: TrainConfig, nbytes: int, *, resumed: bool) -> str:
+    """Tell how large checkpoints with replays get; refuse a new run's if the disk cannot hold them.
+
+    What a resumed run has written stands there already.
+    """
+    keep = config.keep_checkpoints
+    number = f"{keep} kept and one being written" if keep else "all kept"
+    each = f"up to {size_in_words(nbytes)} each, {number}"
+    needed, free = nbytes * (max(keep, 1) + 1), free_disk(Path(config.run_folder or "runs"))
+    if needed <= free or resumed:
+        return f"checkpoints: {each}"
+    fewer = "--keep-checkpoints 1, " if keep != 1 and 2 * nbytes <= free else ""
+    raise ConfigError(
+        f"checkpoint_replay is on, and checkpoints of {each}, take {size_in_words(needed)} of the "
+        f"disk, where {size_in_words(free)} are free: {fewer}--checkpoint-replay false, or choose "
+        "--run-folder on another disk"
     )
 
 

@@ -215,8 +215,8 @@ class Trajectory:
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""
         finite = self.reward.isfinite().all(0)
-        for _, x, dim in self._each():
-            if x.is_floating_point():
+        for name, x, dim in self._each():
+            if x.is_floating_point() and name != "reward":
                 finite &= x.isfinite().movedim(dim, 0).reshape(len(finite), -1).all(1)
         return finite
 

@@ -9,7 +9,12 @@ import pytest
 
 from gossamer.batches import share_out
 from gossamer.config import TrainConfig, parse_train, resolve, to_dict
-from gossamer.replay.settings import EliteSettings, UniformSettings
+from gossamer.replay.settings import (
+    CircularSettings,
+    EliteSettings,
+    QueueSettings,
+    UniformSettings,
+)
 from gossamer.types import ConfigError
 
 
@@ -78,6 +83,55 @@ def test_settings_of_a_run_with_a_ratio_can_be_given_back(tmp_path: Path) -> Non
     assert layers["replays.1.capacity_steps"] == layers["replay_ratio"] == "default"
     (first, _) = typed("--replays", '["uniform", "queue"]', "--replay-ratio", "3").replays
     assert (first.name, first.fraction) == ("uniform", 0.75)
+
+
+def test_a_ratio_of_nothing_leaves_the_queue(tmp_path: Path) -> None:
+    found = parse_train(["CartPole-v1", "--config", "laser_pong", "--replay-ratio", "0"])
+    config, layers = resolve(found.settings, configs=found.configs)
+    assert config.replays == (QueueSettings(),)
+    assert {name for name in layers if name.startswith("replays.")} == {
+        f"replays.0.{name}" for name in ("name", "fraction", "capacity")
+    }
+    assert layers["replays.0.fraction"] == "command line"
+    assert layers["replay_ratio"] == "default"
+    list_of = (
+        '[{"name": "uniform", "fraction": 0.5}, {"name": "queue", "fraction": 0.5, "capacity": 3}]'
+    )
+    file = tmp_path / "mine.json"
+    file.write_text(f'{{"algorithm": "vtrace", "replays": {list_of}}}')
+    assert typed("--config", str(file), "--replay-ratio", "0").replays == (
+        QueueSettings(capacity=3),
+    )
+    saved = to_dict(typed("--replay-ratio", "3"))
+    assert len(resolve(resumed=saved)[0].replays) == 2
+    assert resolve({"replay_ratio": "0"}, resumed=saved)[0].replays == (QueueSettings(),)
+    # Fractions win over a ratio below them.
+    file.write_text('{"replay_ratio": 0.0}')
+    halves = ("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5")
+    assert len(typed("--config", str(file), *halves).replays) == 2
+
+
+def test_older_settings_with_a_ratio_beside_a_queue_alone_are_read(tmp_path: Path) -> None:
+    """Runs were saved so before a ratio became fractions at once."""
+    file = tmp_path / "config.json"
+    replays = [{"name": "queue", "fraction": 1.0, "capacity": 1}]
+    file.write_text(json.dumps({"replay_ratio": 3.0, "replays": replays}))
+    assert typed("--config", str(file)) == typed("--replay-ratio", "3")
+
+
+def test_an_index_changes_the_list_beside_it_not_the_one_below() -> None:
+    preset = ("--config", "elite_breakout", "--num-envs", "32")
+    given = '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
+    (_, replay) = typed(*preset, "--replays", given, "--replays.1.capacity-steps", "9000").replays
+    assert replay == EliteSettings(fraction=0.5, capacity_steps=9000)
+    (queue,) = typed(*preset, "--replays", '["queue"]', "--replays.0.fraction", "1").replays
+    assert queue == QueueSettings()
+    more = ("--replays.1.name", "circular", "--replays.1.fraction", "0.5")
+    (_, added) = typed(*preset, "--replays", '[{"name": "queue", "fraction": 0.5}]', *more).replays
+    assert added == CircularSettings(fraction=0.5)
+    assert "entries 0 to 0, and 1 adds one" in refused(
+        *preset, "--replays", '["queue"]', "--replays.2.name", "uniform"
+    )
 
 
 def test_entries_may_be_given_in_any_order() -> None:

@@ -2,24 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gossamer import batches
-from gossamer.batches import Shares, make_block, refuse_replays, share_out
-from gossamer.build import build_policy, make_plan
+from gossamer.batches import Shares, share_out
 from gossamer.config import TrainConfig, make_config, parse_train, resolve
-from gossamer.envs.registry import read_spec
 from gossamer.replay.settings import (
     AttentiveSettings,
     EliteSettings,
     QueueSettings,
     UniformSettings,
 )
-from gossamer.room import refuse_what_memory_cannot_hold
 from gossamer.types import ConfigError
 
 
@@ -142,212 +136,6 @@ def test_parts_of_columns_are_refused_with_what_would_do(
     with pytest.raises(ConfigError) as caught:
         share_out(given(replays=replays), num_envs)
     assert says in str(caught.value)
-
-
-PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}
-
-
-def told(**settings: Any) -> list[str]:
-    config = make_config("PongNoFrameskip-v4", {**PONG, **settings})
-    spec = read_spec(config.env_id, config.env, 0)
-    return refuse_what_memory_cannot_hold(config, spec, make_plan(config, spec))
-
-
-def mix(**settings: Any) -> list[dict[str, Any]]:
-    return [QUEUE, {"name": "uniform", "fraction": 0.5, **settings}]
-
-
-def test_how_large_a_replay_is_is_told() -> None:
-    (line,) = told(replays=mix(capacity=1000))
-    assert line == "replay uniform: 1,000 columns of 16 env steps, 0.14 GB"
-    (line,) = told(replays=mix(capacity=1000), num_learners=3, **{"topology.name": "single"})
-    assert line.endswith("16 env steps for each of 3 learners, 0.43 GB in all")
-
-
-def test_an_algorithm_that_lives_on_replay_says_when_it_has_none() -> None:
-    (line,) = told()
-    assert line == "nothing is replayed, which is what laser is for: --replay-ratio 3"
-    assert told(**{"algorithm.name": "vtrace"}) == []
-    (line,) = told(**{"algorithm.name": "vtrace", "algorithm.policy_cloning_cost": 0.01})
-    assert line.startswith(
-        "nothing is replayed, which is what algorithm.policy_cloning_cost is for:"
-    )
-    (line,) = told(**{"algorithm.name": "vtrace", "checkpoint_replay": True})
-    assert line.startswith("nothing is replayed, which is what checkpoint_replay is for: --replay-")
-    (line,) = told(**{"algorithm.name": "ppo", "checkpoint_replay": True})
-    assert line == "nothing is replayed, which is what checkpoint_replay is for"
-
-
-def test_a_run_that_ends_before_anything_is_replayed_says_so() -> None:
-    # 8 columns of 16 steps a batch: three batches hold the 24 columns that a fourth one wants
-    ratio = {"replay_ratio": 3.0, "total_env_steps": 3 * 8 * 16}
-    _, line = told(**ratio)
-    assert (
-        line
-        == "nothing will be replayed: that begins after 384 env steps, and the run ends after 384"
-    )
-    (_,) = told(**{**ratio, "total_env_steps": 385})
-    _, line = told(**{**ratio, "total_env_steps": 4 * 8 * 16}, prefetch_batches=2)
-    assert "begins after 512 env steps" in line
-    _, line = told(replays=mix(learn_start=10**6), total_env_steps=10**6)
-    assert line.startswith("nothing will be replayed: that begins after 1,000,064 env steps, and")
-    several = {"num_learners": 2, "topology.name": "single"}
-    _, line = told(**{**ratio, "total_env_steps": 700}, **several)
-    assert "begins after 768 env steps" in line
-    shared = {
-        "replays": [{**QUEUE, "fraction": 0.25}, {**mix()[1], "fraction": 0.75, "shared": True}]
-    }
-    (_,) = told(**shared, **several, total_env_steps=700)
-
-
-def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
-    for settings, says in (
-        ({"capacity": 15}, "room for 15 columns, and a batch has 16: --replays.1.capacity 16"),
-        ({"capacity_steps": 15 * 16}, "--replays.1.capacity-steps 256"),
-        ({"capacity_steps": 10**10}, "of memory, and"),
-        ({"capacity_steps": 10**10}, "--replays.1.capacity-steps "),
-        ({"path": str(tmp_path / "nowhere")}, "which is no folder; make it first: mkdir -p"),
-        ({"path": "/proc"}, "no file can be made (No such file or directory); choose another"),
-        ({"path": str(tmp_path), "capacity_steps": 10**11}, f"GB in {tmp_path}, and"),
-    ):
-        with pytest.raises(ConfigError) as caught:
-            told(replays=mix(**settings))
-        assert says in str(caught.value)
-    (line,) = told(replays=mix(path=str(tmp_path), capacity=1000))
-    assert line.endswith(f"0.14 GB in {tmp_path}")
-
-
-def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 2 * 10**8)
-    for settings, says in (
-        ({"capacity": 10**7}, r"--replays.1.capacity \d{3,4}$"),
-        ({"capacity_steps": 10**8}, r"--replays.1.capacity-steps \d{4,5}$"),
-    ):
-        with pytest.raises(ConfigError, match=says) as caught:
-            told(replays=mix(**settings))
-        name, value = str(caught.value).split("--replays.1.")[1].split()
-        told(replays=mix(**{name.replace("-", "_"): int(value)}))
-    monkeypatch.setattr(batches, "_free", lambda *_: 10**5)
-    with pytest.raises(ConfigError, match=r"--replays.1.capacity 16$"):
-        told(replays=mix(capacity=1000))
-
-
-def test_elite_replays_need_features() -> None:
-    for name in ("elite", "attentive"):
-        config = make_config("CartPole-v1", {
-            "algorithm.name": "vtrace", "num_envs": 8, "policy.hidden_sizes": [],
-            "replays": [QUEUE, {"name": name, "fraction": 0.5}],
-        })  # fmt: skip
-        spec = read_spec(config.env_id, config.env, 0)
-        with pytest.raises(
-            ConfigError, match=f"replays.1 is {name}, .*--policy.hidden-sizes 64 64"
-        ):
-            refuse_replays(config, spec, build_policy(config, spec), num_envs=8)
-        deep = replace(config, policy=replace(config.policy, core="gru"))
-        assert refuse_replays(deep, spec, build_policy(deep, spec), num_envs=8)
-
-
-def test_learners_and_replays_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each alone has room in memory; both have not."""
-    settings = {"num_envs": 8, "num_learners": 3, "topology.name": "single"}
-    (line,) = told(replays=mix(capacity=100), **settings)
-    assert line.endswith("42.5 MB in all")
-    monkeypatch.setattr(batches, "free_memory", lambda: 10**8)
-    with pytest.raises(
-        ConfigError, match=r"what learns from them take 0\.[2-9] GB of memory, and 0\.1"
-    ):
-        told(replays=mix(capacity=100), **settings)
-
-
-def test_folders_on_one_disk_share_its_room(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("a", "b"):
-        (tmp_path / name).mkdir()
-    monkeypatch.setattr(batches, "_free", lambda path: 2 * 10**8 if path else 10**10)
-    entries = [
-        {"name": "uniform", "fraction": 0.25, "capacity": 1000, "path": str(tmp_path / name)}
-        for name in ("a", "b")
-    ]
-    for n in (0, 1):
-        assert told(replays=[QUEUE, {**entries[n], "fraction": 0.5}], num_envs=8)
-    with pytest.raises(ConfigError, match=r"take 0.3 GB in .*, and 0.2 GB are free"):
-        told(replays=[QUEUE, *entries], num_envs=8)
-
-
-def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is loaded is gone before copies are made; what is yet to be loaded needs as much as those."""
-    config = make_config("PongNoFrameskip-v4", {**PONG, "replays": mix(capacity=1000)})
-    spec = read_spec(config.env_id, config.env, 0)
-    saving, policy = replace(config, checkpoint_replay=True), build_policy(config, spec)
-    size = 14 * 10**7
-
-    def check(made: TrainConfig, free: int, **known: int) -> None:
-        monkeypatch.setattr(batches, "_free", lambda *_: free)
-        refuse_replays(made, spec, policy, num_envs=8, **known)
-
-    enough = 2 * size + 5 * 10**7
-    check(saving, enough)
-    check(saving, enough - size, loads=size, loaded=size)
-    check(saving, enough, loads=size)
-    check(config, enough - size)
-    check(config, enough, loads=size)
-    for made, free, known in (
-        (saving, enough - size, {}),
-        (config, enough - size, {"loads": size}),
-        (config, enough - 2 * size, {"loads": size, "loaded": size}),
-    ):
-        with pytest.raises(ConfigError, match="GB"):
-            check(made, free, **known)
-
-
-def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 35 * 10**7)
-    alone: dict[str, Any] = {"num_envs": 1, "algorithm.num_minibatches": 1}
-    common = {"prefetch_batches": 30, **alone}
-    told(replays=mix(capacity=1000), **common)
-    elite = [QUEUE, {"name": "elite", "fraction": 0.5, "capacity": 1000, "insert": "fifo"}]
-    told(replays=elite, prefetch_batches=1, **alone)
-    with pytest.raises(ConfigError, match="and what learns from them"):
-        told(replays=elite, **common)
-
-
-def test_what_a_ratio_stands_for_has_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 10**8)
-    with pytest.raises(ConfigError, match=r"\(path\): --replays\.1\.capacity-steps \d+$") as caught:
-        told(replay_ratio=3.0)
-    name, value = str(caught.value).split("--")[1].split()
-    assert told(replay_ratio=3.0, **{name.replace("-", "_"): int(value)})
-
-
-def test_copies_for_checkpoints_need_room_too(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(batches, "_free", lambda path: 10**10 if path else 10**8)
-    on_disk = mix(path=str(tmp_path), capacity=1000)
-    told(replays=on_disk)
-    with pytest.raises(ConfigError, match="--checkpoint-replay false"):
-        told(replays=on_disk, checkpoint_replay=True)
-    # Processes may have handed theirs over while the copies before are still being written.
-    monkeypatch.setattr(batches, "_free", lambda _: 60 * 10**7)
-    two = {"num_learners": 2, "topology.name": "single", "checkpoint_replay": True}
-    told(replays=on_disk, **two, placement="inline")
-    with pytest.raises(ConfigError, match=r"copies of what replays hold take 0\.6 GB"):
-        told(replays=on_disk, **two, placement="local")
-
-
-def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 3 * 10**8)
-    told(replays=mix(capacity=1000))
-    with pytest.raises(ConfigError, match="and what learns from them"):
-        told(replays=mix(capacity=1000), prefetch_batches=64)
-
-
-def test_a_replay_on_disk_is_gone_with_its_process(tmp_path: Path) -> None:
-    block = make_block(100_000, str(tmp_path))
-    block[70_000:70_003] = b"abc"
-    assert block[69_999:70_004] == b"\0abc\0"
-    assert list(tmp_path.iterdir()) == []
 
 
 def test_what_is_near_is_attended_to_unless_the_platform_means_its_own_default() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import weakref
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -252,3 +253,23 @@ def test_groups_replay_too(tmp_path: Path, topology: str) -> None:
         made = config("CartPole-v1", tmp_path / placement, 1600, placement=placement, **settings)
         train(made, quiet=True)
     assert_same_rows(tmp_path / "inline", tmp_path / "local")
+
+
+def test_a_ratio_in_a_config_built_in_python_replays(tmp_path: Path) -> None:
+    made = config("CartPole-v1", tmp_path / "one", 640)
+    assert made.replays == TrainConfig().replays
+    train(replace(made, replay_ratio=3.0), quiet=True)
+    train(config("CartPole-v1", tmp_path / "two", 640, replay_ratio=3.0), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    saved = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert [x["fraction"] for x in saved["replays"]] == [0.25, 0.75]
+    for wrong, says in (
+        (
+            {"replays": make_config("CartPole-v1", {"algorithm": "laser", "replays": MIX}).replays},
+            "give one of the two",
+        ),
+        ({"algorithm": make_config("CartPole-v1", {"algorithm": "ppo"}).algorithm}, "cannot learn"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            train(replace(made, replay_ratio=3.0, run_folder=str(tmp_path / "no"), **wrong))
+    assert not (tmp_path / "no").exists()

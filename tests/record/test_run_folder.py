@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -113,9 +114,7 @@ def test_an_unwritable_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     usage = namedtuple("usage", "total used free")
-    monkeypatch.setattr(
-        folder_module.shutil, "disk_usage", lambda _: usage(100 << 20, 90 << 20, 10 << 20)
-    )
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage(100 << 20, 90 << 20, 10 << 20))
     with pytest.raises(ConfigError, match=r"only 10 MiB free at .*, a run needs 64 MiB"):
         RunFolder.create(str(tmp_path / "a" / "run"), **NAMES)
     assert list(tmp_path.iterdir()) == []

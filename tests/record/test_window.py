@@ -26,6 +26,7 @@ def test_of_one_learner_it_is_its_last_hundred() -> None:
 def test_records_of_before_learners_were_kept_apart_are_read() -> None:
     one = Window.of({"returns": [1.0, 3.0], "lengths": [10, 30]}, 1)
     assert one.mean() == 2.0
+    assert one.metrics()["length_mean_100"] == 20.0
     several = {
         "returns": [1.0, 1.0, 4.0],
         "lengths": [10, 10, 40],

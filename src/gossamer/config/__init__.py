@@ -3,7 +3,14 @@
 from gossamer.config.arguments import Arguments, parse_train
 from gossamer.config.check import validate
 from gossamer.config.files import preset_names, preset_summary
-from gossamer.config.resolve import explicit, from_dict, make_config, resolve, to_dict
+from gossamer.config.resolve import (
+    explicit,
+    from_dict,
+    make_config,
+    resolve,
+    to_dict,
+    with_ratio,
+)
 from gossamer.config.show import kinds, settings_table, show_config, train_help
 from gossamer.config.train_config import EvaluationConfig, TrainConfig
 
@@ -24,4 +31,5 @@ __all__ = [
     "to_dict",
     "train_help",
     "validate",
+    "with_ratio",
 ]

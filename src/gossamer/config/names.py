@@ -14,6 +14,10 @@ def flag(name: str) -> str:
     return "--" + name.replace("_", "-")
 
 
+class Entries(dict[str, Any]):
+    """A whole list, by index: `--replays '[...]' --replays.0.fraction 1` changes the list given before."""
+
+
 def place(tree: dict[str, Any], name: str, value: Any) -> None:
     """Set a dotted name in a nested tree; the last mention of a setting wins.
 
@@ -26,15 +30,14 @@ def place(tree: dict[str, Any], name: str, value: Any) -> None:
         if isinstance(below, str):
             below = {"name": below}
         if isinstance(below, (list, tuple)):
-            # `--replays '[...]' --replays.0.fraction 1`: an index changes the list given before.
-            below = {str(i): one for i, one in enumerate(cast("list[Any]", below))}
+            below = Entries({str(i): one for i, one in enumerate(cast("list[Any]", below))})
         if not isinstance(below, Mapping):
             section = ".".join(path[: position + 1])
             raise ConfigError(
                 f"{name} goes into {section}, which holds a plain value; leave one of the two out"
             )
         # A copy: what is placed must not change what the user holds.
-        tree[part] = tree = dict(cast("Mapping[str, Any]", below))
+        tree[part] = tree = _copy(cast("Mapping[str, Any]", below))
     before = tree.get(last)
     if isinstance(before, dict) and isinstance(value, str):
         value = {"name": value}
@@ -49,10 +52,14 @@ def nested(tree: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _placed(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(below)
+    found = _copy(below)
     for name, value in above.items():
         place(found, str(name).replace("-", "_"), value)
     return found
+
+
+def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
+    return Entries(tree) if isinstance(tree, Entries) else dict(tree)
 
 
 def near(word: str, known: Iterable[str]) -> str | None:

@@ -12,7 +12,7 @@ from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Layer, Tree, fields_of, merge, to_tree
 from gossamer.envs.settings import suite_of
-from gossamer.replay.settings import UniformSettings
+from gossamer.replay.settings import ReplaySettings, UniformSettings
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -67,45 +67,79 @@ def resolve(
     if isinstance(env_id, str) and env_id:
         layers.insert(0, suite_layer(suite_of(env_id)))
     config, origin = merge(TrainConfig, layers)
-    config = _with_ratio(config, origin, [layer.label for layer in layers])
+    config = _merge_ratio(config, origin, [layer.label for layer in layers])
     validate(config)
     return config, origin
 
 
-def _with_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[str]) -> TrainConfig:
+def with_ratio(config: TrainConfig) -> TrainConfig:
+    """Turn the `replay_ratio` of a config that was built in Python into the fractions it stands for.
+
+    Raises:
+        ConfigError: there are replays with fractions too.
+    """
+    if config.replay_ratio <= 0.0:
+        return config
+    if len(config.replays) > 1:
+        raise _two_shares(config.replay_ratio)
+    return replace(config, replay_ratio=0.0, replays=_shared_out(config))
+
+
+def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[str]) -> TrainConfig:
     """Turn `replay_ratio` into the fractions it stands for, unless a higher layer gives fractions.
 
     Raises:
         ConfigError: one layer gives both, or there is more than one replay.
     """
     ratio, label = config.replay_ratio, origin["replay_ratio"]
-    if ratio <= 0.0 or label not in labels:
+    if label not in labels:
         return config
     named = {name: x for name, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", name)}
     highest = max((labels.index(x) for x in named.values() if x in labels), default=-1)
+    both = highest == labels.index(label)
+    if both and ratio <= 0.0:
+        return config  # as every saved config has it
+    # Before a ratio became fractions at once, configs were saved with a ratio and a queue alone.
+    alone = len(config.replays) == 1 and config.replays[0].fraction == 1.0
+    if both and label != RESUMED and not alone:
+        raise _two_shares(ratio)
     origin["replay_ratio"] = "default"
-    config = replace(config, replay_ratio=0.0)
     if highest > labels.index(label):
-        return config
-    if highest == labels.index(label) and label != RESUMED:
-        raise ConfigError(
-            f"replay_ratio is {ratio:g}, and replays has fractions too; give one of the two"
-        )
-    replays = list(config.replays)
+        return replace(config, replay_ratio=0.0)
+    made = replace(config, replay_ratio=0.0, replays=_shared_out(config))
+    before = {name: x for name, x in origin.items() if name.startswith("replays.")}
+    for name in before:
+        del origin[name]
+    for i, replay in enumerate(made.replays):
+        old = next((k for k, x in enumerate(config.replays) if x.name == replay.name), -1)
+        for name in ("name", *fields_of(type(replay))):
+            origin[f"replays.{i}.{name}"] = before.get(f"replays.{old}.{name}", "default")
+        origin[f"replays.{i}.fraction"] = label
+    return made
+
+
+def _shared_out(config: TrainConfig) -> tuple[ReplaySettings, ...]:
+    """Return the replays with the fractions that `replay_ratio` stands for; of 0 the queue alone."""
+    ratio, replays = config.replay_ratio, config.replays
+    if ratio <= 0.0:
+        return tuple(replace(x, fraction=1.0) for x in replays if x.name == "queue") or replays
     if len(replays) == 1:
-        replays.append(UniformSettings())
-        origin |= {f"replays.1.{name}": "default" for name in ("name", *fields_of(UniformSettings))}
+        replays = (*replays, UniformSettings())
     if len(replays) > 2:
         kinds = ", ".join(replay.name for replay in replays)
         raise ConfigError(
             f"replay_ratio is {ratio:g}, which is of one replay beside the queue, and replays holds {kinds}; "
             "give fractions in place of it"
         )
-    for i, replay in enumerate(replays):
-        fraction = (1.0 if replay.name == "queue" else ratio) / (1.0 + ratio)
-        replays[i] = replace(replay, fraction=fraction)
-        origin[f"replays.{i}.fraction"] = label
-    return replace(config, replays=tuple(replays))
+    return tuple(
+        replace(x, fraction=(1.0 if x.name == "queue" else ratio) / (1.0 + ratio)) for x in replays
+    )
+
+
+def _two_shares(ratio: float) -> ConfigError:
+    return ConfigError(
+        f"replay_ratio is {ratio:g}, and replays has fractions too; give one of the two"
+    )
 
 
 def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:

@@ -61,7 +61,7 @@ class TrainConfig:
     """Batches that are picked from replays ahead, beside learning, >= 0. Inline nothing runs beside learning; they
     are picked as far ahead all the same, so that a run is the same wherever its parts are."""
     checkpoint_replay: bool = False
-    """Save what replays hold with every checkpoint: resuming is exact, and checkpoints are as large; not exact
+    """Save what replays hold with every checkpoint: resuming is exact at lag 0 and 1, and checkpoints are as large; not exact
     where learners in processes of their own share one. Without it a resumed run's replays begin empty and
     its episodes anew, annealing and random streams where they were."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)

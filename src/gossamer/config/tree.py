@@ -16,6 +16,7 @@ from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 from gossamer.config.names import (
     ELSEWHERE,
     KINDS_ELSEWHERE,
+    Entries,
     flag,
     letters_of,
     near,
@@ -286,8 +287,9 @@ class _Merge:
                 entries = cast("Sequence[Any]", value)
                 if not entries:
                     raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
+                value = Entries({str(i): one for i, one in enumerate(entries)})
+            if isinstance(value, Entries):
                 defaults, sources = [], []
-                value = {str(i): one for i, one in enumerate(entries)}
             if isinstance(value, str):
                 kinds = [str(member_name(section)) for section in entry]
                 how = f"it must be a list of {', '.join(kinds)}"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import multiprocessing
 import os
 import select
@@ -59,7 +60,16 @@ def end_of(
 
 def best_of(scores: Mapping[int, float]) -> int | None:
     """Return which learner is the best evaluated; None without evaluations of single learners."""
-    return max(scores, key=scores.__getitem__, default=None)
+    # A learner whose environment pays what is not a number is not the best.
+    known = {rank: x for rank, x in scores.items() if not math.isnan(x)}
+    return max(known, key=known.__getitem__, default=None)
+
+
+def best_saved_in(state: Mapping[str, Any]) -> int | None:
+    """Return which learner was the best in a checkpoint's records; older ones tell scores alone."""
+    if "best_learner" in state:
+        return state["best_learner"]
+    return best_of({int(learner): score for learner, score in state.get("scores", [])})
 
 
 OWN_POLICY = ("single", "allreduce")
@@ -145,7 +155,7 @@ class Control:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the `records` of a checkpoint."""
         self._scores = {int(learner): score for learner, score in state.get("scores", [])}
-        self.scores_saved, self.best_saved = dict(self._scores), state.get("best_learner")
+        self.scores_saved, self.best_saved = dict(self._scores), best_saved_in(state)
 
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
@@ -324,7 +334,8 @@ class GroupControl(Control):
         self._rows.note()
         if self.recorder.on_version(group.env_steps, last=last):
             apart = None if group.memory is None else group.memory.versions.disagreement
-            self.recorder.on_rows(self._rows.make(), group.env_steps, disagreement=apart, last=last)
+            rows = self._rows.make(last=last)
+            self.recorder.on_rows(rows, group.env_steps, disagreement=apart)
         if last or self.save_due():
             began = time.monotonic()
             if group.updates != self._saved_updates:

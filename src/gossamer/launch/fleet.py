@@ -314,10 +314,10 @@ class Fleet:
         recorder, env_steps = self._control.recorder, self.env_steps
         if len(self._rows) < self.config.num_learners:
             return
-        if recorder.on_version(env_steps, last=last):
-            rows = [{**self._rows[rank], "env_steps": env_steps} for rank in sorted(self._rows)]
-            apart = self._memory.versions.disagreement
-            recorder.on_rows(rows, env_steps, disagreement=apart, last=last)
+        recorder.on_version(env_steps, last=last)
+        rows = [{**row, "env_steps": env_steps} for _, row in sorted(self._rows.items()) if row]
+        recorder.on_rows(rows, env_steps, disagreement=self._memory.versions.disagreement)
+        self._rows |= {rank: {} for rank in self._rows if rank}  # written; `updates` needs 0's
 
     def _save_when_whole(self) -> None:
         parts = self._finals | self._parts

@@ -120,11 +120,11 @@ class MemberControl:
         """The launcher is who gets signals."""
         return False
 
-    def _tell(self) -> None:
+    def _tell(self, *, last: bool = False) -> None:
         self._told_at = time.monotonic()
         with self._lock:
             episodes, self._episodes = self._episodes, []
-        rows = self._rows.make()
+        rows = self._rows.make(last=last)
         self._channel.send({"kind": "rows", "rows": rows, "episodes": episodes})
 
     def _save(self, number: int) -> None:
@@ -132,7 +132,7 @@ class MemberControl:
         tensors, state = snapshot.take(self._group, copies=False)
         descriptor, layout = pack(tensors)
         # Episodes of a trajectory that was waited for belong to the snapshot.
-        self._tell()
+        self._tell(last=number == FINAL)
         message = {"kind": "snapshot", "number": number, "layout": layout, "state": state}
         self._channel.send(message, descriptor)
         os.close(descriptor)

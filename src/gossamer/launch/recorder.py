@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics.jsonl."""
-OTHERS_ROW_SECONDS = 10.0
-"""The same for learners other than 0."""
 WINDOW = 100
 """Episodes behind a mean return."""
 
@@ -109,8 +107,11 @@ class Window:
             made.load(record["window"])
             return made
         # Before learners' episodes were kept apart.
-        each: list[list[Any]] = record.get("returns_of") or [[0, record["returns"]]]
-        made.load([[rank, x, record["lengths"][-1:] * len(x)] for rank, x in each if x])
+        lengths, each = record["lengths"], record.get("returns_of")
+        if each:  # whose they were is not known
+            made.load([[rank, x, lengths[-1:] * len(x)] for rank, x in each if x])
+        elif lengths:
+            made.load([[0, record["returns"], lengths]])
         return made
 
 
@@ -131,7 +132,7 @@ class Recorder:
         self._process.cpu_percent()
         self._workers: dict[int, psutil.Process] = {}
         self._watched: tuple[int, ...] = ()
-        self._row_at = self._others_row_at = float("-inf")
+        self._row_at = float("-inf")
         # Steps and seconds behind the first update of every sitting.
         self._paced = [0, 0.0]
         self._first: tuple[float, int] | None = None
@@ -276,21 +277,19 @@ class Recorder:
         env_steps: int,
         *,
         disagreement: Callable[[], float] | None,
-        last: bool = False,
     ) -> None:
-        """Write the learners' rows; those of learners other than 0 every ten seconds only.
+        """Write the learners' rows.
 
         Args:
-            rows: by rank, as `Rows` makes them.
+            rows: by rank, as `Rows` makes them: learner 0's, and of others those whose time has come.
             env_steps: of the run.
             disagreement: tells how far the learners are apart; None for one.
-            last: the run is over.
         """
-        now = time.monotonic()
-        self._row_at = now
+        self._row_at = time.monotonic()
         time_s = round(self.seconds(), 3)
+        several = self._config.num_learners > 1
         for own in rows:
-            mean = self.mean_return_of(own["learner"]) if len(rows) > 1 else None
+            mean = self.mean_return_of(own["learner"]) if several else None
             if mean is not None:
                 own["learner/return_mean_100"] = mean
         row = {
@@ -306,10 +305,8 @@ class Recorder:
         with self._lock:
             row |= self._window.metrics()
         self._metrics.write(row)
-        if len(rows) > 1 and (last or now - self._others_row_at >= OTHERS_ROW_SECONDS):
-            self._others_row_at = now
-            for other in rows[1:]:
-                self._metrics.write({"time_s": time_s, **other})
+        for other in rows[1:]:
+            self._metrics.write({"time_s": time_s, **other})
         if self._progress:
             self._progress.update(row)
         for writer in self._others:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.batches import form_of
 from gossamer.build import plan_from
-from gossamer.launch.control import end_of
+from gossamer.launch.control import best_saved_in, end_of
 from gossamer.launch.recorder import Window
 from gossamer.launch.snapshot import held_of, progress_of
 from gossamer.replay.segments import part_of
@@ -67,7 +67,7 @@ def finished(
             steps_per_second=steps / seconds if seconds and steps else None,
             mean_return=mean,
             best_evaluation=record["best_evaluation"],
-            best_learner=checkpoint.state.get("best_learner"),
+            best_learner=best_saved_in(checkpoint.state),
             exit_reason=reason,
         )
         folder.write_json("summary.json", summary)

@@ -22,13 +22,17 @@ _OWN_TURN = (
 """What a learner does, or waits for, while others of its process cannot do anything."""
 
 
+OTHERS_ROW_SECONDS = 10.0
+"""Between two rows of a learner other than 0, which would fill disks with a hundred learners."""
+
+
 class Rows:
-    """Makes a row for every learner of a group, with what its time went into since the last ones."""
+    """Makes rows of a group's learners, each of everything since the learner's row before."""
 
     def __init__(self, group: Group):
         self._group = group
-        self._at: float | None = None
-        self._spent: list[dict[str, float]] = []
+        self._at = [float("-inf")] * len(group.parts)
+        self._spent: list[dict[str, float]] = [{} for _ in group.parts]
         self._lag_max = [0.0] * len(group.parts)
 
     def note(self) -> None:
@@ -36,21 +40,28 @@ class Rows:
         lags = [parts.learner.lag_versions for parts in self._group.parts]
         self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
 
-    def make(self) -> list[dict[str, Any]]:
-        """Return the learners' rows: means and shares since the last ones."""
-        now = time.monotonic()
-        took = max(now - self._at, 1e-9) if self._at is not None else None
-        before, self._at = self._spent, now
-        self._spent = [self._shares(parts) for parts in self._group.parts]
-        if len(self._spent) > 1:
-            busy = [
-                sum(spent[name] for name in _OWN_TURN if name in spent) for spent in self._spent
-            ]
-            for spent, own in zip(self._spent, busy, strict=True):
+    def make(self, *, last: bool = False) -> list[dict[str, Any]]:
+        """Return rows, means and shares, of those whose time has come: learner 0's always comes.
+
+        Args:
+            last: the run is over, and all have one.
+        """
+        now, group = time.monotonic(), self._group.parts
+        due = [
+            i
+            for i, parts in enumerate(group)
+            if last or parts.learner.rank == 0 or now - self._at[i] >= OTHERS_ROW_SECONDS
+        ]
+        if not due:
+            return []
+        all_spent = [self._shares(parts) for parts in group]
+        if len(group) > 1:
+            busy = [sum(spent[name] for name in _OWN_TURN if name in spent) for spent in all_spent]
+            for spent, own in zip(all_spent, busy, strict=True):
                 spent["share/wait_turn"] = sum(busy) - own
         rows: list[dict[str, Any]] = []
-        for i, parts in enumerate(self._group.parts):
-            learner = parts.learner
+        for i in due:
+            learner, spent, before = group[i].learner, all_spent[i], self._spent[i]
             row: dict[str, Any] = {
                 "env_steps": learner.env_steps,
                 "updates": learner.update,
@@ -59,10 +70,11 @@ class Rows:
                 "lag_versions_max": self._lag_max[i],
                 **learner.take_metrics(),
             }
-            if took is not None:
-                row |= {name: (x - before[i][name]) / took for name, x in self._spent[i].items()}
-            rows.append(row | _gpu(parts.plan.device))
-        self._lag_max = [0.0] * len(self._group.parts)
+            if before:
+                took = max(now - self._at[i], 1e-9)
+                row |= {name: (x - before[name]) / took for name, x in spent.items()}
+            rows.append(row | _gpu(group[i].plan.device))
+            self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
 
     def _shares(self, parts: Parts) -> dict[str, float]:

@@ -12,7 +12,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build import Plan, build_policy, make_plan
-from gossamer.config import TrainConfig, to_dict, validate
+from gossamer.config import TrainConfig, to_dict, validate, with_ratio
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Interrupted
 from gossamer.group import build_group
@@ -81,6 +81,7 @@ def train(
         ConfigError: a mistake in the settings; nothing was created.
         RunFailed: the run could not go on; its folder says why.
     """
+    config = with_ratio(config)
     validate(config)
     # A run must not change, nor end, with a file that it does not own.
     config = replace(config, topology=config.topology.written_out())

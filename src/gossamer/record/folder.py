@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gossamer.machine import free_disk
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
@@ -320,9 +321,7 @@ def _runs_below(target: Path) -> list[Path]:
 
 
 def _check_space(path: Path, min_free_bytes: int) -> None:
-    while not path.exists():
-        path = path.parent
-    free = shutil.disk_usage(path).free
+    free = free_disk(path)
     if free < min_free_bytes:
         raise ConfigError(
             f"only {free / 2**20:.0f} MiB free at {path}, a run needs "

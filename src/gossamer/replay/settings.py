@@ -110,7 +110,7 @@ class UniformSettings:
     """All learners of a run sample from what each of them stores; capacity is for each one's part."""
     path: str = ""
     """Folder of the file that holds the columns, of each learner's part if shared, for replays larger than
-    memory; empty: memory."""
+    memory; it ends with the run. Empty: memory."""
 
 
 @dataclass(frozen=True)
@@ -126,7 +126,7 @@ class CircularSettings(UniformSettings):
 
 @dataclass(frozen=True)
 class EliteSettings(UniformSettings):
-    """More columns are drawn than wanted; kept are those whose features the policy has moved least from.
+    """More columns are drawn than wanted; kept are the least used, or those whose features moved least.
 
     Every batch runs the policy over its candidates once more.
     """
