@@ -48,10 +48,9 @@ def remember(figures: Path | None, name: str, result: dict[str, Any]) -> None:
 
 def train(run: Path, words: list[str]) -> None:
     """Train a run unless it is there; one that was interrupted goes on."""
-    command = [sys.executable, "-m", "gossamer", "train"]
+    command, summary = [sys.executable, "-m", "gossamer", "train"], run / "summary.json"
     if (run / "config.json").exists():
         refuse_others(run, words)
-        summary = run / "summary.json"
         if summary.exists() and json.loads(summary.read_text())["exit_reason"].startswith("done"):
             return
         command += ["--resume", str(run)]
@@ -59,6 +58,8 @@ def train(run: Path, words: list[str]) -> None:
         command += [*words, "--run-folder", str(run)]
     with (run.parent / f"{run.name}.txt").open("a") as output:
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True)
+    if not (reason := json.loads(summary.read_text())["exit_reason"]).startswith("done"):
+        sys.exit(f"{run} has ended early: {reason}; the same command goes on with it")
 
 
 def refuse_others(run: Path, words: list[str]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gossamer.config import parse_train, resolve
+from gossamer.config import parse_train, resolve, to_dict
 from gossamer.evaluator import Evaluation
 
 COMPARE: dict[str, Any] = runpy.run_path(
@@ -65,3 +65,27 @@ def test_runs_are_read_scored_and_told(
     assert plot.stat().st_size > 1000
     with pytest.raises(SystemExit, match="none-s1 was trained with"):
         call("elsewhere", "--variants", "none", "--seeds", "1", "--", "--num-envs", "8")
+
+
+def test_a_run_that_was_interrupted_is_not_scored_and_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Ctrl-C ends a run in good order, with exit code 0."""
+    train, run, words = COMPARE["train"], tmp_path / "one", ["CartPole-v1"]
+    commands: list[list[str]] = []
+    ends = iter(["stopped by SIGINT", "done: total_env_steps reached"])
+
+    def called(command: list[str], **_: Any) -> None:
+        commands.append(command)
+        run.mkdir(exist_ok=True)
+        asked = parse_train(words)
+        settings = to_dict(resolve(asked.settings)[0])
+        (run / "config.json").write_text(json.dumps(settings))
+        (run / "summary.json").write_text(json.dumps({"exit_reason": next(ends)}))
+
+    monkeypatch.setattr(train.__globals__["subprocess"], "run", called)
+    with pytest.raises(SystemExit, match=r"one has ended early: stopped by SIGINT; the same"):
+        train(run, words)
+    train(run, words)
+    train(run, words)
+    assert [command[4] for command in commands] == ["CartPole-v1", "--resume"]
