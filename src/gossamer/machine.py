@@ -46,10 +46,19 @@ def free_memory(root: Path = Path("/")) -> int:
 
 def free_disk(path: Path) -> int:
     """Return the bytes free on the disk on which a path is, or would be."""
+    return shutil.disk_usage(_there(path)).free
+
+
+def disk_of(path: Path) -> int:
+    """Return the number of the disk on which a path is, or would be."""
+    return _there(path).stat().st_dev
+
+
+def _there(path: Path) -> Path:
     path = path.expanduser().absolute()
     while not path.exists():
         path = path.parent
-    return shutil.disk_usage(path).free
+    return path
 
 
 def _free_in_groups(root: Path) -> Iterator[int]:

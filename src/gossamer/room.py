@@ -12,15 +12,17 @@ from gossamer.batches import (
     kept_replays,
     layout_of,
     refuse_replays,
+    share_out,
     size_in_words,
 )
 from gossamer.build import build_policy
-from gossamer.machine import free_disk, free_memory
+from gossamer.machine import disk_of, free_disk, free_memory
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from gossamer.build import Plan
     from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.types import EnvSpec
 
@@ -104,29 +106,59 @@ def refuse_what_memory_cannot_hold(
         loaded=loaded,
     )
     if config.checkpoint_replay:
-        layouts = [(layout_of(config, spec, s, policy), s) for s in kept_replays(config)]
-        held = sum(one.nbytes(capacity_of(s, config.unroll_length)) for one, s in layouts)
-        told.append(_checkpoints_in_words(config, size * held, resumed=checkpoint is not None))
+        told.append(_checkpoints_in_words(config, spec, plan, policy, checkpoint))
     return told
 
 
-def _checkpoints_in_words(config: TrainConfig, nbytes: int, *, resumed: bool) -> str:
-    """Tell how large checkpoints with replays get; refuse a new run's if the disk cannot hold them.
-
-    What a resumed run has written stands there already.
-    """
-    keep = config.keep_checkpoints
+def _checkpoints_in_words(
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    policy: ActorCritic,
+    checkpoint: Checkpoint | None,
+) -> str:
+    """Tell how large checkpoints with replays get; refuse them if the disk cannot hold them."""
+    nbytes, keep = _checkpoint_nbytes(config, spec, plan, policy), config.keep_checkpoints
+    folder = Path(config.run_folder or "runs")
+    written = 0
+    if checkpoint is not None:
+        folder = checkpoint.path.parent
+        if keep:  # they make room for what comes
+            written = sum(x.stat().st_size for x in folder.rglob("*") if x.is_file())
     number = f"{keep} kept and one being written" if keep else "all kept"
     each = f"up to {size_in_words(nbytes)} each, {number}"
-    needed, free = nbytes * (max(keep, 1) + 1), free_disk(Path(config.run_folder or "runs"))
-    if needed <= free or resumed:
+    files = config.num_learners * sum(
+        layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length))
+        for s in kept_replays(config)
+        if s.path and disk_of(Path(s.path)) == disk_of(folder)
+    )
+    needed, free = nbytes * (max(keep, 1) + 1), free_disk(folder) + written - files
+    if needed <= free:
         return f"checkpoints: {each}"
     fewer = "--keep-checkpoints 1, " if keep != 1 and 2 * nbytes <= free else ""
     raise ConfigError(
         f"checkpoint_replay is on, and checkpoints of {each}, take {size_in_words(needed)} of the "
-        f"disk, where {size_in_words(free)} are free: {fewer}--checkpoint-replay false, or choose "
-        "--run-folder on another disk"
+        f"disk, where {size_in_words(max(free, 0))} are free{' beside replays' if files else ''}: "
+        f"{fewer}--checkpoint-replay false, or choose --run-folder on another disk"
     )
+
+
+def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: ActorCritic) -> int:
+    """Return how large a checkpoint gets in which replays are saved."""
+    unroll, size = config.unroll_length, config.num_learners
+    stored = math.ceil(config.total_env_steps / (size * unroll))  # in the whole run
+    replays = 0
+    for settings in kept_replays(config):
+        capacity = capacity_of(settings, unroll)
+        replays += layout_of(config, spec, settings, policy).nbytes(min(capacity, stored))
+        replays += 16 * capacity * (size if settings.shared else 1)  # how often which was used
+    pixel = 1 if spec.obs_kind == "pixels" else 4
+    column = (unroll + 1) * (math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP)
+    replayed = sum(share_out(config, plan.num_envs).replayed)
+    waiting = (plan.lag or 0) * plan.num_envs + config.prefetch_batches * replayed
+    # Learnt, averaged, and an optimizer's two averages of gradients.
+    policies = 4 * sum(x.nbytes for x in policy.shared_tensors())
+    return size * (replays + waiting * column + policies)
 
 
 def refuse_full_shared_memory(config: TrainConfig) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,8 @@ from gossamer.batches import make_block, refuse_replays
 from gossamer.build import build_policy, make_plan
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
+from gossamer.launch.run import train
+from gossamer.record.checkpoint import Checkpoint
 from gossamer.room import refuse_what_memory_cannot_hold
 from gossamer.types import ConfigError
 
@@ -212,7 +216,7 @@ def test_copies_for_checkpoints_need_room_too(
 def test_checkpoints_with_replays_need_room_on_the_disk(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """0.14 GB each: three that are kept and one that is being written."""
+    """0.18 GB each, of which replays have 0.14: three that are kept and one that is being written."""
     saved = {"replays": mix(capacity=1000), "checkpoint_replay": True}
     asked: list[Path] = []
 
@@ -225,19 +229,96 @@ def test_checkpoints_with_replays_need_room_on_the_disk(
     with pytest.raises(ConfigError, match="--keep-checkpoints 1") as caught:
         told(**saved, run_folder=str(place))
     assert asked == [place]
-    message = "0.14 GB each, 3 kept and one being written, take 0.57 GB"
+    message = "0.18 GB each, 3 kept and one being written, take 0.71 GB"
     assert message in str(caught.value)
     assert "0.50 GB are free" in str(caught.value)
     (_, line) = told(**saved, keep_checkpoints=1)
-    assert line == "checkpoints: up to 0.14 GB each, 1 kept and one being written"
+    assert line == "checkpoints: up to 0.18 GB each, 1 kept and one being written"
     assert asked[1:] == [Path("runs")]
     (_, line) = told(**saved, keep_checkpoints=0)
-    assert line == "checkpoints: up to 0.14 GB each, all kept"
+    assert line == "checkpoints: up to 0.18 GB each, all kept"
     told(**{**saved, "checkpoint_replay": False})
     monkeypatch.setattr(room, "free_disk", lambda _: 10**7)
     with pytest.raises(ConfigError, match="--checkpoint-replay false") as caught:
         told(**saved, keep_checkpoints=1)
     assert "--keep-checkpoints" not in str(caught.value)
+
+
+def test_replays_in_files_take_of_the_same_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for module in (room, batches):
+        monkeypatch.setattr(module, "free_disk", lambda _: 80 * 10**7)
+    saved = {"checkpoint_replay": True, "run_folder": str(tmp_path / "run")}
+    assert told(replays=mix(capacity=1000), **saved)
+    in_file = mix(capacity=1000, path=str(tmp_path))
+    with pytest.raises(
+        ConfigError, match=r"0\.66 GB are free beside replays: --keep-checkpoints 1"
+    ):
+        told(replays=in_file, **saved)
+    assert told(replays=in_file, **saved, keep_checkpoints=2)
+    monkeypatch.setattr(room, "disk_of", lambda path: int(path == tmp_path))
+    assert told(replays=in_file, **saved)
+
+
+def test_what_a_resumed_run_has_written_makes_room(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(room, "free_disk", lambda _: 50 * 10**7)
+    path = tmp_path / "checkpoints" / "3"
+    path.mkdir(parents=True)
+    (path / "tensors").write_bytes(b"")
+    checkpoint = Checkpoint(3, {}, {}, path)
+
+    def resumed(**settings: Any) -> list[str]:
+        config = make_config("PongNoFrameskip-v4", {**PONG, **saved, **settings})
+        spec = read_spec(config.env_id, config.env, 0)
+        plan = make_plan(config, spec)
+        return refuse_what_memory_cannot_hold(config, spec, plan, 0, checkpoint)
+
+    saved = {"replays": mix(capacity=1000), "checkpoint_replay": True}
+    with pytest.raises(ConfigError, match=r"take 0\.71 GB of the disk, where 0\.50 GB are free"):
+        resumed()  # as they were saved without replays
+    os.truncate(path / "tensors", 25 * 10**7)
+    assert resumed()
+    monkeypatch.setattr(room, "free_disk", lambda _: 30 * 10**7)
+    with pytest.raises(ConfigError, match=r"where 0\.30 GB are free"):  # where all stay
+        resumed(keep_checkpoints=0)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"replay_ratio": 3.0, "replays.1.capacity_steps": 2000, "prefetch_batches": 2},
+        {"replay_ratio": 3.0, "replays.1.name": "elite", "policy.core": "lstm", "lag": "1"},
+        {
+            "num_learners": 2,
+            "topology.name": "gossip",
+            "replays": mix(capacity_steps=2000, shared=True),
+        },
+    ],
+)
+def test_checkpoints_are_as_large_as_told(tmp_path: Path, settings: dict[str, Any]) -> None:
+    given = {
+        "algorithm.name": "laser",
+        "num_envs": 8,
+        "unroll_length": 16,
+        "checkpoint_replay": True,
+        "placement": "inline",
+        "total_env_steps": 6_000,
+        "evaluation.every_seconds": 0,
+        "policy.hidden_sizes": [32],
+        "run_folder": str(tmp_path / "run"),
+        **settings,
+    }
+    config = make_config("CartPole-v1", given)
+    spec = read_spec(config.env_id, config.env, 0)
+    line = refuse_what_memory_cannot_hold(config, spec, make_plan(config, spec))[-1]
+    (number,) = re.findall(r"up to (\S+) MB each", line)
+    train(config, quiet=True)
+    files = (tmp_path / "run" / "checkpoints").rglob("*.safetensors")
+    largest = max(path.stat().st_size for path in files) / 1e6
+    assert 0.7 * float(number) < largest < float(number) + 0.05
 
 
 def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from gossamer.batches import share_out
-from gossamer.config import TrainConfig, parse_train, resolve, to_dict
+from gossamer.config import TrainConfig, make_config, parse_train, resolve, to_dict
 from gossamer.replay.settings import (
     CircularSettings,
     EliteSettings,
@@ -109,6 +109,35 @@ def test_a_ratio_of_nothing_leaves_the_queue(tmp_path: Path) -> None:
     file.write_text('{"replay_ratio": 0.0}')
     halves = ("--replays.0.fraction", "0.5", "--replays.1.fraction", "0.5")
     assert len(typed("--config", str(file), *halves).replays) == 2
+
+
+def test_a_list_of_a_queue_alone_ends_a_presets_ratio() -> None:
+    alone = ("--replays", '[{"name": "queue"}]')
+    assert typed("--config", "clear_pong", *alone).replays == (QueueSettings(),)
+    (_, replay) = typed("--config", "clear_pong", "--replays", '["queue", "elite"]').replays
+    assert replay == EliteSettings(fraction=0.5), "which says nothing about the ratio"
+    found = parse_train(["--config", "clear_pong", *alone])
+    assert "replays" not in resolve(found.settings, configs=found.configs)[1]
+    assert "fractions too; give one of the two" in refused(*alone, "--replay-ratio", "3")
+
+
+def test_a_ratio_and_fractions_typed_at_once_are_refused_whatever_they_are() -> None:
+    halves = (
+        "--replays",
+        '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]',
+    )
+    for both in (
+        ("--replay-ratio", "0", *halves),
+        ("--replay-ratio", "3", "--replays.0.fraction", "1"),
+    ):
+        assert "fractions too; give one of the two" in refused(*both)
+    given = to_dict(typed(*halves))
+    assert make_config(settings=given).replays == typed(*halves).replays
+
+
+def test_a_ratio_below_0_is_refused() -> None:
+    told = refused("--config", "clear_pong", "--replay-ratio", "-1")
+    assert told.startswith("replay_ratio is -1; it must be >= 0")
 
 
 def test_older_settings_with_a_ratio_beside_a_queue_alone_are_read(tmp_path: Path) -> None:

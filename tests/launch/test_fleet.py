@@ -60,6 +60,9 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
         summary = summary_of(tmp_path / placement)
         assert last["env_steps"] == summary["env_steps"] == 3 * 640
         assert summary["steps_per_second"] == last["steps_per_second"]
+        told = [(row["learner"], row["updates"]) for row in rows]
+        assert sorted({rank for rank, _ in told}) == [0, 1, 2]
+        assert len(told) == len(set(told)), "no row twice"
     one, other = state_of(tmp_path / "inline"), state_of(tmp_path / "local")
     assert one.keys() == other.keys()
     assert [name for name in one if not torch.equal(one[name], other[name])] == []

@@ -15,7 +15,8 @@ SETTINGS = ["CartPole-v1", *QUICK, "--checkpoint-every-seconds", "0.05"]
 
 
 @pytest.mark.parametrize(
-    ("kills", "total"), [(2, 6_000), pytest.param(20, 200_000, marks=pytest.mark.slow)]
+    ("kills", "total"),
+    [(2, 6_000), pytest.param(20, 200_000, marks=(pytest.mark.slow, pytest.mark.timeout(900)))],
 )
 def test_killed_equals_uninterrupted(tmp_path: Path, kills: int, total: int) -> None:
     words = [*SETTINGS, "--total-env-steps", str(total)]

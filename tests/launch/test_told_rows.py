@@ -9,7 +9,7 @@ import pytest
 from gossamer.launch import rows as rows_module
 from gossamer.launch.control import best_of, best_saved_in
 from gossamer.launch.fleet import Fleet
-from gossamer.launch.rows import OTHERS_ROW_SECONDS, Rows
+from gossamer.launch.rows import OTHERS_ROW_SECONDS, Rows, Told
 
 
 class Learner:
@@ -81,32 +81,55 @@ def test_the_best_learner_is_one_with_a_score():
     assert best_saved_in({}) is None
 
 
-def test_whatever_learner_0_tells_is_written_however_soon():
+def fleet_of(num_learners):
+    """A fleet without processes, and the rows that it has written."""
     written = []
     recorder = SimpleNamespace(
         on_version=lambda *_, **__: False,  # a second has not passed
-        on_rows=lambda rows, *_, **__: written.append(rows),
+        on_rows=lambda rows, *_, **of: written.extend(
+            (row["learner"], row["updates"], row["env_steps"], of["disagreement"]) for row in rows
+        ),
     )
     fleet = Fleet.__new__(Fleet)
     fleet._control = SimpleNamespace(recorder=recorder, note_version=lambda: None)
-    fleet._rows, fleet.config = {}, SimpleNamespace(num_learners=3)
-    boxes = SimpleNamespace(env_steps=lambda _: 50)
-    fleet._memory = SimpleNamespace(boxes=boxes, versions=SimpleNamespace(disagreement=None))
-    fleet._resumed_env_steps = fleet._resumed_updates = 0
+    fleet.config, fleet._told = (
+        SimpleNamespace(num_learners=num_learners),
+        Told(num_learners, updates=3),
+    )
+    fleet._memory = SimpleNamespace(
+        boxes=SimpleNamespace(env_steps=lambda _: 50), versions=SimpleNamespace(disagreement=len)
+    )
+    fleet._resumed_env_steps = 0
 
-    def tell(**of):
+    def tell(*, last=False, **of):
         rows = [{"learner": int(rank[1:]), "updates": n, "env_steps": 1} for rank, n in of.items()]
-        fleet._record({"episodes": [], "rows": rows})
+        fleet._record({"episodes": [], "rows": rows, "last": last})
 
-    tell(r0=1)
-    assert written == [], "the others have not begun"
-    tell(r1=1, r2=1)
-    tell(r0=2)
-    tell(r0=3)
-    tell()
-    tell(r2=5)
+    return fleet, tell, written
+
+
+def test_every_row_that_learners_tell_is_written_once():
+    fleet, tell, written = fleet_of(3)
+    assert fleet.updates == 3
     tell(r0=4)
-    seen = [[(row["learner"], row["updates"]) for row in rows] for rows in written]
-    assert seen == [[(0, 2), (1, 1), (2, 1)], [(0, 3)], [(0, 4), (2, 5)]]
-    assert {row["env_steps"] for rows in written for row in rows} == {150}, "the run's"
-    assert fleet.updates == 4
+    tell(r1=1, r2=1)
+    tell()
+    tell(r0=5)
+    assert written == [
+        (0, 4, 150, None),  # the others have no policy yet to compare
+        (1, 1, 150, len),
+        (2, 1, 150, len),
+        (0, 5, 150, len),
+    ]
+    assert fleet.updates == 5
+    written.clear()
+    tell(r1=100)
+    tell(r1=105, r2=90, last=True)
+    tell(r0=101)
+    tell(r0=102, last=True)
+    assert [x[:2] for x in written] == [(1, 100), (0, 101)], "the last wait for everyone"
+    assert fleet.updates == 102
+    fleet._write_rows(fleet._told.take_last(), last=True)
+    assert [x[:2] for x in written[2:]] == [(1, 105), (2, 90), (0, 102)]
+    fleet._write_rows(fleet._told.take_last(), last=True)
+    assert len(written) == 5

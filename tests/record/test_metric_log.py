@@ -105,6 +105,12 @@ def test_the_last_row_of_a_long_file_is_found_in_its_tail(tmp_path: Path) -> Non
     assert last_row(path, max_bytes=64) == {"i": 999}
 
 
+def test_the_last_row_is_one_that_tells_of_the_run(tmp_path: Path) -> None:
+    path = tmp_path / "metrics.jsonl"
+    path.write_text('{"learner": 0, "i": 1}\n{"learner": 1, "i": 2}\n{"learner": 2, "i": 3}\n')
+    assert last_row(path) == {"learner": 0, "i": 1}
+
+
 def test_threads_do_not_mix_their_lines(tmp_path: Path) -> None:
     log = JsonLog(tmp_path / "x.jsonl")
     threads = [

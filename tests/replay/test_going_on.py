@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import pytest
 import torch
-from replay_fakes import B, T, make_mix, take
+from replay_fakes import B, T, make_mix, same, take
 
-from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
+from gossamer.replay.settings import (
+    AttentiveSettings,
+    CircularSettings,
+    EliteSettings,
+    UniformSettings,
+)
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -80,3 +85,18 @@ def test_a_policy_is_kept_only_while_it_measures():
     mix, *_ = make_mix(EliteSettings(candidate_multiplier=1.0, insert="elite"))
     take(mix, 10)
     assert mix._policy._taken >= 10
+
+
+@pytest.mark.parametrize("learn_start", [0, 3 * B * T])
+def test_of_a_batch_that_has_nothing_replayed_only_that_is_saved(learn_start):
+    kinds = (UniformSettings(learn_start=learn_start),)
+    one, *_ = make_mix(*kinds, ahead=1)
+    take(one, 1)
+    state = {k: x.clone() if torch.is_tensor(x) else x for k, x in one.state_dict().items()}
+    ahead = {name for name in state if name.startswith("coming.")}
+    assert (ahead == {"coming.0.whole"}) is (learn_start > 0)
+    expected = take(one, 6)
+    other, queue, _ = make_mix(*kinds, ahead=1)
+    queue.given = 1
+    other.load_state_dict(state)
+    assert same(take(other, 6), expected)

@@ -92,17 +92,21 @@ def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[s
         ConfigError: one layer gives both, or there is more than one replay.
     """
     ratio, label = config.replay_ratio, origin["replay_ratio"]
-    if label not in labels:
+    whole = origin.pop("replays", "")
+    if label not in labels or ratio < 0.0:
         return config
     named = {name: x for name, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", name)}
     highest = max((labels.index(x) for x in named.values() if x in labels), default=-1)
-    both = highest == labels.index(label)
-    if both and ratio <= 0.0:
-        return config  # as every saved config has it
-    # Before a ratio became fractions at once, configs were saved with a ratio and a queue alone.
-    alone = len(config.replays) == 1 and config.replays[0].fraction == 1.0
-    if both and label != RESUMED and not alone:
-        raise _two_shares(ratio)
+    if len(config.replays) == 1 and whole in labels:  # a list of a queue alone says as much
+        highest = max(highest, labels.index(whole))
+    if highest == labels.index(label):
+        # Every saved config has a ratio of 0 beside fractions. Before a ratio became fractions at
+        # once, configs were saved with a ratio and a queue alone.
+        alone = len(config.replays) == 1 and config.replays[0].fraction == 1.0
+        if label == COMMAND_LINE or (ratio > 0.0 and label != RESUMED and not alone):
+            raise _two_shares(ratio)
+        if ratio <= 0.0:
+            return config
     origin["replay_ratio"] = "default"
     if highest > labels.index(label):
         return replace(config, replay_ratio=0.0)

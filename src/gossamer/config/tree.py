@@ -290,6 +290,7 @@ class _Merge:
                 value = Entries({str(i): one for i, one in enumerate(entries)})
             if isinstance(value, Entries):
                 defaults, sources = [], []
+                self._origin[dotted] = layer.label
             if isinstance(value, str):
                 kinds = [str(member_name(section)) for section in entry]
                 how = f"it must be a list of {', '.join(kinds)}"

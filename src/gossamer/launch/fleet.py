@@ -31,6 +31,7 @@ from gossamer.launch.process import (
     start_process,
     transport_of,
 )
+from gossamer.launch.rows import Told
 from gossamer.launch.snapshot import EXACT
 from gossamer.links import StopSignal, ThreadQueue
 from gossamer.mailboxes import make_memory
@@ -78,8 +79,8 @@ class Fleet:
         self._sizes = Sizes.of(learner)
         self._shared = shared_blocks(config, spec, self._policy)
         learner.close()
-        self._resumed_updates = self._resumed_env_steps = 0
-        self._rows: dict[int, dict[str, Any]] = {}
+        self._resumed_env_steps = 0
+        self._told = Told(config.num_learners, updates=0)
         self._processes: list[Process] = []
         self._deaths_in_a_row = [0] * len(self._layout.ranks)
         self._restarts_of = [0] * len(self._layout.ranks)
@@ -102,7 +103,7 @@ class Fleet:
     @property
     def updates(self) -> int:
         """Of learner 0, as it last told."""
-        return self._rows[0]["updates"] if 0 in self._rows else self._resumed_updates
+        return self._told.updates
 
     @property
     def steps_per_version(self) -> int:
@@ -126,14 +127,14 @@ class Fleet:
             GroupDied: a learner has died that the others cannot do without.
             RunFailed: a learner has failed, or died too often.
         """
-        self._resumed_updates, self._resumed_env_steps = resume or (0, 0)
+        updates, self._resumed_env_steps = resume or (0, 0)
+        self._told = Told(self.config.num_learners, updates=updates)
         self._resume = None if resume is None else resume[0]
         self._control, self._folder = control, folder
         self._order, self._ending = 0, False
         # Snapshots of processes: of the order under way, and the last of those that have ended.
         self._parts: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
         self._finals: dict[int, tuple[dict[str, Tensor], dict[str, Any]]] = {}
-        self._rows.clear()
         self._stop = StopSignal()
         self._ready: set[int] = set()
         self._all_began = False
@@ -304,20 +305,18 @@ class Fleet:
         recorder = self._control.recorder
         for learner, episode in message["episodes"]:
             recorder.on_episode(Episode(**episode), learner)
-        for row in message["rows"]:
-            self._rows[row["learner"]] = row
+        rows = self._told.take(message)
         self._control.note_version()
-        if any(row["learner"] == 0 for row in message["rows"]):
-            self._write_rows()
+        self._write_rows(rows)
 
-    def _write_rows(self, *, last: bool = False) -> None:
+    def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self._control.recorder, self.env_steps
-        if len(self._rows) < self.config.num_learners:
-            return
-        recorder.on_version(env_steps, last=last)
-        rows = [{**row, "env_steps": env_steps} for _, row in sorted(self._rows.items()) if row]
-        recorder.on_rows(rows, env_steps, disagreement=self._memory.versions.disagreement)
-        self._rows |= {rank: {} for rank in self._rows if rank}  # written; `updates` needs 0's
+        apart = None
+        if self._told.by_all:  # all have a policy, and the pace is theirs
+            recorder.on_version(env_steps, last=last)
+            apart = self._memory.versions.disagreement
+        rows = [{**row, "env_steps": env_steps} for row in told]
+        recorder.on_rows(rows, env_steps, disagreement=apart)
 
     def _save_when_whole(self) -> None:
         parts = self._finals | self._parts
@@ -330,7 +329,7 @@ class Fleet:
             held |= parts[index][1]["held"]
         state = {**parts[0][1], "held": held}
         if len(self._finals) == len(self._processes):
-            self._write_rows(last=True)
+            self._write_rows(self._told.take_last(), last=True)
         state[EXACT] = all(part[1][EXACT] for part in parts.values())
         self._control.save(held["learner.update"], tensors, state, again=True)
         self._go_on()

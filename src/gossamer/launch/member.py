@@ -125,7 +125,7 @@ class MemberControl:
         with self._lock:
             episodes, self._episodes = self._episodes, []
         rows = self._rows.make(last=last)
-        self._channel.send({"kind": "rows", "rows": rows, "episodes": episodes})
+        self._channel.send({"kind": "rows", "rows": rows, "episodes": episodes, "last": last})
 
     def _save(self, number: int) -> None:
         began = time.monotonic()

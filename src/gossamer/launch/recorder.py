@@ -278,23 +278,33 @@ class Recorder:
         *,
         disagreement: Callable[[], float] | None,
     ) -> None:
-        """Write the learners' rows.
+        """Write rows of learners.
 
         Args:
-            rows: by rank, as `Rows` makes them: learner 0's, and of others those whose time has come.
+            rows: as `Rows` makes them, of those whose time has come.
             env_steps: of the run.
-            disagreement: tells how far the learners are apart; None for one.
+            disagreement: tells how far the learners are apart; None: it is not known, or there is one.
         """
-        self._row_at = time.monotonic()
         time_s = round(self.seconds(), 3)
         several = self._config.num_learners > 1
-        for own in rows:
+        for own in sorted(rows, key=lambda row: -row["learner"]):  # learner 0's tells of the run
             mean = self.mean_return_of(own["learner"]) if several else None
             if mean is not None:
                 own["learner/return_mean_100"] = mean
+            row = {"time_s": time_s, **own}
+            if own["learner"] == 0:
+                self._row_at = time.monotonic()
+                row |= self._of_run(env_steps, disagreement)
+                if self._progress:
+                    self._progress.update(row)
+                for writer in self._others:
+                    writer.write(row, env_steps)
+            self._metrics.write(row)
+
+    def _of_run(
+        self, env_steps: int, disagreement: Callable[[], float] | None
+    ) -> dict[str, float | None]:
         row = {
-            "time_s": time_s,
-            **rows[0],
             "steps_per_second": self.steps_per_second(env_steps),
             "episodes": self.episodes.count,
             **self._usage(),
@@ -303,14 +313,7 @@ class Recorder:
         if disagreement is not None:
             row["topology/disagreement"] = disagreement()
         with self._lock:
-            row |= self._window.metrics()
-        self._metrics.write(row)
-        for other in rows[1:]:
-            self._metrics.write({"time_s": time_s, **other})
-        if self._progress:
-            self._progress.update(row)
-        for writer in self._others:
-            writer.write(row, env_steps)
+            return row | self._window.metrics()
 
     def _usage(self) -> dict[str, float]:
         """Processor and memory use of this process, the workers it started, and those watched."""

@@ -343,7 +343,7 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:
-    """The newest whole row, found by reading the file's last bytes; empty without one."""
+    """The newest whole row of learner 0, which tells of the run, among the last bytes; empty without one."""
     try:
         with path.open("rb") as file:
             file.seek(max(0, file.seek(0, 2) - max_bytes))
@@ -352,7 +352,7 @@ def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:
         return {}
     for line in reversed(lines):
         row = parse_row(line)
-        if row is not None:
+        if row is not None and not row.get("learner"):
             return row
     return {}
 

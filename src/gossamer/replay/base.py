@@ -142,7 +142,9 @@ class ReplayMix:
             before = before or coming.before
             if self._saved:
                 state[f"coming.{i}.whole"] = whole
-                state |= {f"coming.{i}.{k}": x for k, x in self._replayed_part(coming.batch)}
+                if whole:
+                    part = self._replayed_part(coming.batch)
+                    state |= {f"coming.{i}.{name}": x for name, x in part}
         for stored in self._stored:
             self._wait(stored)
         for i, (replay, _) in enumerate(self._shares):
@@ -165,7 +167,7 @@ class ReplayMix:
                 replay.load_state_dict(held)
         while held := part_of(state, f"coming.{len(self._coming)}."):
             batch = self._free.popleft()
-            for name, x in self._replayed_part(batch):
+            for name, x in self._replayed_part(batch) if held["whole"] else ():
                 x.copy_(held[name])
             picked: Future[list[Picked] | None] = Future()
             picked.set_result([] if held["whole"] else None)

@@ -195,6 +195,8 @@ class Form:
         while coming := part_of(state, f"coming.{ahead}."):
             ahead += 1
             _check(fits=ahead <= self.num_batches, what="--prefetch-batches")
+            if not coming["whole"]:
+                continue
             _check(fits=len(coming["entry"]) == self.num_columns, what="the fractions")
             _check(fits=("burn_in" in coming) == self.burn_in, what="--replay-burn-in")
 
