@@ -150,6 +150,7 @@ def refuse_replays(
         loaded: bytes of these that are there already.
     """
     shares, told, room = share_out(config, num_envs), list[str](), list[_Room]()
+    kinds: list[str] = []
     for index, settings in enumerate(config.replays):
         if not isinstance(settings, UniformSettings):
             continue
@@ -169,8 +170,11 @@ def refuse_replays(
             )
         nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
         each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
+        kinds.append(settings.name)
+        number = f"_{kinds.count(settings.name)}" if kinds.count(settings.name) > 1 else ""
+        how = f" ({settings.strategy})" if isinstance(settings, EliteSettings) else ""
         told.append(
-            f"replay {settings.name}: {capacity:,} columns of {config.unroll_length} env steps{each}, "
+            f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} env steps{each}, "
             f"{size_in_words(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
         )

@@ -84,25 +84,25 @@ def _dispatch(words: list[str]) -> int:
 
 
 def _train(words: list[str]) -> None:
-    from gossamer.config import explicit, parse_train, resolve, show_config, train_help
+    from gossamer.config import (
+        explicit,
+        parse_train,
+        resolve,
+        saved_settings,
+        show_config,
+        train_help,
+    )
 
     asked = parse_train(words)
     if asked.wants_help:
         width = min(shutil.get_terminal_size((100, 24)).columns, 110)
         print(train_help(width=width, color=_colors()))
         return
-    saved: dict[str, Any] | None = None
-    if asked.resume is not None:
-        from gossamer.record.folder import RunFolder
-
-        if "run_folder" in asked.settings:
-            raise ConfigError(
-                "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
-            )
-        folder = RunFolder.open(asked.resume)
-        saved = folder.read_json("config.json")
-        if not isinstance(saved, dict):
-            raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
+    if asked.resume is not None and "run_folder" in asked.settings:
+        raise ConfigError(
+            "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
+        )
+    saved = saved_settings(asked.resume)
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
     if asked.show_config:
         print(show_config(config, layers))

@@ -96,6 +96,11 @@ class Versions:
             for rank in others
         )
 
+    def score_next(self, learner: int) -> None:
+        """Let the next to be scored be one of learners that never talk; others have their order."""
+        if not self._mixes:
+            self._turn = learner
+
     def score_policy_next(self, best: int | None) -> None:
         """Let the next to be scored be the run's policy: of learners that never talk the best one's."""
         self._turn = self._turn + self._turn % 2 if self._mixes else best or 0

@@ -197,6 +197,21 @@ def test_what_a_ratio_stands_for_has_settings_too(monkeypatch: pytest.MonkeyPatc
     assert told(replay_ratio=3.0, **{name.replace("-", "_"): int(value)})
 
 
+def test_replays_of_a_kind_are_told_apart() -> None:
+    elite = {"name": "elite", "fraction": 0.25, "capacity": 100}
+    first, second, third = told(
+        replays=[
+            {"name": "queue", "fraction": 0.25},
+            elite,
+            {**elite, "strategy": "stratified"},
+            {"name": "uniform", "fraction": 0.25, "capacity": 100},
+        ]
+    )
+    assert first.startswith("replay elite (least_used): 100 columns")
+    assert second.startswith("replay elite_2 (stratified): 100 columns"), "as their metrics are"
+    assert third.startswith("replay uniform: 100 columns")
+
+
 def test_copies_for_checkpoints_need_room_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -80,7 +80,8 @@ def test_settings_of_a_run_with_a_ratio_can_be_given_back(tmp_path: Path) -> Non
     found = parse_train(["CartPole-v1", "algorithm:vtrace", "--replay-ratio", "3"])
     _, layers = resolve(found.settings)
     assert layers["replays.1.fraction"] == layers["replays.0.fraction"] == "command line"
-    assert layers["replays.1.capacity_steps"] == layers["replay_ratio"] == "default"
+    assert layers["replays.1.capacity_steps"] == "default"
+    assert layers["replay_ratio"] == "in the fractions"
     (first, _) = typed("--replays", '["uniform", "queue"]', "--replay-ratio", "3").replays
     assert (first.name, first.fraction) == ("uniform", 0.75)
 
@@ -93,7 +94,7 @@ def test_a_ratio_of_nothing_leaves_the_queue(tmp_path: Path) -> None:
         f"replays.0.{name}" for name in ("name", "fraction", "capacity")
     }
     assert layers["replays.0.fraction"] == "command line"
-    assert layers["replay_ratio"] == "default"
+    assert layers["replay_ratio"] == "in the fractions"
     list_of = (
         '[{"name": "uniform", "fraction": 0.5}, {"name": "queue", "fraction": 0.5, "capacity": 3}]'
     )
@@ -230,3 +231,29 @@ def test_of_the_elite_platforms_lists_entries_can_be_changed() -> None:
     assert """kinds of gossamer's own are chosen by "name\"""" in refused("--replays", elite)
     queue = '[{"type": "queue", "capacity": 1, "sample_ratio": 1.0, "learn_start": 5}]'
     assert "'learn_start' beside a" in refused("--replays", queue)
+
+
+def test_hints_say_what_to_type_next() -> None:
+    told = refused("--replay-ratio", "1", "--replays.1.strategy", "stratified")
+    assert told.endswith("give it to an entry of that kind, --replays.1.name elite")
+    told = refused("--replays.1.name", "elite")
+    assert told.endswith(
+        "--replays.0.fraction 0.5, or --replay-ratio 1 to replay as much as is new"
+    )
+    config = typed("--replays.1.name", "elite", "--replay-ratio", "1")
+    assert [x.fraction for x in config.replays] == [0.5, 0.5]
+
+
+def test_settings_of_a_run_go_on_from_python(tmp_path: Path) -> None:
+    (tmp_path / "run" / "checkpoints").mkdir(parents=True)
+    saved = to_dict(typed("--replay-ratio", "3", "--num-envs", "5"))
+    (tmp_path / "run" / "config.json").write_text(json.dumps(saved))
+    config = make_config(settings={"total_env_steps": 77}, resume=str(tmp_path / "run"))
+    assert to_dict(config) == {**saved, "total_env_steps": 77}
+    with pytest.raises(ConfigError, match="CartPole-v1, not Acrobot-v1"):
+        make_config("Acrobot-v1", resume=str(tmp_path / "run"))
+    (tmp_path / "run" / "config.json").write_text("[]")
+    with pytest.raises(ConfigError, match="damaged: it holds no settings"):
+        make_config(resume=str(tmp_path / "run"))
+    with pytest.raises(ConfigError, match="no run"):
+        make_config(resume=str(tmp_path / "none"))

@@ -24,14 +24,32 @@ def test_train_evaluate_load(
     assert run(EXAMPLES[0], capsys) == ["done: total_env_steps reached", "3 categorical"]
 
 
+def test_go_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    run(EXAMPLES[0], capsys)
+    assert run(EXAMPLES[1], capsys) == ["4096"]
+
+
+def test_learners_that_share(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (told,) = run(EXAMPLES[2], capsys)
+    best, score = told.split()
+    assert best in ("0", "1", "2")
+    assert 8 <= float(score) <= 500
+
+
 def test_act_with_a_trained_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run(EXAMPLES[0], capsys)
-    (score,) = run(EXAMPLES[1], capsys)
+    (score,) = run(EXAMPLES[3], capsys)
     assert 8 <= float(score) <= 500
-    assert len([line for line in EXAMPLES[1].splitlines() if line.strip()]) < 20
+    assert len([line for line in EXAMPLES[3].splitlines() if line.strip()]) < 20
 
 
 def test_own_environment_and_torso(
@@ -39,14 +57,14 @@ def test_own_environment_and_torso(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        assert run(EXAMPLES[2], capsys) == ["True"]
+        assert run(EXAMPLES[4], capsys) == ["True"]
     finally:
         gymnasium.registry.pop("Corridor-v0", None)
 
 
 def test_own_environment_takes_few_lines() -> None:
     """What is not the environment itself is under 20 lines, and the whole is under 30."""
-    lines = [line for line in EXAMPLES[2].splitlines() if line.strip()]
+    lines = [line for line in EXAMPLES[4].splitlines() if line.strip()]
     body = [line for line in lines if line.startswith((" ", "class"))]
     assert len(lines) < 30
     assert len(lines) - len(body) < 20

@@ -14,11 +14,12 @@ from test_exact_resume import SMALL, state_of
 from gossamer import cli
 from gossamer.algorithms.a2c import A2C
 from gossamer.config import TrainConfig, make_config, validate
+from gossamer.launch.evaluation import _whose_in_words
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
 from gossamer.launch.words import learners_in_words
 from gossamer.optimizers import OptimizerConfig
-from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.types import ConfigError
 
 A_VERSION = 2 * 64
@@ -248,6 +249,63 @@ def test_eval_tells_whose_policy_it_plays(
     for words in ((), ("--checkpoint", "best")):
         text, rank = told_by_eval(tmp_path / "single", capsys, *words)
         assert text.endswith(f", learner {rank} of 2, the best evaluated")
-    assert told_by_eval(tmp_path / "silent", capsys) == ("checkpoint last, learner 0 of 2", 0)
+    said = "checkpoint last, learner 0 of 2, which earned most in training"
+    assert told_by_eval(tmp_path / "silent", capsys) == (said, 0)
     train(config(tmp_path / "one", "num_learners", 1), quiet=True)
     assert told_by_eval(tmp_path / "one", capsys) == ("checkpoint last", 0)
+
+
+@pytest.mark.parametrize(
+    ("state", "why"),
+    [
+        ({"scores": [[0, 9.0], [1, 5.0]], "best_learner": 0}, ", the best evaluated"),
+        ({"scores": [[0, 9.0]], "best_learner": 1}, ", which earned most in training"),
+        ({"scores": [], "best_learner": 1}, ", which earned most in training"),
+        ({"scores": [], "best_learner": None}, ""),
+        ({"scores": [[0, 9.0]]}, ", the best evaluated"),  # before it was saved by its name
+    ],
+)
+def test_eval_tells_why_a_learner_is_the_one(
+    tmp_path: Path, state: dict[str, Any], why: str
+) -> None:
+    best = state.get("best_learner", 0) or 0
+    held = {**state, "num_learners": 2, "policy_of": best}
+    made = config(tmp_path, "topology.name", "single")
+    text = _whose_in_words(Checkpoint(1, {}, held, tmp_path), None, made)
+    assert text == f"learner {best} of 2{why}, "
+
+
+def evaluated(folder: Path) -> list[int]:
+    lines = (folder / "evaluation.jsonl").read_text().splitlines()
+    return [json.loads(x)["learner"] for x in lines]
+
+
+def test_resumed_who_has_waited_longest_is_evaluated_first(tmp_path: Path) -> None:
+    each = {"num_learners": 3, "max_episode_steps": 5}
+    score = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
+    steps = 3 * 64 * 2
+    made = config(
+        tmp_path / "run",
+        "topology.name",
+        "single",
+        evaluation=score,
+        **{**each, "total_env_steps": steps},
+    )
+    train(made, quiet=True)
+    before = evaluated(tmp_path / "run")
+    assert set(before) == {0}
+    train(replace(made, total_env_steps=6 * steps), resume=str(tmp_path / "run"), quiet=True)
+    assert evaluated(tmp_path / "run")[len(before) :][:3] == [1, 2, 0]
+
+
+def test_the_best_evaluation_is_kept_when_it_came_after_the_last_checkpoint(tmp_path: Path) -> None:
+    made = config(tmp_path / "run", "num_learners", 1, total_env_steps=128)
+    train(made, quiet=True)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", 1)
+    last = store.load("last")
+    assert store.save_best(last.updates, last.tensors, {"mean": 499.0}, 499.0)
+    for total in (128, 256):
+        longer = replace(made, total_env_steps=total)
+        (tmp_path / "run" / "summary.json").unlink()
+        result = train(longer, resume=str(tmp_path / "run"), quiet=True)
+        assert result.summary["best_evaluation"] == 499.0

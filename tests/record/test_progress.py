@@ -232,9 +232,14 @@ def test_several_learners_tell_what_mixing_costs_and_whose_evaluation_it_was() -
         "share/mix": 0.03,
         "share/wait_peers": 0.21,
         "share/wait_turn": 0.5,
+        "share/replay": 0.91,
+        "share/wait_replay": 0.77,
     }
     Progress(10**6, stream=stream).update(row)
     line = stream.getvalue()
     assert "evaluation -9.25 of learner 2 (best -9)" in line
     assert "lag 1 disagreement 0.012 " in line
-    assert "mix 3% waits for learners 21% waits for its turn 50%\n" in line
+    assert (
+        "picking 91% waits for it 77% mix 3% waits for learners 21% waits for its turn 50%\n"
+        in line
+    )

@@ -8,6 +8,7 @@ from gossamer.config.resolve import (
     from_dict,
     make_config,
     resolve,
+    saved_settings,
     to_dict,
     with_ratio,
 )
@@ -26,6 +27,7 @@ __all__ = [
     "preset_names",
     "preset_summary",
     "resolve",
+    "saved_settings",
     "settings_table",
     "show_config",
     "to_dict",

@@ -216,7 +216,11 @@ def _whole(config: TrainConfig, total: float) -> str:
     fractions = {at: rest} if rest > 1e-3 else {
         i: replay.fraction / total for i, replay in enumerate(config.replays)
     }  # fmt: skip
-    return ": " + " ".join(f"--replays.{i}.fraction {x:.4g}" for i, x in fractions.items())
+    or_ratio = ""
+    if len(config.replays) == 2 and config.replays[at].fraction == 1.0:  # none was given
+        or_ratio = ", or --replay-ratio 1 to replay as much as is new"
+    typed = " ".join(f"--replays.{i}.fraction {x:.4g}" for i, x in fractions.items())
+    return f": {typed}{or_ratio}"
 
 
 def _check_counts(config: TrainConfig) -> None:

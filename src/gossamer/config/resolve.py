@@ -110,6 +110,7 @@ def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[s
     origin["replay_ratio"] = "default"
     if highest > labels.index(label):
         return replace(config, replay_ratio=0.0)
+    origin["replay_ratio"] = "in the fractions"
     made = replace(config, replay_ratio=0.0, replays=_shared_out(config))
     before = {name: x for name, x in origin.items() if name.startswith("replays.")}
     for name in before:
@@ -155,17 +156,42 @@ def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:
 
 
 def make_config(
-    env_id: str = "", settings: Mapping[str, Any] | None = None, *, presets: Sequence[str] = ()
+    env_id: str = "",
+    settings: Mapping[str, Any] | None = None,
+    *,
+    presets: Sequence[str] = (),
+    resume: str | None = None,
 ) -> TrainConfig:
-    """Return the config `gossamer train ENV` would use: the suite's defaults, presets, settings.
+    """Return the config `gossamer train ENV` would use: defaults, a resumed run's, presets, settings.
 
     Args:
         env_id: the environment; empty: a preset's.
         settings: by field name, nested or dotted: {"algorithm": {"name": "ppo"}, "algorithm.passes": 3}.
         presets: preset names or settings files; later ones win.
+        resume: a run that is to be continued: what it was trained with holds where nothing else is given.
+
+    Raises:
+        ConfigError: a mistake in the settings, or no such run.
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
-    return resolve(given=given, configs=presets)[0]
+    return resolve(given=given, configs=presets, resumed=saved_settings(resume))[0]
+
+
+def saved_settings(run: str | None) -> dict[str, Any] | None:
+    """Return what a run was trained with; None for no run.
+
+    Raises:
+        ConfigError: there is no such run, or its settings are damaged.
+    """
+    if run is None:
+        return None
+    from gossamer.record.folder import RunFolder  # loads what --help does not need
+
+    folder = RunFolder.open(run)
+    saved = folder.read_json("config.json")
+    if not isinstance(saved, dict):
+        raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
+    return saved
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

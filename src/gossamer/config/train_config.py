@@ -58,8 +58,8 @@ class TrainConfig:
     """Recurrent policies: rows at the start of replayed columns that only bring the stored recurrent state up
     to date and are not learnt, in [0, unroll_length)."""
     prefetch_batches: int = 1
-    """Batches that are picked from replays ahead, beside learning, >= 0. Inline nothing runs beside learning; they
-    are picked as far ahead all the same, so that a run is the same wherever its parts are."""
+    """Batches that are picked from replays ahead, beside learning, in [0, 64]. Inline nothing runs beside
+    learning; they are picked as far ahead all the same, so that a run is the same wherever its parts are."""
     checkpoint_replay: bool = False
     """Save what replays hold with every checkpoint: resuming is exact at lag 0 and 1, and checkpoints are as large; not exact
     where learners in processes of their own share one. Without it a resumed run's replays begin empty and

@@ -337,7 +337,10 @@ class _Merge:
         how = f"choose {kind}:{owners[0]}" if layer.typed else f'choose {kind}.name = "{owners[0]}"'
         base, _, index = kind.rpartition(".")
         if index.isdecimal():
-            how = f"give it to an entry of that kind, as in {layer.shown(f'{base}.1.{name}')}"
+            other = f"as in {layer.shown(f'{base}.1.{name}')}"
+            if chosen != member_name(allowed[0]):  # which stays what it is
+                other = f"{layer.shown(kind + '.name')} {owners[0]}"
+            how = f"give it to an entry of that kind, {other}"
         return ConfigError(
             f"{layer.shown(path + name)} is a setting of {', '.join(owners)}, not of {chosen}; "
             f"leave it out or {how}"

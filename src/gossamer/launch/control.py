@@ -62,7 +62,7 @@ def best_of(scores: Mapping[int, float]) -> int | None:
     """Return which learner is the best evaluated; None without evaluations of single learners."""
     # A learner whose environment pays what is not a number is not the best.
     known = {rank: x for rank, x in scores.items() if not math.isnan(x)}
-    return max(known, key=known.__getitem__, default=None)
+    return max(sorted(known), key=known.__getitem__, default=None)
 
 
 def best_saved_in(state: Mapping[str, Any]) -> int | None:
@@ -145,7 +145,7 @@ class Control:
         self._signalled_at = 0.0
         self._stopped_by = ""  # written by the handler alone, so that no signal is lost
         self._run: Run | None = None
-        self._scores: dict[int, float] = {}  # by learner that is scored on its own
+        self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
         self.scores_saved: dict[int, float] = {}
         """Those of the last checkpoint."""
         self.best_saved: int | None = None
@@ -235,7 +235,7 @@ class Control:
             "num_learners": self.config.num_learners,
             "policy_of": self.best_saved or 0 if own else None,  # None: the average of all
             "best_learner": self.best_saved,
-            "scores": sorted(self._scores.items()),
+            "scores": list(self._scores.items()),
         }
 
     def _best(self) -> int | None:
@@ -245,6 +245,12 @@ class Control:
             earned = {rank: self.recorder.mean_return_of(rank) for rank in range(size)}
             scores = {rank: mean for rank, mean in earned.items() if mean is not None}
         return best_of(scores)
+
+    @property
+    def next_to_score(self) -> int:
+        """Which of learners that never talk has waited longest for an evaluation."""
+        never = set(range(self.config.num_learners)) - set(self._scores)
+        return min(never) if never else next(iter(self._scores))
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
@@ -289,6 +295,7 @@ class Control:
             ships=ships,
         )
         if learner is not None and config.num_learners > 1 and config.topology.name == "single":
+            self._scores.pop(learner, None)
             self._scores[learner] = result.mean
         if not ships:
             return
@@ -313,6 +320,8 @@ class GroupControl(Control):
         """Begin with a group."""
         self.begin(group)
         self._group, self._rows = group, Rows(group)
+        if group.memory is not None:
+            group.memory.versions.score_next(self.next_to_score)
         if group.version == 0:
             tensors, state = snapshot.take(group)
             self._beginning = (tensors, state | self.records())

@@ -53,7 +53,9 @@ def load_weights(
         policy.load_state_dict(tensors)
     except RuntimeError as error:
         reason = " ".join(str(error).split())[:200]
-        raise ConfigError(f"{checkpoint.path} does not fit this network: {reason}") from None
+        own = " torso." in reason or '"torso.' in reason
+        hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
+        raise ConfigError(f"{checkpoint.path} does not fit this network: {reason}{hint}") from None
     policy.refresh()
     return checkpoint
 
@@ -139,9 +141,13 @@ def _whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainCo
         return ""
     if whose == "average":
         return f"average of {size} learners, "
-    found = learner is None and config.topology.name == "single"
-    best = ", the best evaluated" if found and state.get("scores", True) else ""
-    return f"learner {whose} of {size}{best}, "
+    why, scores = "", state.get("scores")
+    if learner is None and config.topology.name == "single":
+        why = ", the best evaluated" if scores is None or scores else ""
+        # Until all had been evaluated.
+        if scores is not None and len(scores) < size and state.get("best_learner") is not None:
+            why = ", which earned most in training"
+    return f"learner {whose} of {size}{why}, "
 
 
 def evaluate(

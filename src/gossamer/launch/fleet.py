@@ -202,6 +202,7 @@ class Fleet:
             versions = self._memory.versions
             control.on_evaluation(result, version, tensors, versions.scored, versions.scored_at)
 
+        self._memory.versions.score_next(control.next_to_score)
         read = self._memory.versions.read_next
         self.evaluator = build_evaluator(
             self.config, self.plan, self._policy, read, self._stop, scored

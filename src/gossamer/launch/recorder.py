@@ -355,7 +355,9 @@ class Recorder:
         """Continue from `state_dict`."""
         self._window = Window.of(state, self._config.num_learners)
         self.seconds_before = state["seconds"]
-        self.best_evaluation = state["best_evaluation"]
+        # An evaluation may have ended after the checkpoint, as the last one of a run does.
+        best = self._folder.checkpoints().best_score()
+        self.best_evaluation = state["best_evaluation"] if best is None else best
         self._paced = list(state["paced"])
 
     def close(self) -> None:

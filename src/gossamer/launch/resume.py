@@ -58,7 +58,7 @@ def finished(
     except ConfigError:
         summary = {}
     if summary.get("updates") != checkpoint.updates:
-        steps, seconds = record["paced"]
+        (steps, seconds), best = record["paced"], folder.checkpoints().best_score()
         summary = summary_of(
             env_steps=env_steps,
             updates=checkpoint.updates,
@@ -66,7 +66,7 @@ def finished(
             seconds=record["seconds"],
             steps_per_second=steps / seconds if seconds and steps else None,
             mean_return=mean,
-            best_evaluation=record["best_evaluation"],
+            best_evaluation=record["best_evaluation"] if best is None else best,
             best_learner=best_saved_in(checkpoint.state),
             exit_reason=reason,
         )

@@ -331,6 +331,8 @@ class _Run:
         if tasks := tasks_in_words(self.config, self.spec):
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
+        if plan.lag is None and self.config.placement == "inline":
+            lag = "1 (inline nobody runs free)"
         each = " each" if self.config.num_learners > 1 else ""
         recorder.say(
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "

@@ -210,6 +210,8 @@ _SHARES = {
     "actor waits": ("share/wait_actor", ".0%"),
     "learn": ("share/learn", ".0%"),
     "learner waits": ("share/wait_learner", ".0%"),
+    "picking": ("share/replay", ".0%"),
+    "waits for it": ("share/wait_replay", ".0%"),
     "mix": ("share/mix", ".0%"),
     "waits for learners": ("share/wait_peers", ".0%"),
     "waits for its turn": ("share/wait_turn", ".0%"),

@@ -142,9 +142,8 @@ class ReplayMix:
             before = before or coming.before
             if self._saved:
                 state[f"coming.{i}.whole"] = whole
-                if whole:
-                    part = self._replayed_part(coming.batch)
-                    state |= {f"coming.{i}.{name}": x for name, x in part}
+                part = self._replayed_part(coming.batch) if whole else ()
+                state |= {f"coming.{i}.{name}": x for name, x in part}
         for stored in self._stored:
             self._wait(stored)
         for i, (replay, _) in enumerate(self._shares):
