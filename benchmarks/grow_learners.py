@@ -92,7 +92,7 @@ def drift_apart(asked: argparse.Namespace) -> list[dict[str, Any]]:
             for seed in range(1, asked.seeds + 1):
                 size, updates = asked.apart_learners, asked.apart_updates
                 rows = [x for x in train(graph, size, updates, rate=rate, seed=seed)
-                        if x["learner"] == 0]  # fmt: skip
+                        if "topology/disagreement" in x]  # fmt: skip
                 found.append({
                     "learners": size,
                     "graph": graph,

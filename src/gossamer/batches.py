@@ -279,6 +279,8 @@ def _disk(config: TrainConfig, path: str) -> int:
         return MEMORY
     folder = Path(path).expanduser()
     index = next(i for i, s in enumerate(config.replays) if getattr(s, "path", None) == path)
+    if folder.is_file():
+        raise ConfigError(f"replays.{index}.path is {path!r}, which is a file; choose a folder")
     if not folder.is_dir():
         raise ConfigError(
             f"replays.{index}.path is {path!r}, which is no folder; make it first: mkdir -p {path}"

@@ -84,6 +84,7 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
         ({"capacity_steps": 10**10}, "of memory, and"),
         ({"capacity_steps": 10**10}, "--replays.1.capacity-steps "),
         ({"path": str(tmp_path / "nowhere")}, "which is no folder; make it first: mkdir -p"),
+        ({"path": __file__}, "which is a file; choose a folder"),
         ({"path": "/proc"}, "no file can be made (No such file or directory); choose another"),
         ({"path": str(tmp_path), "capacity_steps": 10**11}, f"GB in {tmp_path}, and"),
     ):

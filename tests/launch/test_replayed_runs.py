@@ -108,6 +108,7 @@ def test_what_was_kept_under_other_settings_is_refused(
     with pytest.raises(ConfigError) as caught:
         train(other, resume=str(tmp_path / "run"), quiet=True)
     assert says in str(caught.value)
+    assert str(caught.value).endswith("with empty replays: --checkpoint-replay false")
 
 
 def fleet_of_two(folder: Path, steps: int, **settings: Any) -> TrainConfig:
@@ -126,6 +127,29 @@ def test_a_fleet_in_lock_step_with_saved_replays_resumes_exactly(tmp_path: Path)
     train(longer, resume=str(tmp_path / "two"), quiet=True)
     assert "resumed exactly" in (tmp_path / "two" / "log.txt").read_text()
     assert_same_rows(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_what_was_kept_under_other_settings_can_be_let_go_of(
+    tmp_path: Path, placement: str
+) -> None:
+    folder, common = tmp_path / "run", {"placement": placement}
+    train(fleet_of_two(folder, 2 * 640, **common), quiet=True)
+    half: dict[str, Any] = {
+        "replays": [
+            {"name": "queue", "fraction": 0.5},
+            {"name": "uniform", "fraction": 0.5, "capacity": 30},
+        ]
+    }
+    for total, saved in ((1280, False), (1600, True)):
+        changed = fleet_of_two(folder, 2 * total, checkpoint_replay=saved, **half, **common)
+        assert train(changed, resume=str(folder), quiet=True).summary["env_steps"] >= 2 * total
+    told = [x for x in (folder / "log.txt").read_text().splitlines() if "resumed " in x]
+    assert "with empty replays (--checkpoint-replay keeps what they hold)" in told[0]
+    assert "exactly" not in told[0].replace("(not exactly)", "")
+    held = CheckpointStore(folder / "checkpoints", 0).load("last").tensors
+    assert len(held["learner.replay.0.uses"]) == 30
+    assert not [name for name in held if name.startswith("learner.replay.1.")]
 
 
 def content(folder: Path) -> dict[Path, bytes]:
@@ -229,7 +253,7 @@ def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
         assert held["learner.replay.0.inserted"] == steps // 16
         draws.append(held["learner.replay.0.draws"])
     log = (tmp_path / "run" / "log.txt").read_text()
-    told = "resumed with new episodes (not exactly), replays empty (--checkpoint-replay saves what they"
+    told = "resumed with new episodes (not exactly), with empty replays (--checkpoint-replay keeps what"
     assert told in log
     # Of one column an env for each 16 steps; once more, no batch can be replayed before there is one.
     assert draws[0] >= 8

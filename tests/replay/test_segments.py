@@ -230,7 +230,8 @@ def test_the_others_go_on_when_a_writer_dies(
         order(fleet)
 
     monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
-    result = train(config(tmp_path / "run", total_env_steps=3 * 32 * 60), quiet=True)
+    made = config(tmp_path / "run", total_env_steps=3 * 32 * 60, learners_per_process=1)
+    result = train(made, quiet=True)
     assert killed
     assert result.summary["restarts"] == 1
     assert result.summary["exit_reason"] == "done: total_env_steps reached"

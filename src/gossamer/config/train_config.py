@@ -62,8 +62,8 @@ class TrainConfig:
     learning; they are picked as far ahead all the same, so that a run is the same wherever its parts are."""
     checkpoint_replay: bool = False
     """Save what replays hold with every checkpoint: resuming is exact at lag 0 and 1, and checkpoints are as large; not exact
-    where learners in processes of their own share one. Without it a resumed run's replays begin empty and
-    its episodes anew, annealing and random streams where they were."""
+    where learners in processes of their own share one. Without it, or resumed without it, a run's replays begin
+    empty and its episodes anew, annealing and random streams where they were."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How a gradient becomes a step."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)

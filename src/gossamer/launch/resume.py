@@ -147,7 +147,9 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
 def refuse_replays(
     config: TrainConfig, plan: Plan, policy: ActorCritic, checkpoint: Checkpoint
 ) -> None:
-    """Refuse what a checkpoint has kept of any learner's replays if it does not fit the settings."""
+    """Refuse what a checkpoint has kept of any learner's replays if it does not fit the settings that want it."""
+    if not config.checkpoint_replay:
+        return
     form = form_of(config, policy, num_envs=plan.num_envs)
     try:
         for rank in range(config.num_learners):

@@ -346,11 +346,11 @@ class _Run:
         recorder.say(f"run folder {folder.path}")
         if self.checkpoint is None or self.progress is None:
             return
-        exact = self.checkpoint.state[snapshot.EXACT]
+        exact, held = self.checkpoint.state[snapshot.EXACT], self.checkpoint.state["held"]
         how = "exactly" if exact else "with new episodes (not exactly)"
-        held = self.checkpoint.state["held"]
-        if len(self.config.replays) > 1 and not any(name.endswith(".stored") for name in held):
-            how += ", replays empty (--checkpoint-replay saves what they hold),"
+        kept = self.config.checkpoint_replay and any(name.endswith(".stored") for name in held)
+        if len(self.config.replays) > 1 and not kept:
+            how = f"{'' if exact else how + ', '}with empty replays (--checkpoint-replay keeps what they hold)"
         updates, env_steps = self.progress
         took = f"; restoring took {self.restore_seconds:.1f} s" if self.restore_seconds else ""
         recorder.say(f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}")

@@ -141,9 +141,8 @@ class ReplayMix:
             whole = self._wait(coming.picked) is not None
             before = before or coming.before
             if self._saved:
-                state[f"coming.{i}.whole"] = whole
                 part = self._replayed_part(coming.batch) if whole else ()
-                state |= {f"coming.{i}.{name}": x for name, x in part}
+                state |= {f"coming.{i}.whole": whole, **{f"coming.{i}.{k}": x for k, x in part}}
         for stored in self._stored:
             self._wait(stored)
         for i, (replay, _) in enumerate(self._shares):
@@ -154,17 +153,18 @@ class ReplayMix:
         return state
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`; without what replays held, with empty ones.
+        """Continue from `state_dict`; without what replays held, or if it is not to be saved, with empty ones.
 
         Raises:
             ConfigError: it was kept under other settings.
         """
-        self._form.refuse(state)
+        if self._saved:
+            self._form.refuse(state)
         self._tally.nonfinite = state.get("nonfinite", 0)
         for i, (replay, _) in enumerate(self._shares):
             if held := part_of(state, f"{i}."):
-                replay.load_state_dict(held)
-        while held := part_of(state, f"coming.{len(self._coming)}."):
+                replay.load_state_dict(held, held=self._saved)
+        while self._saved and (held := part_of(state, f"coming.{len(self._coming)}.")):
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch) if held["whole"] else ():
                 x.copy_(held[name])

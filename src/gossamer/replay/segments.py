@@ -213,7 +213,7 @@ def _check(*, fits: bool, what: str) -> None:
     if not fits:
         raise ConfigError(
             f"it holds what was kept under other settings than {what} now; resume with those of then, or "
-            "start a new run from its policy: --init-from RUN"
+            "with empty replays: --checkpoint-replay false"
         )
 
 

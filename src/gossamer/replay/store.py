@@ -280,11 +280,11 @@ class Replay:
             state |= {"stored": self._stored, "newest": self._newest, **self.segments.state_dict()}
         return state
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`; without what was held, with nothing."""
+    def load_state_dict(self, state: dict[str, Any], *, held: bool = True) -> None:
+        """Continue from `state_dict`; without what was held, or if that is not wanted, with nothing."""
         self.inserted, self.draws = state["inserted"], state["draws"]
         self._rng.bit_generator.state = state["rng"]
-        if "stored" in state:
+        if held and "stored" in state:
             self.segments.load_state_dict(state)
             self._stored, self._newest = state["stored"], state["newest"]
 
