@@ -183,19 +183,24 @@ def test_what_the_system_refuses_is_told(monkeypatch, path):
         make_block(10**9, path)
 
 
-def test_resumed_without_what_was_held_streams_are_those_of_batches_that_were_drawn():
+def test_what_was_held_is_left_out_where_it_is_not_to_be_saved():
     kind = EliteSettings(anneal_updates=12)
     one, _, _ = make_mix(kind, ahead=2)
     for _ in range(6):
         one.sample()
         one.release()
     state = one.state_dict()
+    assert state["coming.0.whole"]
     other, _, _ = make_mix(kind, ahead=2, saved=False)
     other.load_state_dict(state)
-    for _ in range(3):  # the first two were ready, and the third has been drawn meanwhile
-        other.sample()
+    replay = other._shares[0].replay
+    assert (replay.held, replay.draws) == (0, state["0.draws"])
+    sizes: list[int] = []
+    for _ in range(5):
+        sizes.append(other.sample().num_columns)
         other.release()
-    assert other.state_dict()["0.draws"] == state["0.draws"] + 1
+    assert sizes == [B, 2 * B, 2 * B, 2 * B, 2 * B], "what was ready is not"
+    assert other.state_dict()["0.draws"] == state["0.draws"] + 4
     one.close()
     other.close()
 
