@@ -156,6 +156,7 @@ def config(folder: Path, **settings: Any):
 
 
 def columns_of(folder: Path) -> list[float]:
+    """Of all learners' rows: who ends first may have found nobody else's columns."""
     rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     return [row["replay/elite_columns"] for row in rows if "replay/elite_columns" in row]
 
@@ -163,7 +164,7 @@ def columns_of(folder: Path) -> list[float]:
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_a_population_shares_its_replay(tmp_path: Path, placement: str) -> None:
     train(config(tmp_path / "run", placement=placement), quiet=True)
-    assert columns_of(tmp_path / "run")[-1] > 16, "more than one learner's part"
+    assert max(columns_of(tmp_path / "run")) > 16, "more than one learner's part"
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="asks /proc what is mapped")
@@ -195,7 +196,7 @@ def test_a_shared_replay_may_lie_on_disk(
     replays = (replays[0], dataclasses.replace(replays[1], path=str(disk)))
     made = config(tmp_path / "run", placement=placement)
     train(dataclasses.replace(made, replays=replays), quiet=True)
-    assert columns_of(tmp_path / "run")[-1] > 16
+    assert max(columns_of(tmp_path / "run")) > 16
     assert len(there) == 3, "a file for each learner, and no other"
     assert list(disk.iterdir()) == []
 
