@@ -94,7 +94,7 @@ def test_the_surrogate_stops_rewarding_only_outward_moves(ratio, advantage, move
 
 def test_every_pass_deals_every_column_once():
     policy, batch = table(b=6)
-    algorithm = PPO(passes=3, num_minibatches=2)
+    algorithm = PPO(passes=3, num_minibatches=2, deal="columns")
     columns = column_sets(algorithm.minibatches(policy, batch, state_for()))
     passes = [columns[i] + columns[i + 1] for i in (0, 2, 4)]
     assert [sorted(x) for x in passes] == [list(range(6))] * 3
@@ -124,6 +124,18 @@ def test_rows_are_dealt_one_by_one_and_learnt_as_in_their_columns(network):
             assert not torch.equal(parts[0].reward, parts[3].reward)
 
 
+@pytest.mark.parametrize(
+    ("obs_shape", "network", "rows"),
+    [((4,), {}, True), ((4,), {"core": "lstm"}, False), ((4, 84, 84), {}, False)],
+)
+def test_what_is_dealt_if_nothing_is_said(obs_shape, network, rows):
+    spec = spec_of(obs_shape=obs_shape)
+    policy = small_policy(spec, **network)
+    batch = random_batch(spec, 5, 4, seed=3, core_units=policy.core_units)
+    (minibatch, *_) = PPO(num_minibatches=2).minibatches(policy, batch, state_for())
+    assert tuple(minibatch.reward.shape) == ((1, 10) if rows else (5, 2))
+
+
 def gradient(algorithm, policy, batch):
     loss, _ = algorithm.loss(policy, batch, state_for())
     return torch.autograd.grad(
@@ -147,7 +159,9 @@ def test_a_batch_as_rows_shares_its_memory():
 def test_targets_are_computed_once_and_normalised_over_each_part():
     policy, batch = table(b=6)
     (whole,) = PPO(**ONCE, normalize_advantage=False).minibatches(policy, batch, state_for())
-    for minibatch in PPO(passes=2, num_minibatches=3).minibatches(policy, batch, state_for()):
+    for minibatch in PPO(passes=2, num_minibatches=3, deal="columns").minibatches(
+        policy, batch, state_for()
+    ):
         (held,) = column_sets([minibatch])
         torch.testing.assert_close(minibatch.target, whole.target[:, held])
         kept = minibatch.advantage[minibatch.valid]

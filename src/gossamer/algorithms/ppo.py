@@ -44,9 +44,10 @@ class PPO(Algorithm):
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
     num_minibatches: int = 4
     """Optimizer steps per pass: a batch is dealt into this many parts, >= 1."""
-    deal: Literal["columns", "rows"] = "columns"
+    deal: Literal["auto", "columns", "rows"] = "auto"
     """What is dealt into minibatches. columns: whole unrolls. rows: env steps, each by itself, so that a small
-    minibatch does not come from one or two games; for policies without recurrent state."""
+    minibatch does not come from one or two games; for policies without recurrent state. auto: rows for them
+    where observations are vectors."""
     passes: int = 4
     """Times each batch is learnt, >= 1."""
     clip_ratio: float = 0.2
@@ -69,10 +70,15 @@ class PPO(Algorithm):
         """Yield `passes` times the batch's parts, with returns of the recorded values."""
         batch = self._with_recorded_returns(policy, batch, state)
         state.kl_nats = 0.0
-        if self.deal == "rows":
+        if self._deals_rows(policy, batch):
             batch = as_rows(batch)
         yield from self._parts(batch, state)
         self._adapt_learning_rate(state)
+
+    def _deals_rows(self, policy: Policy, batch: Batch) -> bool:
+        if self.deal != "auto":
+            return self.deal == "rows"
+        return self.num_minibatches > 1 and batch.obs.ndim == 3 and not policy.core_units
 
     def _parts(self, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         for _ in range(self.passes):

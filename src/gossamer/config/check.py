@@ -276,8 +276,13 @@ def check_minibatches(config: TrainConfig, num_envs: int) -> None:
     if not rows and parts > num_envs:
         raise ConfigError(
             f"algorithm.num_minibatches is {parts}, more than num_envs {num_envs}, and a part "
-            f"holds whole columns: --algorithm.num-minibatches {num_envs}"
+            f"holds whole columns: --algorithm.num-minibatches {num_envs}{_or_rows(config)}"
         )
+
+
+def _or_rows(config: TrainConfig) -> str:
+    can = config.algorithm.name == "ppo" and config.policy.core == "none"
+    return ", or --algorithm.deal rows" if can else ""
 
 
 def _check_per_learner(config: TrainConfig, name: str) -> None:
