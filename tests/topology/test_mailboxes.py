@@ -83,6 +83,7 @@ def test_no_read_is_torn():
         assert (into[1] == update).all()
         seen.append(update)
     assert writer.wait(10) == 0
+    os.close(descriptor)
     assert seen == sorted(seen)
     assert len(set(seen)) > 20
 
@@ -120,6 +121,7 @@ def test_a_directed_ring_of_eight_processes_one_of_them_slow():
         start(descriptor, "ring", size, rank, rounds, 0.02 if rank == 3 else 0.002)
         for rank in range(size)
     ]
+    os.close(descriptor)
     seen = np.array([json.loads(peer.communicate(timeout=120)[0]) for peer in peers])
     assert [peer.returncode for peer in peers] == [0] * size
     matrix = 0.5 * (np.eye(size) + np.roll(np.eye(size), -1, axis=1))
