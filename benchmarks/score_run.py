@@ -19,7 +19,7 @@ from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import play
 from gossamer.launch.evaluation import load_weights
-from gossamer.launch.recorder import Window
+from gossamer.launch.recorder import WINDOW, Window
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
 from gossamer.trials import build_trials
@@ -39,8 +39,13 @@ def main() -> None:
         default=float("-inf"),
         help="do not play where the mean training return was lower than this",
     )
+    parser.add_argument(
+        "--window", type=int, default=WINDOW, help="last training games of that mean, at most 100"
+    )
     parser.add_argument("--all", action="store_true", help="go on after the target was held")
     asked = parser.parse_args()
+    if not 1 <= asked.window <= WINDOW:
+        parser.error(f"--window {asked.window}: from 1 to {WINDOW}")
 
     folder = RunFolder.open(asked.run)
     config = from_dict(folder.read_json("config.json"))
@@ -57,7 +62,7 @@ def main() -> None:
     for updates in folder.checkpoints().list():
         checkpoint = load_weights(policy, folder, updates)
         recorder = checkpoint.state["recorder"]
-        mean = Window.of(recorder, config.num_learners).mean()
+        mean = Window.of(recorder, config.num_learners).mean(asked.window)
         training = float("-inf") if mean is None else mean
         if training < asked.skip_below:
             continue

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from pathlib import Path
@@ -18,18 +19,20 @@ def test_checkpoints_are_scored_from_where_training_got_somewhere(tmp_path: Path
         "run_folder": str(tmp_path / "run"), "keep_checkpoints": 0,
     }  # fmt: skip
     train(make_config("CartPole-v1", given), quiet=True)
-    for skip, scored in (("1", True), ("400", False)):
-        words = [
-            sys.executable,
-            str(SCRIPT),
-            str(tmp_path / "run"),
-            "--target",
-            "5",
-            "--episodes",
-            "2",
-        ]
+    words = [sys.executable, str(SCRIPT), str(tmp_path / "run"), "--target", "5", "--episodes", "2"]
+
+    def told(*more: str) -> str:
         done = subprocess.run(
-            [*words, "--skip-below", skip], capture_output=True, text=True, timeout=120, check=False
+            [*words, *more], capture_output=True, text=True, timeout=120, check=False
         )
         assert done.returncode == 0, done.stderr
-        assert ('"training_return"' in done.stdout) == scored
+        return done.stdout
+
+    of_all = told("--skip-below", "1")
+    assert '"training_return"' in of_all
+    assert '"training_return"' not in told("--skip-below", "400")
+    # what training games came to, over the last of them only
+    games = [json.loads(x) for x in (tmp_path / "run" / "episodes.jsonl").read_text().splitlines()]
+    last = round(sum(x["return"] for x in games[-3:]) / 3, 2)
+    rows = [json.loads(x) for x in told("--window", "3", "--all").splitlines() if x[0] == "{"]
+    assert rows[-1]["training_return"] == last

@@ -17,6 +17,7 @@ def test_of_one_learner_it_is_its_last_hundred() -> None:
         window.add(0, float(i), 2 * i)
         assert window.full == (i >= 99)
     assert window.mean() == window.mean_of(0) == statistics.fmean(range(150, 250))
+    assert window.mean(16) == statistics.fmean(range(234, 250))
     assert window.metrics() == {
         "return_mean_100": 199.5, "return_min_100": 150.0, "return_max_100": 249.0,
         "length_mean_100": 399.0,
@@ -51,6 +52,9 @@ def test_learners_of_short_episodes_do_not_drown_the_others() -> None:
         window.add(0, 100.0, 100)
     assert window.full
     assert window.mean() == pytest.approx(50.0)
+    for _ in range(2):
+        window.add(0, 160.0, 160)
+    assert window.mean(6) == pytest.approx((160.0 + 10.0 + 40.0) / 3), "two of each"
     assert window.mean_of(1) == 10.0
     again = Window(3)
     again.load(window.state())

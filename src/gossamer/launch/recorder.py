@@ -59,9 +59,15 @@ class Window:
     def _last(self) -> list[list[tuple[float, int]]]:
         return [list(own)[-self._each :] for own in self._own.values() if own]
 
-    def mean(self) -> float | None:
-        """Mean return, of several learners the mean of theirs; None before the first episode."""
-        means = [sum(x for x, _ in last) / len(last) for last in self._last()]
+    def mean(self, episodes: int = WINDOW) -> float | None:
+        """Mean return, of several learners the mean of theirs; None before the first episode.
+
+        Args:
+            episodes: how many of the last, at most 100.
+        """
+        each = -(-episodes // self._size)
+        shares = [last[-each:] for last in self._last()]
+        means = [sum(x for x, _ in last) / len(last) for last in shares]
         return sum(means) / len(means) if means else None
 
     def mean_of(self, learner: int) -> float | None:
