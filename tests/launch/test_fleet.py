@@ -273,7 +273,7 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         str(folder),
     ]
     with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: _rows(folder) > 1, "progress")
+        sitting.wait_for(lambda: _rows(folder) > 1 and bool(checkpoints(folder)), "progress")
         before = pids_of(folder)
         os.kill(before[0], signal.SIGKILL)
         sitting.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
