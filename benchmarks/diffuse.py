@@ -157,7 +157,7 @@ def curve(run: Path) -> list[list[float]]:
     return [
         [row["env_steps"], round(row["mean"], 2)]
         for row in rows
-        if not mixes or row["learner"] == "average"
+        if not row.get("confirmation") and (not mixes or row["learner"] == "average")
     ]
 
 

@@ -65,6 +65,7 @@ def main() -> None:
         mean = Window.of(recorder, config.num_learners).mean(asked.window)
         training = float("-inf") if mean is None else mean
         if training < asked.skip_below:
+            before = None  # it may have been below the target: what follows is the first in a row
             continue
         began = time.perf_counter()
         with threads(num_cores()):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 
@@ -14,6 +15,12 @@ sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 # A shared machine makes single examples slow now and then, and a random failure helps nobody.
 settings.register_profile("gossamer", deadline=None, derandomize=True)
 settings.load_profile("gossamer")
+
+
+@pytest.fixture(scope="session", autouse=True)
+def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """The token by which runs are known is a test's own, not the user's."""
+    os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

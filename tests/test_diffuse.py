@@ -73,6 +73,7 @@ def finished_run(folder: Path, variant: str, *words: str) -> Path:
     summary = {"exit_reason": "done: total_env_steps reached", "seconds": 2.0}
     (run / "summary.json").write_text(json.dumps(summary))
     rows = [{"learner": 0, "env_steps": x, "mean": -x / 3} for x in (10, 20)]
+    rows.insert(1, {**rows[0], "mean": -9.0, "confirmation": True})
     (run / "evaluation.jsonl").write_text("\n".join(map(json.dumps, rows)) + "\n")
     return run
 

@@ -8,24 +8,24 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from gossamer.links import Gate, Stopped, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.links import Gate, Roles, Stopped, StopSignal, ThreadBoard, ThreadQueue
 from gossamer.types import ActionSpec, EnvSpec, RunFailed, empty_trajectory
 
 SPEC = EnvSpec("Fake-v0", (2,), "vector", ActionSpec("categorical", (2,)), "fake", 10)
 
 
-def make_queue(count, *, timeout_seconds=20.0):
+def make_queue(count, *, patience_seconds=20.0):
     stop = StopSignal()
     slots = [
         empty_trajectory(SPEC, unroll_length=1, num_columns=1, core_units=0) for _ in range(count)
     ]
-    return ThreadQueue(slots, stop, timeout_seconds=timeout_seconds), stop
+    return ThreadQueue(slots, stop, Roles(patience_seconds)), stop
 
 
-def make_board(*, timeout_seconds=20.0):
+def make_board(*, patience_seconds=20.0):
     stop = StopSignal()
     like = [torch.zeros(3), torch.zeros((), dtype=torch.float64)]
-    return ThreadBoard(like, stop, timeout_seconds=timeout_seconds), stop, like
+    return ThreadBoard(like, stop, Roles(patience_seconds)), stop, like
 
 
 def filled(version):
@@ -92,14 +92,12 @@ def test_looking_leaves_trajectories_queued():
     assert queue.get() is put[0]
 
 
-@pytest.mark.parametrize(
-    ("name", "told"), [("slot", "learner stuck"), ("get", "environments stuck")]
-)
+@pytest.mark.parametrize(("name", "told"), [("slot", "the learner has"), ("get", "the actor has")])
 def test_waiting_for_ever_ends_the_run(name, told):
-    queue, _ = make_queue(0, timeout_seconds=0.05)
+    queue, _ = make_queue(0, patience_seconds=0.05)
     with pytest.raises(RunFailed, match=told):
         getattr(queue, name)()
-    with pytest.raises(RunFailed, match="giving up"):
+    with pytest.raises(RunFailed, match="a trajectory was waited for; the run is given up"):
         queue.wait_full(1)
 
 
@@ -190,15 +188,15 @@ def test_a_reader_waits_for_its_version_and_reads_it_whole():
 
 
 def test_a_board_that_stays_silent_ends_the_run():
-    board, _, like = make_board(timeout_seconds=0.05)
+    board, _, like = make_board(patience_seconds=0.05)
     board.publish(filled(0), 0)
     with pytest.raises(RunFailed, match="version 1 of the parameters"):
         board.read(1, like, exact=False)
 
 
-def make_gate(*, timeout_seconds=20.0):
+def make_gate(*, patience_seconds=20.0):
     stop = StopSignal()
-    return Gate(stop, timeout_seconds=timeout_seconds), stop
+    return Gate(stop, Roles(patience_seconds)), stop
 
 
 def test_who_holds_a_gate_keeps_the_actor_between_two_trajectories():
@@ -227,11 +225,11 @@ def test_who_holds_a_gate_keeps_the_actor_between_two_trajectories():
 
 
 def test_an_actor_that_hangs_is_not_waited_for_for_ever():
-    gate, _ = make_gate(timeout_seconds=0.3)
+    gate, _ = make_gate(patience_seconds=0.3)
     with gate.passing():
-        with pytest.raises(RunFailed, match="are the environments stuck"), gate.held():
+        with pytest.raises(RunFailed, match="the actor has shown no sign of life"), gate.held():
             pass
-        gate._timeout_seconds = 60.0
+        gate._roles = Roles(60.0)
         gate._stop.stop()
         with pytest.raises(Stopped), gate.held():
             pass

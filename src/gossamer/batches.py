@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.machine import free_disk, free_memory
+from gossamer.reading import expand
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring, make_block
@@ -174,7 +175,7 @@ def refuse_replays(
         number = f"_{kinds.count(settings.name)}" if kinds.count(settings.name) > 1 else ""
         how = f" ({settings.strategy})" if isinstance(settings, EliteSettings) else ""
         told.append(
-            f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} env steps{each}, "
+            f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} rows{each}, "
             f"{size_in_words(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
         )
@@ -182,8 +183,8 @@ def refuse_replays(
     begins = _replaying_begins(config, shares)
     if room and begins * config.num_learners >= config.total_env_steps:
         told.append(
-            f"nothing will be replayed: that begins after {begins * config.num_learners:,} env steps, and the "
-            f"run ends after {config.total_env_steps:,}"
+            f"little or nothing will be replayed: replaying begins after {begins * config.num_learners:,} "
+            f"rows, and the run ends after {config.total_env_steps:,} env steps"
         )
     pixel = 1 if spec.obs_kind == "pixels" else 4
     column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
@@ -230,7 +231,7 @@ def refuse_replays(
 
 
 def _replaying_begins(config: TrainConfig, shares: Shares) -> int:
-    """Return the env steps that a learner has to store before a batch can hold replayed columns."""
+    """Return the rows that a learner has to store before a batch can hold replayed columns."""
     steps = shares.online * config.unroll_length
     stored = [0]
     for n, settings in zip(shares.replayed, kept_replays(config), strict=True):
@@ -277,7 +278,7 @@ def _disk(config: TrainConfig, path: str) -> int:
     """Return the number of the disk that a folder, which must be there, is on."""
     if not path:
         return MEMORY
-    folder = Path(path).expanduser()
+    folder = expand(path)
     index = next(i for i, s in enumerate(config.replays) if getattr(s, "path", None) == path)
     if folder.is_file():
         raise ConfigError(f"replays.{index}.path is {path!r}, which is a file; choose a folder")
@@ -317,7 +318,7 @@ def build_mix(
     threaded: bool,
     stop: StopSignal,
     pinned: bool,
-    timeout_seconds: float,
+    patience_seconds: float,
     rank: int = 0,
     shared: Blocks = (),
 ) -> ReplayMix:
@@ -333,7 +334,7 @@ def build_mix(
         threaded: pick from replays beside learning.
         stop: ends every wait.
         pinned: batches go to a GPU.
-        timeout_seconds: longest wait for the replays.
+        patience_seconds: longest silence of the replays, as `Patience` takes it.
         rank: of the learner.
         shared: of each shared replay, the blocks of all learners.
     """
@@ -390,5 +391,5 @@ def build_mix(
         saved=config.checkpoint_replay,
         threaded=threaded,
         stop=stop,
-        timeout_seconds=timeout_seconds,
+        patience_seconds=patience_seconds,
     )

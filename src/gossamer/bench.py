@@ -1,8 +1,9 @@
 """What this machine can do at most, and how near training comes to it.
 
-The limit is what the cores could do if stepping, inference and learning overlapped perfectly:
-1 / (1 / env + 1 / inference + 1 / learner), each rate the total of one copy per core running at once,
-at its own best batch size. Training is measured end to end, logging included.
+The limit is what the machine could do if stepping, inference and learning overlapped perfectly. On a CPU all
+three share the cores: 1 / (1 / env + 1 / inference + 1 / learner), each rate the total of one copy per core
+running at once, at its own best batch size. A GPU does two of them while the cores step:
+min(env, 1 / (1 / inference + 1 / learner)). Training is measured end to end, logging included.
 """
 
 from __future__ import annotations
@@ -28,22 +29,26 @@ from gossamer.build import (
     stream_seed,
 )
 from gossamer.config import TrainConfig, make_config, to_dict
+from gossamer.devices import Inbox, is_gpu
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.learner import Learner
-from gossamer.links import StopSignal, ThreadQueue
+from gossamer.links import Roles, StopSignal, ThreadQueue
 from gossamer.machine import keep_freed_memory, num_cores, use_threads
 from gossamer.micro_batches import MicroBatches
 from gossamer.replay.base import ReplayMix
 from gossamer.types import RunFailed, empty_trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from gossamer.build import Plan
     from gossamer.types import EnvSpec
 
 ENV_BATCHES = (16, 32)
 INFERENCE_BATCHES = (32, 64, 128, 256)
+GPU_INFERENCE_BATCHES = (64, 256, 1024)
+GPU_LEARNING_ENVS = (64, 128, 256, 512)
+"""Columns of a batch, which a GPU learns whole."""
 MICRO_BATCH_ROWS = (136, 272, 544)
 
 
@@ -73,22 +78,29 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     cores = num_cores()
     say(f"{config.env_id} on {cores} cores, {plan.device} {plan.precision}")
     share = max(seconds, 20.0) / 10
-    copies = 1 if plan.device == "cuda" else cores
-    micro = MICRO_BATCH_ROWS if plan.device == "cpu" else (plan.micro_batch_rows,)
+    on_gpu = plan.device != "cpu"
+    copies = 1 if on_gpu else cores
+    envs = plan.num_envs
+    sizes = [(envs, n) for n in MICRO_BATCH_ROWS]
+    if on_gpu:
+        sizes = [(n, n * (config.unroll_length + 1)) for n in sorted({*GPU_LEARNING_ENVS, envs})]
     works = {
         "stepping": [_copies(_stepping(config, n), cores) for n in ENV_BATCHES],
         "inference": [
-            _copies(_inference(config, spec, plan, n), copies) for n in INFERENCE_BATCHES
+            _copies(_inference(config, spec, plan, n), copies)
+            for n in (GPU_INFERENCE_BATCHES if on_gpu else INFERENCE_BATCHES)
         ],
-        "learning": [_copies(_learning(config, spec, plan, n), copies) for n in micro],
+        "learning": [_copies(_learning(config, spec, plan, *size), copies) for size in sizes],
     }
     before = _limits(works, share)
     trained = _train(config, seconds=4 * share)
     after = _limits(works, share)
     rates = {name: (before[name] + after[name]) / 2 for name in before}
     for name, rate in rates.items():
-        say(f"{name:10s} {rate:8,.0f} steps/s, one copy on each core at once")
-    limit = 1.0 / sum(1.0 / rate for rate in rates.values())
+        where = "one copy on each core at once"
+        where = "alone on the GPU, copies included" if on_gpu and name != "stepping" else where
+        say(f"{name:10s} {rate:8,.0f} steps/s, {where}")
+    limit = limit_of(rates, on_gpu=on_gpu)
     return {
         "cores": cores,
         "device": plan.device,
@@ -101,6 +113,13 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
         "train_steps_per_second": trained,
         "fraction_of_limit": trained / limit,
     }
+
+
+def limit_of(rates: Mapping[str, float], *, on_gpu: bool) -> float:
+    """Return the rate of perfect overlap; on a CPU stepping takes time from the others, beside a GPU not."""
+    if not on_gpu:
+        return 1.0 / sum(1.0 / rate for rate in rates.values())
+    return min(rates["stepping"], 1.0 / (1.0 / rates["inference"] + 1.0 / rates["learning"]))
 
 
 def _copies(make: Callable[[int], Callable[[], int]], count: int) -> list[Callable[[], int]]:
@@ -145,11 +164,13 @@ def _stepping(config: TrainConfig, num_envs: int) -> Callable[[int], Callable[[]
         envs.start(np.zeros(num_envs, np.int64))
         draw = np.random.default_rng(copy)
         count = envs.spec.action.sizes[0]
+        ended = np.zeros(num_envs, np.bool_)
 
         def step() -> int:
+            nonlocal ended
             envs.send(draw.integers(count, size=num_envs))
-            envs.recv()
-            return num_envs
+            begun, ended = ended, envs.recv().ended
+            return num_envs - int(np.count_nonzero(begun))
 
         return step
 
@@ -161,15 +182,24 @@ def _inference(
 ) -> Callable[[int], Callable[[], int]]:
     def make(copy: int) -> Callable[[], int]:
         policy = build_inference_policy(build_policy(config, spec), plan)
-        slot = empty_trajectory(
-            spec, unroll_length=1, num_columns=num_envs, core_units=policy.core_units
-        ).to(torch.device(plan.device))
         state = policy.initial_state(num_envs)
+        on_gpu = is_gpu(state.device)
+        slot = empty_trajectory(
+            spec,
+            unroll_length=1,
+            num_columns=num_envs,
+            core_units=policy.core_units,
+            pinned=on_gpu,
+        )
+        there, starts, inbox = slot.to(state.device), slot.starts[:1].to(state.device), Inbox()
 
         @torch.no_grad()
         def act() -> int:
-            out = policy(slot.obs[:1], slot.starts[:1], state, slot.action, slot.reward)
-            policy.distribution(out.action_params).sample().cpu()
+            obs = slot.obs[:1].to(state.device, non_blocking=True)
+            out = policy(obs, starts, state, there.action, there.reward)
+            sampled = policy.distribution(out.action_params).sample()
+            if on_gpu:
+                inbox.receive([sampled, out.action_params, out.value])
             return num_envs
 
         return act
@@ -178,7 +208,7 @@ def _inference(
 
 
 def _learning(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, micro_batch_rows: int
+    config: TrainConfig, spec: EnvSpec, plan: Plan, num_envs: int, micro_batch_rows: int
 ) -> Callable[[int], Callable[[], int]]:
     def make(copy: int) -> Callable[[], int]:
         policy = build_policy(config, spec).to(plan.device)
@@ -186,11 +216,12 @@ def _learning(
         slot = empty_trajectory(
             spec,
             unroll_length=config.unroll_length,
-            num_columns=plan.num_envs,
+            num_columns=num_envs,
             core_units=policy.core_units,
+            pinned=is_gpu(policy.obs_scale.device),
         )
         slot.valid.fill_(True)
-        queue = ThreadQueue([slot], StopSignal(), timeout_seconds=60.0)
+        queue = ThreadQueue([slot], StopSignal(), Roles(60.0))
         learner = Learner(
             policy,
             config.algorithm,
@@ -226,4 +257,8 @@ def _train(config: TrainConfig, *, seconds: float) -> float:
         summary = json_module.loads((Path(folder) / "run" / "summary.json").read_text())
     if summary["exit_reason"].startswith("stopped"):
         raise KeyboardInterrupt
+    if summary["steps_per_second"] is None:
+        raise RunFailed(
+            "training was over before its speed could be measured; give it longer: --seconds 200"
+        )
     return float(summary["steps_per_second"])

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-from concurrent.futures import Future, ThreadPoolExecutor
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass
+from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,29 +16,39 @@ from gossamer.actor import Actor, Episode
 from gossamer.batches import build_mix, share_out
 from gossamer.config.check import check_minibatches
 from gossamer.envs.registry import make_vec_env
+from gossamer.envs.seeding import CHOOSING_RANK
 from gossamer.evaluator import Evaluator
 from gossamer.learner import Learner
-from gossamer.links import Gate, StopSignal, ThreadBoard, ThreadQueue
-from gossamer.machine import has_bf16, lower_priority, native_threads, num_cores, threads
+from gossamer.links import Gate, Roles, StopSignal, ThreadBoard, ThreadQueue
+from gossamer.machine import (
+    in_thread,
+    lower_priority,
+    native_threads,
+    num_cores,
+    this_machine,
+    threads,
+)
 from gossamer.micro_batches import MicroBatches, rows_that_fit
+from gossamer.mixer import Outbox
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.trials import build_trials, envs_per_learner, refuse_tasks, training_tasks
 from gossamer.types import ConfigError, empty_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from concurrent.futures import Future
 
     from numpy.typing import NDArray
 
     from gossamer.batches import Blocks
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluation
+    from gossamer.evaluator import Source
+    from gossamer.machine import Machine
     from gossamer.replay.base import ReplayMix
+    from gossamer.signs import Sign
     from gossamer.types import EnvSpec, VecEnv
 
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
-LINK_TIMEOUT_SECONDS = 300.0
-"""Longest wait for another role before the run is given up as stuck."""
 
 
 @dataclass(frozen=True)
@@ -56,16 +66,22 @@ class Plan:
     env_threads: int
     env_groups: int
     max_episode_steps: int
+    cores: int = 0
+    """That it was made for; 0, and "" below: not known, in older checkpoints."""
+    hardware: str = ""
+    """Model of the processor, or of the GPUs, that computes."""
+    torch: str = ""
+    """Version."""
 
 
-def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
-    """Resolve every "auto" for an environment and so many cores of this machine; 0: all."""
-    device = config.device
-    if device == "auto":
-        device = "cuda" if torch.cuda.is_available() else "cpu"
-    elif device == "cuda" and not torch.cuda.is_available():
+def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
+    """Resolve every "auto" for an environment and a machine; None: this one."""
+    machine = machine or this_machine()
+    device = find_device(config.device, has_gpu=bool(machine.gpus))
+    if device == "cuda" and config.deterministic and config.policy.torso == "impala":
         raise ConfigError(
-            "--device cuda: this machine or this build of torch has none; use --device cpu"
+            "deterministic is on, but policy.torso is impala, whose pooling has no deterministic form on a GPU; "
+            "use --policy.torso nature, --device cpu, or leave deterministic out"
         )
     if device == "cuda" and config.learner_threads > 1:
         raise ConfigError(
@@ -76,15 +92,17 @@ def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
     precision = config.precision
     if precision == "auto":
         # A small MLP gains nothing from bf16 and loses precision.
-        precision = "bf16" if pixels and has_bf16(device) else "fp32"
+        precision = "bf16" if pixels and device in machine.bf16 else "fp32"
     lag = config.lag
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
-    num_envs = envs_per_learner(config, spec)
+    num_envs = envs_per_learner(config, spec, device)
     check_minibatches(config, num_envs)
     refuse_tasks(config, spec)
-    cores = cores or num_cores()
-    groups = min(config.env_groups or (2 if pixels and cores >= 8 else 1), num_envs)
+    cores = machine.cores
+    # Beside a GPU that acts for one half, cores step the other.
+    halves = pixels and (cores >= 8 or device == "cuda")
+    groups = min(config.env_groups or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
     return Plan(
@@ -99,7 +117,27 @@ def make_plan(config: TrainConfig, spec: EnvSpec, cores: int = 0) -> Plan:
         env_threads=config.env_threads or min(cores, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,
+        cores=cores,
+        hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
+        torch=machine.torch,
     )
+
+
+def find_device(asked: str, *, has_gpu: bool) -> str:
+    """Return what "auto" is on a machine, "cuda" or "cpu".
+
+    Raises:
+        ConfigError: what was asked for is not there.
+    """
+    if asked not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device is {asked!r}; it must be auto, cpu or cuda")
+    if asked == "cuda" and not has_gpu:
+        raise ConfigError(
+            "--device cuda: this machine or this build of torch has none; use --device cpu"
+        )
+    if asked == "auto":
+        return "cuda" if has_gpu else "cpu"
+    return asked
 
 
 def _learner_threads(cores: int, lag: str) -> int:
@@ -114,11 +152,25 @@ def _actor_threads(cores: int, lag: str) -> int:
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
     """Return whether a run goes on from a checkpoint as if it had never stopped."""
-    replays = len(config.replays) == 1 or config.checkpoint_replay
+    return not why_not_exact(config, spec, plan)
+
+
+def why_not_exact(config: TrainConfig, spec: EnvSpec, plan: Plan) -> list[str]:
+    """Say what keeps a run from going on from a checkpoint as if it had never stopped."""
+    why: list[str] = []
+    if plan.lag is None:
+        why.append("lag is free")
+    if spec.differs:
+        why.append(spec.differs)
+    if len(config.replays) > 1 and not config.checkpoint_replay:
+        why.append("replays are empty, --checkpoint-replay saves what they hold")
     if config.placement != "inline" and config.num_learners > 1:
+        if config.topology.staleness != 0:
+            why.append("learners do not wait for each other")
         # What others have stored by now depends on who is quicker.
-        replays = replays and not any(getattr(s, "shared", False) for s in config.replays)
-    return plan.lag is not None and spec.exact_resume and replays
+        if any(getattr(settings, "shared", False) for settings in config.replays):
+            why.append("processes share a replay")
+    return why
 
 
 def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
@@ -205,12 +257,17 @@ class Parts:
     board: ThreadBoard
     gate: Gate
     stop: StopSignal
-    steps_per_version: int
-    """Env steps of one batch."""
+    unroll_length: int
+    """T of its trajectories."""
     simulators: frozenset[int] = frozenset()
     """Ids of the threads that were started with the environments."""
     checkpoint_seconds: float = 0.0
     """Learner's time spent on checkpoints."""
+
+    @cached_property
+    def outbox(self) -> Outbox:
+        """Takes the policy to the memory that all learners share."""
+        return Outbox(self.policy.shared_tensors())
 
     def close(self) -> None:
         """Free what outlives threads."""
@@ -236,16 +293,14 @@ def build_parts(
     After `restarts` deaths its random streams and episodes are new ones.
     """
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
-    with ThreadPoolExecutor(1) as pool:
-        before = native_threads()
-        making = pool.submit(
-            build_env_groups, config, spec, plan, rank=rank, restarts=restarts, start=start
-        )
-        parts = _join_parts(
-            config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared
-        )
-        parts.simulators = native_threads() - before
-        return parts
+    before = native_threads()
+    making = in_thread(
+        partial(build_env_groups, config, spec, plan, rank=rank, restarts=restarts, start=start),
+        "environments",
+    )
+    parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared)
+    parts.simulators = native_threads() - before
+    return parts
 
 
 def _join_parts(
@@ -273,17 +328,22 @@ def _join_parts(
             unroll_length=config.unroll_length,
             num_columns=plan.num_envs,
             core_units=policy.core_units,
-            pinned=plan.device == "cuda",
+            pinned=plan.device != "cpu",
         )
         for _ in range(2 + waiting)
     ]
-    queue = ThreadQueue(slots, stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
-    board = ThreadBoard(policy.shared_tensors(), stop, timeout_seconds=LINK_TIMEOUT_SECONDS)
+    roles = Roles(config.patience_seconds)
+    queue = ThreadQueue(slots, stop, roles)
+    board = ThreadBoard(policy.shared_tensors(), stop, roles)
     replay = build_replay(
         config, plan, policy, queue, stop, rank=rank, restarts=restarts, shared=shared
     )
-    learner = build_learner(config, plan, policy, replay, rank=rank, restarts=restarts)
+    roles.learning.parts.append(replay.sign)
+    learner = build_learner(
+        config, plan, policy, replay, rank=rank, restarts=restarts, sign=roles.learning, stop=stop
+    )
     groups, first_obs = making.result()
+    roles.acting.parts += [envs.sign for envs in groups]
     actor = Actor(
         groups,
         acting,
@@ -291,11 +351,12 @@ def _join_parts(
         unroll_length=config.unroll_length,
         seed=stream_seed(config.seed, rank, "actor", restarts),
         on_episode=on_episode,
+        stop=stop,
     )
     return Parts(
         spec, plan, policy, learner, actor, queue, board,
-        Gate(stop, timeout_seconds=LINK_TIMEOUT_SECONDS), stop,
-        steps_per_version=plan.num_envs * config.unroll_length,
+        Gate(stop, roles), stop,
+        unroll_length=config.unroll_length,
     )  # fmt: skip
 
 
@@ -321,8 +382,8 @@ def build_replay(
         # Beside the learner, if there is room beside it.
         threaded=config.placement != "inline" and config.prefetch_batches > 0 and num_cores() > 1,
         stop=stop,
-        pinned=plan.device == "cuda",
-        timeout_seconds=LINK_TIMEOUT_SECONDS,
+        pinned=plan.device != "cpu",
+        patience_seconds=config.patience_seconds,
         rank=rank,
         shared=shared,
     )
@@ -336,6 +397,8 @@ def build_learner(
     *,
     rank: int = 0,
     restarts: int = 0,
+    sign: Sign | None = None,
+    stop: StopSignal | None = None,
 ) -> Learner:
     """Build a learner of such batches."""
     config = config.of_learner(rank)
@@ -350,6 +413,8 @@ def build_learner(
         micro_batches=MicroBatches(plan.micro_batch_rows, plan.learner_threads),
         total_env_steps=config.total_env_steps,
         seed=stream_seed(config.seed, rank, "learner", restarts),
+        sign=sign,
+        stop=stop,
     )
 
 
@@ -357,31 +422,22 @@ def build_evaluator(
     config: TrainConfig,
     plan: Plan,
     policy: ActorCritic,
-    read: Callable[[list[torch.Tensor]], int],
+    read: Callable[[list[torch.Tensor]], Source],
     stop: StopSignal,
-    on_evaluation: Callable[[Evaluation, int, list[torch.Tensor]], None],
 ) -> Evaluator | None:
     """Build the evaluator of policies like this one that `read` brings; None where none is wanted."""
-    if not config.evaluation.every_seconds:
+    settings = config.evaluation
+    if not settings.every_seconds:
         return None
     return Evaluator(
         build_inference_policy(policy, plan),
         policy.shared_tensors(),
-        build_trials(config, policy.spec, num_envs=plan.num_envs),
+        build_trials(config, policy.spec, num_envs=plan.num_envs, rank=CHOOSING_RANK),
         read,
         stop,
-        greedy=config.evaluation.greedy,
-        every_seconds=config.evaluation.every_seconds,
-        max_time_fraction=config.evaluation.max_time_fraction,
-        on_evaluation=on_evaluation,
+        greedy=settings.greedy,
+        seed=config.seed,
+        every_seconds=settings.every_seconds,
+        max_time_fraction=settings.max_time_fraction,
+        confirm_episodes=settings.confirm_episodes,
     )
-
-
-def plan_from(saved: dict[str, Any], fresh: Plan, given: set[str]) -> Plan:
-    """Keep a saved run's plan, except for what was asked for anew."""
-    names = {f.name for f in fields(Plan)}
-    kept = {k: v for k, v in saved.items() if k in names and k not in given}
-    if fresh.device != kept.get("device", fresh.device):
-        # The machine has changed; its own choices are all that can work.
-        return fresh
-    return replace(fresh, **kept)

@@ -6,19 +6,23 @@ Importing this imports no torch and no simulator: help and listings answer at on
 from __future__ import annotations
 
 import argparse
+import contextlib
 import difflib
 import importlib.util
 import json
+import math
 import os
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 from gossamer.machine import install_command
+from gossamer.reading import clipped, visible
+from gossamer.streams import Streams
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
 OVERVIEW = """\
 gossamer: deep reinforcement learning with many actors and many learners
@@ -38,12 +42,32 @@ commands:
 gossamer COMMAND --help tells more; --version prints the version.
 """
 
+MAX_WORD = 200
+"""Characters of a word in an error; nobody reads more."""
+
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 the run failed, 2 user's mistake."""
-    words = list(sys.argv[1:] if argv is None else argv)
+    if argv is not None:
+        return _main(list(argv))
+    words = sys.argv[1:]
+    # For hours, whoever reads on.
+    trains = words[:1] == ["train"] and not {"-h", "--help", "--show-config"} & set(words)
+    streams = Streams(breaks=not trains)
     try:
-        code = _dispatch(words)
+        code = _main(words)
+    except SystemExit as ended:  # argparse's, after its help
+        code = int(ended.code or 0)
+    if (lost := streams.lost()) and code == 0 and not trains:
+        print(f"gossamer: standard output could not be written: {lost}", file=sys.stderr)
+        return 1
+    return code
+
+
+def _main(words: list[str]) -> int:
+    try:
+        with _told_exits():
+            code = _dispatch(words)
         sys.stdout.flush()
     except ConfigError as error:
         _complain(error)
@@ -61,8 +85,29 @@ def main(argv: Sequence[str] | None = None) -> int:
     return code
 
 
+@contextlib.contextmanager
+def _told_exits() -> Generator[None]:
+    """Context in which `os._exit(0)`, as an environment may call it, does not look like a run that is done."""
+    ends, process = os._exit, os.getpid()
+
+    def end(code: int) -> NoReturn:
+        if code == 0 and os.getpid() == process:  # a forked child may end as it likes
+            text = b"gossamer: the process was ended from within, by os._exit(0), as by an environment; "
+            with contextlib.suppress(OSError):
+                os.write(2, text + b"nothing was saved since the last checkpoint\n")
+            code = 1
+        ends(code)
+
+    os._exit = end
+    try:
+        yield
+    finally:
+        os._exit = ends
+
+
 def _complain(error: Exception) -> None:
-    print(f"gossamer: {' '.join(str(error).split())}", file=sys.stderr)
+    words = [clipped(word, MAX_WORD) for word in str(error).split()]
+    print(f"gossamer: {visible(' '.join(words))}", file=sys.stderr)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -85,6 +130,7 @@ def _dispatch(words: list[str]) -> int:
 
 def _train(words: list[str]) -> None:
     from gossamer.config import (
+        config_layer,
         explicit,
         parse_train,
         resolve,
@@ -98,11 +144,20 @@ def _train(words: list[str]) -> None:
         width = min(shutil.get_terminal_size((100, 24)).columns, 110)
         print(train_help(width=width, color=_colors()))
         return
+    if asked.trust and asked.resume is None:
+        raise ConfigError(
+            "--trust is for a run that is continued; leave it out, or add --resume RUN"
+        )
     if asked.resume is not None and "run_folder" in asked.settings:
         raise ConfigError(
             "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
         )
-    saved = saved_settings(asked.resume)
+    saved = saved_settings(
+        asked.resume,
+        named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
+        trust=asked.trust,
+        how=f"gossamer train {{}} --resume {asked.resume}, or add --trust",
+    )
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
     if asked.show_config:
         print(show_config(config, layers))
@@ -132,8 +187,9 @@ def _eval(words: list[str]) -> None:
         "--checkpoint",
         type=_checkpoint,
         default="last",
-        metavar="last|best|N",
-        help="which parameters: the newest, the best evaluated, or those after N updates [last]",
+        metavar="last|best|candidate|N",
+        help="which parameters: the newest, the best, those that were evaluated higher and have not been "
+        "confirmed yet, or those after N updates [last]",
     )
     parser.add_argument(
         "--learner",
@@ -142,9 +198,22 @@ def _eval(words: list[str]) -> None:
         help="parameters of one of several learners; else the run's policy, for gossip and diffusion "
         "everyone's average",
     )
+    parser.add_argument(
+        "--env",
+        default="",
+        metavar="ENV",
+        help="the run's environment, named again: module:function in a run that began elsewhere is imported only then",
+    )
+    parser.add_argument("--trust", action="store_true", help="import what the run names, unseen")
     parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
     parser.add_argument(
         "--seed", type=_natural, default=1, metavar="N", help="seed of episodes [1]"
+    )
+    parser.add_argument(
+        "--device",
+        choices=("auto", "cpu", "cuda"),
+        default="auto",
+        help="where the policy computes: the GPU where there is one, or as asked [auto]",
     )
     parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
     parser.add_argument("--video", metavar="FILE", help="write the first episode as .mp4 or .gif")
@@ -157,8 +226,11 @@ def _eval(words: list[str]) -> None:
         episodes=asked.episodes,
         checkpoint=asked.checkpoint,
         learner=asked.learner,
+        env_id=asked.env,
+        trust=asked.trust,
         sample=asked.sample,
         seed=asked.seed,
+        device=asked.device,
         json=asked.json,
         video=asked.video,
         render=asked.render,
@@ -170,10 +242,10 @@ def _bench(words: list[str]) -> None:
     parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
     parser.add_argument(
         "--seconds",
-        type=_positive,
+        type=_bench_seconds,
         default=80.0,
         metavar="S",
-        help="time to measure for, in all [80]",
+        help="time to measure for, in all, at least 20 [80]",
     )
     asked = parser.read(words)
     from gossamer.bench import main as bench
@@ -292,34 +364,48 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _natural(text: str) -> int:
-    return _number(text, lambda x: x == int(x) and x >= 0, "a whole number >= 0", int)
+    return int(_number(text, lambda x: x == int(x) and 0 <= x < 2**63, "a whole number >= 0"))
 
 
 def _count(text: str) -> int:
-    return _number(text, lambda x: x == int(x) and x >= 1, "a whole number >= 1", int)
+    return int(
+        _number(
+            text,
+            lambda x: x == int(x) and 1 <= x <= 10**6,
+            "a whole number >= 1, at most a million",
+        )
+    )
 
 
 def _positive(text: str) -> float:
-    return _number(text, lambda x: x > 0, "a number > 0", float)
+    return float(_number(text, lambda x: 0 < x <= 10**9, "a number > 0, at most 1e9"))
 
 
-def _number(text: str, allows: Callable[[float], bool], words: str, kind: type) -> Any:
+def _bench_seconds(text: str) -> float:
+    return float(_number(text, lambda x: 20 <= x <= 10**9, "a number >= 20, at most 1e9"))
+
+
+def _number(text: str, allows: Callable[[float], bool], words: str) -> float:
     try:
-        value = float(text)
-        allowed = value - value == 0 and allows(value)  # neither NaN nor infinite
+        value = int(text)
     except ValueError:
-        allowed = False
-    if not allowed:
-        raise argparse.ArgumentTypeError(f"it is {text!r}; it must be {words}")
-    return kind(float(text))
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+    if not (abs(value) < 1e100 and allows(value)):  # neither NaN nor infinite
+        raise argparse.ArgumentTypeError(f"it is {clipped(text)!r}; it must be {words}")
+    return value
 
 
 def _checkpoint(text: str) -> str | int:
-    if text in ("last", "best"):
+    if text in ("last", "best", "candidate"):
         return text
-    if text.isdecimal():
+    if text.isdecimal() and len(text) < 20:
         return int(text)
-    raise argparse.ArgumentTypeError(f"it is {text!r}; allowed: last, best or a number of updates")
+    raise argparse.ArgumentTypeError(
+        f"it is {clipped(text)!r}; allowed: last, best, candidate or a number of updates"
+    )
 
 
 def _colors() -> bool:

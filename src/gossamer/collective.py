@@ -15,6 +15,8 @@ from gossamer.types import RunFailed
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+EXCHANGE_SECONDS = 300.0
+"""Longest time for numbers to travel: everyone has been seen to be there before they are sent."""
 GRACE_SECONDS = 5.0
 """Within which a dead process is noticed."""
 
@@ -27,19 +29,16 @@ class Collective:
         meeting: a file that is not there yet, at which the learners find each other.
         rank: of this learner.
         num_learners: how many there are.
-        timeout_seconds: longest wait for another one.
     """
 
-    def __init__(
-        self, backend: str, meeting: str, rank: int, num_learners: int, *, timeout_seconds: float
-    ):
+    def __init__(self, backend: str, meeting: str, rank: int, num_learners: int):
         self._num_learners = num_learners
         dist.init_process_group(
             backend,
             store=dist.FileStore(meeting, num_learners),
             rank=rank,
             world_size=num_learners,
-            timeout=timedelta(seconds=timeout_seconds),
+            timeout=timedelta(seconds=EXCHANGE_SECONDS),
         )
 
     def average(self, vectors: Sequence[Tensor]) -> None:

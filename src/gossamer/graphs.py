@@ -11,9 +11,9 @@ import functools
 import json
 import math
 import random
-from pathlib import Path
 from typing import Any, cast
 
+from gossamer.reading import clipped, expand, parse_json, read_plain
 from gossamer.types import ConfigError
 
 Graph = tuple[tuple[int, ...], ...]
@@ -208,19 +208,18 @@ def read_matrix(text: str, names: tuple[str, ...], setting: str) -> list[list[fl
     """
     source = text.strip()
     if not source.startswith("["):
-        path = Path(source).expanduser()
         try:
-            source = path.read_text(encoding="utf-8").strip()
-        except (OSError, UnicodeDecodeError):
+            source = read_plain(expand(source)).decode().strip()
+        except (OSError, ValueError):
             near = difflib.get_close_matches(source.lower(), names, n=1)
             hint = f"; did you mean {near[0]}?" if near else ""
             raise ConfigError(
-                f"{setting} is {text!r}; it must be one of {', '.join(names)}, a matrix such as "
+                f"{setting} is {clipped(text)!r}; it must be one of {', '.join(names)}, a matrix such as "
                 f'"[[0,1],[1,0]]", or a file that holds one, {_FILE}{hint}'
             ) from None
     try:
         if source.startswith("["):
-            found: Any = json.loads(source)
+            found: Any = parse_json(source)
         else:
             found = [[float(x) for x in line.replace(",", " ").split()]
                      for line in source.splitlines() if line.strip()]  # fmt: skip

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import mmap
-from dataclasses import dataclass, replace
-from functools import partial
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -13,20 +12,22 @@ from torch import Tensor
 
 from gossamer.batches import shared_blocks
 from gossamer.build import (
-    LINK_TIMEOUT_SECONDS,
     Parts,
     build_evaluator,
     build_parts,
     build_policy,
     resumes_exactly,
 )
+from gossamer.evaluator import Source
 from gossamer.links import StopSignal
 from gossamer.mailboxes import Mailbox, Mailboxes
 from gossamer.mixer import message_sizes, vectors, views
 from gossamer.replay.ring import make_block
+from gossamer.signs import PATIENCE_SECONDS
 from gossamer.topology import blend
 
 if TYPE_CHECKING:
+    import threading
     from collections.abc import Callable, Sequence
 
     from gossamer.actor import Episode
@@ -34,7 +35,7 @@ if TYPE_CHECKING:
     from gossamer.build import Plan
     from gossamer.collective import Collective
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluation, Evaluator
+    from gossamer.evaluator import Evaluator
     from gossamer.learner import Learner
     from gossamer.types import EnvSpec
 
@@ -43,7 +44,8 @@ class Versions:
     """The newest policy of every learner, in shared memory, and whose evaluation is to score next.
 
     In turn: the average of the learners and one of them; alike learners are scored as
-    one, and those that never talk have no average.
+    one, and those that never talk have no average. The launcher reads policies while the evaluator does: what
+    a read needs room for is its own.
 
     Args:
         boxes: a mailbox for each learner.
@@ -52,13 +54,9 @@ class Versions:
     """
 
     def __init__(self, boxes: Mailboxes, like: Sequence[Tensor], mixes: str):
-        self.scored: int | None = None  # whose version was read last; None: the average
-        self.scored_at = (0, 0)  # updates and env steps behind it
         self._boxes, self._mixes = boxes, mixes
         self._views = [[views(message, like) for message in slots] for slots in boxes.messages]
-        self._heard = vectors(boxes.sizes, torch.device("cpu"))
-        self._heard_views = views(self._heard, like)
-        self._mean: list[Tensor] | None = None  # for averages that are wanted on a GPU
+        self._like = like
         self._turn = 0
 
     @torch.no_grad()
@@ -69,19 +67,17 @@ class Versions:
         with self._boxes.posting(rank, version, notes=(updates, env_steps)) as slot:
             torch._foreach_copy_(self._views[rank][slot], tensors)
 
-    def read_next(self, into: list[Tensor]) -> int:
-        """Copy what is to be scored next into tensors; return its version."""
-        size = self._boxes.num_learners
-        if self._mixes == "gradients":
-            self.scored = 0
-        elif self._mixes == "parameters" and self._turn % 2 == 0:
-            self.scored = None
-        else:
-            self.scored = (self._turn // (2 if self._mixes else 1)) % size
+    def read_next(self, into: list[Tensor]) -> Source:
+        """Copy what is to be scored next into tensors; return whose it is."""
+        learner: int | None = 0
+        if self._mixes == "parameters" and self._turn % 2 == 0:
+            learner = None
+        elif self._mixes != "gradients":
+            size = self._boxes.num_learners
+            learner = (self._turn // (2 if self._mixes else 1)) % size
         self._turn += 1
-        version = self.average(into) if self.scored is None else self.copy(self.scored, into)
-        self.scored_at = self._boxes.notes(self.scored or 0)
-        return version
+        version = self.average(into) if learner is None else self.copy(learner, into)
+        return Source(version, learner, self._boxes.notes(learner or 0))
 
     def newest(self, rank: int) -> int:
         """Return the number of a learner's newest version; -1 before the first."""
@@ -107,10 +103,10 @@ class Versions:
 
     def copy(self, rank: int, into: list[Tensor]) -> int:
         """Copy the newest version of a learner into tensors; return its number."""
-        version = self._boxes.read(rank, range(1 << 62), self._heard)
-        assert version is not None, f"learner {rank} has published nothing"
+        heard = self._room()
+        version = self._read(rank, heard)
         with torch.no_grad():
-            for target, x in zip(into, self._heard_views, strict=True):
+            for target, x in zip(into, views(heard, self._like), strict=True):
                 target.copy_(x)
         return version
 
@@ -118,19 +114,16 @@ class Versions:
     def average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> int:
         """Write the average of learners' newest versions into tensors; return the oldest's number."""
         found: list[int] = []
+        heard = self._room()
+        heard_views = views(heard, self._like)
 
         def message(rank: int) -> list[Tensor]:
-            version = self._boxes.read(rank, range(1 << 62), self._heard)
-            assert version is not None, f"learner {rank} has published nothing"
-            found.append(version)
-            return self._heard_views
+            found.append(self._read(rank, heard))
+            return heard_views
 
         chosen = range(self._boxes.num_learners) if ranks is None else ranks
-        mean = into
-        if into[0].device.type != "cpu":
-            if self._mean is None:
-                self._mean = [torch.empty_like(x) for x in self._heard_views]
-            mean = self._mean
+        on_cpu = into[0].device.type == "cpu"
+        mean = into if on_cpu else [torch.empty_like(x) for x in heard_views]
         blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, mean)
         if mean is not into:
             torch._foreach_copy_(into, mean)
@@ -140,12 +133,21 @@ class Versions:
         """Return the mean over learners of |theta_r - mean| / |mean|, parameters only."""
         size = self._boxes.num_learners
         thetas = torch.empty(size, self._boxes.sizes[0])
+        moments = self._room()[1]
         for rank in range(size):
-            self._boxes.read(rank, range(1 << 62), (thetas[rank], self._heard[1]))
+            self._read(rank, (thetas[rank], moments))
         size_of_mean = torch.linalg.vector_norm(thetas.mean(0)).clamp(min=1e-30)
         thetas -= thetas[0].clone()  # so that alike is 0 and not rounding
         thetas -= thetas.mean(0)
         return float(torch.linalg.vector_norm(thetas, dim=1).mean() / size_of_mean)
+
+    def _room(self) -> tuple[Tensor, Tensor]:
+        return vectors(self._boxes.sizes, torch.device("cpu"))
+
+    def _read(self, rank: int, into: tuple[Tensor, Tensor]) -> int:
+        version = self._boxes.read(rank, range(1 << 62), into)
+        assert version is not None, f"learner {rank} has published nothing"
+        return version
 
 
 @dataclass(frozen=True)
@@ -199,6 +201,14 @@ class Group:
     exact: bool
     """Whether a snapshot can be continued exactly."""
     seed: int
+    patience_seconds: float = PATIENCE_SECONDS
+    threads: list[threading.Thread] = field(default_factory=list)
+    """Of roles; one that does not end is left to whatever it is at."""
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a role is still at something."""
+        return any(thread.is_alive() for thread in self.threads)
 
     @property
     def first(self) -> Parts:
@@ -207,8 +217,16 @@ class Group:
 
     @property
     def env_steps(self) -> int:
-        """Steps learnt from, over all learners of the run."""
+        """Decisions learnt from, over all learners of the run."""
+        if self.memory is not None and not self.first.learner.topology.talks:
+            boxes = self.memory.boxes
+            return sum(map(boxes.env_steps, range(boxes.num_learners)))
         return max(parts.learner.env_steps for parts in self.parts)
+
+    def has_learnt(self, env_steps: int) -> bool:
+        """Whether its learners have learnt from so many; those that never talk each from its share."""
+        reached = [parts.learner.env_steps >= env_steps for parts in self.parts]
+        return any(reached) if self.first.learner.topology.talks else all(reached)
 
     @property
     def restarts(self) -> int:
@@ -230,10 +248,17 @@ class Group:
         """Names of the tensors of a policy."""
         return self.first.policy.shared_names()
 
-    @property
-    def steps_per_version(self) -> int:
-        """Env steps of everyone's batches."""
-        return self.first.steps_per_version * len(self.parts)
+    def _mailbox(self, parts: Parts) -> Mailbox:
+        assert self.memory is not None
+        learner, patience = parts.learner, self.patience_seconds
+        return Mailbox(
+            self.memory.boxes, learner.rank, self.stop, patience_seconds=patience, sign=learner.sign
+        )
+
+    def meet(self) -> None:
+        """Wait until the learners of all processes have been made."""
+        for parts in self.parts:
+            self._mailbox(parts).meet()
 
     def join(self, *, late: bool = False, collective: Collective | None = None) -> None:
         """Let the learners mix, from the update on that each of them is at, or the others are."""
@@ -241,11 +266,8 @@ class Group:
             return
         for parts in self.parts:
             rank = parts.learner.rank
-            mailbox = Mailbox(
-                self.memory.boxes, rank, self.stop, timeout_seconds=LINK_TIMEOUT_SECONDS
-            )
             learner = parts.learner
-            learner.join(mailbox, seed=self.seed, late=late, collective=collective)
+            learner.join(self._mailbox(parts), seed=self.seed, late=late, collective=collective)
             if late and learner.topology.staleness == 0:
                 others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
                 learner.version = self.memory.versions.version_at(learner, others)
@@ -258,28 +280,30 @@ class Group:
         parts.policy.refresh()
         own = self.memory.boxes.env_steps(learner.rank)
         size = self.memory.boxes.num_learners
+        everyone = sum(map(self.memory.boxes.env_steps, range(size)))
         learner.take_over(
             # Later than what the dead one showed, of which the newest is what all look at.
             version=max(*map(versions.newest, heirs), versions.newest(learner.rank) + 1),
             own_env_steps=own,
-            env_steps=sum(map(self.memory.boxes.env_steps, range(size))),
+            env_steps=everyone if learner.topology.talks else own * size,
         )
         parts.actor.env_steps = own
-        unroll_length = parts.steps_per_version // parts.plan.num_envs
-        learner.replay.take_over(inserted=own // unroll_length, draws=learner.version)
+        learner.replay.take_over(inserted=own // parts.unroll_length, draws=learner.version)
 
     def publish(self, parts: Parts) -> None:
         """Show a learner's version to its actors, and to all who look at the run."""
         tensors, version = parts.policy.shared_tensors(), parts.learner.version
         parts.board.publish(tensors, version)
         if self.memory is not None:
-            learner = parts.learner
+            learner, tensors = parts.learner, parts.outbox.take(tensors)
             self.memory.versions.post(
                 learner.rank, tensors, version, updates=learner.update, env_steps=learner.env_steps
             )
 
     def close(self) -> None:
-        """Free what outlives threads."""
+        """Free what outlives threads, unless one is still in it."""
+        if self.stuck:
+            return
         with contextlib.ExitStack() as stack:  # what fails to close leaves the others to be closed
             if self.evaluator is not None:
                 stack.callback(self.evaluator.close)
@@ -293,9 +317,6 @@ def build_group(
     plan: Plan,
     *,
     on_episode: Callable[[Episode, int], None],
-    on_evaluation: Callable[
-        [Evaluation, int, list[Tensor], int | None, tuple[int, int] | None], None
-    ],
     torso: torch.nn.Module | None = None,
     start: bool = True,
 ) -> Group:
@@ -306,8 +327,6 @@ def build_group(
         spec: of its environment.
         plan: what "auto" became.
         on_episode: told every finished training episode and whose it is.
-        on_evaluation: told the result, the version, its tensors, whose they are (None: everyone's), and
-            the updates and env steps behind them, where they are known.
         torso: the user's own feature layers.
         start: as in `build_env_groups`.
     """
@@ -327,19 +346,14 @@ def build_group(
         blocks = [mmap.mmap(-1, n) for n in sizes.nbytes(size)]
         memory = Memory(blocks, config, sizes, first.policy.shared_tensors())
 
-    def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
-        if memory is None:
-            on_evaluation(result, version, tensors, 0, None)
-        else:
-            versions = memory.versions
-            on_evaluation(result, version, tensors, versions.scored, versions.scored_at)
+    def read(into: list[Tensor]) -> Source:
+        if memory is not None:
+            return memory.versions.read_next(into)
+        return Source(first.board.read(0, into, exact=False))
 
-    read = partial(first.board.read, 0, exact=False)
-    if memory is not None:
-        read = memory.versions.read_next
-    evaluator = build_evaluator(config, plan, first.policy, read, stop, scored)
+    evaluator = build_evaluator(config, plan, first.policy, read, stop)
     exact = resumes_exactly(config, spec, plan)
-    return Group(made, stop, evaluator, memory, exact, config.seed)
+    return Group(made, stop, evaluator, memory, exact, config.seed, config.patience_seconds)
 
 
 def build_learners(

@@ -9,10 +9,13 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gossamer import devices
 from gossamer.algorithms.base import AlgorithmState, with_column_weights, with_deviations
+from gossamer.links import Stopped
 from gossamer.mixer import Mixer
-from gossamer.optimizers import make_optimizer, scheduled, start_state
+from gossamer.optimizers import is_whole, make_optimizer, scheduled, start_state
 from gossamer.replay.segments import part_of
+from gossamer.signs import Sign
 from gossamer.topology import FOREVER, Single
 from gossamer.types import RunFailed
 
@@ -21,6 +24,7 @@ if TYPE_CHECKING:
 
     from gossamer.algorithms.base import Algorithm
     from gossamer.collective import Collective
+    from gossamer.links import StopSignal
     from gossamer.mailboxes import Mailbox
     from gossamer.micro_batches import Cuts, MicroBatches
     from gossamer.optimizers import OptimizerConfig
@@ -55,6 +59,8 @@ class Learner:
         topology: whom to hear, with which weight, once `join` has given a mailbox.
         rank: index among the learners.
         num_learners: L.
+        sign: counts micro-batches.
+        stop: ends learning between two of them; None: nothing does.
     """
 
     def __init__(
@@ -70,11 +76,15 @@ class Learner:
         topology: Topology | None = None,
         rank: int = 0,
         num_learners: int = 1,
+        sign: Sign | None = None,
+        stop: StopSignal | None = None,
     ):
+        self.sign = sign or Sign("the learner")
+        self._stop = stop
         self.policy = policy
         self.update = 0  # minibatches learnt, and rounds in which others learnt one more
         self.version = 0  # batches learnt
-        self.env_steps = 0  # steps learnt from, over all learners
+        self.env_steps = 0  # decisions learnt from, over all learners
         self.nonfinite_updates = 0
         self.seconds = {"learn": 0.0, "wait": 0.0}  # learning includes mixing, waiting does not
         self.lag_versions = 0.0
@@ -87,6 +97,7 @@ class Learner:
         self._micro_batches = micro_batches
         self._total_env_steps = total_env_steps
         self._params = [p for p in policy.parameters() if p.requires_grad]
+        self._device = self._params[0].device
         self.optimizer = make_optimizer(optimizer_config, self._params)
         factor = self.topology.lr_factor(num_learners)
         self._base_lr = [group["lr"] * factor for group in self.optimizer.param_groups]
@@ -106,16 +117,15 @@ class Learner:
             p.grad = gradient
         self._update_sums: Sums = {}
         self._row_sums: Sums = {}  # since metrics were last taken
-        # Sum, sum of squares, rows: of this version's value targets.
-        self._targets = [0.0, 0.0, 0.0]
+        # Of every update of this version: sum, sum of squares and rows of its value targets.
+        self._targets: list[Tensor | float] = []
         self._nonfinite_in_a_row = 0
         self._own_env_steps = 0
+        self._batch_env_steps = 0  # decisions in the batch: online rows that reset no environment
         self._updates_left = 0  # of this version, posts included that hold nothing new
         self._keeps_pace = False
         self._observed = False  # whether the moments hold this version's batch
-        self._control = torch.zeros(
-            CONTROL_VALUES, dtype=torch.float64, device=self._params[0].device
-        )
+        self._control = torch.zeros(CONTROL_VALUES, dtype=torch.float64, device=self._device)
 
     def mixed(self) -> list[Tensor]:
         """What is mixed with other learners, in place: parameters or gradients, and all moments."""
@@ -145,7 +155,6 @@ class Learner:
     def align(self, *, update: int, env_steps: int) -> None:
         """Count on as all learners of a group in lock-step do, which may not have been in step before."""
         self.update, self.env_steps = update, env_steps
-        self._own_env_steps = env_steps // self.num_learners
 
     @property
     def updates_per_version(self) -> int:
@@ -170,7 +179,7 @@ class Learner:
         if self._minibatch is not None:
             self._set_gradient(self._minibatch)
             if self.topology.mixes == "parameters" or self.mixer is None:
-                self._descend(1.0)
+                self._descend()
         if self.mixer is not None:
             self._updates_left -= 1
             if self._updates_left == 0:  # moments belong to the version, and to its last message
@@ -200,17 +209,18 @@ class Learner:
         self.seconds["learn"] += time.perf_counter() - began
 
     def _begin(self, batch: Batch) -> None:
-        device = self._params[0].device
-        if batch.reward.device != device:
-            batch = batch.to(device)
+        self._replayed = self.replay.replays and bool(batch.replayed.any())
+        self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
+        self._batch_env_steps = int(batch.valid[:, : self._num_online].sum())
+        if self.mixer is not None:
+            self.mixer.begin_version(self.update, self._own_env_steps + self._batch_env_steps)
+        batch = batch.to(self._device)
         if not self._checked:  # once a sitting: slots are written by one place only
             batch.check(self.policy.spec)
             self._checked = True
         self._batch = batch
         self._updates_left = self._algorithm.updates_per_batch
         self._observed = False
-        self._replayed = self.replay.replays and bool(batch.replayed.any())
-        self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
         self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
         _add_sums(self._row_sums, {"lag_versions_mean": (self.lag_versions, 1.0)})
         self._set_learning_rate()
@@ -226,9 +236,18 @@ class Learner:
         online = batch.columns(0, self._num_online) if self._replayed else batch
         self.policy.observe(online.obs, online.valid, freeze=freeze)
         if self.policy.value_norm:
-            self.policy.observe_values(*self._targets)
-            self._targets = [0.0, 0.0, 0.0]
+            self._observe_values()
         self._observed = True
+
+    def _observe_values(self) -> None:
+        held, self._targets = self._targets, []
+        found = devices.stacked(held, self._device).view(-1, 3)
+        # An update whose numbers are not finite was not made.
+        found = torch.where(found[:, 1:2].isfinite(), found, 0.0)
+        total = found[0]
+        for row in found[1:]:
+            total = total + row
+        self.policy.observe_values(*total)
 
     def _close_version(self) -> None:
         batch = self._batch
@@ -236,7 +255,7 @@ class Learner:
         if not self._observed:
             self._observe()
         self.policy.refresh()
-        self._own_env_steps += batch.unroll_length * self._num_online
+        self._own_env_steps += self._batch_env_steps
         self.version += 1
         env_steps, self.env_steps = self.env_steps, self._own_env_steps
         if self.mixer is not None:
@@ -256,36 +275,40 @@ class Learner:
                 minibatch, cuts, 1.0 if grouped else divisor, self._gradients[thread]
             )
 
-        done = self._micro_batches.share_out(minibatch, accumulate)
+        try:
+            done = self._micro_batches.share_out(minibatch, accumulate)
+        except torch.cuda.OutOfMemoryError as error:
+            rows = self._micro_batches.rows_of(minibatch)
+            raise RunFailed(
+                f"the GPU's memory is too small to learn {rows:,} rows at a time "
+                f"({' '.join(str(error).split())[:120]}); learn fewer: --micro-batch-rows {max(rows // 2, 1)}"
+            ) from None
         for gradient in self._gradients[1 : len(done)]:
             torch._foreach_add_(self._gradients[0], gradient)
         for sums in done:
             _add_sums(self._update_sums, sums)
         if self.policy.value_norm:
-            total, rows = map(float, self._update_sums["learner/target_mean"])
-            square = float(self._update_sums["learner/target_square"][0])
-            if math.isfinite(square):
-                self._targets = [
-                    a + b for a, b in zip(self._targets, (total, square, rows), strict=True)
-                ]
+            total, rows = self._update_sums["learner/target_mean"]
+            square, _ = self._update_sums["learner/target_square"]
+            self._targets += [total, square, rows]
         if grouped:
             self._set_control(divisor)
 
-    def _set_control(self, divisor: float) -> None:
+    def _set_control(self, divisor: Tensor | float) -> None:
         """Write beside the gradient what it is divided by, and the sums behind the metrics."""
         if self._algorithm.reduction == "sum":
             divisor = 1.0 / self.num_learners
         names = sorted(self._update_sums)
-        values = [divisor, *(float(x) for name in names for x in self._update_sums[name])]
+        values = [divisor, *(x for name in names for x in self._update_sums[name])]
         self._control.zero_()
-        self._control[: len(values)] = torch.tensor(values, dtype=torch.float64)
+        self._control[: len(values)] = devices.stacked(values, self._device)
 
-    def _take_control(self) -> float:
+    def _take_control(self) -> Tensor:
         """Replace the sums by the group's; return what the group's gradient is divided by."""
-        divisor, *values = self._control.tolist()
+        divisor, *values = self._control.unbind()  # on the device, where they stay
         for i, name in enumerate(sorted(self._update_sums)):
             self._update_sums[name] = [values[2 * i], values[2 * i + 1]]
-        return divisor
+        return divisor.float()
 
     def _accumulate(
         self, minibatch: Batch, cuts: Cuts, divisor: Tensor | float, gradient: list[Tensor]
@@ -295,10 +318,13 @@ class Learner:
         torch._foreach_zero_(gradient)
         with self.policy.accumulating():
             for start, stop in cuts:
+                self.sign.beats += 1
+                if self._stop is not None and self._stop.stopped:
+                    raise Stopped
                 part = minibatch.columns(start, stop)
                 loss, metrics = self._algorithm.loss(self.policy, part, self._state)
                 # Autocast would round what forward kept exact; .backward() would share p.grad.
-                with torch.autocast(self._params[0].device.type, enabled=False):
+                with torch.autocast(self._device.type, enabled=False):
                     grads = torch.autograd.grad(
                         loss / divisor, self._params, materialize_grads=True
                     )
@@ -306,18 +332,22 @@ class Learner:
                 _add_sums(sums, metrics)
         return sums
 
-    def _descend(self, divisor: float) -> None:
-        if divisor != 1.0:
+    def _descend(self, divisor: Tensor | None = None) -> None:
+        if divisor is not None:
             torch._foreach_div_(self._gradients[0], divisor)
         limit = self._config.max_grad_norm or math.inf
-        norm = float(torch.nn.utils.clip_grad_norm_(self._params, limit))
-        sums = {name: (float(x), float(n)) for name, (x, n) in self._update_sums.items()}
-        self._update_sums = {}
+        total_norm = torch.nn.utils.clip_grad_norm_(self._params, limit)
+        held, self._update_sums = self._update_sums, {}
+        # All at once: on a GPU this is the one moment of an update at which it is waited for.
+        norm, *values = devices.read(
+            [total_norm, *(x for pair in held.values() for x in pair)], self._device
+        )
         if not math.isfinite(norm):
             self._skip(norm)
             return
         self._nonfinite_in_a_row = 0
         self.optimizer.step()
+        sums = {name: (values[2 * i], values[2 * i + 1]) for i, name in enumerate(held)}
         sums["learner/grad_norm"] = (norm, 1.0)
         _add_sums(self._row_sums, sums)
         means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
@@ -384,13 +414,15 @@ class Learner:
                 elif isinstance(x, Tensor):
                     x = x.to(p.device)  # fused kernels count steps where the parameter is
                 self.optimizer.state[p][name] = x
+        if not is_whole(self.optimizer, self._config):
+            raise RuntimeError("the optimizer's state is not whole")
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])
-        self._own_env_steps = state.get("own_env_steps", self.env_steps)
+        self._own_env_steps = state.get("own_env_steps", self.env_steps // self.num_learners)
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
 
 
 def _add_sums(sums: Sums, more: Mapping[str, Sequence[Tensor | float]]) -> None:
     for name, (x, n) in more.items():
-        held = sums.setdefault(name, [0.0, 0.0])
-        held[0], held[1] = held[0] + x, held[1] + n
+        held = sums.get(name)
+        sums[name] = [x, n] if held is None else [held[0] + x, held[1] + n]

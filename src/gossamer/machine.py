@@ -7,20 +7,25 @@ from __future__ import annotations
 
 import ctypes
 import os
+import platform
 import shlex
 import shutil
 import sys
 import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
+from gossamer.reading import expand
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
+T = TypeVar("T")
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
 MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
@@ -28,9 +33,63 @@ MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
 M_ARENA_MAX = -8
 
 
+def in_thread(work: Callable[[], T], name: str) -> Future[T]:
+    """Begin work on a thread that an exit does not wait for, as it does for those of an executor."""
+    done: Future[T] = Future()
+
+    def run() -> None:
+        try:
+            done.set_result(work())
+        except BaseException as error:  # noqa: BLE001 - raised by whoever asks for the result
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return done
+
+
 def num_cores() -> int:
     """Return how many cores this process may use."""
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def processor_name() -> str:
+    """Return the model of the processor."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
+    return next(names, platform.machine())
+
+
+@dataclass(frozen=True)
+class Machine:
+    """What a plan is made for, and what the last bits of sums depend on."""
+
+    cores: int
+    """That a process may use."""
+    processor: str
+    """Its model."""
+    gpus: tuple[str, ...]
+    """Their models."""
+    bf16: tuple[str, ...]
+    """Devices that compute in bfloat16 themselves."""
+    torch: str
+    """Version."""
+
+
+def this_machine() -> Machine:
+    """Return what this process can compute with."""
+    import torch
+
+    count = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    return Machine(
+        cores=num_cores(),
+        processor=processor_name(),
+        gpus=tuple(torch.cuda.get_device_name(i) for i in range(count)),
+        bf16=tuple(x for x in ("cpu", "cuda") if (x == "cpu" or count) and has_bf16(x)),
+        torch=str(torch.__version__),
+    )
 
 
 def free_memory(root: Path = Path("/")) -> int:
@@ -55,7 +114,7 @@ def disk_of(path: Path) -> int:
 
 
 def _there(path: Path) -> Path:
-    path = path.expanduser().absolute()
+    path = expand(path).absolute()
     while not path.exists():
         path = path.parent
     return path

@@ -12,15 +12,15 @@ import os
 import tempfile
 import threading
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.links import Stopped
-from gossamer.types import RunFailed
+from gossamer.links import LOOK_SECONDS, Stopped
+from gossamer.reading import expand
+from gossamer.signs import Patience, Sign
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -32,9 +32,16 @@ ALIGNMENT = 64
 """Bytes of a cache line: what different learners write lies apart."""
 SLOTS = 2
 """Messages kept of each learner: what a synchronous reader may still want, and the next."""
-LEFT, COMBINED, ENV_STEPS, POSTS, JOINED = range(5)
+LEFT, COMBINED, ENV_STEPS, POSTS, JOINED, ANNOUNCED = range(6)
 """Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
-env steps it has learnt from; messages posted; the update it takes part from."""
+env steps it has learnt from; messages posted; the update it takes part from; of its last two versions in
+turn, the first update, counted from 1, and the env steps behind the version's end."""
+BEATS, AWAITS, HOUSE, PRESENT = range(16, 20)
+"""Further words, on a line of their own: the signs of life of a process and for which learner it waits, plus 1,
+both in the mailbox of the first of its learners; which that is, plus 1, in everyone's; whether a learner has been
+made and is about to join."""
+HEADER_BYTES = 3 * ALIGNMENT
+"""Bytes of a mailbox's header."""
 SEQUENCE, UPDATE, NOTE = range(3)
 """Words of a slot's header, int64: odd while it is written; the message's update; two notes about it."""
 FAR = 1 << 62
@@ -55,7 +62,7 @@ def make_memory(nbytes: int, path: str = "") -> tuple[int, mmap.mmap]:
     if not path and hasattr(os, "memfd_create"):
         descriptor = os.memfd_create("gossamer", 0)
     else:
-        folder = Path(path).expanduser() if path else None
+        folder = expand(path) if path else None
         with tempfile.TemporaryFile(prefix="gossamer-", dir=folder) as file:
             descriptor = os.dup(file.fileno())
     try:
@@ -82,13 +89,14 @@ class Mailboxes:
         self.memory, self.num_learners, self.sizes = memory, num_learners, sizes
         per_learner = self.nbytes(1, sizes)
         words = ALIGNMENT // 8
+        header_words = HEADER_BYTES // 8
         self.headers: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
         self.slot_headers: list[list[np.ndarray[tuple[int], np.dtype[np.int64]]]] = []
         self.messages: list[list[tuple[Tensor, Tensor]]] = []
         for rank in range(num_learners):
             offset = rank * per_learner
-            self.headers.append(np.frombuffer(memory, np.int64, words, offset))
-            offset += ALIGNMENT
+            self.headers.append(np.frombuffer(memory, np.int64, header_words, offset))
+            offset += HEADER_BYTES
             slots: list[np.ndarray[tuple[int], np.dtype[np.int64]]] = []
             messages: list[tuple[Tensor, Tensor]] = []
             for _ in range(SLOTS):
@@ -106,7 +114,7 @@ class Mailboxes:
     def nbytes(num_learners: int, sizes: tuple[int, int]) -> int:
         """Return how much memory L mailboxes take."""
         slot = ALIGNMENT + _aligned(4 * sizes[0]) + _aligned(8 * sizes[1])
-        return num_learners * (ALIGNMENT + SLOTS * slot)
+        return num_learners * (HEADER_BYTES + SLOTS * slot)
 
     def env_steps(self, rank: int) -> int:
         """Return how many steps a learner has learnt from."""
@@ -114,7 +122,31 @@ class Mailboxes:
 
     def mark_left(self, rank: int) -> None:
         """Tell everyone that a learner is gone; by itself, or by the launcher once it is dead."""
+        fence()  # who sees that it has left sees all that it posted and mixed before
         self.headers[rank][LEFT] = 1
+
+    def live_in(self, rank: int, house: int) -> None:
+        """Tell with whom a learner shares a process: its first learner is `house`."""
+        self.headers[rank][HOUSE] = house + 1
+
+    def house_of(self, rank: int) -> int:
+        """Return the first learner of the process that a learner is in."""
+        return int(self.headers[rank][HOUSE] or rank + 1) - 1
+
+    def life_of(self, rank: int) -> tuple[int, int]:
+        """Return the signs of life of whoever holds up a learner, and the last of them.
+
+        One that waits for another shows none itself; the other's count, and so on.
+        """
+        beats, seen = 0, set[int]()
+        while (house := self.house_of(rank)) not in seen:
+            seen.add(house)
+            beats += int(self.headers[house][BEATS])
+            awaited = int(self.headers[house][AWAITS]) - 1
+            if awaited < 0:
+                break
+            rank = awaited
+        return beats, rank
 
     @contextlib.contextmanager
     def posting(self, rank: int, update: int, notes: tuple[int, int] = (0, 0)) -> Generator[int]:
@@ -192,14 +224,27 @@ class Mailbox:
         boxes: everyone's.
         rank: whose this is.
         stop: ends every wait.
-        timeout_seconds: longest wait for another learner before the run is given up as stuck.
+        patience_seconds: longest silence of another learner, as `Patience` takes it.
+        sign: of the learner, which lives as long as those it waits for do.
     """
 
-    def __init__(self, boxes: Mailboxes, rank: int, stop: StopSignal, *, timeout_seconds: float):
+    def __init__(
+        self,
+        boxes: Mailboxes,
+        rank: int,
+        stop: StopSignal,
+        *,
+        patience_seconds: float,
+        sign: Sign | None = None,
+    ):
         self.boxes, self.rank = boxes, rank
         self.num_learners = boxes.num_learners
         self.waited_seconds = 0.0
-        self._stop, self._timeout_seconds = stop, timeout_seconds
+        self._turn = 0  # which of two announcements is next
+        self._stop, self._sign = stop, sign
+        self._patience = Patience(patience_seconds, "", lambda: 0)
+        self._patience.count, self._patience.words = self._life, self._last_words
+        self._peer = rank  # who is waited for
         self._header = boxes.headers[rank]
 
     def wait_posted(self, peer: int, updates: range) -> int | None:
@@ -208,8 +253,24 @@ class Mailbox:
             peer,
             lambda: self.boxes.newest(peer, updates),
             updates.start,
-            f"its message of update {updates.start}",
+            f"the message of update {updates.start}",
         )
+
+    def meet(self) -> None:
+        """Wait until every learner has been made."""
+        self._header[PRESENT] = 1
+        for peer in range(self.num_learners):
+            header = self.boxes.headers[peer]
+            self._wait(
+                peer, lambda h=header: True if h[PRESENT] else None, FAR - 1, "its beginning"
+            )
+
+    def _life(self) -> int:
+        return self.boxes.life_of(self._peer)[0]
+
+    def _last_words(self) -> str:
+        last = self.boxes.life_of(self._peer)[1]
+        return "" if last == self._peer else f"it waits for learner {last}"
 
     def wait_combined(self, peer: int, update: int) -> None:
         """Wait until `peer` has finished mixing `update`, or has left."""
@@ -218,16 +279,21 @@ class Mailbox:
             peer,
             lambda: True if header[COMBINED] > update else None,
             update,
-            f"it to mix update {update}",
+            f"the mixing of update {update}",
         )
 
     def has_left(self, peer: int, update: int) -> bool:
         """Whether a learner is gone, or back only from a later update on."""
         header = self.boxes.headers[peer]
-        return bool(header[LEFT]) or update < header[JOINED]
+        left = bool(header[LEFT])
+        fence()  # as `begin` writes them the other way round
+        return left or update < header[JOINED]
 
     def set_combined(self, update: int) -> None:
         """Tell that the mixing of `update` is finished; writers may overwrite what was read for it."""
+        # Messages are read where they lie: a writer that sees this must not write before they have been read.
+        # On its side waiting for this decides whether it writes at all, and `posting` has a fence before it does.
+        fence()
         self._header[COMBINED] = update + 1
 
     def begin(self, update: int, joined: int = 0) -> None:
@@ -264,6 +330,36 @@ class Mailbox:
         """Tell how much this learner has learnt from."""
         self._header[ENV_STEPS] = env_steps
 
+    def announce(self, update: int, env_steps: int) -> None:
+        """Tell how many env steps will be behind the end of the version that begins with `update`."""
+        word = ANNOUNCED + 2 * self._turn
+        self._turn = 1 - self._turn
+        self._header[word] = 0
+        fence()
+        self._header[word + 1] = env_steps
+        fence()
+        self._header[word] = update + 1
+
+    def wait_announced(self, peer: int, update: int) -> int:
+        """Wait for what `peer` announces of the version that begins with `update`; return the env steps.
+
+        Nobody is two versions ahead of one that waits for all. Of a learner that has left without, or has
+        come late and begins versions at other updates, return what it has learnt from so far.
+        """
+        header = self.boxes.headers[peer]
+
+        def look() -> int | None:
+            if header[JOINED]:
+                return self.boxes.env_steps(peer)
+            for word in (ANNOUNCED, ANNOUNCED + 2):
+                if header[word] == update + 1:
+                    fence()
+                    return int(header[word + 1])
+            return None
+
+        found = self._wait(peer, look, update, f"its count of the version from update {update} on")
+        return self.boxes.env_steps(peer) if found is None else found
+
     def total_env_steps(self) -> int:
         """Return the sum of what all learners have reported."""
         return sum(map(self.boxes.env_steps, range(self.num_learners)))
@@ -272,29 +368,31 @@ class Mailbox:
         found = look()
         if found is not None:
             return found
-        began = time.monotonic()
-        waited, pause = 0.0, _FIRST_PAUSE
-        last = began
+        began = looked = time.monotonic()
+        pause = _FIRST_PAUSE
+        self._peer, self._patience.whom = peer, f"learner {peer}"
+        wait = self._patience.wait(what)
+        house = self.boxes.headers[self.boxes.house_of(self.rank)]
+        house[AWAITS] = peer + 1
         try:
             while True:
-                # In this order: what a learner did before it left counts.
+                # In this order: what a learner did before it left counts. The fence in `mark_left` keeps what it
+                # did before its leaving; this one keeps looking for it after having seen that.
                 gone = self.has_left(peer, update)
+                fence()
                 found = look()
                 if found is not None or gone:
                     return found
                 if self._stop.stopped:
                     raise Stopped
-                if waited >= self._timeout_seconds:
-                    raise RunFailed(
-                        f"learner {self.rank} waited {self._timeout_seconds:.0f} s for learner {peer}: "
-                        f"{what}; giving up"
-                    )
+                if time.monotonic() - looked >= LOOK_SECONDS:
+                    looked = time.monotonic()
+                    if wait.look() and self._sign is not None:
+                        self._sign.echoes += 1
                 time.sleep(pause)
                 pause = min(2 * pause, _LAST_PAUSE)
-                # A process that was suspended (Ctrl-Z) has not waited all that time.
-                now = time.monotonic()
-                waited, last = waited + min(now - last, 1.0), now
         finally:
+            house[AWAITS] = 0
             self.waited_seconds += time.monotonic() - began
 
 

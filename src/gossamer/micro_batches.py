@@ -58,6 +58,10 @@ class MicroBatches:
         bounds = [round(i * total / parts) for i in range(parts + 1)]
         return list(itertools.pairwise(bounds))
 
+    def rows_of(self, batch: Batch) -> int:
+        """Return how many rows the largest micro-batch of a batch has."""
+        return max(stop - start for start, stop in self.cut(batch)) * len(batch.obs)
+
     def share_out(self, batch: Batch, work: Callable[[int, Cuts], R]) -> list[R]:
         """Call `work(thread, cuts)` once in each thread that has any; return results by thread.
 

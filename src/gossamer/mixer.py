@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from gossamer import devices
 from gossamer.topology import blend
 from gossamer.types import RunFailed
 
@@ -58,14 +59,17 @@ class Mixer:
         self._rank, self._num_learners = mailbox.rank, mailbox.num_learners
         self._mixed_of: dict[int, int] = {}  # by peer: update of its message mixed last
         self._posted: list[int] = []  # updates of my last two messages
+        self._began = 0  # the update that the present version began with
+        self._late = False
         sizes = mailbox.boxes.sizes
         assert sizes == message_sizes(self._tensors), (sizes, message_sizes(self._tensors))
         device = self._tensors[0].device
-        self._on_gpu = device.type == "cuda"
+        self._on_gpu = devices.is_gpu(device)
         self._bytes_each = 4 * sizes[0] + 8 * sizes[1]
         # What travels to or from a GPU does so in one piece, through memory that it reaches by itself.
-        self._heard = vectors(sizes, torch.device("cpu"), pinned=self._on_gpu)
-        self._heard_views = views(self._heard, self._tensors)
+        self._arrived = vectors(sizes, device)
+        self._arrived_views = views(self._arrived, self._tensors)
+        self._staging: dict[int, tuple[Tensor, Tensor]] = {}  # by peer; its own for what is posted
         self._peers_views: dict[tuple[int, int], list[Tensor]] = {}  # by rank and slot
         # Nobody listens to a learner that is on its own.
         self._is_heard = topology.is_heard(self._rank, mailbox.num_learners, seed)
@@ -95,8 +99,10 @@ class Mixer:
             torch._foreach_copy_(self._own_views[self._slot], self._tensors)
             if self._on_gpu and self.collective is None:
                 message = self.mailbox.boxes.messages[self._rank][slot]
-                for target, staged, x in zip(message, self._heard, self._own[0], strict=True):
-                    target.copy_(staged.copy_(x))
+                for target, x in zip(
+                    message, copy_block(self._own[0], self._staged(self._rank)), strict=True
+                ):
+                    target.copy_(x)
         self._count_time(began, waited)
 
     @torch.no_grad()
@@ -163,18 +169,30 @@ class Mixer:
                 self._peers_views[peer, slot] = heard
         else:
             # By now there may be a newer one.
-            read = boxes.read(peer, self.topology.acceptable(update), self._heard)
+            staged = self._staged(peer)
+            read = boxes.read(peer, self.topology.acceptable(update), staged)
             if read is None:
                 return None
-            heard = self._heard_views
+            heard = self._arrived_views
             if self._on_gpu:
-                device = self._tensors[0].device
-                heard = views([x.to(device) for x in self._heard], self._tensors)
+                copy_block(staged, self._arrived, wait=False)
         self._mixed_of[peer] = read
         self.messages += 1
         self.bytes += self._bytes_each
         self._staleness += max(update - read, 0)
         return heard
+
+    def _staged(self, peer: int) -> tuple[Tensor, Tensor]:
+        """Return where a message is on its way to or from a GPU; on a CPU where it arrives.
+
+        One for each peer: a copy to the GPU may be under way until the next message is posted.
+        """
+        if not self._on_gpu:
+            return self._arrived
+        if peer not in self._staging:
+            sizes = self.mailbox.boxes.sizes
+            self._staging[peer] = vectors(sizes, torch.device("cpu"), pinned=True)
+        return self._staging[peer]
 
     def take_metrics(self) -> dict[str, float]:
         """Return what mixing did since the last call."""
@@ -195,6 +213,7 @@ class Mixer:
         One that joins `late`, others being on their way, starts where they are.
         """
         self.mailbox.report(own_env_steps)
+        self._late = late
         if late and self.topology.staleness == 0:
             # Some may still have to mix what was posted last; it is overwritten as if by its writer.
             self._posted = self.mailbox.boxes.posted(self._rank)
@@ -206,25 +225,73 @@ class Mixer:
         self.mailbox.begin(update)
         return update
 
-    def count(self, own_env_steps: int) -> int:
-        """Return the env steps of all learners, knowing one's own.
+    def begin_version(self, update: int, own_env_steps: int) -> None:
+        """Tell those in lock-step, at the first update of a version, how many env steps are behind its end."""
+        self._began = update
+        if self.topology.staleness == 0:
+            self.mailbox.announce(update, own_env_steps)
 
-        In lock-step everyone has as many, and the count does not depend on who is asked first. Those that
-        never talk are to be compared: each learns from its share, however fast the others are.
+    def count(self, own_env_steps: int) -> int:
+        """Return the env steps of all learners at the end of a version, knowing one's own.
+
+        In lock-step all return the same: what everyone has said at the version's beginning, for which those
+        that are ahead wait. Those that never talk are to be compared: each learns from its share, however
+        fast the others are.
         """
         self.mailbox.report(own_env_steps)
-        if self.topology.staleness == 0 or not self.topology.talks:
+        if not self.topology.talks:
             return own_env_steps * self._num_learners
-        return self.mailbox.total_env_steps()
+        if (
+            self.topology.staleness or self._late
+        ):  # one that came late began versions at other updates
+            return self.mailbox.total_env_steps()
+        return sum(
+            own_env_steps if rank == self._rank else self.mailbox.wait_announced(rank, self._began)
+            for rank in range(self._num_learners)
+        )
+
+
+class Outbox:
+    """Takes a policy's tensors to the CPU, from a GPU in one piece."""
+
+    def __init__(self, like: Sequence[Tensor]):
+        self._on_gpu = devices.is_gpu(like[0].device)
+        if self._on_gpu:
+            sizes = message_sizes(like)
+            self._held = vectors(sizes, like[0].device)
+            self._arrived = vectors(sizes, torch.device("cpu"), pinned=True)
+            self._held_views = views(self._held, like)
+            self._arrived_views = views(self._arrived, like)
+
+    @torch.no_grad()
+    def take(self, tensors: list[Tensor]) -> list[Tensor]:
+        """Return the same on the CPU, good until the next call; what is there is not copied."""
+        if not self._on_gpu:
+            return tensors
+        torch._foreach_copy_(self._held_views, tensors)
+        copy_block(self._held, self._arrived)
+        return self._arrived_views
 
 
 def vectors(
     sizes: tuple[int, int], device: torch.device, *, pinned: bool = False
 ) -> tuple[Tensor, Tensor]:
-    """Return a message of zeros: its float32 and its float64 numbers."""
-    singles = torch.zeros(sizes[0], device=device, pin_memory=pinned)
-    doubles = torch.zeros(sizes[1], dtype=torch.float64, device=device, pin_memory=pinned)
-    return singles, doubles
+    """Return a message of zeros in one block: its float32 and its float64 numbers."""
+    block = torch.zeros(8 * sizes[1] + 4 * sizes[0], dtype=torch.uint8, device=device)
+    if pinned:
+        block = devices.pinned(block)
+    doubles, singles = block.split([8 * sizes[1], 4 * sizes[0]])
+    return singles.view(torch.float32), doubles.view(torch.float64)
+
+
+def copy_block(
+    source: Sequence[Tensor], target: Sequence[Tensor], *, wait: bool = True
+) -> Sequence[Tensor]:
+    """Copy a message of `vectors` to another one, of a GPU or from there, in one piece; return that."""
+    one, other = (x[0].new_empty(0, dtype=torch.uint8).set_(x[0].untyped_storage())  # pyright: ignore[reportArgumentType]
+                  for x in (source, target))  # fmt: skip
+    other.copy_(one, non_blocking=not wait)
+    return target
 
 
 def views(message: Sequence[Tensor], like: Sequence[Tensor]) -> list[Tensor]:

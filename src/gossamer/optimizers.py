@@ -125,6 +125,19 @@ def start_state(optimizer: torch.optim.Optimizer) -> None:
             held[name] = x.fill_(first) if hasattr(x, "fill_") else type(x)(first)
 
 
+def is_whole(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> bool:
+    """Whether every parameter, or none, has the running averages that such an optimizer keeps."""
+    import torch
+
+    one = torch.zeros(1, requires_grad=True)
+    one.grad = torch.zeros(1)
+    probe = make_optimizer(config, [one])
+    start_state(probe)
+    params = [p for group in optimizer.param_groups for p in group["params"]]
+    held = [set(optimizer.state[p]) for p in params if p in optimizer.state]
+    return not held or held == [set(probe.state[one])] * len(params)
+
+
 def _rmsprop_tf(
     params: list[Tensor], *, lr: float, config: OptimizerConfig
 ) -> torch.optim.Optimizer:

@@ -22,9 +22,10 @@ MAX_TASKS = 100
 """Of a set of more tasks an evaluation plays so many, or as many as episodes were asked for."""
 
 
-def envs_per_learner(config: TrainConfig, spec: EnvSpec) -> int:
-    """Return how many environments each learner has."""
-    return config.num_envs or (64 if spec.obs_kind == "pixels" else 16)
+def envs_per_learner(config: TrainConfig, spec: EnvSpec, device: str = "cpu") -> int:
+    """Return how many environments each learner has; a GPU acts for more of them in the same time."""
+    images = 64 if device == "cpu" else 128
+    return config.num_envs or (images if spec.obs_kind == "pixels" else 16)
 
 
 def refuse_tasks(config: TrainConfig, spec: EnvSpec) -> None:
@@ -87,6 +88,7 @@ def build_trials(
     num_envs: int = 0,
     episodes: int = 0,
     seed: int | None = None,
+    rank: int = EVALUATION_RANK,
     num_threads: int = 1,
 ) -> list[Trial]:
     """Return what evaluations play: full episodes with the evaluation protocol and seeds of their own.
@@ -101,12 +103,14 @@ def build_trials(
         num_envs: as for `training_tasks`.
         episodes: how many; 0: the setting's.
         seed: of the episodes; None: the run's.
+        rank: whose seeds those are, of which different ranks have none in common.
         num_threads: of a native simulator.
     """
     episodes = episodes or config.evaluation.episodes
     seed = config.seed if seed is None else seed
     if not spec.family:
-        return [Trial(partial(_evaluation_envs, config, seed, num_threads, ONE_TASK), episodes)]
+        made = partial(_evaluation_envs, config, seed, rank, num_threads, ONE_TASK)
+        return [Trial(made, episodes)]
     trained = replace(training_tasks(config, spec, num_envs=num_envs), envs_per_task=1)
     trials: list[Trial] = []
     for tasks in (trained, held_out_tasks(config, spec)):
@@ -117,7 +121,7 @@ def build_trials(
         count = -(-episodes // num_played) * num_played
         trials.append(
             Trial(
-                partial(_evaluation_envs, config, seed, num_threads, played),
+                partial(_evaluation_envs, config, seed, rank, num_threads, played),
                 count,
                 tuple(played.number(j, 0) for j in range(count)),
             )
@@ -126,7 +130,7 @@ def build_trials(
 
 
 def _evaluation_envs(
-    config: TrainConfig, seed: int, num_threads: int, tasks: Tasks, num_envs: int
+    config: TrainConfig, seed: int, rank: int, num_threads: int, tasks: Tasks, num_envs: int
 ) -> VecEnv:
     settings = config.env
     if settings.workers:  # chosen for the training environments, of which there are others
@@ -135,12 +139,12 @@ def _evaluation_envs(
         config.env_id,
         num_envs=num_envs,
         seed=seed,
-        rank=EVALUATION_RANK,
+        rank=rank,
         first_env=0,
         num_threads=num_threads,
         settings=settings,
         max_episode_steps=config.max_episode_steps,
         training=False,
-        # Episode j of an evaluation is number j // num_envs of environment j % num_envs.
+        # Episode j of an evaluation is number j // num_envs, from its first, of environment j % num_envs.
         tasks=replace(tasks, stride=num_envs),
     )

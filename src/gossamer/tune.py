@@ -14,6 +14,7 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.launch.run import train
 from gossamer.machine import has_bf16, num_cores
+from gossamer.reading import expand
 from gossamer.record.files import write_whole
 from gossamer.types import ConfigError
 
@@ -31,7 +32,7 @@ TRIAL_SECONDS = 5.0
 
 def main(env_id: str, *, seconds: float, output: str) -> None:
     """Try settings for `seconds`, print every trial, and write what beat the defaults as a preset file."""
-    target = Path(output)
+    target = expand(output)
     if target.exists():
         raise ConfigError(f"--output {target} exists; name another file, or remove it")
     began = time.monotonic()

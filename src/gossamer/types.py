@@ -5,8 +5,11 @@ Shapes: T unroll length, B columns (environments), P action-distribution paramet
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, fields, replace
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+
+from gossamer import devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,6 +18,8 @@ if TYPE_CHECKING:
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
+
+    from gossamer.signs import Sign
 
 Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 """Metric name -> (sum, count); sums and counts add over micro-batches and learners."""
@@ -81,10 +86,15 @@ class EnvSpec:
     """What a reset fills the older frames of a stack with."""
     frame_stack: int = 1
     """k: frames of one observation, oldest first; each adds one to those of the row before."""
-    exact_resume: bool = True
-    """An episode is a function of its seed and its actions."""
+    differs: str = ""
+    """Why an episode is no function of its seed and its actions, in words; empty: as far as is known it is one."""
     family: bool = False
     """Each environment is given a task, and episodes differ by it."""
+
+    @property
+    def exact_resume(self) -> bool:
+        """Whether an episode comes back when it is begun from its seed and its actions are repeated."""
+        return not self.differs
 
 
 class StepResult(NamedTuple):
@@ -117,6 +127,11 @@ class VecEnv(Protocol):
     @property
     def spec(self) -> EnvSpec:
         """Shapes, action space and protocol."""
+        ...
+
+    @property
+    def sign(self) -> Sign:
+        """Counts steps and resets, and says which env is at one."""
         ...
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
@@ -206,10 +221,14 @@ class Trajectory:
         )
 
     def take(self, columns: Tensor) -> Self:
-        """Copy of the given columns [K] int64, in that order."""
+        """Copy of the given columns [K] int64, an index on the CPU, in that order."""
+        index = {
+            columns.device: columns,
+            self.reward.device: devices.send(columns, self.reward.device),
+        }
         return replace(
             self,
-            **{name: _select(x, dim, columns) for name, x, dim in self._each()},
+            **{name: _select(x, dim, index[x.device]) for name, x, dim in self._each()},
         )
 
     def finite(self) -> Tensor:
@@ -226,12 +245,25 @@ class Trajectory:
         return [(name, x, 0 if name in PER_COLUMN else 1) for name, x in held if x is not None]
 
     def to(self, device: torch.device) -> Self:
-        """Copy to a device, without waiting for it where memory is pinned."""
-        moved = {
-            field.name: x.to(device, non_blocking=True)
-            for field in fields(self)
-            if (x := getattr(self, field.name)) is not None
-        }
+        """Copy what is computed with to a device, without waiting for it; what is asked about stays.
+
+        Fields that lie side by side in one block travel in one copy.
+        """
+        if self.reward.device == device:
+            return self
+        held = {name: x for name, x, _ in self._each() if name not in ON_HOST}
+        block = self.obs.untyped_storage()
+        beside = {k for k, x in held.items() if x.untyped_storage().data_ptr() == block.data_ptr()}
+        moved: dict[str, Tensor] = {}
+        if 2 * sum(held[name].nbytes + ALIGNMENT for name in beside) > block.nbytes():
+            flat = self.obs.new_empty(0).set_(block).view(-1)  # pyright: ignore[reportArgumentType]
+            there = flat.to(device, non_blocking=True)
+            for name in beside:
+                x = held.pop(name)
+                moved[name] = there.view(x.dtype).as_strided(
+                    x.shape, x.stride(), x.storage_offset()
+                )
+        moved |= {name: x.to(device, non_blocking=True) for name, x in held.items()}
         return replace(self, **moved)
 
     def check(self, spec: EnvSpec) -> None:
@@ -265,6 +297,10 @@ PER_COLUMN = frozenset(
      "burn_in", "online_weight", "replayed_weight"}
 )  # fmt: skip
 """Fields whose first axis is the column; `core_state` is [S, B] and follows the row rule."""
+ON_HOST = frozenset({"starts", "task", "version", "replayed", "entry", "burn_in"})
+"""Fields that stay with the CPU: what is done depends on them, and a GPU would have to be waited for."""
+ALIGNMENT = 64
+"""Bytes; where fields begin in the block of a slot that is copied to a GPU."""
 
 
 def _dtypes(spec: EnvSpec) -> dict[str, str]:
@@ -284,7 +320,7 @@ def empty_trajectory(
     shared: bool = False,
     pinned: bool = False,
 ) -> Trajectory:
-    """Allocate a trajectory slot, zeroed; in shared memory, or in memory pinned for a GPU."""
+    """Allocate a trajectory slot, zeroed; in shared memory, or in one block pinned for a GPU."""
     import torch
 
     t, b = unroll_length, num_columns
@@ -300,23 +336,29 @@ def empty_trajectory(
         "task": (b,),
         "version": (b,),
     }
+    kinds = {x.name: getattr(torch, dtypes.get(x.name, "int64")) for x in fields(Trajectory)}
+    block, offset = torch.empty(0, dtype=torch.uint8), 0
+    if pinned:  # side by side, for one copy
+        sizes = [math.prod(shapes.get(k, (t, b))) * kind.itemsize for k, kind in kinds.items()]
+        total = sum(-(-n // ALIGNMENT) * ALIGNMENT for n in sizes)
+        block = devices.pinned(torch.zeros(total, dtype=torch.uint8))
     made: dict[str, Tensor] = {}
-    for field in fields(Trajectory):
-        shape = shapes.get(field.name, (t, b))
-        dtype = getattr(torch, dtypes.get(field.name, "int64"))
+    for name, dtype in kinds.items():
+        shape = shapes.get(name, (t, b))
         if len(shape) == 5:
             # Pixels lie channels last, the layout convolutions want: written once so by the actor,
             # then read as views by inference and learning.
             *lead, channels, height, width = shape
-            made[field.name] = torch.zeros(*lead, height, width, channels, dtype=dtype).movedim(
-                -1, 2
-            )
+            shape = (*lead, height, width, channels)
+        if pinned:
+            size = math.prod(shape) * dtype.itemsize
+            x = block[offset : offset + size].view(dtype).view(shape)
+            offset += -(-size // ALIGNMENT) * ALIGNMENT
         else:
-            made[field.name] = torch.zeros(shape, dtype=dtype)
+            x = torch.zeros(shape, dtype=dtype)
+        made[name] = x.movedim(-1, 2) if len(shape) == 5 else x
         if shared:
-            made[field.name].share_memory_()
-        elif pinned:
-            made[field.name] = made[field.name].pin_memory()
+            made[name].share_memory_()
     return Trajectory(**made)
 
 

@@ -79,9 +79,11 @@ def test_a_mistake_is_one_line_and_exit_code_2(tmp_path: Path) -> None:
         ("eval nowhere --episods 3", "did you mean --episodes?"),
         ("eval nowhere --episodes 0", "a whole number >= 1"),
         ("eval nowhere --episodes x", "it is 'x'"),
-        ("eval nowhere --checkpoint newest", "last, best or a number"),
+        ("eval nowhere --checkpoint newest", "last, best, candidate or a number"),
         ("eval nowhere --seed -1", "a whole number >= 0"),
-        ("bench --seconds inf", "a number > 0"),
+        ("bench --seconds inf", "a number >= 20"),
+        ("bench --seconds 1", "a number >= 20"),
+        ("tune CartPole-v1 --seconds 0", "a number > 0"),
         ("bench extra", "extra is not understood"),
         ("tune", "ENV"),
         ("tune CartPole-v1 --output tuned.json", "ends in .toml"),
@@ -170,13 +172,15 @@ def test_exit_codes(
 
 def test_eval_hands_over_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     launch = stand_in(monkeypatch)
-    words = "eval last --episodes 3 --checkpoint 120 --learner 2 --sample --seed 4 --json --video a.mp4 --render"
+    words = "eval last --episodes 3 --checkpoint 120 --learner 2 --sample --seed 4 --device cpu --json --video a.mp4 --render --env m:f --trust"
     assert cli.main(words.split()) == 0
     assert cli.main(["eval", "last"]) == 0
-    options = ("episodes", "checkpoint", "learner", "sample", "seed", "json", "video", "render")
+    options = (
+        "episodes", "checkpoint", "learner", "sample", "seed", "device", "json", "video", "render", "env_id", "trust"
+    )  # fmt: skip
     values = [
-        (3, 120, 2, True, 4, True, "a.mp4", True),
-        (30, "last", None, False, 1, False, None, False),
+        (3, 120, 2, True, 4, "cpu", True, "a.mp4", True, "m:f", True),
+        (30, "last", None, False, 1, "auto", False, None, False, "", False),
     ]
     expected = [("last", dict(zip(options, row, strict=True))) for row in values]
     assert launch.calls == expected

@@ -36,9 +36,9 @@ def mix(**settings: Any) -> list[dict[str, Any]]:
 
 def test_how_large_a_replay_is_is_told() -> None:
     (line,) = told(replays=mix(capacity=1000))
-    assert line == "replay uniform: 1,000 columns of 16 env steps, 0.14 GB"
+    assert line == "replay uniform: 1,000 columns of 16 rows, 0.14 GB"
     (line,) = told(replays=mix(capacity=1000), num_learners=3, **{"topology.name": "single"})
-    assert line.endswith("16 env steps for each of 3 learners, 0.43 GB in all")
+    assert line.endswith("16 rows for each of 3 learners, 0.43 GB in all")
 
 
 def test_an_algorithm_that_lives_on_replay_says_when_it_has_none() -> None:
@@ -59,18 +59,16 @@ def test_a_run_that_ends_before_anything_is_replayed_says_so() -> None:
     # 8 columns of 16 steps a batch: three batches hold the 24 columns that a fourth one wants
     ratio = {"replay_ratio": 3.0, "total_env_steps": 3 * 8 * 16}
     _, line = told(**ratio)
-    assert (
-        line
-        == "nothing will be replayed: that begins after 384 env steps, and the run ends after 384"
-    )
+    begins = "little or nothing will be replayed: replaying begins after"
+    assert line == f"{begins} 384 rows, and the run ends after 384 env steps"
     (_,) = told(**{**ratio, "total_env_steps": 385})
     _, line = told(**{**ratio, "total_env_steps": 4 * 8 * 16}, prefetch_batches=2)
-    assert "begins after 512 env steps" in line
+    assert "begins after 512 rows" in line
     _, line = told(replays=mix(learn_start=10**6), total_env_steps=10**6)
-    assert line.startswith("nothing will be replayed: that begins after 1,000,064 env steps, and")
+    assert line.startswith(f"{begins} 1,000,064 rows, and")
     several = {"num_learners": 2, "topology.name": "single"}
     _, line = told(**{**ratio, "total_env_steps": 700}, **several)
-    assert "begins after 768 env steps" in line
+    assert "begins after 768 rows" in line
     shared = {
         "replays": [{**QUEUE, "fraction": 0.25}, {**mix()[1], "fraction": 0.75, "shared": True}]
     }
@@ -334,7 +332,8 @@ def test_checkpoints_are_as_large_as_told(tmp_path: Path, settings: dict[str, An
     train(config, quiet=True)
     files = (tmp_path / "run" / "checkpoints").rglob("*.safetensors")
     largest = max(path.stat().st_size for path in files) / 1e6
-    assert 0.7 * float(number) < largest < float(number) + 0.05
+    # Twice as many rows as env steps are allowed for; and a number is rounded.
+    assert 0.4 * float(number) < largest < float(number) + 0.06
 
 
 def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,8 +8,8 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 SOURCES = sorted((ROOT / "src" / "gossamer").rglob("*.py"))
-MAX_LINES = 400
-MAX_MODULES = 92
+MAX_LINES = 700
+MAX_MODULES = 120
 
 
 def with_code(path: Path) -> bool:

@@ -29,7 +29,8 @@ def test_go_on(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     run(EXAMPLES[0], capsys)
-    assert run(EXAMPLES[1], capsys) == ["4096"]
+    (steps,) = run(EXAMPLES[1], capsys)
+    assert 4_000 <= int(steps) <= 4_096
 
 
 def test_learners_that_share(

@@ -18,7 +18,7 @@ TOUR = [
     "launch/inline.py",
     "build.py",
 ]
-MAX_LINES = 2_680
+MAX_LINES = 3_200
 
 
 def test_tour_names_the_ten_files_in_order() -> None:

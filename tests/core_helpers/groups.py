@@ -16,8 +16,8 @@ def boxes_for(num_learners, sizes):
     return Mailboxes(mmap.mmap(-1, Mailboxes.nbytes(num_learners, sizes)), num_learners, sizes)
 
 
-def mailbox(boxes, rank, *, stop=None, timeout_seconds=5.0):
-    return Mailbox(boxes, rank, stop or StopSignal(), timeout_seconds=timeout_seconds)
+def mailbox(boxes, rank, *, stop=None, patience_seconds=5.0):
+    return Mailbox(boxes, rank, stop or StopSignal(), patience_seconds=patience_seconds)
 
 
 def make_group(

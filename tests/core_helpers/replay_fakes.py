@@ -100,7 +100,7 @@ def make_mix(
         burn_in=burn_in,
         saved=saved,
         threaded=threaded,
-        timeout_seconds=20.0,
+        patience_seconds=20.0,
     )
     return mix, queue, policy
 

@@ -96,6 +96,24 @@ def test_a_lost_life_is_terminal_in_training_only_and_the_game_goes_on():
     assert lost >= 5 * ends
 
 
+def test_a_life_lost_right_at_the_limit_does_not_hide_that_the_game_is_cut():
+    rolling = Rolling(make(num_envs=2)).start()
+    actions = random_actions(rolling.envs, 120)
+    while not (rolling.rows and rolling.rows[-1].terminated[0]):
+        rolling.step(actions[len(rolling.rows)])
+    limit = len(rolling.rows)
+    cut = Rolling(make(num_envs=2, max_episode_steps=limit)).start()
+    for action in actions[: limit + 1]:
+        cut.step(action)
+    last, reset = cut.rows[-2:]
+    assert last.terminated[0]
+    assert last.truncated.tolist() == last.ended.tolist() == [True, True]
+    assert not reset.ended.any()
+    assert (reset.obs[:, :3] == 0).all()
+    assert cut.envs.lives.tolist() == [5, 5]
+    assert cut.episodes.tolist() == [1, 1]
+
+
 def test_sticky_protocol_has_no_life_loss_terminals():
     rolling = Rolling(make("ALE/Breakout-v5")).start()
     for action in random_actions(rolling.envs, 300):

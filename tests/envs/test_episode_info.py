@@ -1,19 +1,15 @@
 """What environments tell of their episodes, and what is tried before a run of a family begins."""
 
 import json
-import os
-import signal
 
 import numpy as np
 import pytest
 import task_envs
 from rolling import Rolling, random_actions
 
-from gossamer.envs import workers as workers_module
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.seeding import Tasks
 from gossamer.envs.settings import EnvConfig
-from gossamer.envs.workers import EnvWorkerDied
 from gossamer.types import ConfigError, RunFailed
 
 
@@ -91,17 +87,6 @@ def test_workers_are_not_asked_for_tasks_they_keep(monkeypatch):
     Rolling(envs).start()
     monkeypatch.setattr(envs, "_ask", None)
     assert envs.tasks().tolist() == [0, 1, 2, 3]
-    envs.close()
-
-
-def test_a_worker_that_does_not_tell_is_given_up(monkeypatch):
-    envs = make("Paying", 2)
-    Rolling(envs).start()
-    monkeypatch.setattr(workers_module, "ANSWER_SECONDS", 0.5)
-    os.kill(envs._workers.processes[1].pid, signal.SIGSTOP)
-    with pytest.raises(EnvWorkerDied, match="no answer"):
-        envs.episode_info(0)
-    os.kill(envs._workers.processes[1].pid, signal.SIGCONT)
     envs.close()
 
 

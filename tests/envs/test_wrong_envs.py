@@ -26,6 +26,9 @@ DEFAULTS = EnvConfig()
         ("no_reward", r"step returned the reward None; it must be a finite number"),
         ("no_seed", r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*line \d+"),
         ("raises", r"fails in step: KeyError: 'arm' .*wrong_envs.py, line \d+"),
+        ("close_raises", r"fails in close: OSError: the window is gone .*wrong_envs.py, line \d+"),
+        ("leaves", r"fails in step: SystemExit: 0 .*wrong_envs.py, line \d+"),
+        ("says_nothing", r"fails in step: Silent: \(its text cannot be read\) .*, line \d+"),
         ("unpacks", r"fails in step: ValueError: not enough values .*wrong_envs.py, line \d+"),
     ],
 )
@@ -55,6 +58,40 @@ def test_a_misspelt_environment_of_ones_own_is_told_how_to_write_it(env_id, says
     with pytest.raises(ConfigError, match=says) as caught:
         read_spec(env_id, DEFAULTS)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("no_observation_space", r"has no observation_space; give it one .*spaces\.Box\(-1\.0, "),
+        ("no_action_space", r"has no action_space; give it one .*spaces\.Discrete\(2\)$"),
+        ("SpaceRaises", r"fails in observation_space: RuntimeError: no map yet .*, line \d+\)$"),
+        ("leaves_at_once", r"cannot be made: SystemExit: 0 .*, line \d+\)$"),
+    ],
+)
+def test_an_environment_without_spaces_or_at_all_is_refused_in_one_line(name, message):
+    for settings in (DEFAULTS, EnvConfig(workers=1)):
+        with pytest.raises(ConfigError, match=message) as caught:
+            make_vec_env(f"wrong_envs:{name}", num_envs=1, seed=1, settings=settings)
+        assert "\n" not in str(caught.value)
+
+
+def test_one_that_cannot_be_closed_is_told_of_once(capsys):
+    envs = make_vec_env("wrong_envs:cannot_close", num_envs=3, seed=1, settings=DEFAULTS)
+    envs.start(np.zeros(3, np.int64))
+    envs.close()
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith("gossamer: wrong_envs:cannot_close fails in close: OSError: the window")
+
+
+def test_one_that_leaves_fails_like_one_that_raises():
+    envs = make_vec_env("wrong_envs:leaves", num_envs=1, seed=1, settings=DEFAULTS)
+    envs.start(np.zeros(1, np.int64))
+    with pytest.raises(
+        RunFailed, match=r"^environment 0 failed in episode 0:\n(.*\n)*SystemExit: 0$"
+    ):
+        play(envs, 1)
+    envs.close()
 
 
 def test_an_observation_that_is_not_finite_ends_the_run():

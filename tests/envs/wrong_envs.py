@@ -100,6 +100,64 @@ def no_seed():
     return NoSeed()
 
 
+def no_observation_space():
+    env = Wrong()
+    del env.observation_space
+    return env
+
+
+def no_action_space():
+    env = Wrong()
+    del env.action_space
+    return env
+
+
+class SpaceRaises(Wrong):
+    @property
+    def observation_space(self):
+        raise RuntimeError("no map yet")
+
+    @observation_space.setter
+    def observation_space(self, space):
+        pass
+
+
+def close_raises():
+    class CloseRaises(Wrong):
+        def close(self):
+            raise OSError("the window is gone")
+
+    return CloseRaises()
+
+
+def cannot_close():
+    return close_raises()
+
+
+def leaves():
+    class Leaves(Wrong):
+        def step(self, action):
+            raise SystemExit(0)
+
+    return Leaves()
+
+
+def leaves_at_once():
+    raise SystemExit(0)
+
+
+def says_nothing():
+    class Silent(Exception):
+        def __str__(self):
+            raise RuntimeError("no text")
+
+    class SaysNothing(Wrong):
+        def step(self, action):
+            raise Silent
+
+    return SaysNothing()
+
+
 def raises():
     class Raises(Wrong):
         def step(self, action):

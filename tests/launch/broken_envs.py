@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import inspect
+import multiprocessing
 import os
 import random
 import signal
 import threading
 import time
+from pathlib import Path
 from typing import Any
 
 import gymnasium
 import numpy as np
+import psutil
 from gymnasium import spaces
 
 RELEASED = threading.Event()
 """Set by a test that has seen enough of `Stuck`."""
+
+
+def hang() -> None:
+    """Return only when released; a test that waits for it finds a file."""
+    if mark := os.environ.get("STUCK_FILE"):
+        Path(mark).touch()
+    RELEASED.wait(600)
 
 
 class Plain(gymnasium.Env[Any, Any]):
@@ -61,18 +72,79 @@ class Kills(Plain):
         return 1.0
 
 
+class Leaves(Plain):
+    """Ends its process, as if all were well, when it is stepped for the fifteenth time."""
+
+    def reward(self) -> float:
+        if self.steps == 15:
+            os._exit(0)
+        return 1.0
+
+
+class LeavesLater(Plain):
+    """Does so after a thousand steps of all its kind."""
+
+    taken = 0
+
+    def reward(self) -> float:
+        LeavesLater.taken += 1
+        if LeavesLater.taken == 1000:
+            os._exit(0)
+        return 1.0
+
+
+class ClosesFiles(Plain):
+    """Closes the files of others in the middle of its first episode."""
+
+    def reward(self) -> float:
+        if self.steps == 15:
+            os.closerange(3, 300)
+        return 1.0
+
+
+class OddText(Plain):
+    """Fails with a text that no encoding has."""
+
+    def reward(self) -> float:
+        if self.steps == 15:
+            raise ValueError("no letter: \ud800\udcff")
+        return 1.0
+
+
+class ManyStates(Plain):
+    observation_space = spaces.Discrete(3_000_000_000)
+
+
+class ManyActions(Plain):
+    action_space = spaces.Discrete(3_000_000_000)
+
+
+class Uncountable(Plain):
+    observation_space = spaces.Discrete(2**62)
+
+
+class Poster(Plain):
+    observation_space = spaces.Box(0, 255, (10_000, 10_000, 3), np.uint8)
+
+
+class ManyChoices(Plain):
+    action_space = spaces.MultiDiscrete([10_000] * 20_000)
+
+
 class NanReward(Plain):
     def reward(self) -> float:
         return float("nan") if self.steps > 1 else 1.0
 
 
 class NanOnce(Plain):
-    """One reward of the whole process is not a number."""
+    """One reward of the whole process is not a number, and none before a run has begun."""
 
+    steps_of_all = 0
     spoilt = False
 
     def reward(self) -> float:
-        if not NanOnce.spoilt and self.steps == 12:
+        NanOnce.steps_of_all += 1
+        if not NanOnce.spoilt and NanOnce.steps_of_all == 300:
             NanOnce.spoilt = True
             return float("nan")
         return 1.0
@@ -88,7 +160,79 @@ class Stuck(Plain):
 
     def reward(self) -> float:
         if self.steps == 15:
-            RELEASED.wait(600)
+            hang()
+        return 1.0
+
+
+class StuckOnce(Plain):
+    """In the process of learner 0 alone the first of a group never returns from a step."""
+
+    stuck = False
+
+    def reward(self) -> float:
+        if not StuckOnce.stuck and self.steps == 15 and _first_to_get_here():
+            StuckOnce.stuck = True
+            hang()
+        return 1.0
+
+
+def _first_to_get_here() -> bool:
+    """Whether this is learner 0's process, the lowest of its kin, and no trial before the run."""
+    if threading.current_thread().name == "trial":
+        return False
+    parent = psutil.Process().parent()
+    assert parent is not None
+    kin = [child.pid for child in parent.children() if "launch.child" in " ".join(child.cmdline())]
+    return min(kin, default=0) == os.getpid()
+
+
+class Spins(Plain):
+    """Never returns from a step, and keeps its core busy."""
+
+    def reward(self) -> float:
+        if self.steps == 15:
+            Path(os.environ["STUCK_FILE"]).touch()
+        while self.steps == 15:
+            pass
+        return 1.0
+
+
+class Slow(Plain):
+    """Takes its time over every step."""
+
+    def reward(self) -> float:
+        time.sleep(0.05)
+        return 1.0
+
+
+class StuckAtStart(Plain):
+    """Only the first three of a process come into being: they are tried."""
+
+    made = 0
+
+    def __init__(self) -> None:
+        StuckAtStart.made += 1
+        if self.made > 3:
+            hang()
+
+
+class StuckInWorkers(Plain):
+    """Comes into being in the launcher only."""
+
+    def __init__(self) -> None:
+        if multiprocessing.parent_process() is not None:
+            hang()
+
+
+class StuckInEvaluation(Plain):
+    """Never returns from a step when it is played by an evaluation."""
+
+    def __init__(self) -> None:
+        self.evaluated = any(x.function == "_evaluation_envs" for x in inspect.stack(0))
+
+    def reward(self) -> float:
+        if self.evaluated:
+            hang()
         return 1.0
 
 

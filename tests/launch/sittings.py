@@ -44,16 +44,23 @@ QUICK = [
 class Sitting:
     """One process; killed at the end of a `with`, whatever happened."""
 
-    def __init__(self, words: list[str], cwd: Path):
+    def __init__(self, words: list[str], cwd: Path, *, command: str = "train"):
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         # Files, not pipes: nobody reads while the process runs, and a full pipe would stop it.
         self._files = ExitStack()
         self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
         self._err = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self.stuck = cwd / "stuck"
+        """There once an environment of `broken_envs` hangs."""
+        self.stuck.unlink(missing_ok=True)
         self.process = subprocess.Popen(
-            [sys.executable, "-m", "gossamer", "train", *words],
+            [sys.executable, "-m", "gossamer", command, *words],
             cwd=cwd,
-            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, paths))},
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "STUCK_FILE": str(self.stuck.absolute()),
+            },
             stdout=self._out,
             stderr=self._err,
         )

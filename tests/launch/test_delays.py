@@ -47,8 +47,9 @@ def test_delayed_learners_stay_alike_and_are_those_of_lock_step(tmp_path: Path) 
     train(resolve(parse_train(words).settings)[0], quiet=True)
 
     local, inline = (tensors_of(tmp_path / placement) for placement in ("local", "inline"))
-    for folder in ("local", "inline"):
-        assert summary_of(tmp_path / folder)["updates"] == UPDATES
+    updates = {summary_of(tmp_path / folder)["updates"] for folder in ("local", "inline")}
+    assert len(updates) == 1
+    assert updates.pop() >= UPDATES
     first, second = (policy_of(local, rank) for rank in (0, 1))
     assert first
     assert [name for name, x in first.items() if not torch.equal(x, second[name])] == []

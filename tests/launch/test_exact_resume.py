@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 import torch
 
-from gossamer import build
 from gossamer.config import TrainConfig, make_config
 from gossamer.launch.run import train
 from gossamer.record.checkpoint import CheckpointStore
@@ -84,18 +83,6 @@ def test_threads_compute_what_lock_step_computes(
         run = config("CartPole-v1", tmp_path / placement, 1600, placement=placement, **common)
         train(run, quiet=True)
     assert_same(tmp_path / "inline", tmp_path / "local")
-
-
-def test_another_machine_resumes_with_the_first_ones_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    env_id = "PongNoFrameskip-v4"
-    monkeypatch.setattr(build, "num_cores", lambda: 2)
-    train(config(env_id, tmp_path / "one", 192), quiet=True)
-    train(config(env_id, tmp_path / "two", 96), quiet=True)
-    monkeypatch.setattr(build, "num_cores", lambda: 3)
-    train(config(env_id, tmp_path / "two", 192), resume=str(tmp_path / "two"), quiet=True)
-    assert_same(tmp_path / "one", tmp_path / "two")
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])

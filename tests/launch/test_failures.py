@@ -20,7 +20,7 @@ import psutil
 import pytest
 from sittings import QUICK, checkpoints, summary_of, wait_for
 
-import gossamer.build
+import gossamer.envs.repeats
 import gossamer.launch.local
 from gossamer import cli
 from gossamer.record.checkpoint import CheckpointStore
@@ -106,7 +106,7 @@ def test_numbers_that_are_not_finite_end_the_run(
 
 
 def test_one_number_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> None:
-    broken_envs.NanOnce.spoilt = False
+    broken_envs.NanOnce.steps_of_all, broken_envs.NanOnce.spoilt = 0, False
     assert train("broken_envs:NanOnce", tmp_path / "run", steps=640) == 0
     assert broken_envs.NanOnce.spoilt
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
@@ -173,17 +173,21 @@ def test_a_disk_too_full_for_the_logs(
     assert "Traceback" not in "\n".join(err)
 
 
+@pytest.mark.parametrize("placement", ["inline", "local"])
 def test_a_stuck_env_is_given_up(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+    tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(gossamer.build, "LINK_TIMEOUT_SECONDS", 0.5)
     monkeypatch.setattr(gossamer.launch.local, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(gossamer.envs.repeats, "PATIENCE_SECONDS", 0.1)  # the trial is stuck too
     broken_envs.RELEASED.clear()
     try:
-        assert train("broken_envs:Stuck", tmp_path / "run") == 1
+        words = ["--placement", placement, "--patience-seconds", "1"]
+        assert train("broken_envs:Stuck", tmp_path / "run", *words) == 1
     finally:
         broken_envs.RELEASED.set()
-    assert "are the environments stuck?" in failed(tmp_path / "run", capsys)[-1]
+    last = failed(tmp_path / "run", capsys)[-1]
+    assert "no sign of life" in last
+    assert re.search(r"environment 0 .*is in step; .*--patience-seconds \d", last)
 
 
 @pytest.mark.parametrize(
@@ -226,5 +230,6 @@ def test_an_env_that_cannot_come_back_resumes_with_new_episodes(
     assert train("broken_envs:Unseeded-v0", tmp_path / "run", *words, steps=256) == 0
     again = ["train", "--resume", str(tmp_path / "run"), "--total-env-steps", "512"]
     assert cli.main(again) == 0
-    assert "resumed with new episodes (not exactly)" in capsys.readouterr().err
-    assert summary_of(tmp_path / "run")["env_steps"] == 512
+    told = "resumed with new episodes (not exactly: it is registered as nondeterministic) at "
+    assert told in capsys.readouterr().err
+    assert summary_of(tmp_path / "run")["env_steps"] >= 512

@@ -58,7 +58,8 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
         ]
         last = [row for row in rows if row["learner"] == 0][-1]
         summary = summary_of(tmp_path / placement)
-        assert last["env_steps"] == summary["env_steps"] == 3 * 640
+        # whole batches, of which some rows are resets
+        assert 3 * 640 <= last["env_steps"] == summary["env_steps"] < 3 * 704
         assert summary["steps_per_second"] == last["steps_per_second"]
         told = [(row["learner"], row["updates"]) for row in rows]
         assert sorted({rank for rank, _ in told}) == [0, 1, 2]
@@ -151,11 +152,11 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
     monkeypatch.setattr(Fleet, "_save_when_whole", dies_once)
     made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2)
     result = train(made, quiet=True)
-    assert deaths == [2 * 640]
-    assert result.summary["env_steps"] == 2 * 640
+    assert 2 * 640 <= deaths[0] < 2 * 704
+    assert [result.summary["env_steps"]] == deaths
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
     rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["env_steps"] == 2 * 640
+    assert [rows[-1]["env_steps"]] == deaths
 
 
 @pytest.mark.parametrize("transport", ["memory", "gloo"])
@@ -221,8 +222,8 @@ def test_learners_that_never_talk_learn_from_as_much_each(tmp_path: Path) -> Non
     result = train(made, quiet=True)
     state = CheckpointStore(result.folder / "checkpoints", 0).load("last").state["held"]
     steps = [state[f"{prefix}learner.own_env_steps"] for prefix in ("", "1/", "2/")]
-    assert steps == [1280] * 3
-    assert result.summary["env_steps"] == 3 * 1280
+    assert all(1280 <= own < 1280 + 64 for own in steps)
+    assert result.summary["env_steps"] == sum(steps)
 
 
 def _rows(folder: Path) -> int:

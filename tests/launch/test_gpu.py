@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import warnings
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +12,14 @@ import pytest
 import torch
 from test_exact_resume import SMALL, state_of
 
+import gossamer
 from gossamer.build import device_of, make_plan
 from gossamer.config import make_config
+from gossamer.devices import Mark, own_stream
 from gossamer.envs.registry import read_spec
 from gossamer.launch.run import train
+from gossamer.policies.core import Core
+from gossamer.policies.settings import PolicyConfig
 
 pytestmark = pytest.mark.gpu
 
@@ -85,6 +91,7 @@ def test_replays_feed_a_gpu_and_are_measured_on_it(tmp_path: Path, placement: st
         algorithm={"name": "laser", "num_minibatches": 1},
         replays=[{"name": "queue", "fraction": 0.25}, *({"name": x, **quarter} for x in kinds)],
         checkpoint_replay=True,
+        deterministic=True,
     )
     result = train(make_config("CartPole-v1", given), quiet=True)
     longer = make_config("CartPole-v1", {**given, "total_env_steps": 4_000})
@@ -96,3 +103,115 @@ def test_replays_feed_a_gpu_and_are_measured_on_it(tmp_path: Path, placement: st
     rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
     assert rows[-1]["replay/ratio"] > 0.0
     assert any("replay/attentive_distance_p50" in row for row in rows)
+
+
+def parameters_of(folder: Path) -> dict[str, torch.Tensor]:
+    return {k: x for k, x in state_of(folder).items() if k.startswith("learner.policy.")}
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_deterministic_runs_are_alike_and_resume_exactly(
+    tmp_path: Path, core: str, placement: str
+) -> None:
+    given = settings(
+        tmp_path / "run", placement=placement, lag="1", algorithm={"name": "vtrace"},
+        deterministic=True, **{"policy.core": core},
+    )  # fmt: skip
+    train(make_config("CartPole-v1", given), quiet=True)
+    train(
+        make_config("CartPole-v1", {**given, "total_env_steps": 4_000}),
+        resume=str(tmp_path / "run"),
+        quiet=True,
+    )
+    whole = {**given, "total_env_steps": 4_000, "run_folder": str(tmp_path / "whole")}
+    train(make_config("CartPole-v1", whole), quiet=True)
+    one, other = parameters_of(tmp_path / "run"), parameters_of(tmp_path / "whole")
+    assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("env_groups", [1, 2])
+def test_a_compiled_policy_acts_as_it_is(tmp_path: Path, env_groups: int, core: str) -> None:
+    """Its recurrent state is not what a CUDA graph has written over."""
+    held: list[dict[str, torch.Tensor]] = []
+    for compiled in (False, True):
+        given = settings(
+            tmp_path / str(compiled), placement="local", lag="1", algorithm={"name": "vtrace"},
+            env_groups=env_groups, compile=compiled, total_env_steps=512, deterministic=True,
+            **{"policy.core": core, "precision": "fp32", "optimizer.learning_rate": 1e-8},
+        )  # fmt: skip
+        train(make_config("CartPole-v1", given), quiet=True)
+        held.append(state_of(tmp_path / str(compiled)))
+    for name in ("behavior", "value", "core_state"):
+        ours, theirs = (x[f"queue.0.{name}"] for x in held)
+        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_packed_sequences_are_computed_as_on_a_cpu(core: str) -> None:
+    torch.manual_seed(1)
+    here = Core(PolicyConfig(core=core, core_size=32, core_layers=2), 16)  # type: ignore[arg-type]
+    there = copy.deepcopy(here).to("cuda")
+    x, starts = torch.randn(20 * 8, 16), torch.rand(20, 8) < 0.1
+    state = torch.randn(here.state_size, 8)
+    for ours, theirs in zip(
+        there(x.cuda(), starts, state.cuda()), here(x, starts, state), strict=True
+    ):
+        torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)
+
+
+def test_nothing_waits_for_the_device_but_the_reads_that_are_counted(tmp_path: Path) -> None:
+    """torch warns of every synchronisation; the lines are the ones that may wait."""
+    given = settings(
+        tmp_path / "run", placement="inline", total_env_steps=640, algorithm={"name": "ppo"},
+        **{"policy.core": "lstm", "evaluation.every_seconds": 0.0},
+    )  # fmt: skip
+    torch.cuda.init()
+    torch.cuda.set_sync_debug_mode("warn")
+    try:
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            train(make_config("CartPole-v1", given), quiet=True)
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+    lines = {Path(x.filename).name for x in told if "synchroniz" in str(x.message)}
+    # Numbers of an update, what an actor is told, and what is built, saved or ended with.
+    allowed = {"devices.py", "snapshot.py", "build.py", "learner.py", "actor.py", "module.py"}
+    assert lines <= allowed, lines
+
+
+def test_acting_and_learning_have_a_stream_each() -> None:
+    device = torch.device("cuda")
+    before = torch.cuda.current_stream(device)
+    with own_stream(device, first=True):
+        mine = torch.cuda.current_stream(device)
+        assert mine != before
+        mark = Mark(device)
+        mark.set()
+    mark.follow()
+    assert torch.cuda.current_stream(device) == before
+
+
+def test_two_gpus_average_over_nccl_what_one_process_averages(tmp_path: Path) -> None:
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+    common: dict[str, Any] = {"num_learners": 2, "total_env_steps": 1_000}
+    for name, topology in (("nccl", "nccl"), ("memory", "memory")):
+        given = settings(
+            tmp_path / name, placement="local", topology={"name": "allreduce", "transport": topology},
+            **common,
+        )  # fmt: skip
+        train(make_config("CartPole-v1", given), quiet=True)
+    one, other = state_of(tmp_path / "nccl"), state_of(tmp_path / "memory")
+    for name, x in one.items():
+        if "learner.policy." in name:
+            torch.testing.assert_close(x, other[name], rtol=1e-2, atol=1e-3)
+
+
+def test_a_policy_is_evaluated_on_the_device(tmp_path: Path) -> None:
+    train(make_config("CartPole-v1", settings(tmp_path / "run")), quiet=True)
+    scores = [
+        gossamer.evaluate(str(tmp_path / "run"), episodes=3, device=x) for x in ("cuda", "cpu")
+    ]
+    assert scores[0].lengths == pytest.approx(scores[1].lengths, rel=0.2)

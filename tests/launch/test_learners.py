@@ -115,7 +115,8 @@ def test_versions_may_end_early_for_some(tmp_path: Path) -> None:
     for topology in ("gossip", "gossip of staleness 2", "diffusion", "allreduce"):
         folder = tmp_path / topology
         result = train(config(folder, topology, 3 * 256, algorithm=algorithm), quiet=True)
-        assert result.summary["env_steps"] == 3 * 256
+        # whole batches, of which some rows are resets
+        assert 3 * 256 <= result.summary["env_steps"] < 3 * 320
 
 
 def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
@@ -144,16 +145,14 @@ def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> N
     evaluation = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
     train(config(tmp_path / "run", topology, 3 * 1024, evaluation=evaluation), quiet=True)
     rows = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
-    assert [row["learner"] for row in rows][: len(scored)] == scored
+    turns = [row["learner"] for row in rows if not row["confirmation"]]
+    assert turns[: len(scored)] == scored
     metrics = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
     assert {row["learner"] for row in metrics} == {0, 1, 2}
     assert (metrics[-1]["topology/disagreement"] > 0.0) == (topology != "allreduce")
     told = [row["evaluation_learner"] for row in metrics if "evaluation_learner" in row]
     assert bool(told) == (topology == "single")
     assert set(told) <= {0, 1, 2}
-    ours = [row["mean"] for row in rows if topology != "gossip" or row["learner"] == "average"]
-    summary = json.loads((tmp_path / "run/summary.json").read_text())
-    assert summary["best_evaluation"] == max(ours)
 
 
 @pytest.mark.parametrize("topology", ["single", "gossip"])

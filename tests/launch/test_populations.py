@@ -19,7 +19,7 @@ from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
 from gossamer.launch.words import learners_in_words
 from gossamer.optimizers import OptimizerConfig
-from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+from gossamer.record.checkpoint import Checkpoint, CheckpointStore, Score
 from gossamer.types import ConfigError
 
 A_VERSION = 2 * 64
@@ -192,7 +192,7 @@ def test_a_run_saved_with_a_plain_number_is_resumed_unchanged(
     saved["algorithm"]["entropy_cost"] = 0.02
     (folder / "config.json").write_text(json.dumps(saved))
     longer = config(folder, "algorithm.entropy_cost", 0.02, total_env_steps=2 * A_VERSION)
-    assert train(longer, resume=str(folder)).summary["env_steps"] == 2 * A_VERSION
+    assert 0 <= train(longer, resume=str(folder)).summary["env_steps"] - 2 * A_VERSION < A_VERSION
     err = capsys.readouterr().err
     assert "changed: total_env_steps" in err
     assert "entropy_cost" not in err
@@ -283,7 +283,7 @@ def evaluated(folder: Path) -> list[int]:
 def test_resumed_who_has_waited_longest_is_evaluated_first(tmp_path: Path) -> None:
     each = {"num_learners": 3, "max_episode_steps": 5}
     score = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
-    steps = 3 * 64 * 2
+    steps = 3 * 50 * 2  # of the 64 rows of a batch every sixth is a reset
     made = config(
         tmp_path / "run",
         "topology.name",
@@ -303,9 +303,12 @@ def test_the_best_evaluation_is_kept_when_it_came_after_the_last_checkpoint(tmp_
     train(made, quiet=True)
     store = CheckpointStore(tmp_path / "run" / "checkpoints", 1)
     last = store.load("last")
-    assert store.save_best(last.updates, last.tensors, {"mean": 499.0}, 499.0)
+    store.save_scored(
+        "best", last.updates, last.tensors, {"version": 1, "learner": 0}, Score(499.0, 20)
+    )
     for total in (128, 256):
         longer = replace(made, total_env_steps=total)
         (tmp_path / "run" / "summary.json").unlink()
         result = train(longer, resume=str(tmp_path / "run"), quiet=True)
         assert result.summary["best_evaluation"] == 499.0
+        assert result.summary["best_evaluation_episodes"] == 20

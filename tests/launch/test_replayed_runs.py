@@ -69,7 +69,7 @@ def test_resumed_equals_uninterrupted_wherever_it_runs(
     assert_same(tmp_path / "one", tmp_path / "two")
     row = json.loads((tmp_path / "one" / "metrics.jsonl").read_text().splitlines()[-1])
     assert 0.0 < row["replay/ratio"] <= 3.0  # the first batches have nothing to replay
-    assert row["env_steps"] == whole
+    assert whole <= row["env_steps"] < whole + 64
     assert row["lag_versions_mean"] == int(lag)
     assert row["replay/age_updates"] > 1.0
 
@@ -134,19 +134,22 @@ def test_what_was_kept_under_other_settings_can_be_let_go_of(
     tmp_path: Path, placement: str
 ) -> None:
     folder, common = tmp_path / "run", {"placement": placement}
-    train(fleet_of_two(folder, 2 * 640, **common), quiet=True)
+    reached = train(fleet_of_two(folder, 2 * 640, **common), quiet=True).summary["env_steps"]
     half: dict[str, Any] = {
         "replays": [
             {"name": "queue", "fraction": 0.5},
             {"name": "uniform", "fraction": 0.5, "capacity": 30},
         ]
     }
-    for total, saved in ((1280, False), (1600, True)):
-        changed = fleet_of_two(folder, 2 * total, checkpoint_replay=saved, **half, **common)
-        assert train(changed, resume=str(folder), quiet=True).summary["env_steps"] >= 2 * total
+    for saved in (False, True):
+        total = reached + 640  # nobody waits, so one of the learners may be far ahead
+        changed = fleet_of_two(folder, total, checkpoint_replay=saved, **half, **common)
+        reached = train(changed, resume=str(folder), quiet=True).summary["env_steps"]
+        assert reached >= total
     told = [x for x in (folder / "log.txt").read_text().splitlines() if "resumed " in x]
-    assert "with empty replays (--checkpoint-replay keeps what they hold)" in told[0]
-    assert "exactly" not in told[0].replace("(not exactly)", "")
+    assert "replays are empty, --checkpoint-replay saves what they hold" in told[0]
+    assert "resumed exactly" not in told[0]
+    assert "the checkpoint was written without --checkpoint-replay" in told[1]
     held = CheckpointStore(folder / "checkpoints", 0).load("last").tensors
     assert len(held["learner.replay.0.uses"]) == 30
     assert not [name for name in held if name.startswith("learner.replay.1.")]
@@ -226,7 +229,7 @@ def test_how_large_replays_are_is_told_before_they_are_made(
     monkeypatch.setattr(batches, "make_block", no_block)
     with pytest.raises(MemoryError):
         train(config("CartPole-v1", tmp_path / "run", 640, replays=MIX))
-    assert capsys.readouterr().out.count("columns of 16 env steps") == 2
+    assert capsys.readouterr().out.count("columns of 16 rows") == 2
 
 
 def test_a_replay_may_lie_on_disk(tmp_path: Path) -> None:
@@ -241,6 +244,7 @@ def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
     tmp_path: Path,
 ) -> None:
     draws: list[int] = []
+    rows: list[int] = []
     for steps, resume in ((640, None), (1280, str(tmp_path / "run"))):
         made = config(
             "CartPole-v1", tmp_path / "run", steps, replay_ratio=1.0, checkpoint_replay=False
@@ -250,16 +254,22 @@ def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
         assert not checkpoint.state["exact"]
         assert not [name for name in checkpoint.tensors if ".replay." in name]
         held = checkpoint.state["held"]
-        assert held["learner.replay.0.inserted"] == steps // 16
+        # Every column of every batch, of which some rows were resets.
+        assert held["learner.replay.0.inserted"] == 4 * held["learner.version"] >= steps // 16
         draws.append(held["learner.replay.0.draws"])
+        rows.append(16 * held["learner.replay.0.inserted"])
     log = (tmp_path / "run" / "log.txt").read_text()
-    told = "resumed with new episodes (not exactly), with empty replays (--checkpoint-replay keeps what"
+    told = "resumed with new episodes (not exactly: replays are empty, --checkpoint-replay saves what they"
     assert told in log
-    # Of one column an env for each 16 steps; once more, no batch can be replayed before there is one.
+    told = (
+        f"replays fill during the next {rows[0]} rows of trajectories; until then only some batches"
+    )
+    assert told in log
+    # Of one column an env for each 16 steps; then about half of ten batches, while it fills again.
     assert draws[0] >= 8
-    assert draws[1] >= draws[0] + 8
-    rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]
-    assert rows[-1]["env_steps"] == 1280
+    assert 3 <= draws[1] - draws[0] <= 6
+    told_rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert 1280 <= json.loads(told_rows[-1])["env_steps"] < 1280 + 64
 
 
 @pytest.mark.parametrize("topology", ["allreduce", "gossip", "diffusion"])

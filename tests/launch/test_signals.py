@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import pty
 import re
 import signal
+import subprocess
+import sys
+import termios
+import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
-from sittings import QUICK, Sitting, checkpoints, env_steps_logged, summary_of
+from sittings import QUICK, Sitting, checkpoints, env_steps_logged, summary_of, wait_for
 
 from gossamer import cli
 
@@ -119,10 +127,63 @@ def test_two_signals_end_a_stuck_run_at_once(
     assert code == 128 + second
     assert time.monotonic() - began < 5.0
     assert "Traceback" not in err
-    assert "gossamer: saving, then stopping; once more ends it at once" in err
-    assert "\ngossamer: ended at once; what was saved before can be resumed\n" in err
+    assert "gossamer: Saving a checkpoint, then stopping, within 30 s. Press Ctrl-C again" in err
+    assert "\ngossamer: Ended without saving. The run can be resumed" in err
     assert len(children) >= len(workers)
     _, alive = psutil.wait_procs(children, timeout=5.0)
     for process in alive:
         process.kill()
     assert not alive, "workers end with their run"
+
+
+@pytest.mark.parametrize("workers", ["0", "2"])
+def test_a_closed_terminal_saves_and_ends_the_run(tmp_path: Path, workers: str) -> None:
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", "--run-folder", str(folder), *QUICK, "--env.workers", workers]
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "train", *words, f"--total-env-steps={TOTAL}"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        start_new_session=True,
+        preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        env={**os.environ, "TERM": "xterm"},
+    )
+    os.close(theirs)
+    reading = threading.Thread(target=drain, args=(ours,), daemon=True)
+    reading.start()
+    try:
+        wait_for(lambda: env_steps_logged(folder) > 0 or process.poll() is not None, "training")
+        assert process.poll() is None
+        children = psutil.Process(process.pid).children(recursive=True)
+        os.close(ours)  # as a terminal does that is closed: everyone in it gets SIGHUP
+        assert process.wait(40.0) == 0
+    finally:
+        process.kill()
+    summary = summary_of(folder)
+    assert summary["exit_reason"] == "stopped by SIGHUP"
+    assert checkpoints(folder)[-1] == summary["updates"]
+    _, alive = psutil.wait_procs(children, timeout=5.0)
+    assert not alive
+
+
+def drain(descriptor: int) -> None:
+    """Read what a terminal shows until it is closed."""
+    with suppress(OSError):
+        while os.read(descriptor, 4096):
+            pass
+
+
+def test_nohup_is_heard(tmp_path: Path) -> None:
+    words = ["CartPole-v1", "--run-folder", "run", f"--total-env-steps={TOTAL}", *QUICK]
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children begin with what is ignored
+    try:
+        with Sitting(words, tmp_path) as sitting:
+            folder = tmp_path / "run"
+            sitting.wait_for(lambda: env_steps_logged(folder), "a row of metrics")
+            sitting.signal(signal.SIGHUP)
+            seen = env_steps_logged(folder)
+            sitting.wait_for(lambda: env_steps_logged(folder) > seen, "another row")
+    finally:
+        signal.signal(signal.SIGHUP, before)

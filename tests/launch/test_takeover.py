@@ -43,7 +43,6 @@ def group(request):
         spec,
         make_plan(made_for, spec),
         on_episode=lambda *_: None,
-        on_evaluation=lambda *_: None,
     )
     made.join()
     yield made

@@ -1,4 +1,4 @@
-"""What a run says of its learners as it begins, and keeps of it."""
+"""What a run says of its learners as it begins, and keeps of it, and what it says at its end."""
 
 from __future__ import annotations
 
@@ -10,8 +10,11 @@ import pytest
 from test_exact_resume import SMALL
 
 from gossamer.config import TrainConfig, make_config
+from gossamer.launch.resume import summary_of
 from gossamer.launch.run import train
-from gossamer.launch.words import mixing_facts, mixing_in_words
+from gossamer.launch.words import ending, mixing_facts, mixing_in_words
+from gossamer.record.checkpoint import Score
+from gossamer.record.folder import RunFolder
 
 
 def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:
@@ -64,6 +67,30 @@ def test_what_a_round_does_is_kept(
     else:
         assert "contraction" not in meta
         assert "\n4 envs, lag " in err
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ((None, None), "return 20; next"),
+        ((Score(19.25, 20), None), "return 20, best evaluation 19.25 over 20 episodes; next"),
+        ((Score(19.25, 1), None), "return 20, best evaluation 19.25 over 1 episode; next"),
+        ((Score(19.25), None), "return 20, best evaluation 19.25; next"),  # of an older run
+        (
+            (Score(-3.0, 20), Score(7.0, 5)),
+            "return 20, best evaluation -3 over 20 episodes, 7 to be confirmed; next",
+        ),
+    ],
+)
+def test_the_last_line_tells_what_was_confirmed(
+    tmp_path: Path, scores: tuple[Score | None, Score | None], said: str
+) -> None:
+    best, candidate = scores
+    summary = summary_of(
+        env_steps=1, updates=1, restarts=0, seconds=1.0, steps_per_second=None, mean_return=20.0,
+        best=best, candidate=candidate, best_learner=None, exit_reason="stopped by SIGINT",
+    )  # fmt: skip
+    assert said in ending(summary, RunFolder(tmp_path))
 
 
 def test_learners_with_one_replay_are_not_said_to_have_nothing_in_common() -> None:

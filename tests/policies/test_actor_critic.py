@@ -285,6 +285,44 @@ def test_squashed_actions_span_the_bounds():
         small_policy(spec_of(endless), squash=True)
 
 
+def test_scaled_actions_reach_the_bounds_at_one_and_minus_one():
+    spec = spec_of(CONTINUOUS)
+    policy = small_policy(spec, scale_actions=True)
+    action = torch.tensor([[-1.0, -1.0], [0.0, 0.5], [1.0, 2.0]])
+    # beyond the bounds it is the environment that clips
+    assert policy.env_action(action).tolist() == [[-1.0, -2.0], [0.0, 2.5], [1.0, 7.0]]
+    half = ActionSpec("gaussian", (2,), (-math.inf, 0.0), (math.inf, 4.0))
+    policy = small_policy(spec_of(half), scale_actions=True)
+    assert policy.env_action(torch.tensor([[3.0, 0.5]])).tolist() == [[3.0, 3.0]]
+    action = torch.tensor([1])
+    assert torch.equal(small_policy(scale_actions=True).env_action(action), action)
+
+
+def test_correlated_noise_has_its_correlation_and_leaves_every_action_its_distribution():
+    spec, kept, n = spec_of(CONTINUOUS), 0.7, 20_000
+    policy = small_policy(spec, noise_correlation=kept)
+    gen = torch.Generator().manual_seed(1)
+    params = torch.tensor([0.5, -1.0, math.log(0.5), math.log(2.0)]).expand(n, -1)
+    noise = policy.initial_noise(n, gen)
+    drawn = torch.stack([policy.sample(params, gen, noise) for _ in range(4)])  # [4, n, 2]
+    z = (drawn - params[:, :2]) / params[:, 2:].exp()
+    torch.testing.assert_close(z.mean(1), torch.zeros(4, 2), atol=0.03, rtol=0.0)
+    torch.testing.assert_close(z.std(1), torch.ones(4, 2), atol=0.03, rtol=0.0)
+    for lag in (1, 2, 3):
+        found = (z[lag] * z[0]).mean(0)
+        torch.testing.assert_close(found, torch.full((2,), kept**lag), atol=0.03, rtol=0.0)
+    assert abs((z[:, :, 0] * z[:, :, 1]).mean()) < 0.03, "components are independent"
+
+
+def test_noise_without_correlation_is_drawn_anew():
+    for made in (small_policy(spec_of(CONTINUOUS)), small_policy(noise_correlation=0.7)):
+        assert made.initial_noise(3, torch.Generator()) is None
+        params = torch.zeros(3, made.spec.action.num_params)
+        one, other = (torch.Generator().manual_seed(5) for _ in range(2))
+        plain = made.distribution(params).sample(other)
+        assert torch.equal(made.sample(params, one, None), plain)
+
+
 def test_torsos_that_do_not_fit_are_refused():
     with pytest.raises(ConfigError, match="impala needs images"):
         small_policy(torso="impala")

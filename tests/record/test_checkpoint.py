@@ -20,7 +20,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.checkpoint import CheckpointStore, Score
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -153,7 +153,8 @@ def test_a_dtype_that_cannot_be_stored_is_named(store: CheckpointStore) -> None:
 def test_keeps_the_newest_the_pinned_and_the_best(store: CheckpointStore) -> None:
     for updates in range(1, 8):
         store.save(updates, some(updates), {}, pin=updates == 2)
-        store.save_best(updates, some(updates), {}, score=-abs(updates - 4))
+        if updates == 4:
+            store.save_scored("best", updates, some(updates), {}, Score(0.0))
     assert store.list() == [2, 5, 6, 7]
     assert store.load("best").updates == 4
     assert store.load("best").score == 0
@@ -169,14 +170,31 @@ def test_keep_0_keeps_all(tmp_path: Path) -> None:
     assert store.load("last").updates == 100
 
 
-def test_best_is_replaced_by_a_better_score_only(store: CheckpointStore) -> None:
-    assert store.best_score() is None
-    assert not store.save_best(1, some(1), {}, score=float("nan"))
-    assert store.save_best(2, some(2), {}, score=-3.0)
-    assert not store.save_best(3, some(3), {}, score=-3.0)
-    assert store.save_best(4, some(4), {}, score=-2.5)
-    assert store.best_score() == -2.5
+def test_the_best_and_the_candidate_have_scores(store: CheckpointStore) -> None:
+    assert store.score() is None
+    store.save_scored("best", 2, some(2), {}, Score(-3.0, 5))
+    store.save_scored("candidate", 4, some(4), {}, Score(-2.5, 5))
+    assert (store.score(), store.score("candidate")) == (Score(-3.0, 5), Score(-2.5, 5))
+    (warning,) = store.load("best").warnings
+    assert "evaluated higher, -2.5 over 5 episodes" in warning
+    assert store.load("candidate").updates == 4
+    store.save_scored("best", 4, some(4), {}, Score(-3.5, 20))  # as it was confirmed
+    store.discard("candidate")
+    store.discard("candidate")
+    assert (store.score(), store.score("candidate")) == (Score(-3.5, 20), None)
     assert store.load("best").updates == 4
+    assert store.load("best").warnings == ()
+    assert names(store) == ["best"]
+
+
+def test_the_best_of_an_older_run_has_not_said_its_episodes(store: CheckpointStore) -> None:
+    store.save_scored("best", 2, some(2), {}, Score(-3.0, 5))
+    manifest = store.folder / "best" / "manifest.json"
+    older = json.loads(manifest.read_text())
+    del older["episodes"]
+    manifest.write_text(json.dumps(older))
+    assert store.score() == Score(-3.0, None)
+    assert store.load("best").score == -3.0
 
 
 def test_the_same_number_can_be_saved_again(store: CheckpointStore) -> None:
@@ -229,7 +247,7 @@ def test_a_checkpoint_under_another_number_is_damaged(store: CheckpointStore) ->
 
 @pytest.mark.parametrize("which", ["first", "", "-1", "1.5"])
 def test_unknown_names_are_refused(store: CheckpointStore, which: str) -> None:
-    with pytest.raises(ConfigError, match="last, best or a number"):
+    with pytest.raises(ConfigError, match="last, best, candidate or a number"):
         store.load(which)
 
 
@@ -245,7 +263,7 @@ def test_a_number_that_is_not_there(store: CheckpointStore) -> None:
 def test_resuming_from_an_older_one_forgets_the_abandoned_future(store: CheckpointStore) -> None:
     for updates in (1, 2, 3):
         store.save(updates, some(updates), {})
-    store.save_best(3, some(3), {}, score=1.0)
+    store.save_scored("best", 3, some(3), {}, Score(1.0))
     assert store.discard_after(1) == [2, 3]
     assert store.load("last").updates == 1
     assert store.load("best").updates == 3
@@ -322,7 +340,7 @@ def test_a_full_disk_leaves_the_older_ones(
     store: CheckpointStore, fault: AbstractContextManager[None]
 ) -> None:
     store.save(1, some(1), {})
-    store.save_best(1, some(1), {}, score=0.0)
+    store.save_scored("best", 1, some(1), {}, Score(0.0))
     large = {"large": torch.zeros(1 << 20)}
     with fault, pytest.raises(OSError, match=r"No space|too large"):
         store.save(2, large, {})
@@ -334,12 +352,13 @@ def test_a_full_disk_leaves_the_older_ones(
 
 def test_readers_never_see_half_a_best(store: CheckpointStore) -> None:
     tensors = {"x": torch.zeros(1 << 16)}
-    store.save_best(0, tensors, {"n": 0}, score=0)
+    store.save_scored("best", 0, tensors, {"n": 0}, Score(0.0))
     done = threading.Event()
 
     def write() -> None:
         for n in range(1, 40):
-            store.save_best(n, {"x": torch.full((1 << 16,), float(n))}, {"n": n}, score=n)
+            x = torch.full((1 << 16,), float(n))
+            store.save_scored("best", n, {"x": x}, {"n": n}, Score(float(n)))
         done.set()
 
     writer = threading.Thread(target=write)

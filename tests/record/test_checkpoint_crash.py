@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.checkpoint import CheckpointStore, Score
 from gossamer.record.files import write_whole
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ def store(tmp_path: Path) -> CheckpointStore:
     made = CheckpointStore(tmp_path / "live" / "checkpoints", keep=2)
     for n in (1, 2):
         made.save(n, tensors(n), {"n": n})
-    made.save_best(2, tensors(2), {"n": 2}, score=2.0)
+    made.save_scored("best", 2, tensors(2), {"n": 2}, Score(2.0))
     return made
 
 
@@ -118,12 +118,15 @@ def test_every_moment_of_a_save(store: CheckpointStore, monkeypatch: pytest.Monk
 def test_every_moment_of_replacing_the_best(
     store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    pictures = film(store, monkeypatch, lambda: store.save_best(3, tensors(3), {"n": 3}, score=3.0))
+    better = Score(3.0, 20)
+    pictures = film(
+        store, monkeypatch, lambda: store.save_scored("best", 3, tensors(3), {"n": 3}, better)
+    )
     seen: list[int] = []
     for picture in pictures:
         after = CheckpointStore(picture, keep=2)
         found = check(after, "best")
-        assert after.best_score() == found
+        assert after.score() == (better if found == 3 else Score(2.0))
         assert check(after, "last") == 2
         if picture.name.endswith("killed"):
             seen.append(found)

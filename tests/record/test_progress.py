@@ -222,6 +222,23 @@ def test_updates_are_cheap(terminal: Terminal) -> None:
     assert cost < 0.001
 
 
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        ({}, "evaluation -9.25  loss"),
+        ({"evaluation_best": -9.0}, "evaluation -9.25 (best -9)  loss"),
+        (
+            {"evaluation_best": -9.5, "evaluation_candidate": -9.25},
+            "evaluation -9.25 (best -9.5, -9.25 to be confirmed)  loss",
+        ),
+    ],
+)
+def test_what_was_confirmed_is_told_from_what_was_not(more: dict[str, float], said: str) -> None:
+    stream = io.StringIO()
+    Progress(10**6, stream=stream).update({**ROW, **more})
+    assert said in stream.getvalue()
+
+
 def test_several_learners_tell_what_mixing_costs_and_whose_evaluation_it_was() -> None:
     stream = io.StringIO()
     row = {

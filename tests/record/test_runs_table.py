@@ -12,8 +12,9 @@ from typing import Any
 
 import pytest
 
+from gossamer.record.checkpoint import Score
 from gossamer.record.folder import RunFolder
-from gossamer.record.metrics import JsonLog, MetricLog
+from gossamer.record.metrics import MetricLog
 from gossamer.record.runs import list_runs, runs_text, state_of
 from gossamer.types import ConfigError
 
@@ -31,10 +32,7 @@ def make(root: Path, name: str, summary: dict[str, Any] | None) -> RunFolder:
     log = MetricLog(run.path / "metrics.jsonl")
     log.write({"env_steps": 640, "time_s": 1.5, "steps_per_second": 500.0, "return_mean_100": 42})
     log.close()
-    evaluations = JsonLog(run.path / "evaluation.jsonl")
-    for mean in (10.0, 99.0, None, 50.0):
-        evaluations.write({"mean": mean, "env_steps": 1})
-    evaluations.close()
+    run.checkpoints().save_scored("best", 1, {}, {}, Score(99.0, 20))
     if summary is not None:
         run.write_json("summary.json", summary)
     return run

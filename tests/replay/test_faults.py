@@ -160,8 +160,7 @@ class Watch:
 def group_of(config):
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
-    nobody = lambda *_: None  # noqa: E731
-    return build_group(config, spec, plan, on_episode=nobody, on_evaluation=nobody)
+    return build_group(config, spec, plan, on_episode=lambda *_: None)
 
 
 def test_more_minibatches_than_environments_are_refused_when_their_number_is_known():
@@ -196,10 +195,12 @@ def test_what_was_held_is_left_out_where_it_is_not_to_be_saved():
     replay = other._shares[0].replay
     assert (replay.held, replay.draws) == (0, state["0.draws"])
     sizes: list[int] = []
-    for _ in range(5):
+    for _ in range(8):
         sizes.append(other.sample().num_columns)
         other.release()
-    assert sizes == [B, 2 * B, 2 * B, 2 * B, 2 * B], "what was ready is not"
+    assert sizes == [B, B, B, B, 2 * B, 2 * B, 2 * B, 2 * B], (
+        "what was ready is not, and it fills first"
+    )
     assert other.state_dict()["0.draws"] == state["0.draws"] + 4
     one.close()
     other.close()

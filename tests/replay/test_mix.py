@@ -235,7 +235,7 @@ def test_what_fails_to_close_leaves_nothing_open():
     good, bad, evaluator = Closes(), Closes(), Closes()
     bad.close = mix.close
     links = dict.fromkeys(
-        ("spec", "plan", "policy", "queue", "board", "gate", "stop", "steps_per_version")
+        ("spec", "plan", "policy", "queue", "board", "gate", "stop", "unroll_length")
     )
     actors = Closes(), Closes()
     parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
@@ -318,7 +318,8 @@ def test_a_learner_counts_online_steps_and_observes_online_columns():
     batch.version[2:] = -100
     learner = make_learner(policy, Laser(), batch)
     learner.learn_version()
-    assert learner.env_steps == 2 * T
+    assert not batch.valid[:, :2].all()
+    assert learner.env_steps == batch.valid[:, :2].sum()
     assert learner.lag_versions == 0.0
     mean, _ = policy.obs_moments.mean_std(1e-4)
     online = batch.obs[:T, :2][batch.valid[:, :2]].double().mean(0)

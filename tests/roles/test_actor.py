@@ -10,7 +10,7 @@ import torch
 from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small_policy, spec_of
 
 from gossamer.actor import Actor, write_obs
-from gossamer.types import Trajectory, empty_trajectory
+from gossamer.types import RunFailed, Trajectory, empty_trajectory
 
 
 class TaskEnvs(CountingEnvs):
@@ -115,11 +115,16 @@ def test_what_it_wrote_is_what_the_policy_says():
         torch.testing.assert_close(out.value, x.value)
 
 
+def unfinished(actor):
+    return [n for k in (0, 1) for n in actor.state_dict()[f"{k}.length"].tolist()]
+
+
 def test_episodes_add_up():
     actor, _, episodes = make_actor((2, 3))
     trajectories = collect(actor, 6)
     rewards = torch.cat([x.reward for x in trajectories])
     ends = torch.cat([x.terminated | x.truncated for x in trajectories])
+    decisions = torch.cat([x.valid for x in trajectories])  # a row that resets is none
     assert len(episodes) == int(ends.sum())
     for i in range(5):
         mine = [e for e in episodes if e.env == i]
@@ -131,9 +136,10 @@ def test_episodes_add_up():
         for e, row in zip(mine, rows, strict=True):
             total = rewards[begin : row + 1, i].sum().item()
             assert e.episode_return == pytest.approx(total, abs=1e-5)
-            assert e.env_steps == (row + 1) * 5
+            assert e.env_steps == decisions[: row + 1].sum()
             begin = row + 1
-    assert actor.env_steps == 6 * 7 * 5
+    assert actor.env_steps == decisions.sum() < 6 * 7 * 5
+    assert actor.env_steps == sum(e.length for e in episodes) + sum(unfinished(actor))
 
 
 def test_several_groups_equal_one_where_the_policy_is_certain():
@@ -182,8 +188,20 @@ def test_it_continues_in_the_middle_of_episodes(action, before):
     assert more == episodes[seen:]
     # twice interrupted: the logs were rebuilt whole
     third, _, _ = make_actor((2, 3), action=action, length=long)
-    third.load_state_dict(other.state_dict(), exact=True)
+    assert third.load_state_dict(other.state_dict(), exact=True)
     for a, b in zip(collect(other, 2), collect(third, 2), strict=True):
+        assert_same(a, b)
+
+
+def test_correlated_noise_goes_on_where_it_was():
+    def make(seed):
+        policy = small_policy(spec_of(CONTINUOUS), noise_correlation=0.9)
+        return make_actor((2, 3), action=CONTINUOUS, policy=policy, seed=seed)[0]
+
+    actor, other = make(1), make(2)
+    collect(actor, 2)
+    assert other.load_state_dict(actor.state_dict(), exact=True)
+    for a, b in zip(collect(actor, 3), collect(other, 3), strict=True):
         assert_same(a, b)
 
 
@@ -204,18 +222,49 @@ def test_inexact_environments_begin_new_episodes():
     assert x.starts[0].all()
     assert x.valid[0].all()
     assert x.obs[0, :, 2].tolist() == [0.0] * 3
-    assert other.env_steps == actor.env_steps + 21
+    assert other.env_steps == actor.env_steps + x.valid.sum()
     assert episodes[0].number == state["0.episodes"][episodes[0].env] + 1
 
 
-def test_another_environment_version_is_noticed():
-    actor, _, _ = make_actor((3,))
+@pytest.mark.parametrize("how", ["elsewhere", "past the end"])
+def test_environments_that_do_not_come_back_begin_new_episodes(how):
+    actor, _, _ = make_actor((2, 3))
     collect(actor, 1)
     state = actor.state_dict()
-    state["0.obs"][0] += 1.0
-    other, _, _ = make_actor((3,))
-    with pytest.raises(RuntimeError, match="did not come back"):
-        other.load_state_dict(state, exact=True)
+    other, groups, episodes = make_actor((2, 3))
+    if how == "elsewhere":
+        state["1.obs"][0] += 1.0
+    else:
+
+        def fails(*_):
+            raise RunFailed("stepped past the end")
+
+        groups[1].restore = fails
+    assert not other.load_state_dict(state, exact=True)
+    for k in (0, 1):  # the first has been back, and begins anew with the others
+        assert groups[k].episode.tolist() == (state[f"{k}.episodes"] + 1).tolist()
+    (x,) = collect(other, 1)
+    assert x.starts[0].all()
+    assert x.valid[0].all()
+    assert x.obs[0, :, 2].tolist() == [0.0] * 5
+    assert not x.core_state.any()
+    assert not x.last_reward.any()
+    assert episodes[0].length <= 7
+    assert other.env_steps == actor.env_steps + int(x.valid.sum())
+
+
+def test_after_a_stream_of_another_device_comes_one_that_depends_on_it():
+    def drawn(generator):
+        state = actor.state_dict() | {"generator": generator}
+        other, _, _ = make_actor((3,))
+        assert other.load_state_dict(state, exact=True)
+        return collect(other, 1)[0].action.tolist()
+
+    actor, _, _ = make_actor((3,))
+    begun = collect(actor, 1)[0].action.tolist()
+    one, two = torch.arange(16, dtype=torch.uint8), torch.ones(16, dtype=torch.uint8)
+    assert drawn(one) == drawn(one)
+    assert begun != drawn(one) != drawn(two)
 
 
 def test_close_closes_every_group():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +9,17 @@ import pytest
 import torch
 from core_fakes import CountingEnvs, small_policy
 
-from gossamer.evaluator import Evaluation, Evaluator, Interrupted, Trial, evaluate, play_trials
-from gossamer.links import StopSignal, ThreadBoard
+from gossamer.evaluator import (
+    Contest,
+    Evaluation,
+    Evaluator,
+    Interrupted,
+    Source,
+    Trial,
+    evaluate,
+    play_trials,
+)
+from gossamer.links import Roles, StopSignal, ThreadBoard
 
 
 def uneven(env, episode):
@@ -157,45 +165,220 @@ def test_onlookers_see_every_state():
     assert ended == [0] * 12 + [1]
 
 
-def make_evaluator(policy, results, *, every_seconds=0.0):
-    stop = StopSignal()
+class ListKeeper:
+    """Remembers what it is told; what waits for being confirmed is set from outside."""
+
+    def __init__(self, after=lambda: None):
+        self.results, self.contests, self.next, self.after = [], [], None, after
+
+    @property
+    def waiting(self):
+        return self.next is not None
+
+    def on_evaluation(self, result, source, params):
+        self.results.append((result, source, [x.clone() for x in params]))
+        self.after()
+
+    def contest(self):
+        return self.next
+
+    def decide(self, candidate, best):
+        self.contests.append((candidate, best))
+        self.next = None
+
+
+def make_evaluator(keeper, stop, *, policy=None, episodes=2, trials=None, **settings):
+    policy = policy or small_policy(seed=1)
     like = policy.shared_tensors()
-    board = ThreadBoard(like, stop, timeout_seconds=20.0)
+    board = ThreadBoard(like, stop, Roles(20.0))
     evaluator = Evaluator(
-        small_policy(seed=5), like, [Trial(Made(), 2)], partial(board.read, 0, exact=False), stop,
-        greedy=True, every_seconds=every_seconds, max_time_fraction=1.0,
-        on_evaluation=lambda *result: (results.append(result), stop.stop()),
+        small_policy(seed=5), like, trials or [Trial(Made(), episodes)],
+        lambda into: Source(board.read(0, into, exact=False), learner=3, at=(7, 70)), stop,
+        **{
+            "greedy": True, "seed": 11, "every_seconds": 0.0, "max_time_fraction": 1.0,
+            "confirm_episodes": 6, **settings,
+        },
     )  # fmt: skip
-    return evaluator, board, stop
+    evaluator.report_to(keeper)
+    return evaluator, board
 
 
 def test_the_newest_parameters_are_evaluated():
-    policy, results = small_policy(seed=1), []
-    evaluator, board, _ = make_evaluator(policy, results)
+    policy, keeper, stop = small_policy(seed=1), ListKeeper(), StopSignal()
+    evaluator, board = make_evaluator(keeper, stop, policy=policy)
     for version in range(3):
         with torch.no_grad():
             policy.value_head.bias.fill_(version)
         board.publish(policy.shared_tensors(), version)
-    evaluator.evaluate_newest(stop=lambda: False)
-    ((result, version, tensors),) = results
-    assert version == 2
+    evaluator.work()
+    ((result, source, tensors),) = keeper.results
+    assert source == Source(2, 3, (7, 70))
     for x, held, own in zip(
         policy.shared_tensors(), tensors, evaluator.policy.shared_tensors(), strict=True
     ):
         assert torch.equal(x, held)
         assert torch.equal(x, own)
-    expected = evaluate(policy, Made(), episodes=2, greedy=True, seed=2)
-    assert result == expected
+    assert list(result.lengths) == expected_lengths(2)
+    assert not keeper.contests
 
 
 def test_the_role_ends_when_stopped():
-    policy, results = small_policy(), []
-    evaluator, board, stop = make_evaluator(policy, results)
-    board.publish(policy.shared_tensors(), 0)
+    stop = StopSignal()
+    keeper = ListKeeper(stop.stop)
+    evaluator, board = make_evaluator(keeper, stop)
+    board.publish(small_policy(seed=1).shared_tensors(), 0)
     evaluator.run()
-    assert len(results) == 1
+    assert len(keeper.results) == 1
     assert evaluator.seconds > 0.0
-    evaluator, _, stop = make_evaluator(policy, results, every_seconds=1e6)
-    stop.stop()
+    evaluator, _ = make_evaluator(keeper, stop, every_seconds=1e6)
     evaluator.run()
-    assert len(results) == 1
+    assert len(keeper.results) == 1
+
+
+class Noted(CountingEnvs):
+    """Notes the numbers of the episodes that are played."""
+
+    def start(self, episodes):
+        self.begun = getattr(self, "begun", [])
+        self.begun.append({(i, episode) for i, episode in enumerate(episodes.tolist())})
+        return super().start(episodes)
+
+    def recv(self):
+        result = super().recv()
+        self.begun[-1] |= {(i, episode) for i, episode in enumerate(self.episode.tolist())}
+        return result
+
+
+@pytest.mark.parametrize("tasks", [(), (0, 1, 2, 3, 4, 5, 6, 0, 1, 2, 3, 4, 5, 6)])
+def test_every_evaluation_and_every_contest_has_episodes_of_its_own(tasks):
+    made, stop, policy = [], StopSignal(), small_policy(seed=1)
+    keeper = ListKeeper()
+    trial = Trial(lambda n: made.append(Noted(n)) or made[-1], len(tasks) or 5, tasks)
+    evaluator, _ = make_evaluator(keeper, stop, policy=policy, trials=[trial], confirm_episodes=80)
+    evaluator._read = lambda into: sources.pop()
+    whose = [Source(v, learner) for v in (0, 1, 2, 40_000) for learner in (None, 0, 1, 65_535)]
+    sources = [*whose, *whose]
+    for _ in range(len(sources)):
+        evaluator.evaluate_newest()
+    first, second = made[0].begun[: len(whose)], made[0].begun[len(whose) :]
+    assert first == second, "of the same version the same ones"
+    del made[0].begun[:]
+    tensors = policy.shared_tensors()
+    for source in whose:
+        keeper.next = Contest(source, tensors, tensors)
+        evaluator.confirm()
+    candidates, bests = made[0].begun[::2], made[0].begun[1::2]
+    assert candidates == bests
+    assert all(candidate == best for candidate, best in keeper.contests)
+    assert {len(candidate.returns) for candidate, _ in keeper.contests} == {84 if tasks else 80}
+    played = [*first, *candidates]
+    assert sum(map(len, played)) == len(set().union(*played)), "none is played for two of them"
+    # a family's tasks are played in the same order whenever it begins
+    starts = {min(episode for _, episode in begun) % (len(set(tasks)) or 1) for begun in played}
+    assert starts == {0}
+
+
+def test_a_policy_is_confirmed_in_as_many_episodes_as_an_evaluation_has_at_least():
+    stop, tensors = StopSignal(), small_policy(seed=1).shared_tensors()
+    for episodes, asked, played in ((3, 8, 8), (9, 8, 9)):
+        keeper = ListKeeper()
+        evaluator, _ = make_evaluator(keeper, stop, episodes=episodes, confirm_episodes=asked)
+        keeper.next = Contest(Source(4), tensors, None)
+        evaluator.confirm()
+        ((candidate, best),) = keeper.contests
+        assert list(candidate.lengths)[:1] == expected_lengths(1, lambda *_: 12)
+        assert len(candidate.returns) == played
+        assert best is None
+        evaluator.confirm()
+        assert len(keeper.contests) == 1, "nothing waits any more"
+
+
+def always(action):
+    """The tensors of a policy that takes one action whatever it sees."""
+    policy = small_policy()
+    with torch.no_grad():
+        policy.action_head.weight.zero_()
+        policy.action_head.bias.copy_(torch.eye(3)[action])
+    return policy.shared_tensors()
+
+
+def test_both_of_a_contest_are_played_by_their_own_parameters():
+    keeper, stop = ListKeeper(), StopSignal()
+    evaluator, _ = make_evaluator(keeper, stop)
+    for candidate, best in ((0, 2), (2, 0), (1, 1)):
+        keeper.next = Contest(Source(4), always(candidate), always(best))
+        evaluator.confirm()
+        scored = [sum(x.returns) for x in keeper.contests[-1]]
+        steps = sum(keeper.contests[-1][0].lengths)
+        assert scored[0] - scored[1] == pytest.approx(0.1 * steps * (candidate - best), abs=1e-3)
+
+
+class Clock:
+    """Stands in for `time`; an evaluation makes it go on."""
+
+    def __init__(self):
+        self.now = self.spent = 0.0
+
+    def monotonic(self):
+        return self.now
+
+    def thread_time(self):
+        return self.spent
+
+    def work(self, seconds):
+        self.now += 2 * seconds  # a thread of low priority waits as long as it works
+        self.spent += seconds
+
+
+def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
+    """Let an evaluator work for so long; return times of evaluations and contests, and its share."""
+    clock, keeper, stop = Clock(), ListKeeper(), StopSignal()
+    monkeypatch.setattr("gossamer.evaluator.time", clock)
+    evaluator, board = make_evaluator(keeper, stop, episodes=5, confirm_episodes=20, **settings)
+    tensors = small_policy(seed=1).shared_tensors()
+    board.publish(tensors, 0)
+    times = {"evaluations": [], "contests": []}
+
+    def play(params, trials, number, stop):
+        (trial,) = trials
+        clock.work(episode_seconds * trial.episodes)
+        return Evaluation((0.0,) * trial.episodes, (1,) * trial.episodes, 0)
+
+    def told(kind):
+        times[kind].append(clock.now)
+        if waits:
+            keeper.next = Contest(Source(1), tensors, tensors)
+
+    evaluator._play, keeper.after = play, lambda: told("evaluations")
+    decide = keeper.decide
+    keeper.decide = lambda *result: (decide(*result), times["contests"].append(clock.now))
+    while clock.now < run_seconds:
+        clock.now += evaluator.pause
+        evaluator.work()
+    return times, clock.spent / clock.now
+
+
+def test_evaluations_and_contests_share_the_time_that_they_may_take(monkeypatch):
+    # Short episodes: an evaluation a minute, and what it leaves is enough for a contest now and then.
+    times, share = paced(
+        monkeypatch, episode_seconds=0.1, waits=True, run_seconds=6000,
+        every_seconds=60.0, max_time_fraction=0.03,
+    )  # fmt: skip
+    assert np.diff(times["evaluations"]) == pytest.approx(60.0)
+    assert 30 <= len(times["contests"]) <= 34
+    assert 0.9 * 0.03 < share <= 0.03
+    # Long ones take all the time there is. Half of it is for contests, if something waits.
+    times, share = paced(
+        monkeypatch, episode_seconds=2.0, waits=True, run_seconds=60_000,
+        every_seconds=60.0, max_time_fraction=0.03,
+    )  # fmt: skip
+    assert 90 <= len(times["evaluations"]) <= 100
+    assert 10 <= len(times["contests"]) <= 11
+    assert 0.9 * 0.03 < share <= 1.01 * 0.03
+    times, share = paced(
+        monkeypatch, episode_seconds=2.0, waits=False, run_seconds=60_000,
+        every_seconds=60.0, max_time_fraction=0.03,
+    )  # fmt: skip
+    assert 175 <= len(times["evaluations"]) <= 185
+    assert not times["contests"]
+    assert 0.9 * 0.03 < share <= 1.01 * 0.03

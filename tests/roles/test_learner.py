@@ -34,13 +34,15 @@ def batches_of(count, *, t=5, b=4, spec=None, first=0):
 )
 def test_updates_are_steps_and_versions_are_batches(algorithm, updates):
     learner = make_learner(small_policy(), algorithm, *batches_of(2))
+    decisions = 0
     for version in range(3):
         batch = learner.replay.batches[version % 2]
         batch.version.fill_(max(version - 1, 0))
         metrics = learn(learner)
         assert learner.version == version + 1
         assert learner.update == (version + 1) * updates
-        assert learner.env_steps == (version + 1) * 20
+        decisions += int(batch.valid.sum())  # a row that resets an environment is none
+        assert learner.env_steps == decisions < (version + 1) * 20
         assert learner.replay.released == version + 1
         assert metrics["lag_versions_mean"] == min(version, 1)
         steps = {float(s["step"]) for s in learner.optimizer.state.values()}
@@ -100,7 +102,8 @@ def test_a_gradient_that_is_not_finite_is_skipped_and_counted():
     metrics = learn(learner)
     assert torch.equal(vector_of(learner.policy), before)
     assert metrics["learner/nonfinite_updates"] == 1.0
-    assert (learner.update, learner.version, learner.env_steps) == (2, 2, 40)
+    decisions = good.valid.sum() + bad.valid.sum()
+    assert (learner.update, learner.version, learner.env_steps) == (2, 2, decisions)
     assert learn(learner)["learner/nonfinite_updates"] == 1.0
     after = vector_of(learner.policy)
     assert after.isfinite().all()
@@ -141,12 +144,13 @@ def test_ppo_goes_on_after_a_skipped_update():
 
 def test_the_schedule_counts_env_steps_of_everyone():
     optimizer = OptimizerConfig(learning_rate=(0.8,), schedule="linear", schedule_end=0.25)
+    (batch,) = batches_of(1)
     learner = make_learner(
-        small_policy(), A2C(num_minibatches=2), *batches_of(1), optimizer=optimizer,
-        total_env_steps=80,
+        small_policy(), A2C(num_minibatches=2), batch, optimizer=optimizer,
+        total_env_steps=4 * int(batch.valid.sum()),
     )  # fmt: skip
     rates = [learn(learner)["learner/learning_rate"] for _ in range(6)]
-    # 0, 20, 40, ... of 80 steps when each batch begins; from 0.8 to 0.2
+    # none, a quarter, half, ... of all steps when each batch begins; from 0.8 to 0.2
     assert rates == pytest.approx([0.8, 0.65, 0.5, 0.35, 0.2, 0.2])
 
 
@@ -178,13 +182,13 @@ def test_observation_moments_are_updated_after_a_version_until_frozen(steps):
     policy = small_policy(normalize_obs=True, normalize_steps=steps)
     learner = make_learner(policy, VTrace(passes=2), *batches_of(4))
     seen = 0
-    for k, batch in enumerate(learner.replay.batches):
+    for batch in learner.replay.batches:
         learner.adapt()
         learner.combine()
         assert policy.obs_moments.count == seen, "not in the middle of a version"
         learner.adapt()
         learner.combine()
-        if not steps or k * 20 < steps:
+        if not steps or seen < steps:
             seen += int(batch.valid.sum())
         assert policy.obs_moments.count == seen
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import threading
 
 import pytest
 import torch
@@ -15,7 +16,7 @@ from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.optimizers import OptimizerConfig
-from gossamer.topology import AllReduce, Diffusion, Gossip
+from gossamer.topology import AllReduce, Diffusion, Gossip, Single
 
 PIXELS = spec_of(obs_shape=(4, 36, 36))
 
@@ -58,13 +59,74 @@ def test_every_parameter_and_moment_is_mixed_by_its_weight(action):
         assert learner.version == 1
 
 
+def decisions(learners, versions):
+    return sum(int(batch.valid.sum()) for a in learners for batch in a.replay.batches[:versions])
+
+
 def test_env_steps_are_counted_over_everyone():
     for topology in (Diffusion(), AllReduce(), Gossip()):
         learners = make_group(topology, 3, A2C())
         lock_step(learners, 2)
+        first, both = decisions(learners, 1), decisions(learners, 2)
         # without waiting one knows of the others what they have reported
-        assert learners[-1].env_steps == 2 * 3 * 20
-        assert all(20 * 3 < a.env_steps <= 2 * 3 * 20 for a in learners)
+        assert learners[-1].env_steps == both
+        assert all(first < a.env_steps <= both for a in learners)
+    own = [decisions([a], 2) for a in learners]
+    assert len(set(own)) > 1
+    alone = make_group(Single(), 3, A2C())
+    lock_step(alone, 2)
+    assert [a.env_steps for a in alone] == [3 * n for n in own], "each has a share of its own"
+
+
+class Trails:
+    """Gives a batch only after another learner has got its own; None: at once."""
+
+    def __init__(self, replay, behind):
+        self.replay, self.behind = replay, behind
+        self.got = [threading.Event() for _ in replay.batches]
+
+    def __getattr__(self, name):
+        return getattr(self.replay, name)
+
+    def sample(self):
+        turn = self.replay.given
+        assert self.behind is None or self.behind.got[turn].wait(30.0)
+        self.got[turn].set()
+        return self.replay.sample()
+
+
+RING = Gossip(graph="ring", max_staleness=0)
+
+
+@pytest.mark.parametrize("topology", [RING, Diffusion(adjacency="ring"), AllReduce()])
+def test_learners_in_lock_step_count_alike_however_far_they_are_apart(topology):
+    algorithm = PPO(passes=2, num_minibatches=2)
+    learners = make_group(topology, 6, algorithm, batches=9)
+    counts = [[] for _ in learners]
+    first = learners[3]  # as far from learner 0 as can be
+    first.replay = Trails(first.replay, None)
+    learners[0].replay = Trails(learners[0].replay, first.replay)
+
+    def learns(learner):
+        for _ in range(9):
+            learner.learn_version()
+            counts[learner.rank].append(learner.env_steps)
+
+    threads = [threading.Thread(target=learns, args=(a,)) for a in learners]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(60.0)
+    assert counts == [[decisions(learners, k + 1) for k in range(9)]] * 6
+
+
+def test_nobody_waits_for_the_count_of_one_that_has_left():
+    learners = make_group(RING, 3, A2C())
+    lock_step(learners, 1)
+    gone = learners.pop(1)
+    gone.mixer.mailbox.boxes.mark_left(1)
+    lock_step(learners, 1)
+    assert [a.env_steps for a in learners] == [decisions(learners, 2) + decisions([gone], 1)] * 2
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum"])
@@ -152,7 +214,7 @@ def test_value_moments_of_a_group_hold_the_whole_version(topology, algorithm):
         assert counts[1] == passes * sum(rows) / 2
     else:
         assert counts == [passes * sum(rows) / 2] * 2
-    assert all(a._targets == [0.0, 0.0, 0.0] for a in learners)
+    assert not any(a._targets for a in learners)
 
 
 def test_an_algorithm_that_yields_more_than_it_says_is_refused():
@@ -179,7 +241,7 @@ def test_env_steps_never_go_back():
     join_group(again)
     lock_step(again, 1)
     assert all(a.env_steps >= before for a in again)
-    assert again[-1].env_steps == before + 3 * 20
+    assert again[-1].env_steps == before + decisions(again, 1)
 
 
 def test_all_reduced_rates_follow_the_number_of_learners():

@@ -18,7 +18,7 @@ def write(descriptor, learners, size, seconds):
     nbytes = mmap_size(descriptor)
     sizes = (size, size) if nbytes > Mailboxes.nbytes(learners, (size, 0)) else (size, 0)
     boxes = Mailboxes(mmap.mmap(descriptor, nbytes), learners, sizes)
-    box = Mailbox(boxes, 1, StopSignal(), timeout_seconds=10.0)
+    box = Mailbox(boxes, 1, StopSignal(), patience_seconds=10.0)
     end, update = time.monotonic() + seconds, 0
     while time.monotonic() < end:
         with box.boxes.posting(box.rank, update) as slot:
@@ -32,7 +32,7 @@ def ring(descriptor, learners, rank, rounds, pause):
     sizes = (4, 1)
     boxes = Mailboxes(mmap.mmap(descriptor, mmap_size(descriptor)), learners, sizes)
     tensors = [torch.full((4,), float(rank)), torch.full((1,), float(rank), dtype=torch.float64)]
-    box = Mailbox(boxes, rank, StopSignal(), timeout_seconds=60.0)
+    box = Mailbox(boxes, rank, StopSignal(), patience_seconds=60.0)
     mixer = Mixer(Gossip(max_staleness=0), box, tensors, seed=0)
     seen = []
     for update in range(rounds):

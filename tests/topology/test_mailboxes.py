@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import mmap
 import os
 import signal
 import subprocess
@@ -14,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from groups import boxes_for, mailbox
+from groups import boxes_for, mailbox, make_mixers
 
 from gossamer.links import Stopped, StopSignal
-from gossamer.mailboxes import SEQUENCE, Mailboxes, make_memory
-from gossamer.topology import FOREVER
+from gossamer.mailboxes import COMBINED, LEFT, SEQUENCE, Mailboxes, make_memory
+from gossamer.topology import FOREVER, Gossip
 from gossamer.types import RunFailed
 
 PEER = Path(__file__).with_name("peer_process.py")
@@ -152,8 +153,11 @@ def test_waits_end_by_message_leaving_stop_or_time():
     one._stop = stop
     with pytest.raises(Stopped):
         one.wait_posted(0, range(1))
-    late = mailbox(boxes, 1, timeout_seconds=0.1)
-    with pytest.raises(RunFailed, match=r"learner 1 waited 0 s for learner 0"):
+    late = mailbox(boxes, 1, patience_seconds=0.1)
+    with pytest.raises(
+        RunFailed,
+        match=r"learner 0 has shown no sign of life for 0 s while the message of update 0 was",
+    ):
         late.wait_posted(0, range(1))
 
 
@@ -162,3 +166,73 @@ def test_counts_are_summed_over_everyone():
     for rank in range(3):
         mailbox(boxes, rank).report(10 * rank)
     assert mailbox(boxes, 1).total_env_steps() == 30
+
+
+class Watched:
+    """A header whose words tell when they are read and written."""
+
+    def __init__(self, words, on_read=lambda word: None):
+        self.words, self.on_read = words, on_read
+
+    def __getitem__(self, word):
+        self.on_read(word)
+        return self.words[word]
+
+    def __setitem__(self, word, value):
+        self.words[word] = value
+
+
+class LateSight(Mailboxes):
+    """What a processor that reorders may show: no message, until a fence comes after what was read before."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.in_sight = self.may_fence = False
+
+    def fence(self):
+        self.in_sight = self.in_sight or self.may_fence
+
+    def on_read(self, word):
+        self.may_fence = self.may_fence or word == LEFT
+
+    def newest(self, rank, updates):
+        return super().newest(rank, updates) if self.in_sight else None
+
+
+def test_what_was_posted_before_leaving_is_seen_by_whoever_sees_the_leaving(monkeypatch):
+    sizes = (1, 0)
+    boxes = LateSight(mmap.mmap(-1, Mailboxes.nbytes(2, sizes)), 2, sizes)
+    zero, one = mailbox(boxes, 0), mailbox(boxes, 1)
+    post(one, 0, 1.0)
+    boxes.mark_left(1)
+    boxes.headers[1] = Watched(boxes.headers[1], boxes.on_read)
+    monkeypatch.setattr("gossamer.mailboxes.fence", boxes.fence)
+    assert zero.wait_posted(1, range(1)) == 0
+
+
+def test_whoever_sees_the_leaving_sees_what_was_posted_before(monkeypatch):
+    """The other side of it: a message is there before its writer is gone."""
+    boxes = boxes_for(1, (1, 0))
+    post(mailbox(boxes, 0), 0, 1.0)
+    seen = []
+    monkeypatch.setattr(
+        "gossamer.mailboxes.fence", lambda: seen.append(int(boxes.headers[0][LEFT]))
+    )
+    boxes.mark_left(0)
+    assert seen == [0], "a fence comes before the mark"
+    assert boxes.headers[0][LEFT] == 1
+
+
+def test_what_is_read_in_place_has_been_read_before_it_may_be_overwritten(monkeypatch):
+    mixers, thetas = make_mixers(Gossip(max_staleness=0), [[1.0], [3.0]])
+    for mixer in mixers:
+        mixer.post(0)
+    seen = []
+    boxes = mixers[0].mailbox.boxes
+    monkeypatch.setattr(
+        "gossamer.mailboxes.fence",
+        lambda: seen.append((thetas[0].item(), int(boxes.headers[0][COMBINED]))),
+    )
+    mixers[0].mix(0)
+    assert boxes.headers[0][COMBINED] == 1
+    assert (2.0, 0) in seen, "a fence comes after the mixing and before it is told"

@@ -1,20 +1,38 @@
-"""Everyone's newest version: averaged, and begun with by those that have died."""
+"""Everyone's newest version: averaged, told apart, and begun with by those that have died."""
 
 from __future__ import annotations
 
 import mmap
+from functools import partial
 
 import pytest
 import torch
 
 from gossamer.group import Versions
 from gossamer.mailboxes import Mailboxes
+from gossamer.mixer import message_sizes
+
+
+class Interleaved(Mailboxes):
+    """Mailboxes whose next read is followed at once by what another thread might do just then."""
+
+    def __init__(self, *args):
+        super().__init__(*args)
+        self.meanwhile = None
+
+    def read(self, rank, updates, into):
+        update = super().read(rank, updates, into)
+        meanwhile, self.meanwhile = self.meanwhile, None
+        if meanwhile is not None:
+            meanwhile()
+        return update
 
 
 def make(num_learners, like, mixes="parameters"):
-    sizes = (sum(x.numel() for x in like), 0)
-    boxes = Mailboxes(mmap.mmap(-1, Mailboxes.nbytes(num_learners, sizes)), num_learners, sizes)
-    return Versions(boxes, like, mixes)
+    sizes = message_sizes(like)
+    memory = mmap.mmap(-1, Mailboxes.nbytes(num_learners, sizes))
+    boxes = Interleaved(memory, num_learners, sizes)
+    return Versions(boxes, like, mixes), boxes
 
 
 @pytest.mark.parametrize(
@@ -26,7 +44,7 @@ def make(num_learners, like, mixes="parameters"):
 )
 def test_the_average_of_some_or_all(device):
     like = [torch.zeros(2, 3), torch.zeros(4)]
-    versions = make(3, like)
+    versions, _ = make(3, like)
     for rank in range(3):
         values = [torch.full_like(x, float(rank), device=device) for x in like]
         versions.post(rank, values, 10 + rank, updates=5, env_steps=7)
@@ -37,4 +55,24 @@ def test_the_average_of_some_or_all(device):
     assert all(torch.equal(x, torch.full_like(x, 1.5)) for x in into)
     assert versions.copy(2, into) == 12
     assert all(torch.equal(x, torch.full_like(x, 2.0)) for x in into)
+    assert versions.disagreement() == pytest.approx(2.0 / 3.0)
+
+
+def test_readers_in_different_threads_do_not_get_in_each_others_way():
+    """The evaluator reads a policy while the launcher asks how far all of them are apart, or reads one."""
+    like = [torch.zeros(3), torch.zeros(2, dtype=torch.float64)]  # parameters and moments
+    versions, boxes = make(3, like)
+    for rank in range(3):
+        values = [torch.full_like(x, float(rank)) for x in like]
+        versions.post(rank, values, 10, updates=5, env_steps=7)
+    into, others = ([torch.empty_like(x) for x in like] for _ in range(2))
+    for meanwhile in (versions.disagreement, partial(versions.copy, 2, others)):
+        boxes.meanwhile = meanwhile
+        versions.copy(1, into)
+        assert boxes.meanwhile is None
+        assert all(torch.equal(x, torch.full_like(x, 1.0)) for x in into)
+        boxes.meanwhile = meanwhile
+        versions.average(into, [0, 1])
+        assert all(torch.equal(x, torch.full_like(x, 0.5)) for x in into)
+    boxes.meanwhile = partial(versions.copy, 0, others)
     assert versions.disagreement() == pytest.approx(2.0 / 3.0)

@@ -8,6 +8,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+from gossamer.devices import send
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -195,11 +197,9 @@ class Algorithm:
     def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
         """Look at the means of the update that was made; nothing to do unless overridden."""
 
-    def divisor(self, batch: Batch) -> float:
+    def divisor(self, batch: Batch) -> Tensor | float:
         """Return what the loss summed over a whole minibatch is divided by."""
-        if self.reduction == "sum":
-            return 1.0
-        return max(float(batch.valid.sum()), 1.0)
+        return 1.0 if self.reduction == "sum" else batch.valid.sum().clamp(min=1)
 
 
 def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
@@ -221,7 +221,7 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
     first = 0 if batch.burn_in is None else int(batch.burn_in.max())
     if batch.burn_in is None or not first:
         return run(rows, batch.core_state)
-    warmed = batch.burn_in > 0
+    warmed = send(batch.burn_in > 0, batch.reward.device)
     before = run(slice(0, first), batch.core_state)
     state = torch.where(warmed, before.core_state.detach(), before.core_state)
     after = run(slice(first, rows.stop), state)
@@ -250,7 +250,7 @@ def deal(batch: Batch, num_minibatches: int, state: AlgorithmState) -> Iterator[
         replayed = torch.randperm(batch.num_columns - num_online, generator=state.generator)
         parts = [x.tensor_split(num_minibatches) for x in (online, replayed + num_online)]
     for columns in zip(*parts, strict=True):
-        yield batch.take(torch.cat(columns).to(batch.reward.device))
+        yield batch.take(torch.cat(columns))
 
 
 def episode_discount(batch: Batch, discount: float) -> Tensor:
@@ -281,7 +281,7 @@ def with_column_weights(batch: Batch, reduction: str) -> Batch:
         whole = reduction == "sum"
         return chosen * (1.0 if whole else rows.sum() / (rows * chosen).sum().clamp(min=1.0))
 
-    replayed = batch.replayed.to(torch.float32)
+    replayed = send(batch.replayed, rows.device).to(torch.float32)
     return replace(batch, online_weight=weight(1.0 - replayed), replayed_weight=weight(replayed))
 
 

@@ -71,6 +71,10 @@ class Impact(CloningAlgorithm):
         import torch
 
         target = cast("nn.Module", copy.deepcopy(policy)).requires_grad_(False)
+        for module in target.modules():
+            if isinstance(module, torch.nn.RNNBase):
+                # The copy's weights lie apart; a GPU would gather them before every call.
+                module.flatten_parameters()
         state.target_policy = cast("Policy", target)
         held = {f"target.{name}": x for name, x in target.state_dict().items()}
         state.tensors |= held | {"updates": torch.zeros((), dtype=torch.int64)}

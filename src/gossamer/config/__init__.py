@@ -1,9 +1,10 @@
 """Configuration: what can be set, who set it, and what is refused."""
 
 from gossamer.config.arguments import Arguments, parse_train
-from gossamer.config.check import validate
-from gossamer.config.files import preset_names, preset_summary
+from gossamer.config.check import check_ranges, most_of, validate
+from gossamer.config.files import config_layer, preset_names, preset_summary
 from gossamer.config.resolve import (
+    code_in,
     explicit,
     from_dict,
     make_config,
@@ -19,10 +20,14 @@ __all__ = [
     "Arguments",
     "EvaluationConfig",
     "TrainConfig",
+    "check_ranges",
+    "code_in",
+    "config_layer",
     "explicit",
     "from_dict",
     "kinds",
     "make_config",
+    "most_of",
     "parse_train",
     "preset_names",
     "preset_summary",

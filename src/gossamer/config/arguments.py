@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import typing
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,6 +20,7 @@ from gossamer.config.tree import (
     unknown_setting,
 )
 from gossamer.config.values import SWITCH_WORDS, is_endless, is_switch, read_value
+from gossamer.reading import parse_json
 from gossamer.types import ConfigError
 
 if typing.TYPE_CHECKING:
@@ -33,6 +33,7 @@ class Arguments:
 
     configs: list[str] = field(default_factory=list[str])
     resume: str | None = None
+    trust: bool = False
     show_config: bool = False
     wants_help: bool = False
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -109,6 +110,8 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
             found.configs.append(rest.popleft())
     elif name == "resume":
         found.resume = _take(head, rest)
+    elif name == "trust":
+        found.trust = True
     elif name == "show_config":
         found.show_config = True
     elif name in ("dry_run", "print_config"):
@@ -155,7 +158,7 @@ def _json(head: str, text: str) -> Any:
     if not text.lstrip().startswith(("[", "{")):
         return text
     try:
-        return json.loads(text)
+        return parse_json(text)
     except ValueError as error:
         raise ConfigError(f"{head} is not valid JSON: {error}") from None
 

@@ -10,6 +10,7 @@ from gossamer.algorithms.laser import Laser
 from gossamer.config.names import flag
 from gossamer.config.train_config import PER_LEARNER
 from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
+from gossamer.reading import clipped, expand
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -74,7 +75,8 @@ RANGES: Mapping[str, Range] = {
     "policy.core_layers": _AT_LEAST_ONE,
     "policy.obs_clip": _POSITIVE,
     "policy.pixel_std_floor": _POSITIVE,
-    "policy.init_log_std": _ANY,
+    "policy.noise_correlation": _BELOW_ONE,
+    "policy.init_log_std": Range("in [-20, 20]", lambda x: -20 <= x <= 20, (-20, 20)),
     "env.frame_skip": _AT_LEAST_ONE,
     "env.frame_stack": _AT_LEAST_ONE,
     "env.size": _AT_LEAST_ONE,
@@ -83,10 +85,49 @@ RANGES: Mapping[str, Range] = {
     "topology.degree": _AT_LEAST_ONE,
     "topology.link_drop": _BELOW_ONE,
     "evaluation.episodes": _AT_LEAST_ONE,
+    "evaluation.confirm_episodes": _AT_LEAST_ONE,
     "evaluation.max_time_fraction": _SHARE,
 }
 """Where numbers may lie; any number that is not here must be >= 0."""
 
+_THREADS, _SECONDS, _UNITS, _SEED = 1024, 10**9, 65536, 2**63 - 1
+MOST: Mapping[str, int] = {
+    "seed": _SEED,
+    "env.task_seed": _SEED,
+    "stop_after_seconds": _SECONDS,
+    "checkpoint_every_seconds": _SECONDS,
+    "evaluation.every_seconds": _SECONDS,
+    "evaluation.episodes": 10**6,
+    "evaluation.held_out_tasks": 10**6,
+    "replay_ratio": 10**4,
+    "replays.candidate_multiplier": 10**4,
+    "replays.elite_batch": 10**6,
+    "replays.norm_order": 1000,
+    "optimizer.learning_rate": 1000,
+    "policy.hidden_sizes": _UNITS,
+    "policy.last_filters": _UNITS,
+    "policy.fc_size": _UNITS,
+    "policy.core_size": 16384,
+    "policy.core_layers": 16,
+    "topology.degree": 65535,
+    "topology.num_peers": 65535,
+    "num_envs": 10**6,
+    "learners_per_process": 65536,
+    "unroll_length": 10**6,
+    "max_episode_steps": 10**9,
+    "micro_batch_rows": 10**9,
+    "learner_threads": _THREADS,
+    "actor_threads": _THREADS,
+    "env_threads": _THREADS,
+    "env_groups": _THREADS,
+    "env.tasks_per_learner": 10**6,
+    "env.stuck_steps": 10**9,
+    "env.workers": _THREADS,
+}
+"""What nobody exceeds who means it, and beyond which a step somewhere fails; of other numbers MOST_OF_ANY."""
+MOST_OF_ANY = 10**15
+MAX_LAYERS = 64
+MAX_ENV_ID = 500
 MAX_EXAMPLES = 16
 """Of values, one per learner, that an error suggests."""
 
@@ -101,21 +142,45 @@ def validate(config: TrainConfig) -> None:
         raise ConfigError(
             "no environment given; type its id, for example: gossamer train CartPole-v1"
         )
-    _check_ranges(config)
+    check_ranges(config)
     _check_algorithm(config)
     _check_replays(config)
     _check_counts(config)
 
 
 def range_of(name: str) -> Range:
-    """Return the numbers a dotted setting name may take."""
-    return RANGES.get(re.sub(r"\.\d+", "", name), _NOT_NEGATIVE)
+    """Return the numbers a dotted setting name may take, none of which is larger than `most_of` it."""
+    return RANGES.get(_bare(name), _NOT_NEGATIVE)
 
 
-def _check_ranges(config: TrainConfig) -> None:
+def most_of(name: str) -> int:
+    """Return the largest number a dotted setting name may take."""
+    return MOST.get(_bare(name), MOST_OF_ANY)
+
+
+def _bare(name: str) -> str:
+    return re.sub(r"\.\d+", "", name)
+
+
+def check_ranges(config: TrainConfig) -> None:
+    """Refuse numbers, names and lists that no part of a run could take; also those of a run that is only looked at."""
+    if not config.env_id.isprintable() or len(config.env_id) > MAX_ENV_ID:
+        raise ConfigError(
+            f"the environment's id is {clipped(config.env_id)!r}; it must be at most {MAX_ENV_ID} characters that can be "
+            "printed, such as CartPole-v1"
+        )
+    expand(config.run_folder, "; choose another with --run-folder PATH")
+    expand(config.init_from, "; name a run: --init-from RUN")
+    for i, replay in enumerate(config.replays):
+        expand(getattr(replay, "path", ""), f"; choose another: --replays.{i}.path FOLDER")
+    if len(config.policy.hidden_sizes) > MAX_LAYERS:
+        raise ConfigError(
+            f"policy.hidden_sizes has {len(config.policy.hidden_sizes)} entries, a layer each; it must have at most "
+            f"{MAX_LAYERS}: --policy.hidden-sizes 64 64"
+        )
     for name, value in flatten(to_tree(config)):
         numbers = cast("list[Any]", value) if isinstance(value, list) else [value]
-        allowed = range_of(name)
+        allowed, most = range_of(name), most_of(name)
         for number in numbers:
             is_number = isinstance(number, (int, float)) and not isinstance(number, bool)
             if is_number and not allowed.allows(number):
@@ -123,6 +188,8 @@ def _check_ranges(config: TrainConfig) -> None:
                     f"{name} is {number:.12g}; it must be {allowed.words}: "
                     f"{flag(name)} {_example(config, name, allowed, number)}"
                 )
+            if is_number and abs(number) > most:
+                raise ConfigError(f"{name} is {number:.12g}; it must be at most {most:_}")
 
 
 def _example(config: TrainConfig, name: str, allowed: Range, number: float) -> str:
@@ -249,6 +316,11 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             f"topology.transport is {transport}, which joins learners in processes of their own: leave it "
             "out, or use several with --placement local"
+        )
+    if config.deterministic and config.lag == "free":
+        raise ConfigError(
+            "deterministic is on, but lag is free, with which no two runs are alike: use --lag 1, or leave "
+            "deterministic out"
         )
     rows = getattr(config.algorithm, "deal", "") == "rows"
     if rows and config.policy.core != "none":

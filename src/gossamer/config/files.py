@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import difflib
-import json
-import tomllib
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
 from gossamer.config.tree import Layer, Tree
+from gossamer.reading import expand, parse_json, parse_toml, read_plain
 from gossamer.types import ConfigError
 
 _PRESETS = Path(__file__).parents[1] / "presets"
@@ -40,7 +39,7 @@ def suite_layer(suite: str) -> Layer:
 def config_layer(name: str) -> Layer:
     """Read what `--config NAME` names: a .toml or .json file, or a preset."""
     label = f"--config {name}"
-    path = Path(name)
+    path = expand(name)
     if path.suffix in (".toml", ".json"):
         return Layer(label, _parse(path, label))
     if name in preset_names():
@@ -56,12 +55,16 @@ def config_layer(name: str) -> Layer:
 
 def _parse(path: Path, label: str) -> Tree:
     try:
-        text = path.read_text(encoding="utf-8")
-        held: Any = json.loads(text) if path.suffix == ".json" else tomllib.loads(text)
+        content = read_plain(path)
     except FileNotFoundError:
         raise ConfigError(f"{label}: there is no such file") from None
     except OSError as error:
         raise ConfigError(f"{label}: cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(f"{label}: cannot be read: {error}") from None
+    try:
+        text = content.decode()
+        held: Any = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except ValueError as error:
         kind = path.suffix[1:].upper()
         first = str(error).splitlines()[0]

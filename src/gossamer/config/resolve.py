@@ -3,25 +3,29 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.config.check import validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, Tree, fields_of, merge, to_tree
+from gossamer.config.tree import Layer, Tree, fields_of, find_annotation, merge, to_tree
 from gossamer.envs.settings import suite_of
+from gossamer.reading import clipped
+from gossamer.record.origin import began_here, is_found
 from gossamer.replay.settings import ReplaySettings, UniformSettings
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from gossamer.record.folder import RunFolder
 
 COMMAND_LINE = "command line"
 """Layer label of what was typed."""
 GIVEN = "settings"
 """Layer label of what a program gave."""
+_IN_PYTHON = "env_id={!r}, or trust=True"
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
 
@@ -161,6 +165,7 @@ def make_config(
     *,
     presets: Sequence[str] = (),
     resume: str | None = None,
+    trust: bool = False,
 ) -> TrainConfig:
     """Return the config `gossamer train ENV` would use: defaults, a resumed run's, presets, settings.
 
@@ -169,19 +174,35 @@ def make_config(
         settings: by field name, nested or dotted: {"algorithm": {"name": "ppo"}, "algorithm.passes": 3}.
         presets: preset names or settings files; later ones win.
         resume: a run that is to be continued: what it was trained with holds where nothing else is given.
+        trust: import the environment that the run to be continued names, wherever the run comes from.
 
     Raises:
         ConfigError: a mistake in the settings, or no such run.
     """
     given = {**(settings or {}), **({"env_id": env_id} if env_id else {})}
-    return resolve(given=given, configs=presets, resumed=saved_settings(resume))[0]
+    named = [given, *(config_layer(name).settings for name in presets)]
+    saved = saved_settings(resume, named=named, trust=trust)
+    return resolve(given=given, configs=presets, resumed=saved)[0]
 
 
-def saved_settings(run: str | None) -> dict[str, Any] | None:
+def saved_settings(
+    run: str | None,
+    *,
+    named: Sequence[Tree] = (),
+    trust: bool = False,
+    how: str = "",
+) -> dict[str, Any] | None:
     """Return what a run was trained with; None for no run.
 
+    Args:
+        run: which.
+        named: settings given beside it; code they name may be imported.
+        trust: import whatever the run names.
+        how: what to type, for the error, the name going into the braces; empty: in Python.
+
     Raises:
-        ConfigError: there is no such run, or its settings are damaged.
+        ConfigError: there is no such run, its settings are damaged, or they would import code and nothing shows that
+            the run began here.
     """
     if run is None:
         return None
@@ -191,7 +212,46 @@ def saved_settings(run: str | None) -> dict[str, Any] | None:
     saved = folder.read_json("config.json")
     if not isinstance(saved, dict):
         raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
+    code = code_in(saved)
+    again = {value for tree in named for value in code_in(tree).values()}
+    foreign = {
+        name: value for name, value in code.items() if value not in again and is_found(value)
+    }
+    if foreign and not trust and not _began_here(folder, code):
+        name, value = next(iter(foreign.items()))
+        others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+        raise ConfigError(
+            f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
+            f"that you began this run on this machine; if you trust it, type {(how or _IN_PYTHON).format(value)}"
+        )
     return saved
+
+
+def _began_here(folder: RunFolder, code: Mapping[str, str]) -> bool:
+    try:
+        return began_here(folder.read_json("meta.json"), code.values())
+    except ConfigError:
+        return False
+
+
+def code_in(settings: Tree) -> dict[str, str]:
+    """Return, by dotted name, what settings would have imported: an environment or a part as module:name."""
+    found: dict[str, str] = {}
+
+    def look(value: Any, path: str) -> None:
+        if isinstance(value, Mapping):
+            for name, below in nested(cast("Tree", value)).items():
+                look(below, f"{path}.{name}" if path else name)
+        elif isinstance(value, (list, tuple)):
+            for i, below in enumerate(cast("Sequence[Any]", value)):
+                look(below, f"{path}.{i}")
+        elif isinstance(value, str) and ":" in value and not value.startswith("envpool:"):
+            is_text = find_annotation(TrainConfig, path) is str  # a path may have a colon too
+            if not is_text or path.rpartition(".")[2] in ("env_id", "name"):
+                found[path] = value
+
+    look(settings, "")
+    return found
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

@@ -236,6 +236,8 @@ general:
                                       a preset that names it
   --config NAME ...                   presets (gossamer list) or .toml and .json files; later ones win
   --resume RUN                        continue a run: a path, part of its name, or last
+  --trust                             with --resume: import the module:function that the run names, although
+                                      it began elsewhere; or type ENV again
   --show-config                       print every setting, its value and who set it; train nothing
   algorithm:NAME, topology:NAME       choose the kind of a section
   --SECTION.SETTING VALUE             as listed below; --no-SETTING turns a switch off

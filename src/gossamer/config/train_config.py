@@ -20,7 +20,7 @@ PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Full episodes played beside training, with seeds of their own."""
+    """Full episodes played beside training, with seeds that neither training nor `gossamer eval` has."""
 
     episodes: int = 5
     """Episodes of one evaluation, >= 1. Of a family of tasks as many or more of each set, training tasks
@@ -30,8 +30,13 @@ class EvaluationConfig:
     """Seconds between evaluations, >= 0; 0 turns evaluation off. Learners that mix parameters have turns:
     their average, which is the run's policy, counts as best and is printed, then one of them, and so on;
     those that never talk are evaluated one after the other."""
+    confirm_episodes: int = 20
+    """Episodes by which a new best policy is confirmed, >= 1, and at least as many as an evaluation has. A policy
+    that is evaluated higher than the best's score is a candidate. Both then play that many new episodes, the
+    same for both; the better one is kept as the best, and its mean is its score."""
     max_time_fraction: float = 0.03
-    """Largest share of the run's time that evaluation may take, in (0, 1]; it waits otherwise."""
+    """Largest share of the run's time that evaluations and confirmations may take, in (0, 1]; they wait
+    otherwise. What is left to confirm when a run is done is confirmed then."""
     greedy: bool = False
     """Take the most likely action instead of sampling one."""
     held_out_tasks: int | None = None
@@ -63,7 +68,8 @@ class TrainConfig:
     checkpoint_replay: bool = False
     """Save what replays hold with every checkpoint: resuming is exact at lag 0 and 1, and checkpoints are as large; not exact
     where learners in processes of their own share one. Without it, or resumed without it, a run's replays begin
-    empty and its episodes anew, annealing and random streams where they were."""
+    empty and its episodes anew, annealing and random streams where they were; until replays are as full as they were,
+    only some batches have replayed columns."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
     """How a gradient becomes a step."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
@@ -83,6 +89,14 @@ class TrainConfig:
     stop_at_return: float | None = None
     """Stop once the mean return of the last 100 training episodes, of several learners as many of each,
     reaches this; none: never."""
+    stop_within_seconds: float = 30.0
+    """Longest time from a stop that was asked for (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds) to the
+    end of the batch that is being learnt, >= 0. A batch that needs longer is left unlearnt, and the run can be
+    resumed from its last checkpoint. Twice what the longest checkpoint took is added for saving."""
+    patience_seconds: float = 300.0
+    """Longest time, >= 0, in which a role that others wait for shows no sign of life (no env step ends, no
+    micro-batch is learnt, no message comes); then the run is given up as stuck. Ten times the longest such pause
+    so far, if that is longer; an environment that is being made has 300 at least. 0: it is waited for without end."""
     run_folder: str = ""
     """Folder of the run, exactly here; empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
@@ -113,7 +127,7 @@ class TrainConfig:
     actors_per_learner: int = 0
     """Actor processes per learner, >= 0; 0: the learner's own process steps the environments."""
     unroll_length: int = 16
-    """Env steps of one trajectory, >= 1."""
+    """Rows of one trajectory, >= 1: env steps, and the resets between episodes."""
     max_episode_steps: int = 0
     """Longer episodes are truncated, in env steps, >= 0; 0: 27,000 for Atari, 1,000 for other
     environments without a limit, otherwise the environment's own."""
@@ -122,10 +136,13 @@ class TrainConfig:
     """Where the policy lives; auto: the GPU where there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Arithmetic of the network; auto: bf16 where the hardware has it, else fp32."""
+    deterministic: bool = False
+    """On a GPU use operations that sum in a fixed order, which are slower: a run is the same every time and
+    resumes exactly, as on a CPU it does without."""
     compile: bool = False
     """Compile the policy on a GPU; slower to start, faster to run."""
     micro_batch_rows: int = 0
-    """Rows (env steps) per forward and backward pass, >= 0; gradients accumulate to the same result.
+    """Rows per forward and backward pass, >= 0; gradients accumulate to the same result.
     0: auto, what fits the cache on a CPU and everything on a GPU."""
     learner_threads: int = 0
     """Micro-batches that the learner works on at a time, each on one thread, >= 0; 0: auto."""

@@ -9,6 +9,8 @@ import types
 import typing
 from typing import Any, Literal, cast
 
+from gossamer.reading import MAX_BITS
+
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -133,9 +135,11 @@ def _number(value: Any, typed: bool) -> int | float | None:
                 value = float(value)
             except ValueError:
                 return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
         return None
-    return value
+    # A whole number may be too long to be compared with others.
+    counts = value.bit_length() <= MAX_BITS if isinstance(value, int) else math.isfinite(value)
+    return value if counts else None
 
 
 def _read_union(value: Any, annotation: Any, typed: bool) -> Any:

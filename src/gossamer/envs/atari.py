@@ -19,6 +19,7 @@ from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import FAMILIES_ONLY, check_range, refuse_settings
 from gossamer.envs.spaces import check_actions
 from gossamer.machine import MissingExtra
+from gossamer.signs import Sign
 from gossamer.types import ActionSpec, ConfigError, EnvSpec, StepResult
 
 if TYPE_CHECKING:
@@ -128,6 +129,17 @@ def atari_game(env_id: str) -> str | None:
     return None if match is None else _game_names().get(match["new"] or match["old"])
 
 
+def lost_life(
+    before: NDArray[Any], now: NDArray[Any], begun: NDArray[np.bool_]
+) -> NDArray[np.bool_]:
+    """Tell in which games a life was lost and another is left, but where an episode has just begun.
+
+    The last one is lost with the game, which may show its end for a few steps more. How many are left
+    says nothing about whether a game is over: some end with a life, and some have none.
+    """
+    return (now < before) & (now > 0) & ~begun
+
+
 def _game_names() -> dict[str, str]:
     try:
         from ale_py import roms
@@ -172,8 +184,10 @@ class AtariEnvs(WithoutTasks):
             stack_num=protocol.frame_stack,
             frameskip=protocol.frame_skip,
             noop_max=protocol.noop_max,
-            # `episodic_life` would end the whole game with the first life
-            life_loss_info=self._watches_lives,
+            # One would end the whole game with the first life; the other would tell a lost life and the
+            # end of a game alike, and hide a truncation behind either. Lives are counted here.
+            episodic_life=False,
+            life_loss_info=False,
             reward_clipping=False,
             use_fire_reset=protocol.fire_reset,
         )
@@ -203,11 +217,12 @@ class AtariEnvs(WithoutTasks):
         self._any_ended = False
         self._in_flight = False
         self._begun = False
+        self.sign = Sign(seeds.whose)
         self._info: dict[str, NDArray[np.int32]] = {"lives": np.zeros(num_envs, np.int32)}
 
     @property
     def lives(self) -> NDArray[np.int32]:
-        """[N] lives left; 0 at the end, and throughout in games without lives."""
+        """[N] lives left, as each game counts them; 0 throughout in games without lives."""
         return self._info["lives"]
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
@@ -227,12 +242,20 @@ class AtariEnvs(WithoutTasks):
     def recv(self) -> StepResult:
         """Wait for the step; the GIL is released meanwhile."""
         assert self._in_flight, "recv without send"
+        lives = self.lives
+        self.sign.doing = "step"
         obs, rewards, terminated, truncated, self._info = self._envs.recv()
+        self.sign.doing = ""
+        self.sign.beats += 1
         self._in_flight = False
         reward = rewards.astype(np.float32)
+        begun = self._ended
         if self._any_ended:
             obs = self._begin_next(obs, reward, terminated, truncated)
-        truncated = self._account(reward, terminated, truncated)
+        over = terminated
+        if self._watches_lives:
+            terminated = over | lost_life(lives, self.lives, begun)
+        truncated = self._account(reward, over, truncated)
         return StepResult(self._obs(obs), reward, terminated, truncated, self._ended)
 
     def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
@@ -260,6 +283,7 @@ class AtariEnvs(WithoutTasks):
                 self._begin(first == t)
             self._envs.send(script[t])
             obs, rewards, terminated, truncated, self._info = self._envs.recv()
+            self.sign.beats += 1
             self._account(rewards, terminated, truncated)
         if (first == num_steps).any():
             obs = self._begin(first == num_steps)
@@ -327,11 +351,9 @@ class AtariEnvs(WithoutTasks):
         self._any_ended = bool(self._ended.any())
 
     def _account(
-        self, reward: Any, terminated: NDArray[np.bool_], truncated: NDArray[np.bool_]
+        self, reward: Any, over: NDArray[np.bool_], truncated: NDArray[np.bool_]
     ) -> NDArray[np.bool_]:
-        """Work out which episodes are over; return `truncated` with the stuck guard's cuts."""
-        # with `life_loss_info` a lost life is `terminated` too, and the game goes on
-        over = terminated & (self.lives == 0) if self._watches_lives else terminated
+        """Work out which episodes have ended; return `truncated` with the stuck guard's cuts."""
         ended = over | truncated
         if self._stuck_steps:
             self._quiet_steps += 1

@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol
+from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol, lost_life
 from gossamer.envs.gym import gym_stuck_steps
 from gossamer.envs.making import UNLIMITED_STEPS
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import action_format, check_actions, obs_format
 from gossamer.machine import MissingExtra
+from gossamer.signs import Sign
 from gossamer.types import ConfigError, EnvSpec, StepResult
 
 if TYPE_CHECKING:
@@ -75,7 +76,9 @@ class EnvpoolEnvs(WithoutTasks):
         self._is_vector = self._obs.kind == "vector"
         self._watches_lives = protocol is not None and protocol.life_loss_terminal and training
         self._lives: NDArray[Any] = np.zeros(num_envs, np.int64)
+        self._ended = np.zeros(num_envs, np.bool_)
         self._sent: Any = None
+        self.sign = Sign(seeds.whose)
         self.num_envs = num_envs
         limit = limit or int(self._envs.spec.config.max_episode_steps) or UNLIMITED_STEPS
         self.spec = EnvSpec(
@@ -92,7 +95,7 @@ class EnvpoolEnvs(WithoutTasks):
             action_repeat=protocol.frame_skip if protocol else 1,
             stack_padding="repeat" if protocol and protocol.frame_stack > 1 else "none",
             frame_stack=protocol.frame_stack if protocol else 1,
-            exact_resume=False,
+            differs="EnvPool draws the seeds of episodes itself",
         )
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
@@ -100,6 +103,7 @@ class EnvpoolEnvs(WithoutTasks):
         assert len(episodes) == self.num_envs
         obs, info = self._envs.reset()
         self._lives = np.asarray(info.get("lives", self._lives))
+        self._ended = np.zeros(self.num_envs, np.bool_)
         return self._batch(obs)
 
     def send(self, action: NDArray[Any]) -> None:
@@ -113,13 +117,16 @@ class EnvpoolEnvs(WithoutTasks):
         """Finish the step that `send` began."""
         assert self._sent is not None, "recv without send"
         action, self._sent = self._sent, None
+        self.sign.doing = "step"
         obs, reward, terminated, truncated, info = self._envs.step(action)
+        self.sign.doing = ""
+        self.sign.beats += 1
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
         ended = terminated | truncated
         if self._watches_lives:
             lives = np.asarray(info["lives"])
-            terminated = terminated | (lives < self._lives)
-            self._lives = lives.copy()
+            terminated = terminated | lost_life(self._lives, lives, self._ended)
+            self._lives, self._ended = lives.copy(), ended
         return StepResult(
             self._batch(obs), np.asarray(reward, np.float32), terminated, truncated, ended
         )

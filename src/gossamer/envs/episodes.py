@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Wrapper
 
+from gossamer.envs.making import RAISED, close_env, readable, space_of
 from gossamer.envs.spaces import action_format, obs_format
+from gossamer.signs import CONSTRUCTOR
 from gossamer.types import RunFailed, StepResult
 
 if TYPE_CHECKING:
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.envs.seeding import SeedStream, Tasks
+    from gossamer.signs import Sign
 
 
 def wrapped(env: Any, name: str) -> Any:
@@ -52,13 +55,22 @@ class Episodes:
         seeds: SeedStream,
         tasks: Tasks,
         stuck_steps: int,
+        sign: Sign,
     ):
+        self._sign = sign
         self._seeds = seeds
         self._tasks = tasks
         self._stuck_steps = stuck_steps
-        self.envs: list[Any] = [make_env() for _ in range(num_envs)]
-        self.obs = obs_format(env_id, self.envs[0].observation_space)
-        self.action = action_format(env_id, self.envs[0].action_space)
+        self._env_id = env_id
+        self.envs: list[Any] = []
+        try:
+            for i in range(num_envs):
+                self._begins(i, CONSTRUCTOR)
+                self.envs.append(make_env())
+        finally:
+            sign.doing = ""
+        self.obs = obs_format(env_id, space_of(env_id, self.envs[0], "observation_space"))
+        self.action = action_format(env_id, space_of(env_id, self.envs[0], "action_space"))
         self._set_task = [wrapped(env, "set_task") for env in self.envs]
         self.task = np.full(num_envs, -1 if self._set_task[0] else 0)
         """[N] number of the task that each environment plays; -1 before its first."""
@@ -72,16 +84,19 @@ class Episodes:
         """Begin the given episodes, replay the actions logged since, return the observations."""
         batch = self.obs.empty(len(self.envs))
         for i, episode in enumerate(episodes.tolist()):
+            self._begins(i, "reset")
             self._episode[i] = episode
             try:
                 self._reset(batch, i)
                 if logs is None or not len(logs[i]):
                     continue
                 for action in self.action.decode(logs[i]):
+                    self._begins(i, "step")
                     _, terminated, truncated = self._step(batch, i, action)
                     self._ended[i] = terminated or truncated
-            except Exception as error:
+            except RAISED as error:
                 raise self._failure(i) from error
+        self._sign.doing = ""
         self._refuse_not_finite(batch)
         return batch
 
@@ -92,21 +107,33 @@ class Episodes:
         reward = np.zeros(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
-        i = 0
+        i, sign, first = 0, self._sign, self._seeds.first_env
+        sign.doing = "step"
         try:
             for i, action in enumerate(self.action.decode(actions)):
+                sign.env = first + i
+                sign.beats += 1
                 if self._ended[i]:
                     self._episode[i] += 1
+                    sign.doing = "reset"
                     self._reset(batch, i)
+                    sign.doing = "step"
                 else:
                     paid, died, cut = self._step(batch, i, action)
                     reward[i] = paid
                     if died or cut:
                         terminated[i], truncated[i], self._ended[i] = died, cut, True
-        except Exception as error:
+        except RAISED as error:
             raise self._failure(i) from error
+        sign.doing = ""
         self._refuse_not_finite(batch)
         return StepResult(batch, reward, terminated, truncated, terminated | truncated)
+
+    def _begins(self, i: int, doing: str) -> None:
+        """Show what environment i is asked for, which may take long."""
+        sign = self._sign
+        sign.env, sign.doing = self._seeds.first_env + i, doing
+        sign.beats += 1
 
     @property
     def tells(self) -> bool:
@@ -118,7 +145,7 @@ class Episodes:
         layer = telling(self.envs[i])
         try:
             return {} if layer is None else {k: float(x) for k, x in layer.episode_info.items()}
-        except Exception as error:
+        except RAISED as error:
             raise self._failure(i) from error
 
     def _reset(self, batch: NDArray[Any], i: int) -> None:
@@ -151,12 +178,13 @@ class Episodes:
         )
 
     def _failure(self, i: int) -> RunFailed:
+        self._sign.doing = ""
         return RunFailed(
             f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}:\n"
-            + traceback.format_exc().rstrip()
+            + readable(traceback.format_exc().rstrip())
         )
 
     def close(self) -> None:
         """Close every environment."""
         for env in self.envs:
-            env.close()
+            close_env(self._env_id, env)

@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.envs.episodes import Episodes, telling, wrapped
-from gossamer.envs.making import failed_env, make_gym_env, time_limit
+from gossamer.envs.making import RAISED, failed_env, make_gym_env, space_of, time_limit
 from gossamer.envs.settings import ATARI_ONLY, FAMILIES_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import action_format, check_actions, obs_format
+from gossamer.signs import Sign
 from gossamer.types import ConfigError, EnvSpec, StepResult
 
 if TYPE_CHECKING:
@@ -37,6 +38,7 @@ class GymEnvs:
         max_episode_steps: int,
         render_mode: str | None = None,
     ):
+        self.sign = Sign(seeds.whose)
         self._episodes = Episodes(
             env_id,
             partial(make_gym_env, env_id, max_episode_steps, render_mode),
@@ -44,6 +46,7 @@ class GymEnvs:
             seeds=seeds,
             tasks=tasks,
             stuck_steps=gym_stuck_steps(env_id, settings),
+            sign=self.sign,
         )
         self.num_envs = num_envs
         self.spec = gym_spec(env_id, self._episodes.envs[0], settings)
@@ -83,8 +86,14 @@ class GymEnvs:
         return None if picture is None else np.asarray(picture, np.uint8)
 
     def try_out(self) -> None:
-        """Raise ConfigError where the first environment does not do as it should; begin anew after."""
-        try_out(self.spec.env_id, self._episodes.envs[0])
+        """Raise ConfigError where the first environment does not do as it should; close it if it does."""
+        self.sign.env, self.sign.doing = 0, "its first reset and step"
+        try:
+            try_out(self.spec.env_id, self._episodes.envs[0])
+            self.sign.doing = "close"
+            _call(self.spec.env_id, "close", self._episodes.envs.pop(0).close)
+        finally:
+            self.sign.doing = ""
 
     def close(self) -> None:
         """Close every environment."""
@@ -102,7 +111,8 @@ def gym_stuck_steps(env_id: str, settings: EnvConfig) -> int:
 
 def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     """Read from an environment what policies and actors must know."""
-    obs, action = obs_format(env_id, env.observation_space), action_format(env_id, env.action_space)
+    obs = obs_format(env_id, space_of(env_id, env, "observation_space"))
+    action = action_format(env_id, space_of(env_id, env, "action_space"))
     limit = time_limit(env)
     family = wrapped(env, "set_task") is not None
     if not family:
@@ -116,7 +126,9 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
         protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps"
         + (f"; tasks: {words}" if words else ""),
         max_episode_steps=limit,
-        exact_resume=env.spec is None or not env.spec.nondeterministic,
+        differs="it is registered as nondeterministic"
+        if env.spec is not None and env.spec.nondeterministic
+        else "",
         family=family,
     )
 
@@ -160,7 +172,7 @@ _FIVE_VALUES = "it must return five values, observation, reward, terminated, tru
 def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
     try:
         return method()
-    except Exception as error:
+    except RAISED as error:
         if isinstance(error, ValueError) and "(expected 5" in str(error) and name == "step":
             # a wrapper took apart what the environment returned
             raise ConfigError(f"{env_id}: step failed ({error}); {_FIVE_VALUES}") from error

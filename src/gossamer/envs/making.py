@@ -9,6 +9,7 @@ import os
 import re
 import sys
 import traceback
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import atari_ids
@@ -60,7 +61,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
-    except Exception as error:
+    except RAISED as error:
         raise failed_env(env_id, "cannot be made", error) from error
 
 
@@ -77,19 +78,31 @@ _HEARD: set[str] = set()
 
 
 def _print_once(text: str) -> None:
-    kind = re.sub(r"\d+(\.\d+)?", "", text)  # the time and the joint differ each time
     # deprecated are attributes of the models that come with Gymnasium
-    if "deprecated" not in text and kind not in _HEARD:
+    if "deprecated" not in text:
+        _tell_once(f"MuJoCo: {text}")
+
+
+def _tell_once(text: str) -> None:
+    kind = re.sub(r"\d+(\.\d+)?", "", text)  # the time and the joint differ each time
+    if kind not in _HEARD:
         _HEARD.add(kind)
-        sys.stderr.write(f"MuJoCo: {text}\n")
+        with suppress(OSError, ValueError):  # nobody may be there to read it
+            sys.stderr.write(f"{text}\n")
 
 
 def _import_module(module_name: str, env_id: str) -> ModuleType:
+    if not all(module_name.split(".")):
+        raise ConfigError(f"{env_id} is no environment: {module_name!r} cannot be a module")
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
         if error.name != module_name.split(".")[0]:
             raise ConfigError(f"{env_id} cannot be imported: {error}") from error
+    except ImportError as error:
+        raise ConfigError(f"{env_id} cannot be imported: {error}") from error
+    except Exception as error:
+        raise failed_env(env_id, "cannot be imported", error) from error
     # an installed command does not look into the folder it is started in; people expect it to
     folder = os.getcwd()  # noqa: PTH109 - sys.path holds text
     sys.path.insert(0, folder)
@@ -101,6 +114,8 @@ def _import_module(module_name: str, env_id: str) -> ModuleType:
             f"{env_id} cannot be imported: {error}; start gossamer in the folder that holds "
             f"{module_name.split('.')[0]}, or install it"
         ) from error
+    except Exception as error:
+        raise failed_env(env_id, "cannot be imported", error) from error
 
 
 def _as_module(file: str) -> str:
@@ -137,7 +152,7 @@ def _call_maker(
     takes_mode = render_mode is not None and "render_mode" in parameters
     try:
         env = maker(render_mode=render_mode) if takes_mode else maker()
-    except Exception as error:
+    except RAISED as error:
         raise failed_env(env_id, "cannot be made", error) from error
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(
@@ -162,13 +177,48 @@ def _nearest_maker(module: ModuleType, name: str) -> str | None:
     return makers[found[0]] if found else None
 
 
-def failed_env(env_id: str, how: str, error: Exception) -> ConfigError:
+def failed_env(env_id: str, how: str, error: BaseException) -> ConfigError:
     """Return the error for an environment whose own code raised one, with the place."""
     place = traceback.extract_tb(error.__traceback__)[-1]
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - the error is the environment's, and so is its text
+        text = "(its text cannot be read)"
     return ConfigError(
-        f"{env_id} {how}: {type(error).__name__}: {' '.join(str(error).split())} "
-        f"({place.filename}, line {place.lineno})"
+        readable(
+            f"{env_id} {how}: {type(error).__name__}: {text} ({place.filename}, line {place.lineno})"
+        )
     )
+
+
+def readable(text: str) -> str:
+    """Return a text with what no encoding has written out, so that it can be printed and kept."""
+    return text.encode(errors="backslashreplace").decode()
+
+
+RAISED = (Exception, SystemExit)
+"""What an environment's code may raise; one that calls sys.exit would end the program as if all were well."""
+
+
+def space_of(env_id: str, env: Any, name: str) -> Any:
+    """Return an environment's `observation_space` or `action_space`; ConfigError if it has none."""
+    try:
+        return getattr(env, name)
+    except AttributeError as error:
+        raise ConfigError(
+            f"{env_id} has no {name}; give it one in __init__, such as self.{name} = "
+            f"gymnasium.spaces.{'Discrete(2)' if name == 'action_space' else 'Box(-1.0, 1.0, (3,))'}"
+        ) from error
+    except RAISED as error:
+        raise failed_env(env_id, f"fails in {name}", error) from error
+
+
+def close_env(env_id: str, env: Any) -> None:
+    """Close an environment; where that fails, one line tells it, and nothing else is lost."""
+    try:
+        env.close()
+    except RAISED as error:
+        _tell_once(f"gossamer: {failed_env(env_id, 'fails in close', error)}")
 
 
 def time_limit(env: Any) -> int:

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from functools import partial
+from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import known_ids, nearest_ids, unknown_id
+from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, SeedStream
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gossamer.envs.seeding import Tasks
     from gossamer.envs.settings import EnvConfig
     from gossamer.types import EnvSpec, VecEnv
 
-__all__ = ["known_ids", "make_vec_env", "nearest_ids", "read_spec"]
+__all__ = ["known_ids", "make_vec_env", "nearest_ids", "read_spec", "try_to_repeat"]
 
 
 def make_vec_env(
@@ -103,7 +107,12 @@ def make_vec_env(
 
 
 def read_spec(
-    env_id: str, settings: EnvConfig, max_episode_steps: int = 0, *, tries: bool = False
+    env_id: str,
+    settings: EnvConfig,
+    max_episode_steps: int = 0,
+    *,
+    tries: bool = False,
+    before_trial: Callable[[EnvSpec], Any] | None = None,
 ) -> EnvSpec:
     """Make one environment, read what it is, and close it; mistakes in id or settings show here.
 
@@ -112,6 +121,7 @@ def read_spec(
         settings: as for `make_vec_env`.
         max_episode_steps: as for `make_vec_env`.
         tries: begin an episode and take a step, to see mistakes in an environment of one's own.
+        before_trial: told the spec before that, so that it can refuse what is too large.
     """
     from gossamer.envs.gym import GymEnvs
 
@@ -126,7 +136,32 @@ def read_spec(
     )
     try:
         if tries and isinstance(env, GymEnvs):
+            if before_trial is not None:
+                before_trial(env.spec)
             env.try_out()
     finally:
         env.close()
     return env.spec
+
+
+def try_to_repeat(spec: EnvSpec, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
+    """Play short episodes twice, where it is not known whether they come back; return the spec with what differs.
+
+    An environment with workers is tried in one: what takes its process with it leaves this one alone.
+
+    Args:
+        spec: as `read_spec` returned it.
+        settings: as for `make_vec_env`.
+        max_episode_steps: as for `make_vec_env`.
+    """
+    if spec.differs or is_atari(spec.env_id) or spec.env_id.startswith("envpool:"):
+        return spec
+    make = partial(
+        make_vec_env,
+        spec.env_id,
+        num_envs=1,
+        seed=1,
+        settings=replace(settings, workers=1 if settings.workers else None),
+        max_episode_steps=max_episode_steps,
+    )
+    return replace(spec, differs=what_differs(make))

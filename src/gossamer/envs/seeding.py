@@ -12,9 +12,12 @@ if TYPE_CHECKING:
 
 _MASK = (1 << 64) - 1
 EVALUATION_RANK = -1
-"""The rank whose seeds evaluation uses; no learner has it."""
+"""The rank whose seeds `gossamer eval` uses; no learner has it."""
 TRAINING_TASKS, HELD_OUT_TASKS = -2, -3
 """The same for the seeds of tasks: those trained on, and those that only evaluation sees."""
+CHOOSING_RANK = -4
+"""The same for evaluations during training, which choose the best policy: its score in other episodes is what
+`gossamer eval` is asked for."""
 
 
 def episode_seed(run_seed: int, rank: int, env_index: int, episode: int) -> int:
@@ -46,6 +49,11 @@ class SeedStream:
     def seed(self, env: int, episode: int) -> int:
         """Return the seed of an episode of the group's environment number `env`."""
         return episode_seed(self.run_seed, self.rank, self.first_env + env, episode)
+
+    @property
+    def whose(self) -> str:
+        """What an environment of this group is called in messages."""
+        return "evaluation's environment" if self.rank == EVALUATION_RANK else "environment"
 
     def part(self, first: int) -> SeedStream:
         """Return the stream of the environments from number `first` of the group on."""

@@ -6,9 +6,11 @@ so that N workers can hold any multiple of N environments.
 
 from __future__ import annotations
 
+import mmap
 import multiprocessing
 import os
 import signal
+import tempfile
 import threading
 import time
 from dataclasses import dataclass
@@ -22,8 +24,10 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from gossamer.envs.episodes import Episodes
 from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
-from gossamer.envs.making import make_gym_env
+from gossamer.envs.making import close_env, make_gym_env
 from gossamer.envs.spaces import check_actions
+from gossamer.machine import in_thread
+from gossamer.signs import CONSTRUCTOR, Sign
 from gossamer.types import ConfigError, RunFailed, StepResult
 
 if TYPE_CHECKING:
@@ -35,13 +39,61 @@ if TYPE_CHECKING:
     from gossamer.envs.settings import EnvConfig
     from gossamer.types import EnvSpec
 
-ANSWER_SECONDS = 120.0
-"""A worker that takes longer over one step, or over one start, is given up."""
-_LOST = (EOFError, OSError, multiprocessing.TimeoutError)
+LOOK_SECONDS = 0.5
+"""Between two looks at whether the parent lives."""
+_LOST = (EOFError, OSError)
+_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
+"""Signals that reach the whole process group; the launcher decides when workers end."""
+_DOINGS = ("", CONSTRUCTOR, "reset", "step")
+_WORDS = 3
+"""Of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
 
 
 class EnvWorkerDied(RunFailed):
-    """A worker process is gone or does not answer; the states of its environments are lost."""
+    """A worker process is gone; the states of its environments are lost."""
+
+
+class _Words:
+    """Whole numbers that a process shares with those that it starts, by the name of a file."""
+
+    def __init__(self, name: str):
+        self.name = name
+        with open(name, "r+b") as file:  # noqa: PTH123 - a name, not a path to work with
+            self.held = memoryview(mmap.mmap(file.fileno(), 0)).cast("q")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _Words, (self.name,)
+
+
+def _word(index: int) -> Any:
+    """Return an attribute that is a word of a worker's."""
+
+    def get(sign: _SharedSign) -> int:
+        return sign.memory[sign.first + index]
+
+    def put(sign: _SharedSign, value: int) -> None:
+        sign.memory[sign.first + index] = value
+
+    return property(get, put)
+
+
+class _SharedSign(Sign):
+    """A worker's sign, which its parent looks at: attributes are words of shared memory."""
+
+    def __init__(self, whose: str, words: _Words, worker: int):
+        self.memory, self.first = words.held, _WORDS * worker
+        super().__init__(whose)
+
+    beats = _word(0)
+    env = _word(1)
+
+    @property
+    def doing(self) -> str:
+        return _DOINGS[self.memory[self.first + 2]]
+
+    @doing.setter
+    def doing(self, what: str) -> None:
+        self.memory[self.first + 2] = _DOINGS.index(what)
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +106,10 @@ class _Share:
     seeds: SeedStream
     tasks: Tasks
     stuck_steps: int
+    words: _Words
+    """Of all workers' signs."""
+    index: int
+    """Of the worker."""
 
 
 def die_with_parent() -> None:
@@ -62,11 +118,12 @@ def die_with_parent() -> None:
     The kernel's own signal for that (PR_SET_PDEATHSIG) comes when the parent's *thread* ends, and
     environments are made by one that does.
     """
-    parent = os.getppid()
+    parent = multiprocessing.parent_process()
+    assert parent is not None
 
     def watch() -> None:
-        while os.getppid() == parent:
-            time.sleep(0.5)
+        while os.getppid() == parent.pid:
+            time.sleep(LOOK_SECONDS)
         os._exit(1)
 
     threading.Thread(target=watch, name="parent", daemon=True).start()
@@ -76,9 +133,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
     """One worker's environments, dressed as a single environment with batched everything."""
 
     def __init__(self, share: _Share):
-        # Ctrl-C reaches the whole process group; the launcher decides when workers end
         if multiprocessing.current_process().name.startswith("Worker<"):
-            signal.signal(signal.SIGINT, signal.SIG_IGN)
             die_with_parent()
         self._episodes = Episodes(
             share.env_id,
@@ -87,6 +142,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
             seeds=share.seeds,
             tasks=share.tasks,
             stuck_steps=share.stuck_steps,
+            sign=_SharedSign(share.seeds.whose, share.words, share.index),
         )
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
         obs, action = self._episodes.obs, self._episodes.action.spec
@@ -138,6 +194,13 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         self._episodes.close()
 
 
+class _Workers(AsyncVectorEnv):
+    """Closed by `WorkerEnvs` alone: its own way waits for answers from processes that may be stuck."""
+
+    def __del__(self) -> None:
+        pass
+
+
 class WorkerEnvs:
     """N Gymnasium environments shared out among worker processes, as a `VecEnv`."""
 
@@ -160,30 +223,60 @@ class WorkerEnvs:
         size = num_envs // num_workers
         make_env = partial(make_gym_env, env_id, max_episode_steps)
         stuck_steps = gym_stuck_steps(env_id, settings)
+        # Gone as soon as all have opened it.
+        file = tempfile.NamedTemporaryFile(prefix="gossamer-")  # noqa: SIM115 - closed below
+        file.truncate(8 * _WORDS * num_workers)
+        words = _Words(file.name)
+        self.sign = Sign(
+            seeds.whose, [_SharedSign(seeds.whose, words, i) for i in range(num_workers)]
+        )
+        self.sign.doing = CONSTRUCTOR
         shares = [
-            _Share(env_id, make_env, size, seeds.part(first), tasks.part(first), stuck_steps)
-            for first in range(0, num_envs, size)
+            _Share(
+                env_id,
+                make_env,
+                size,
+                seeds.part(i * size),
+                tasks.part(i * size),
+                stuck_steps,
+                words,
+                i,
+            )
+            for i in range(num_workers)
         ]
-        env = make_env()  # mistakes in the id show here, in words, before any process starts
-        self.spec: EnvSpec = gym_spec(env_id, env, settings)
-        env.close()
+        try:
+            env = make_env()  # mistakes in the id show here, in words, before any process starts
+            self.spec: EnvSpec = gym_spec(env_id, env, settings)
+        except BaseException:
+            file.close()
+            raise
+        close_env(env_id, env)
         self.num_envs = num_envs
         self._tasks = tasks
         self._share_size = size
         self._in_flight = False
         self._tells = True  # until the workers know better
         self._reports: tuple[Any, ...] | None = None  # of all workers, since the last step
-        try:
+
+        def begin() -> AsyncVectorEnv:
+            # A process begins with the signals blocked that the thread has blocked which starts it.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_TERMINAL)
             # spawn: forking a process that has threads can leave a child with locks held for ever;
             # resets are ours (DISABLED): they must carry the next episode's seed
-            self._workers = AsyncVectorEnv(
+            return _Workers(
                 [partial(_ShareEnv, share) for share in shares],
                 copy=False,
                 context="spawn",
                 autoreset_mode=AutoresetMode.DISABLED,
             )
+
+        try:
+            self._workers = in_thread(begin, "begin workers").result()
         except _LOST as error:
             raise EnvWorkerDied(f"a worker process of {env_id} died at its start") from error
+        finally:
+            self.sign.doing = ""
+            file.close()
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
         """Begin episode `episodes[i]` in every env i; return first observations."""
@@ -222,11 +315,11 @@ class WorkerEnvs:
         self._in_flight = True
 
     def recv(self) -> StepResult:
-        """Wait for the step; EnvWorkerDied when a worker is gone or takes two minutes."""
+        """Wait for the step; EnvWorkerDied when a worker is gone."""
         assert self._in_flight, "recv without send"
         self._in_flight = False
         try:
-            obs, reward, terminated, truncated, info = self._workers.step_wait(ANSWER_SECONDS)
+            obs, reward, terminated, truncated, info = self._workers.step_wait()
         except _LOST as error:
             raise self._lost() from error
         self._check(info)
@@ -261,7 +354,7 @@ class WorkerEnvs:
         if self._reports is None:
             try:
                 self._workers.call_async("report")
-                self._reports = self._workers.call_wait(ANSWER_SECONDS)
+                self._reports = self._workers.call_wait()
             except _LOST as error:
                 raise self._lost() from error
         return self._reports
@@ -283,7 +376,7 @@ class WorkerEnvs:
             for i, process in enumerate(self._workers.processes)
             if not process.is_alive()
         ]
-        what = f"{', '.join(gone)} died" if gone else f"no answer in {ANSWER_SECONDS:.0f} seconds"
+        what = f"{', '.join(gone)} died" if gone else "a worker closed its connection"
         return EnvWorkerDied(f"environment workers of {self.spec.env_id}: {what}")
 
     def close(self) -> None:

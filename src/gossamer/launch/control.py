@@ -2,39 +2,39 @@
 
 from __future__ import annotations
 
-import contextlib
 import math
-import multiprocessing
-import os
-import select
 import signal
-import sys
 import threading
 import time
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.launch import snapshot
-from gossamer.launch.recorder import name_of
+from gossamer.launch.best import BestPolicy
 from gossamer.launch.rows import Rows
+from gossamer.launch.watch import at_work, end_at_once, tell
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from types import FrameType
 
     from torch import Tensor
 
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluation, Evaluator
+    from gossamer.evaluator import Contest, Evaluation, Evaluator, Source
     from gossamer.group import Group
     from gossamer.launch.recorder import Recorder
+    from gossamer.launch.watch import Watch
     from gossamer.record.checkpoint import CheckpointStore
 
 
-SHOW_CURSOR = "\033[?25h"
 REPEAT_SECONDS = 0.5
 """A signal that comes so soon after another was sent together with it, as `timeout` does."""
-STOPPING = "saving, then stopping; once more ends it at once"
-ENDED_AT_ONCE = "ended at once; what was saved before can be resumed"
+STOPPING = (
+    "Saving a checkpoint, then stopping, within {} s. Press Ctrl-C again to quit without saving."
+)
+ENDED_AT_ONCE = "Ended without saving. The run can be resumed from its last checkpoint."
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Those that end a run cleanly; SIGHUP comes when a terminal is closed."""
 
 
 def end_of(
@@ -85,7 +85,7 @@ class Run(Protocol):
 
     @property
     def env_steps(self) -> int:
-        """Steps learnt from, over all learners."""
+        """Decisions learnt from, over all learners."""
         ...
 
     @property
@@ -101,11 +101,6 @@ class Run(Protocol):
     @property
     def updates(self) -> int:
         """Of learner 0."""
-        ...
-
-    @property
-    def steps_per_version(self) -> int:
-        """Env steps of everyone's batches."""
         ...
 
     @property
@@ -129,28 +124,40 @@ class Overseer(Protocol):
         """Whether a signal has asked to stop."""
         ...
 
+    def end_now(self) -> bool:
+        """Save between two versions, out of turn, and return True: the run is over."""
+        ...
+
 
 class Control:
     """Decides when a run ends and saves, answers signals, and keeps the best."""
 
-    def __init__(self, config: TrainConfig, recorder: Recorder, store: CheckpointStore):
+    def __init__(
+        self, config: TrainConfig, recorder: Recorder, store: CheckpointStore, watch: Watch
+    ):
         self.exit_reason = ""
+        self.whole = False
+        """Whether the last that was learnt is saved."""
+        self.watch = watch
+        watch.save_seconds = lambda: self._snapshot_seconds + self._saver.longest_seconds
+        self._snapshot_seconds = 0.0  # the longest
+        self._saved_env_steps: int | None = None
         self.config, self.recorder = config, recorder
-        self._store = store
+        self._best_policy = BestPolicy(store, recorder)
         self._saver = snapshot.BackgroundSaver(store)
         self._saved_at = time.monotonic()
         self._saved_updates = -1
         self._evaluated_at = time.monotonic()
         self._signals = 0
         self._signalled_at = 0.0
-        self._stopped_by = ""  # written by the handler alone, so that no signal is lost
         self._run: Run | None = None
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
         self.scores_saved: dict[int, float] = {}
         """Those of the last checkpoint."""
         self.best_saved: int | None = None
         """Which of learners that never talk was best then; its policy is the run's."""
-        self._updates_of: dict[int, int] = {}  # version -> updates behind it, for evaluations
+        # Version -> updates and env steps behind it, for evaluations.
+        self._behind: dict[int, tuple[int, int]] = {}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the `records` of a checkpoint."""
@@ -160,8 +167,10 @@ class Control:
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
         self._run = run
+        if run.evaluator is not None:
+            run.evaluator.report_to(self)
         self._evaluated_at = self._saved_at = time.monotonic()
-        self._updates_of[run.version] = run.updates
+        self._behind[run.version] = (run.updates, run.env_steps)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""
@@ -171,13 +180,12 @@ class Control:
         self._signalled_at = now
         self._signals += 1
         if self._signals > 1:
-            for worker in multiprocessing.active_children():
-                worker.kill()  # one that is stuck in a step would outlive us
-            _tell(f"gossamer: {ENDED_AT_ONCE}")
-            os._exit(128 + number)
-        self._stopped_by = f"stopped by {signal.Signals(number).name}"
-        if not self.recorder.notice(STOPPING):
-            _tell(f"gossamer: {STOPPING}")
+            tell(f"gossamer: {ENDED_AT_ONCE}")
+            end_at_once(128 + number)
+        self.watch.ask(f"stopped by {signal.Signals(number).name}")
+        stopping = STOPPING.format(self.watch.bound)
+        if not self.recorder.notice(stopping):
+            tell(f"gossamer: {stopping}")
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
@@ -194,15 +202,29 @@ class Control:
                 seconds=recorder.seconds(),
                 mean_return=recorder.mean_return() if recorder.full_window() else None,
             )
-        self.exit_reason = self.exit_reason or self._stopped_by
+        self.exit_reason = self.exit_reason or self.watch.reason
         return bool(self.exit_reason)
 
+    def leave(self) -> None:
+        """Take notice that the run ends here, and of a batch that is left unlearnt nothing is saved."""
+        self.exit_reason = self.exit_reason or self.watch.reason
+        at = (
+            "at all"
+            if self._saved_env_steps is None
+            else f"after env step {self._saved_env_steps:,}"
+        )
+        words = at_work()
+        self.recorder.say(
+            f"The batch that was being learnt is left: nothing {at} is saved"
+            + f" ({words})" * bool(words)
+        )
+
     def note_version(self) -> None:
-        """Remember how many updates are behind the present version."""
+        """Remember how many updates and env steps are behind the present version."""
         run = self._run
         assert run is not None
-        self._updates_of[run.version] = run.updates
-        self._updates_of.pop(run.version - VERSIONS_REMEMBERED, None)
+        self._behind[run.version] = (run.updates, run.env_steps)
+        self._behind.pop(run.version - VERSIONS_REMEMBERED, None)
 
     def save_due(self) -> bool:
         """Return whether it is time for a checkpoint."""
@@ -223,6 +245,7 @@ class Control:
         """
         if again or updates != self._saved_updates:
             self._saver.save(updates, tensors, state | self.records())
+            self._saved_env_steps = snapshot.env_steps_of(state)
         self._saved_at, self._saved_updates = time.monotonic(), updates
 
     def records(self) -> dict[str, Any]:
@@ -239,7 +262,7 @@ class Control:
         }
 
     def _best(self) -> int | None:
-        size, scores = self.config.num_learners, self._scores
+        size, scores = self.config.num_learners, dict(self._scores)  # an evaluator adds to them
         if size > 1 and self.config.topology.name == "single" and len(scores) < size:
             # Until all have been evaluated, by what they earn in training.
             earned = {rank: self.recorder.mean_return_of(rank) for rank in range(size)}
@@ -254,66 +277,65 @@ class Control:
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
-        self._saver.finish()
+        with self.watch.saving():
+            self._saver.finish()
 
     def evaluation_due(self) -> bool:
         """Whether a launcher without an evaluator thread should evaluate now."""
         evaluator = self._run.evaluator if self._run is not None else None
         return evaluator is not None and time.monotonic() - self._evaluated_at >= evaluator.pause
 
-    def on_evaluation(
-        self,
-        result: Evaluation,
-        version: int,
-        params: list[Tensor],
-        learner: int | None,
-        at: tuple[int, int] | None = None,
-    ) -> None:
-        """Record an evaluation and keep the parameters if they are the best so far.
-
-        Args:
-            result: what was earned.
-            version: of the parameters.
-            params: parameters and moments.
-            learner: whose they are; None: the average of all.
-            at: updates and env steps behind them; None: to be found by the version.
-        """
-        run, config = self._run, self.config
+    def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
+        """Record an evaluation; the run's policy may become the best."""
+        run, config, learner = self._run, self.config, source.learner
         assert run is not None
         self._evaluated_at = time.monotonic()
+        at = source.at
         if at is None:
-            at = (self._updates_of.get(version, run.updates), version * run.steps_per_version)
-        updates, env_steps = at
+            at = self._behind.get(source.version, (run.updates, run.env_steps))
         # Of learners that mix their parameters the average is the run's policy.
         ships = learner is None or config.num_learners == 1 or config.topology.name in OWN_POLICY
         self.recorder.on_evaluation(
             result,
-            version=version,
-            updates=updates,
-            env_steps=env_steps,
+            version=source.version,
+            updates=at[0],
+            env_steps=at[1],
             learner=learner,
             ships=ships,
         )
         if learner is not None and config.num_learners > 1 and config.topology.name == "single":
             self._scores.pop(learner, None)
             self._scores[learner] = result.mean
-        if not ships:
-            return
-        tensors = {f"learner.policy.{k}": x for k, x in zip(run.names, params, strict=True)}
-        state: dict[str, Any] = {
-            "version": version,
-            "env_steps": env_steps,
-            "mean": result.mean,
-            "learner": name_of(learner),
-        }
-        self._store.save_best(updates, tensors, state, result.mean)
+        if ships:
+            self._best_policy.consider(result, source, params, run.names, at=at)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a candidate for the best policy waits for being confirmed."""
+        return self._best_policy.waiting
+
+    def contest(self) -> Contest | None:
+        """Return the candidate and the best policy; None if nothing waits."""
+        assert self._run is not None
+        return self._best_policy.contest(self._run.names)
+
+    def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
+        """Keep the better one of a contest."""
+        self._best_policy.decide(candidate, best)
+        self._evaluated_at = time.monotonic()
+
+    def finish_evaluating(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
+        """Evaluate the policy of a run that is done, and confirm what has not been confirmed yet."""
+        self._best_policy.finish(evaluator, stop)
 
 
 class GroupControl(Control):
     """The control of learners in this process, asked by their launcher after each version."""
 
-    def __init__(self, config: TrainConfig, recorder: Recorder, store: CheckpointStore):
-        super().__init__(config, recorder, store)
+    def __init__(
+        self, config: TrainConfig, recorder: Recorder, store: CheckpointStore, watch: Watch
+    ):
+        super().__init__(config, recorder, store, watch)
         self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
 
     def take_charge(self, group: Group) -> None:
@@ -335,39 +357,54 @@ class GroupControl(Control):
         group = self._group
         last = self.reached_end()
         self.note_version()
-        if self._beginning is not None:
-            # What the run began with, so that it can be resumed from any moment on; written only
-            # now, as it would hold up the first update.
-            self._saver.save(0, *self._beginning)
-            self._beginning = None
+        self._save_beginning()
         self._rows.note()
         if self.recorder.on_version(group.env_steps, last=last):
             apart = None if group.memory is None else group.memory.versions.disagreement
-            rows = self._rows.make(last=last)
+            rows = [{**row, "env_steps": group.env_steps} for row in self._rows.make(last=last)]
             self.recorder.on_rows(rows, group.env_steps, disagreement=apart)
         if last or self.save_due():
-            began = time.monotonic()
-            if group.updates != self._saved_updates:
-                # Two copies of what replays hold may be more than there is memory for.
-                self.finish_saving()
-                # Records are added only then: episodes of a trajectory that is waited for count.
-                self.save(group.updates, *snapshot.take(group))
-            group.first.checkpoint_seconds += time.monotonic() - began
+            self.save_group()
+        self.whole = last
         return last
 
+    def end_now(self) -> bool:
+        """End between two versions, out of turn; return True."""
+        self.reached_end()
+        self.save_group()
+        self.whole = True
+        return True
 
-def _tell(line: str) -> None:
-    """Write from a signal handler: whatever writing it has interrupted, and if nobody reads."""
-    with contextlib.suppress(OSError, ValueError):
-        error = sys.stderr.fileno()
-        # in a terminal: not beside the ^C, and the live panel hides the cursor
-        text = f"\n{line}\n{SHOW_CURSOR}" if os.isatty(error) else f"{line}\n"
-        if select.select([], [error], [], 0)[1]:  # a full pipe would hold us for ever
-            os.write(error, text.encode())
+    def save_group(self) -> None:
+        """Save everything between two versions."""
+        group, began = self._group, time.monotonic()
+        if group.updates != self._saved_updates:
+            # Two copies of what replays hold may be more than there is memory for.
+            self.finish_saving()
+            with self.watch.saving():
+                taken = snapshot.take(group)
+            # Records are added only then: episodes of a trajectory that is waited for count.
+            self.save(group.updates, *taken)
+        took = time.monotonic() - began
+        self._snapshot_seconds = max(self._snapshot_seconds, took)
+        group.first.checkpoint_seconds += took
+
+    def leave(self) -> None:
+        """Save at least what the run began with, if that was not yet done."""
+        self._save_beginning()
+        super().leave()
+
+    def _save_beginning(self) -> None:
+        if self._beginning is not None:
+            # What the run began with, so that it can be resumed from any moment on; written only
+            # after the first update, which it would hold up.
+            self._saver.save(0, *self._beginning)
+            self._saved_env_steps = snapshot.env_steps_of(self._beginning[1])
+            self._beginning = None
 
 
 class signals:  # noqa: N801 - reads as a statement
-    """Context in which the first SIGINT or SIGTERM ends the run cleanly, the second at once."""
+    """Context in which the first of SIGNALS ends the run cleanly, the second at once."""
 
     def __init__(self, control: Control):
         self._control = control
@@ -376,8 +413,10 @@ class signals:  # noqa: N801 - reads as a statement
     def __enter__(self) -> None:
         """Take the signals over; they can only be taken by the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
+            for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._control.on_signal)
+            if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def __exit__(self, *_: object) -> None:
         """Give them back."""

@@ -10,30 +10,35 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-from gossamer.build import build_policy
-from gossamer.config import from_dict
+import torch
+
+from gossamer.build import build_policy, find_device
+from gossamer.config import check_ranges, from_dict, saved_settings
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Evaluation, Interrupted, play_trials
+from gossamer.launch.damage import refuse_damaged_policies, refuse_damaged_score
 from gossamer.launch.snapshot import policy_of
+from gossamer.launch.watch import Overdue, Watch, tell
 from gossamer.machine import num_cores, threads
+from gossamer.reading import clipped
+from gossamer.record.checkpoint import BEST, CANDIDATE
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
+from gossamer.signs import GIVEN_UP
 from gossamer.topology import blend
 from gossamer.trials import build_trials
-from gossamer.types import ConfigError
+from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from types import FrameType
 
-    import torch
-
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Trial
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.record.checkpoint import Checkpoint
-    from gossamer.types import VecEnv
+    from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.types import EnvSpec, VecEnv
 
 
 def load_weights(
@@ -44,20 +49,61 @@ def load_weights(
     Args:
         policy: the network.
         folder: of the run.
-        which: "last", "best" or a number of updates.
+        which: "last", "best", "candidate" or a number of updates.
         learner: whose; None: the run's policy, which for learners that mix parameters is their average.
     """
+    checkpoint = _read_weights(folder, which)
+    _put_weights(policy, checkpoint, learner)
+    return checkpoint
+
+
+def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
     checkpoint = folder.checkpoints().load(which, lambda name: "learner.policy." in name)
+    refuse_damaged_policies(checkpoint)
+    return checkpoint
+
+
+def _put_weights(policy: ActorCritic, checkpoint: Checkpoint, learner: int | None) -> None:
+    tensors = _policy_tensors(checkpoint, learner)
     try:
-        tensors = _policy_tensors(checkpoint, learner)
         policy.load_state_dict(tensors)
     except RuntimeError as error:
-        reason = " ".join(str(error).split())[:200]
-        own = " torso." in reason or '"torso.' in reason
-        hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
-        raise ConfigError(f"{checkpoint.path} does not fit this network: {reason}{hint}") from None
+        raise _misfit(checkpoint, " ".join(str(error).split())) from None
     policy.refresh()
-    return checkpoint
+
+
+def refuse_misfit(
+    config: TrainConfig, spec: EnvSpec, checkpoint: Checkpoint, torso: torch.nn.Module | None = None
+) -> None:
+    """Refuse a checkpoint of another network than the settings', before that is made: it could be of any size."""
+    with torch.device("meta"):
+        wanted = build_policy(config, spec, torso).state_dict()
+    found = policy_of(checkpoint.tensors)
+    for name in sorted({*wanted, *found}):
+        shapes = [list(x[name].shape) if name in x else "missing" for x in (found, wanted)]
+        if shapes[0] != shapes[1]:
+            raise _misfit(checkpoint, f"{name} is {shapes[0]}, and would be {shapes[1]}")
+
+
+def refuse_other_best(
+    config: TrainConfig, spec: EnvSpec, store: CheckpointStore, torso: torch.nn.Module | None
+) -> None:
+    """Refuse to continue a run whose best policy, or the candidate for it, is of another network."""
+    for name in (BEST, CANDIDATE):
+        found = None
+        with contextlib.suppress(
+            ConfigError
+        ):  # there is none, or the run does without a damaged one
+            found = store.load(name)
+        if found is not None:
+            refuse_damaged_score(found)
+            refuse_misfit(config, spec, found, torso)
+
+
+def _misfit(checkpoint: Checkpoint, reason: str) -> ConfigError:
+    own = reason.startswith("torso.") or " torso." in reason or '"torso.' in reason
+    hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
+    return ConfigError(f"{checkpoint.path} does not fit this network: {clipped(reason, 200)}{hint}")
 
 
 def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, torch.Tensor]:
@@ -66,13 +112,17 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
         learner = checkpoint.state.get("policy_of", 0)
     elif "num_learners" not in checkpoint.state and learner:
         raise ConfigError(
-            f"{checkpoint.path} holds the best policy alone; for one learner's leave out --checkpoint best"
+            f"{checkpoint.path} holds one policy alone; for a learner's own leave out --checkpoint {checkpoint.path.name}"
         )
     elif learner >= size:
         raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
     if learner is not None:
         return policy_of(checkpoint.tensors, learner)
-    everyone = [policy_of(checkpoint.tensors, rank) for rank in range(size)]
+    everyone: list[dict[str, torch.Tensor]] = []
+    for rank in range(size):
+        everyone.append(policy_of(checkpoint.tensors, rank))
+        if everyone[-1].keys() != everyone[0].keys():
+            raise _misfit(checkpoint, f"learner {rank} is missing")
     average = {name: x.clone() for name, x in everyone[0].items()}
     blend(
         dict.fromkeys(range(size), 1.0 / size),
@@ -83,11 +133,17 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
     return average
 
 
-def _config_of(folder: RunFolder) -> TrainConfig:
-    saved = folder.read_json("config.json")
-    if not isinstance(saved, dict):
-        raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
-    return from_dict(saved)
+def _config_of(run: str, env_id: str = "", *, trust: bool = False, how: str = "") -> TrainConfig:
+    """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
+    saved = saved_settings(run, named=[{"env_id": env_id}], trust=trust, how=how)
+    assert saved is not None
+    config = from_dict(saved)
+    check_ranges(config)
+    if env_id and env_id != config.env_id:
+        raise ConfigError(
+            f"the run was trained in {config.env_id}, not in {env_id}; leave that out"
+        )
+    return config
 
 
 def load_policy(
@@ -96,25 +152,36 @@ def load_policy(
     *,
     learner: int | None = None,
     torso: torch.nn.Module | None = None,
+    env_id: str = "",
+    trust: bool = False,
 ) -> ActorCritic:
     """Load the policy of a run, ready to act, in float32 on the CPU.
 
     Args:
         run: a run folder, part of its path, or "last".
-        checkpoint: "last", "best" or a number of updates.
+        checkpoint: "last", "best", "candidate" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         torso: feature layers of your own that the run was trained with.
+        env_id: the run's environment again: as module:function it is imported of a run that began elsewhere
+            only if it is named here.
+        trust: import the environment that the run names, wherever the run comes from.
     """
-    return _load_policy(RunFolder.open(run), checkpoint, learner, torso)[0]
+    config = _config_of(run, env_id, trust=trust)
+    return _load_policy(RunFolder.open(run), config, checkpoint, learner, torso)[0]
 
 
 def _load_policy(
-    folder: RunFolder, which: str | int, learner: int | None, torso: torch.nn.Module | None = None
+    folder: RunFolder,
+    config: TrainConfig,
+    which: str | int,
+    learner: int | None,
+    torso: torch.nn.Module | None = None,
 ) -> tuple[ActorCritic, Checkpoint]:
-    config = _config_of(folder)
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    checkpoint = _read_weights(folder, which)
+    refuse_misfit(config, spec, checkpoint, torso)
     policy = build_policy(config, spec, torso)
-    checkpoint = load_weights(policy, folder, which, learner)
+    _put_weights(policy, checkpoint, learner)
     for warning in checkpoint.warnings:
         print(f"gossamer: {warning}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
@@ -158,7 +225,10 @@ def evaluate(
     learner: int | None = None,
     sample: bool = False,
     seed: int = 1,
+    device: str = "auto",
     torso: torch.nn.Module | None = None,
+    env_id: str = "",
+    trust: bool = False,
 ) -> Evaluation:
     """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
 
@@ -167,30 +237,65 @@ def evaluate(
         episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
             training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
             more than `episodes`, one of each of that many.
-        checkpoint: "last", "best" or a number of updates.
+        checkpoint: "last", "best", "candidate" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         sample: sample actions instead of taking the likeliest.
         seed: of the episodes, and of sampling.
+        device: where the policy computes: "auto", "cpu" or "cuda".
         torso: feature layers of your own that the run was trained with.
+        env_id: as for `load_policy`.
+        trust: likewise.
     """
-    config = _config_of(RunFolder.open(run))
-    policy = load_policy(run, checkpoint, learner=learner, torso=torso)
-    return _play(_trials(config, policy, episodes, seed), policy, sample=sample, seed=seed)
+    where = find_device(device, has_gpu=torch.cuda.is_available())
+    config = _config_of(run, env_id, trust=trust)
+    with _watched(config, last_resort=False) as watch:
+        policy = _load_policy(RunFolder.open(run), config, checkpoint, learner, torso)[0].to(where)
+        trials = _trials(config, policy, episodes, seed)
+        return _play(trials, policy, watch, sample=sample, seed=seed)
 
 
 def _trials(config: TrainConfig, policy: ActorCritic, episodes: int, seed: int) -> list[Trial]:
     return build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=num_cores())
 
 
+INTERRUPT_SECONDS = 5.0
+"""Longest time from Ctrl-C to the end of the step that is being played."""
+
+
+@contextlib.contextmanager
+def _watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
+    """Context in which slow environments are named, those that are stuck given up, and Ctrl-C ends both."""
+    with Watch(
+        config.patience_seconds,
+        lambda text: tell(f"gossamer: {text}"),
+        within_seconds=INTERRUPT_SECONDS,
+        last_resort=last_resort,
+    ) as watch:
+
+        def last_words() -> int:
+            tell(f"gossamer: {watch.failure or 'interrupted'}")
+            return 1 if watch.failure else 130
+
+        watch.last_words = last_words
+        try:
+            yield watch
+        except Overdue as overdue:
+            if overdue.failure is not None:
+                silence, _, _ = str(overdue.failure).partition(GIVEN_UP)
+                raise RunFailed(silence) from None
+            raise KeyboardInterrupt from None
+
+
 def _play(
     trials: Sequence[Trial],
     policy: ActorCritic,
+    watch: Watch,
     *,
     sample: bool,
     seed: int,
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
-    with threads(num_cores()), stop_on_interrupt() as stop, contextlib.ExitStack() as stack:
+    with threads(num_cores()), stop_on_interrupt(watch) as stop, contextlib.ExitStack() as stack:
         envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
         return play_trials(
             policy, trials, envs, greedy=not sample, seed=seed, stop=stop, on_step=on_step
@@ -240,8 +345,8 @@ class _Progress:
 
 
 @contextlib.contextmanager
-def stop_on_interrupt() -> Generator[Callable[[], bool]]:
-    """Context whose first Ctrl-C ends an evaluation between two steps; the second comes through.
+def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
+    """Context whose first Ctrl-C ends an evaluation between two steps, or soon; the second comes through.
 
     An exception amid a step would leave simulators' threads with a step that nobody fetches.
     """
@@ -252,6 +357,7 @@ def stop_on_interrupt() -> Generator[Callable[[], bool]]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         asked.append(number)
+        watch.ask("interrupted", announced=False)
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, on_signal)
@@ -269,17 +375,43 @@ def evaluate_run(
     episodes: int,
     checkpoint: str | int,
     learner: int | None,
+    env_id: str,
+    trust: bool,
+    sample: bool,
+    seed: int,
+    device: str,
+    json: bool,
+    video: str | None,
+    render: bool,
+) -> None:
+    """Do what `gossamer eval` promises and print the result."""
+    where = find_device(device, has_gpu=torch.cuda.is_available())
+    folder = RunFolder.open(run)
+    how = f"gossamer eval {run} --env {{}}, or add --trust"
+    config = _config_of(run, env_id, trust=trust, how=how)
+    with _watched(config, last_resort=True) as watch:
+        _evaluate_run(folder, config, watch, where, episodes=episodes, checkpoint=checkpoint, learner=learner,
+                      sample=sample, seed=seed, json=json, video=video, render=render)  # fmt: skip
+
+
+def _evaluate_run(
+    folder: RunFolder,
+    config: TrainConfig,
+    watch: Watch,
+    where: str,
+    *,
+    episodes: int,
+    checkpoint: str | int,
+    learner: int | None,
     sample: bool,
     seed: int,
     json: bool,
     video: str | None,
     render: bool,
 ) -> None:
-    """Do what `gossamer eval` promises and print the result."""
-    folder = RunFolder.open(run)
-    config = _config_of(folder)
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
-    policy, loaded = _load_policy(folder, checkpoint, learner)
+    policy, loaded = _load_policy(folder, config, checkpoint, learner)
+    spec = policy.spec
+    policy = policy.to(where)
     if video or render:
         from gossamer.launch.show import show
 
@@ -289,7 +421,7 @@ def evaluate_run(
     trials = _trials(config, policy, episodes, seed)
     progress = _Progress(sum(trial.episodes for trial in trials))
     try:
-        result = _play(trials, policy, sample=sample, seed=seed, on_step=progress)
+        result = _play(trials, policy, watch, sample=sample, seed=seed, on_step=progress)
     finally:
         progress.close()
     if json:

@@ -14,15 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.actor import Episode
 from gossamer.batches import shared_blocks
-from gossamer.build import LINK_TIMEOUT_SECONDS, build_evaluator, build_learner, build_policy
+from gossamer.build import build_evaluator, build_learner, build_policy
 from gossamer.config import to_dict
 from gossamer.group import Memory, Sizes
+from gossamer.launch import words
 from gossamer.launch.channel import unpack
 from gossamer.launch.local import JOIN_SECONDS, start_thread
 from gossamer.launch.member import FINAL, Task
 from gossamer.launch.orders import Orders
 from gossamer.launch.process import (
-    Process,
     end_processes,
     failure_of,
     heirs_of,
@@ -32,11 +32,12 @@ from gossamer.launch.process import (
     transport_of,
 )
 from gossamer.launch.rows import Told
-from gossamer.launch.snapshot import EXACT
-from gossamer.links import StopSignal, ThreadQueue
-from gossamer.mailboxes import make_memory
+from gossamer.launch.snapshot import EXACT, NOT_BACK
+from gossamer.links import Roles, Stopped, StopSignal, ThreadQueue
+from gossamer.mailboxes import AWAITS, BEATS, make_memory
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.ring import make_shared_block
+from gossamer.signs import START_SECONDS, Patience
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
@@ -48,8 +49,9 @@ if TYPE_CHECKING:
 
     from gossamer.build import Plan
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluation, Evaluator
+    from gossamer.evaluator import Evaluator
     from gossamer.launch.control import Control
+    from gossamer.launch.process import Process
     from gossamer.record.folder import RunFolder
     from gossamer.types import EnvSpec
 
@@ -57,8 +59,8 @@ LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and processes."""
 MAX_DEATHS_IN_A_ROW = 3
 """Of a process that has not learnt a version in between."""
-SILENT_SECONDS = 2 * LINK_TIMEOUT_SECONDS
-"""After so long without a word from any process the run is given up as stuck."""
+MARGIN_SECONDS = 5.0
+"""A process that gives itself up, or another, knows more about it: the launcher does so later."""
 
 
 class GroupDied(Exception):
@@ -68,13 +70,14 @@ class GroupDied(Exception):
 class Fleet:
     """The processes of a run; to its control, the run."""
 
-    def __init__(self, config: TrainConfig, spec: EnvSpec, plan: Plan):
-        self.config, self.plan = config, plan
+    def __init__(self, config: TrainConfig, spec: EnvSpec, plan: Plan, *, tried: bool):
+        self.config, self.spec, self.plan = config, spec, plan
+        self._tried = tried  # whether it is known if environments come back
         self.evaluator: Evaluator | None = None
         self.restarts = 0
         self._layout = layout_of(config)
         self._policy = build_policy(config, spec)
-        queue = ThreadQueue([], StopSignal(), timeout_seconds=LINK_TIMEOUT_SECONDS)
+        queue = ThreadQueue([], StopSignal(), Roles(config.patience_seconds))
         learner = build_learner(config, plan, self._policy, ReplayMix(queue))
         self._sizes = Sizes.of(learner)
         self._shared = shared_blocks(config, spec, self._policy)
@@ -91,7 +94,7 @@ class Fleet:
 
     @property
     def env_steps(self) -> int:
-        """Steps learnt from, over all learners."""
+        """Decisions learnt from, over all learners."""
         size = self.config.num_learners
         return max(sum(map(self._memory.boxes.env_steps, range(size))), self._resumed_env_steps)
 
@@ -104,11 +107,6 @@ class Fleet:
     def updates(self) -> int:
         """Of learner 0, as it last told."""
         return self._told.updates
-
-    @property
-    def steps_per_version(self) -> int:
-        """Env steps of everyone's batches."""
-        return self.plan.num_envs * self.config.unroll_length * self.config.num_learners
 
     @property
     def names(self) -> list[str]:
@@ -165,16 +163,19 @@ class Fleet:
 
     def close(self) -> None:
         """Free what outlives processes."""
-        if self.evaluator is not None:
+        if self.evaluator is not None and not self.stuck:
             self.evaluator.close()
         self.evaluator = None
         self._free_memory()
 
-    def score_policy(self) -> None:
-        """Evaluate once more what is shipped."""
-        if self.evaluator is not None:
-            self._memory.versions.score_policy_next(self._control.best_saved)
-            self.evaluator.evaluate_newest(stop=self._control.interrupted)
+    @property
+    def stuck(self) -> bool:
+        """Whether the evaluator is still at something."""
+        return self._evaluating is not None and self._evaluating.is_alive()
+
+    def score_policy_next(self) -> None:
+        """Let what is shipped be evaluated next."""
+        self._memory.versions.score_policy_next(self._control.best_saved)
 
     def _make_memory(self) -> None:
         size = self.config.num_learners
@@ -197,16 +198,9 @@ class Fleet:
 
     def _make_evaluator(self, control: Control) -> None:
         self._evaluating = None
-
-        def scored(result: Evaluation, version: int, tensors: list[Tensor]) -> None:
-            versions = self._memory.versions
-            control.on_evaluation(result, version, tensors, versions.scored, versions.scored_at)
-
         self._memory.versions.score_next(control.next_to_score)
         read = self._memory.versions.read_next
-        self.evaluator = build_evaluator(
-            self.config, self.plan, self._policy, read, self._stop, scored
-        )
+        self.evaluator = build_evaluator(self.config, self.plan, self._policy, read, self._stop)
 
     def _start(self, process: int, heirs: dict[str, list[int]] | None = None) -> Process:
         ranks = self._layout.ranks[process]
@@ -225,11 +219,35 @@ class Fleet:
             resume=self._resume,
             restarts=self._restarts_of[process] if heirs else 0,
             heirs=heirs or {},
+            differs=self.spec.differs if self._tried else None,
             transport=transport_of(self.config, self.plan.device),
             meeting=str(self._meeting),
         )
         version = self._memory.versions.newest(ranks.start)
-        return start_process(task, version=version, device=self.plan.device)
+        return start_process(
+            task, version=version, device=self.plan.device, patience=self._patience_with(ranks)
+        )
+
+    def _patience_with(self, ranks: range) -> Patience:
+        header, seconds = self._memory.boxes.headers[ranks.start], self.config.patience_seconds
+
+        def count() -> int:
+            return int(header[BEATS])
+
+        return Patience(seconds and seconds + MARGIN_SECONDS, f"learner {ranks.start}", count)
+
+    def _look_after(self, index: int, process: Process) -> None:
+        """Give the run up if a process shows no sign of life, unless it waits for another's."""
+        ranks = self._layout.ranks[index]
+        header = self._memory.boxes.headers[ranks.start]
+        seconds = time.monotonic() - process.started
+        starting = index not in self._ready and seconds < START_SECONDS
+        if starting:
+            header[BEATS] += 1  # so that others wait for it
+        if starting or header[AWAITS]:
+            process.life = self._patience_with(ranks).wait("")
+        else:
+            process.life.look()
 
     def _write_processes(self) -> None:
         pids = [process.popen.pid for process in self._processes]
@@ -238,19 +256,18 @@ class Fleet:
         self._control.recorder.watch(pids)
 
     def _watch(self) -> None:
-        heard_at = time.monotonic()
         while not all(process.done for process in self._processes):
             open_ = [p.channel.end for p in self._processes if not p.channel.closed]
             readable, _, _ = select.select(open_, [], [], LOOK_SECONDS)
-            if readable:
-                heard_at = time.monotonic()
-            elif time.monotonic() - heard_at > SILENT_SECONDS:
-                raise RunFailed(f"no learner has told anything for {SILENT_SECONDS:.0f} s")
-            elif not open_:
+            if not open_:
                 time.sleep(LOOK_SECONDS)
             for i, process in enumerate(self._processes):
                 if process.channel.end in readable:
                     self._hear(i, process)
+                if not process.done:
+                    self._look_after(i, process)
+            if self._control.watch.over and not self._control.whole:
+                raise Stopped
             if self._stop.error is not None:  # the evaluator's
                 raise self._stop.error
             self._bury()
@@ -262,7 +279,9 @@ class Fleet:
         for message in process.channel.receive():
             if message["kind"] == "failed":  # the first to tell is whose fault it is
                 raise failure_of(message)
-            if index in self._parts:
+            if message["kind"] == "notice":
+                self._control.recorder.say(message["text"])
+            elif index in self._parts:
                 process.held.append(message)
             else:
                 self._take(index, process, message)
@@ -281,11 +300,24 @@ class Fleet:
         elif kind == "ready":
             process.began_version = self._memory.versions.newest(self._layout.ranks[index].start)
             self._ready.add(index)
+            self._note_env(message["differs"])
             if len(self._ready) == len(self._processes) and not self._all_began:
                 self._all_began = True
                 self._on_beginning()
         elif kind == "done":
             process.done = True
+
+    def _note_env(self, differs: str) -> None:
+        """Take notice that a process knows whether its environments come back."""
+        if not self._tried or (differs and not self.spec.differs):
+            self.spec = dataclasses.replace(self.spec, differs=differs)
+            self._folder.note(words.env_facts(self.spec))
+            told = words.new_episodes_in_words(self.spec)
+            if differs == NOT_BACK:
+                told = f"not resumed exactly after all: {differs}; new episodes have begun"
+            if differs:
+                self._control.recorder.say(told)
+        self._tried = True
 
     def _on_beginning(self) -> None:
         if self._resume is not None:
@@ -333,6 +365,7 @@ class Fleet:
             self._write_rows(self._told.take_last(), last=True)
         state[EXACT] = all(part[1][EXACT] for part in parts.values())
         self._control.save(held["learner.update"], tensors, state, again=True)
+        self._control.whole = len(self._finals) == len(self._processes)
         self._go_on()
 
     def _go_on(self) -> None:
@@ -391,10 +424,13 @@ class Fleet:
         self._parts.pop(index, None)
         self._finals.pop(index, None)
         heirs = None
+        boxes = self._memory.boxes
+        boxes.headers[ranks.start][AWAITS] = 0
+        self._ready.discard(index)
         if version >= 0:  # it had begun: the others do without it, or they would still wait for it
+            self._orders.patch()  # before counts may differ
             for rank in ranks:
                 self._memory.boxes.mark_left(rank)
-            self._orders.patch()
             heirs = heirs_of(self.config, ranks, self._memory.versions)
         self._processes[index] = self._start(index, heirs)
         self._write_processes()

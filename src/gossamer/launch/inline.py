@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gossamer.evaluator import Interrupted
+from gossamer.launch.watch import Overdue
 from gossamer.machine import threads
 
 if TYPE_CHECKING:
@@ -35,8 +35,15 @@ def run_inline(group: Group, control: Overseer) -> None:
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
         over = control.after_version()
         if group.evaluator is not None and not over and control.evaluation_due():
-            with suppress(Interrupted):  # a signal: the next version is the last
-                group.evaluator.evaluate_newest(stop=control.interrupted)
+            try:
+                with threads(1):  # as it has where it runs beside the others
+                    group.evaluator.work(stop=control.interrupted)
+            except Interrupted:
+                pass  # a signal: the next version is the last
+            except Overdue as overdue:
+                if overdue.failure is not None:
+                    raise
+                over = control.end_now()
 
 
 def _learn_version(group: Group) -> None:

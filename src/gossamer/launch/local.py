@@ -10,6 +10,7 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gossamer.devices import on_own_stream
 from gossamer.links import Stopped
 from gossamer.machine import lower_priority, threads, use_threads
 
@@ -37,11 +38,17 @@ def _run(group: Group, control: Overseer) -> None:
     parts = group.first
     learner = parts.learner
     group.publish(parts)
-    act = partial(_act, parts, learner.version, len(parts.queue.wait_full(0)))
+    device = parts.policy.obs_scale.device
+    # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
+    act = on_own_stream(
+        device, partial(_act, parts, learner.version, len(parts.queue.wait_full(0))), first=True
+    )
     low = parts.plan.lag is not None
     started = [start_thread(parts.stop, "actor", act, parts.plan.actor_threads, low=low)]
     if group.evaluator is not None:
-        started.append(start_thread(parts.stop, "evaluator", group.evaluator.run, 1, low=True))
+        evaluate = on_own_stream(device, group.evaluator.run)
+        started.append(start_thread(parts.stop, "evaluator", evaluate, 1, low=True))
+    group.threads = started
     try:
         while True:
             learner.learn_version()

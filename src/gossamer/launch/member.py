@@ -1,26 +1,24 @@
 """A process with some learners of a run, started by the launcher and told over a channel what to do.
 
-`python -m gossamer.launch.member DESCRIPTOR`, where the descriptor is a socket.
+`gossamer.launch.child` is where such a process begins.
 """
 
 from __future__ import annotations
 
-import ctypes
 import dataclasses
 import mmap
 import os
-import signal
 import socket
-import sys
 import threading
 import time
 import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build import LINK_TIMEOUT_SECONDS, Plan, resumes_exactly
+from gossamer.build import Plan, resumes_exactly
 from gossamer.config import from_dict
-from gossamer.envs.registry import read_spec
+from gossamer.devices import use_deterministic_algorithms
+from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.group import Group, Memory, Sizes, build_learners
 from gossamer.launch import snapshot
 from gossamer.launch.channel import Channel, pack
@@ -29,9 +27,12 @@ from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
 from gossamer.launch.orders import Orders
 from gossamer.launch.rows import Rows
+from gossamer.launch.watch import Overdue, Watch
 from gossamer.links import StopSignal
 from gossamer.machine import keep_freed_memory, use_threads
+from gossamer.mailboxes import BEATS, Mailboxes
 from gossamer.record.folder import RunFolder
+from gossamer.signs import all_signs
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
@@ -42,7 +43,6 @@ FINAL = 0
 """Number of the snapshot that a process takes when it ends, in place of an order's."""
 ROW_SECONDS = 1.0
 """Shortest time between two messages with rows and episodes."""
-PR_SET_PDEATHSIG = 1
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,6 +72,8 @@ class Task:
     """How often this process has died."""
     heirs: dict[str, list[int]]
     """By rank, when it has died: whose average it begins with."""
+    differs: str | None
+    """Why environments do not come back, as in their spec; None: it is not known yet."""
     transport: str
     """How gradients travel: "memory", or the backend of a collective."""
     meeting: str
@@ -100,8 +102,8 @@ class MemberControl:
         """Tell, save and end as ordered."""
         group = self._group
         self._rows.note()
-        ended = group.env_steps >= self._config.total_env_steps
-        # In lock-step each takes its own count for everyone's.
+        ended = group.has_learnt(self._config.total_env_steps)
+        # In lock-step all have the same count, unless one was replaced.
         ended = ended and not (self._config.topology.staleness == 0 and self._orders.patched)
         order = self._orders.reach(self._process, group.version)
         ended = ended or (order is not None and order[1])
@@ -119,6 +121,10 @@ class MemberControl:
     def interrupted(self) -> bool:
         """The launcher is who gets signals."""
         return False
+
+    def end_now(self) -> bool:
+        """Nothing is evaluated here that could ask for it."""
+        raise AssertionError
 
     def _tell(self, *, last: bool = False) -> None:
         self._told_at = time.monotonic()
@@ -139,12 +145,9 @@ class MemberControl:
         self._group.first.checkpoint_seconds += time.monotonic() - began
 
 
-def main() -> int:
-    """Serve the launcher at the other end of the socket named on the command line."""
-    for number in (signal.SIGINT, signal.SIGTERM):  # the launcher hears them, and tells us
-        signal.signal(number, signal.SIG_IGN)
-    channel = Channel(socket.socket(fileno=int(sys.argv[1])))
-    _end_with_parent()
+def main(descriptor: int) -> int:
+    """Serve the launcher at the other end of a socket."""
+    channel = Channel(socket.socket(fileno=descriptor))
     messages: list[dict[str, Any]] = []
     while not messages and not channel.closed:
         messages = channel.receive()
@@ -163,6 +166,8 @@ def main() -> int:
 
 
 def _tell_failure(channel: Channel, error: BaseException) -> None:
+    if isinstance(error, Overdue):
+        error = error.failure or error
     kind = type(error).__name__ if isinstance(error, ConfigError | RunFailed) else ""
     lines = traceback.format_exception(error)
     with suppress(OSError):  # the launcher is gone
@@ -178,16 +183,48 @@ def _serve(channel: Channel, task: Task) -> None:
     use_threads(1)
     keep_freed_memory()
     config, plan = from_dict(task.config), Plan(**task.plan)
+    if config.deterministic and plan.device != "cpu":
+        use_deterministic_algorithms()
     folder = RunFolder(task.folder)
     folder.join()
+    mixed, policy = task.mixed_sizes, task.policy_sizes
+    sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
+    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks]
+    boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
+    for rank in range(*task.ranks):
+        boxes.live_in(rank, task.ranks[0])
+
+    def show_life() -> None:
+        boxes.headers[task.ranks[0]][BEATS] = sum(sign.own() for sign in all_signs())
+
+    def say(text: str) -> None:
+        with suppress(OSError):  # the launcher is gone
+            channel.send({"kind": "notice", "text": text})
+
+    with Watch(config.patience_seconds, say, on_look=show_life):
+        _learn(channel, task, config, plan, folder, blocks, sizes)
+
+
+def _learn(
+    channel: Channel,
+    task: Task,
+    config: TrainConfig,
+    plan: Plan,
+    folder: RunFolder,
+    blocks: list[mmap.mmap],
+    sizes: Sizes,
+) -> None:
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
+    if task.differs is None:
+        spec = try_to_repeat(spec, config.env, config.max_episode_steps)
+    else:
+        spec = dataclasses.replace(spec, differs=task.differs)
     fresh = task.resume is None or task.restarts > 0
     mine = snapshot.names_of(range(*task.ranks))
     checkpoint = None if fresh else folder.checkpoints().load(task.resume or 0, mine)
     control: MemberControl
-    exact = checkpoint is not None and checkpoint.state[snapshot.EXACT]
+    exact = checkpoint is not None and snapshot.comes_back(checkpoint, spec)
     stop = StopSignal()
-    blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks]
     size, parts_of_replays = config.num_learners, blocks[3:]
     parts = build_learners(
         config,
@@ -200,34 +237,35 @@ def _serve(channel: Channel, task: Task) -> None:
         start=not exact,
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
-    mixed, policy = task.mixed_sizes, task.policy_sizes
-    sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
     # A new process's episodes are of streams that a later sitting would not know.
     exact = resumes_exactly(config, spec, plan) and not task.restarts
-    exact = exact and config.topology.staleness == 0
-    group = Group(parts, stop, None, memory, exact, config.seed)
+    group = Group(parts, stop, None, memory, exact, config.seed, config.patience_seconds)
     collective = None
     try:
         if task.restarts:
             for part in parts:
                 group.inherit(part, task.heirs[str(part.learner.rank)])
         elif checkpoint is not None:
-            snapshot.put_back(group, checkpoint)
+            if not snapshot.put_back(group, checkpoint):
+                spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         elif config.init_from:
             for part in parts:
                 load_weights(part.policy, RunFolder.open(config.init_from), "last")
+                part.learner.replay.fill_first()
         orders = Orders(blocks[2], task.num_processes)
         if task.transport != "memory":
             from gossamer.collective import Collective
 
-            collective = Collective(task.transport, task.meeting, task.ranks[0],
-                                    config.num_learners, timeout_seconds=LINK_TIMEOUT_SECONDS)  # fmt: skip
+            group.meet()
+            collective = Collective(
+                task.transport, task.meeting, task.ranks[0], config.num_learners
+            )
         group.join(late=task.restarts > 0, collective=collective)
         for part in parts:
             group.publish(part)
         control = MemberControl(config, group, channel, orders, task)
-        channel.send({"kind": "ready"})
+        channel.send({"kind": "ready", "differs": spec.differs})
         (run_local if task.overlaps else run_inline)(group, control)
     except BaseException as error:
         # Before the others notice: they would tell that this one has left.
@@ -246,13 +284,3 @@ def _watch(channel: Channel) -> None:
     while not channel.closed:
         channel.receive()
     os._exit(1)
-
-
-def _end_with_parent() -> None:
-    """Ask the system to kill this process with its launcher, where it can; the channel does elsewhere."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -8,10 +8,10 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING, Any
 
 from gossamer.launch.channel import Channel
-from gossamer.launch.local import JOIN_SECONDS
 from gossamer.machine import num_cores
 from gossamer.types import ConfigError, RunFailed
 
@@ -21,6 +21,11 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.group import Versions
     from gossamer.launch.member import Task
+    from gossamer.signs import Patience, Wait
+
+
+JOIN_SECONDS = 20.0
+"""Longest wait for a process that was killed."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,12 +107,15 @@ class Process:
     popen: subprocess.Popen[bytes]
     channel: Channel
     began_version: int
+    life: Wait
+    """The launcher's, for its next sign of life."""
+    started: float
     done: bool = False
     held: list[dict[str, Any]] = dataclasses.field(default_factory=list)
     """Messages that came after its part of a checkpoint for which others are still missing."""
 
 
-def start_process(task: Task, *, version: int, device: str) -> Process:
+def start_process(task: Task, *, version: int, device: str, patience: Patience) -> Process:
     """Start a process for a task; `version` is what its first learner had reached before."""
     ours, theirs = socket.socketpair()
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -116,7 +124,14 @@ def start_process(task: Task, *, version: int, device: str) -> Process:
         environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
     with theirs:
         popen = subprocess.Popen(
-            [sys.executable, "-m", "gossamer.launch.member", str(theirs.fileno())],
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "gossamer.launch.child",
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
             pass_fds=(theirs.fileno(), *task.blocks),
             env=environment,
             start_new_session=True,  # a terminal's Ctrl-C is for the launcher
@@ -124,7 +139,7 @@ def start_process(task: Task, *, version: int, device: str) -> Process:
     channel = Channel(ours)
     channel.send(dataclasses.asdict(task))
     ours.setblocking(False)
-    return Process(popen, channel, began_version=version)
+    return Process(popen, channel, version, patience.wait(""), time.monotonic())
 
 
 def end_processes(processes: Sequence[Process]) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from gossamer.machine import MissingExtra
+from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gossamer.actor import Episode
     from gossamer.config import TrainConfig
     from gossamer.evaluator import Evaluation
+    from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
 
 ROW_SECONDS = 1.0
@@ -41,6 +43,16 @@ def refuse_missing_writers(config: TrainConfig) -> None:
 def name_of(learner: int | None) -> int | str:
     """Return what files call a learner, or the average of all (None)."""
     return "average" if learner is None else learner
+
+
+def _told_of(best: Score | None, candidate: Score | None) -> dict[str, float]:
+    """Return what rows of metrics tell of the best policy, and of a candidate, where there are such."""
+    row: dict[str, float] = {}
+    if best is not None:
+        row["evaluation_best"] = best.mean
+        if best.episodes is not None:  # as in an older run
+            row["evaluation_best_episodes"] = best.episodes
+    return row if candidate is None else {**row, "evaluation_candidate": candidate.mean}
 
 
 class Window:
@@ -127,7 +139,8 @@ class Recorder:
     def __init__(self, config: TrainConfig, folder: RunFolder, *, began: float, title: str | None):
         self.began = began
         self.seconds_before = 0.0
-        self.best_evaluation: float | None = None
+        self.best: Score | None = None
+        self.candidate: Score | None = None
         self.last_evaluation: dict[str, float] = {}
         self._config, self._folder = config, folder
         self._title = title
@@ -163,6 +176,9 @@ class Recorder:
     def open_files(self, *, resumed_at: int | None) -> None:
         """Open the log files."""
         config, folder = self._config, self._folder
+        # It may have been found after the checkpoint that is resumed from, as the last one of a run is.
+        store = folder.checkpoints()
+        self.on_scores(store.score(), store.score(CANDIDATE))
         self._metrics = MetricLog(folder.path / "metrics.jsonl")
         t_start = folder.read_json("meta.json")["started_unix"]
         self.episodes = EpisodeLog(folder.path, t_start, config.env_id)
@@ -180,7 +196,7 @@ class Recorder:
     def go_back(self, state: dict[str, Any] | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a sitting, but not its time."""
         self._window.load([])
-        self._first, self._last, self.best_evaluation = None, None, None
+        self._first, self._last = None, None
         before, self._paced = self.seconds_before, [0, 0.0]
         if state is not None:
             self.load_state_dict(state)
@@ -245,13 +261,10 @@ class Recorder:
     ) -> None:
         """Record an evaluation of a learner, or of the average (None); `ships`: of the run's policy."""
         if ships:
-            best = self.best_evaluation
-            self.best_evaluation = result.mean if best is None else max(best, result.mean)
             self.last_evaluation = {
                 "evaluation_mean": result.mean,
                 "evaluation_standard_error": result.standard_error,
                 "evaluation_episodes": len(result.returns),
-                "evaluation_best": self.best_evaluation,
             }
             if self._config.num_learners > 1 and self._config.topology.name == "single":
                 self.last_evaluation["evaluation_learner"] = learner or 0
@@ -265,8 +278,36 @@ class Recorder:
                 "version": version,
                 "learner": name_of(learner),
                 **result.as_dict(),
+                "confirmation": False,
             }
         )
+
+    def on_scores(self, best: Score | None, candidate: Score | None) -> None:
+        """Take notice of what the best policy has earned, and what one that is yet to be confirmed has."""
+        self.best, self.candidate = best, candidate
+
+    def on_confirmation(
+        self,
+        candidate: Evaluation,
+        whose: dict[str, Any],
+        best: Evaluation | None,
+        best_whose: dict[str, Any] | None,
+        *,
+        wins: bool,
+    ) -> None:
+        """Record what a candidate and the best (None: there was none any more) have earned in the same episodes.
+
+        Args:
+            candidate: its result.
+            whose: its env steps, updates, version and learner.
+            best: the best's result.
+            best_whose: the same of the best.
+            wins: whether the candidate is the best from now on.
+        """
+        row = {"time_s": round(self.seconds(), 3), **whose, **candidate.as_dict()}
+        row |= {"confirmation": True, "wins": wins}
+        row["against"] = best and best_whose and {**best_whose, **best.as_dict()}
+        self._evaluations.write(row)
 
     def on_version(self, env_steps: int, *, last: bool = False) -> bool:
         """Take notice of a learnt batch; return whether rows are due, which they are once a second."""
@@ -315,6 +356,7 @@ class Recorder:
             "episodes": self.episodes.count,
             **self._usage(),
             **self.last_evaluation,
+            **_told_of(self.best, self.candidate),
         }
         if disagreement is not None:
             row["topology/disagreement"] = disagreement()
@@ -353,7 +395,6 @@ class Recorder:
                 "window": self._window.state(),
                 "episode_rows": self.episodes.count,
                 "seconds": self.seconds(),
-                "best_evaluation": self.best_evaluation,
                 "paced": list(self._pace(env_steps)),
             }
 
@@ -361,9 +402,6 @@ class Recorder:
         """Continue from `state_dict`."""
         self._window = Window.of(state, self._config.num_learners)
         self.seconds_before = state["seconds"]
-        # An evaluation may have ended after the checkpoint, as the last one of a run does.
-        best = self._folder.checkpoints().best_score()
-        self.best_evaluation = state["best_evaluation"] if best is None else best
         self._paced = list(state["paced"])
 
     def close(self) -> None:
@@ -373,9 +411,7 @@ class Recorder:
         self.close_files()
 
     def close_files(self) -> None:
-        """Close the log files."""
-        self._metrics.close()
-        self.episodes.close()
-        self._evaluations.close()
-        for other in self._others:
-            other.close()
+        """Close the log files; raise the first OSError once all are closed."""
+        with contextlib.ExitStack() as stack:
+            for file in (*self._others, self._evaluations, self.episodes, self._metrics):
+                stack.callback(file.close)

@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gossamer.batches import form_of
-from gossamer.build import plan_from
+from gossamer import build
+from gossamer.batches import capacity_of, form_of, kept_replays
+from gossamer.build import make_plan
 from gossamer.launch.control import best_saved_in, end_of
 from gossamer.launch.recorder import Window
-from gossamer.launch.snapshot import held_of, progress_of
+from gossamer.launch.snapshot import EXACT, held_of, progress_of
+from gossamer.record.checkpoint import CANDIDATE
 from gossamer.replay.segments import part_of
+from gossamer.replay.store import columns_lost
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -17,9 +22,11 @@ if TYPE_CHECKING:
 
     from gossamer.build import Plan
     from gossamer.config import TrainConfig
+    from gossamer.machine import Machine
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.record.checkpoint import Checkpoint, Score
     from gossamer.record.folder import RunFolder
+    from gossamer.types import EnvSpec
 
 KEPT = (
     "env_id",
@@ -33,6 +40,62 @@ KEPT = (
 """Settings that a checkpoint is bound to."""
 KEPT_PLAN = ("num_envs", "env_groups")
 """Of the plan likewise."""
+RUNS_OWN = (*KEPT_PLAN, "lag", "max_episode_steps")
+"""Of the plan: what a run keeps on every machine, unless it is asked for anew."""
+SUMS = ("device", "precision", "micro_batch_rows", "learner_threads", "actor_threads")
+"""Of the plan: what is the machine's, and decides the last bits of sums."""
+
+
+def known_to_differ(folder: RunFolder) -> str | None:
+    """Return why a run's environments do not come back, as was found before; empty: they do, None: not known."""
+    with suppress(ConfigError):  # a damaged file
+        meta: Any = folder.read_json("meta.json")
+        found = meta.get("env_differs") if isinstance(meta, dict) else None
+        return found if isinstance(found, str) else None
+    return None
+
+
+def why_not_exact(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, checkpoint: Checkpoint
+) -> list[str]:
+    """Say why a run does not go on as if it had never stopped; nothing where it does."""
+    why, saved = build.why_not_exact(config, spec, plan), checkpoint.state["plan"]
+    changed = [x for x in SUMS if x in saved and saved[x] != getattr(plan, x)]
+    if "device" in changed:  # the others follow
+        changed = ["device"]
+    elsewhere = [] if "device" in changed else arithmetic_changed(saved, plan)
+    why += [*(f"{x} {saved[x]} -> {getattr(plan, x)}" for x in changed), *elsewhere]
+    if config.checkpoint_replay and begins_empty(config, checkpoint):
+        why.append("replays are empty, the checkpoint was written without --checkpoint-replay")
+    if plan.device != "cpu" and not config.deterministic:
+        why.append("a GPU sums in no fixed order without --deterministic")
+    if not why and not checkpoint.state[EXACT]:
+        why.append("the checkpoint is not an exact one")
+    return why
+
+
+def begins_empty(config: TrainConfig, checkpoint: Checkpoint) -> bool:
+    """Return whether there are replays, and what they held is not in a checkpoint or not wanted."""
+    saved = any(name.endswith(".stored") for name in checkpoint.state["held"])
+    return len(config.replays) > 1 and not (config.checkpoint_replay and saved)
+
+
+def rows_to_fill(config: TrainConfig, plan: Plan, checkpoint: Checkpoint | None) -> int:
+    """Return the rows of all learners until replays that begin empty are as full as they are to be.
+
+    Args:
+        config: of the run.
+        plan: likewise.
+        checkpoint: that it goes on from; None: it begins with the policy of another run.
+    """
+    held: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state["held"]
+    most = 0
+    for i, settings in enumerate(kept_replays(config)):
+        state = part_of(held, f"learner.replay.{i}.")
+        capacity = capacity_of(settings, config.unroll_length)
+        most = max(most, columns_lost(state, settings, capacity, config.unroll_length))
+    trajectories = -(-most // plan.num_envs)
+    return trajectories * plan.num_envs * config.unroll_length * config.num_learners
 
 
 def finished(
@@ -53,12 +116,13 @@ def finished(
     )
     if not reason:
         return "", {}
-    try:
-        summary = folder.read_json("summary.json")
-    except ConfigError:
-        summary = {}
-    if summary.get("updates") != checkpoint.updates:
-        (steps, seconds), best = record["paced"], folder.checkpoints().best_score()
+    summary: dict[str, Any] = {}
+    with suppress(ConfigError):
+        found: Any = folder.read_json("summary.json")
+        summary = found if isinstance(found, dict) else {}
+    told = isinstance(summary.get("seconds"), int | float)
+    if not told or summary.get("updates") != checkpoint.updates:
+        (steps, seconds), store = record["paced"], folder.checkpoints()
         summary = summary_of(
             env_steps=env_steps,
             updates=checkpoint.updates,
@@ -66,7 +130,8 @@ def finished(
             seconds=record["seconds"],
             steps_per_second=steps / seconds if seconds and steps else None,
             mean_return=mean,
-            best_evaluation=record["best_evaluation"] if best is None else best,
+            best=store.score(),
+            candidate=store.score(CANDIDATE),
             best_learner=best_saved_in(checkpoint.state),
             exit_reason=reason,
         )
@@ -91,7 +156,8 @@ def summary_of(
     seconds: float,
     steps_per_second: float | None,
     mean_return: float | None,
-    best_evaluation: float | None,
+    best: Score | None,
+    candidate: Score | None,
     best_learner: int | None,
     exit_reason: str,
 ) -> dict[str, Any]:
@@ -103,35 +169,105 @@ def summary_of(
         "seconds": round(seconds, 3),
         "steps_per_second": steps_per_second,
         "mean_return_last_100": mean_return,
-        "best_evaluation": best_evaluation,
+        "best_evaluation": None if best is None else best.mean,
+        "best_evaluation_episodes": None if best is None else best.episodes,
+        "candidate_evaluation": None if candidate is None else candidate.mean,
         "best_learner": best_learner,
         "exit_reason": exit_reason,
     }
 
 
+def for_this_machine(
+    config: TrainConfig, machine: Machine, given: set[str], saved: Mapping[str, Any]
+) -> TrainConfig:
+    """Let go of what a run was told on another machine, and not anew, where this one cannot do it.
+
+    Args:
+        config: settings to continue with.
+        machine: this one.
+        given: names of settings asked for anew.
+        saved: the plan that the run had.
+    """
+    freed: dict[str, Any] = {}
+    if config.device == "cuda" and not machine.gpus:
+        freed["device"] = "auto"
+    if machine.gpus and config.device != "cpu":
+        freed["learner_threads"] = 0  # a GPU learns batches whole
+    if machine.cores < saved.get("cores", 0):
+        names = ("learner_threads", "actor_threads", "env_threads")
+        freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}
+    config = replace(config, **{name: x for name, x in freed.items() if name not in given})
+    transport = getattr(config.topology, "transport", "auto")
+    if transport == "nccl" and not machine.gpus and "topology.transport" not in given:
+        config = replace(config, topology=replace(config.topology, transport="auto"))
+    return config
+
+
 def resumed_plan(
     checkpoint: Checkpoint,
-    fresh: Plan,
+    config: TrainConfig,
+    spec: EnvSpec,
+    machine: Machine,
     given: set[str],
     before: Mapping[str, Any],
-    after: Mapping[str, Any],
-) -> Plan:
-    """Return the plan of a resumed run; refuse changes that its checkpoint cannot follow.
+) -> tuple[Plan, str]:
+    """Return the plan of a resumed run, and a line if more of this machine could be used.
+
+    What is the run's is kept. What is the machine's is kept too where sums come out as before, to the last
+    bit; elsewhere this machine chooses.
 
     Args:
         checkpoint: to continue from.
-        fresh: what a new run would do here.
+        config: the settings it is to continue with.
+        spec: of the environment.
+        machine: this one.
         given: names of settings asked for anew.
         before: the run's settings.
-        after: the settings it is to continue with.
+
+    Raises:
+        ConfigError: what was asked for anew does not fit the checkpoint.
     """
-    old, new = dict(_flat(before)), dict(_flat(after))
-    if old.get("algorithm.name") != new.get("algorithm.name"):
+    saved: dict[str, Any] = checkpoint.state["plan"]
+    if dict(_flat(before)).get("algorithm.name") != config.algorithm.name:
         given = {*given, "lag"}  # a lag that one algorithm corrects may mislead another
-    plan = plan_from(checkpoint.state["plan"], fresh, given)
+    kept = {name: saved[name] for name in RUNS_OWN if name in saved and name not in given}
+    if "lag" in kept:
+        kept["lag"] = "free" if saved["lag"] is None else str(saved["lag"])
+    fresh = make_plan(replace(config, **kept), spec, machine)
     for name in KEPT_PLAN:
-        _refuse(name, checkpoint.state["plan"].get(name), getattr(plan, name))
-    return plan
+        _refuse(name, saved.get(name), getattr(fresh, name))
+    if not _computes_alike(saved, fresh, given):
+        return fresh, ""
+    plan = replace(fresh, **{x: saved[x] for x in SUMS if x in saved and x not in given})
+    return plan, _more_threads(saved, plan, fresh)
+
+
+def _computes_alike(saved: Mapping[str, Any], fresh: Plan, given: set[str]) -> bool:
+    """Return whether sums can come out here, to the last bit, as they did where a plan was saved."""
+    if saved["device"] != fresh.device or arithmetic_changed(saved, fresh):
+        return False
+    if saved["precision"] == "bf16" != fresh.precision and "precision" not in given:
+        return False  # of an older checkpoint, from a processor that has it
+    needed = max(saved["learner_threads"], saved["actor_threads"])
+    return not fresh.cores < min(needed, saved.get("cores", 0))
+
+
+def arithmetic_changed(saved: Mapping[str, Any], plan: Plan) -> list[str]:
+    """Say what else computes than where a plan was saved, as far as that is known."""
+    changed = [(saved.get(name), getattr(plan, name), name) for name in ("hardware", "torch")]
+    return [f"{name} {old} -> {new}" for old, new, name in changed if old and old != new]
+
+
+def _more_threads(saved: Mapping[str, Any], plan: Plan, fresh: Plan) -> str:
+    names = ("learner_threads", "actor_threads")
+    more = {x: getattr(fresh, x) for x in names if getattr(fresh, x) > getattr(plan, x)}
+    if not more or fresh.cores <= saved.get("cores", fresh.cores):
+        return ""
+    typed = " ".join(f"--{name.replace('_', '-')} {x}" for name, x in more.items())
+    return (
+        f"this machine has {fresh.cores} cores, and threads are as many as on {saved['cores']}, so that the run "
+        f"goes on exactly; to use more of them, not exactly: {typed}"
+    )
 
 
 def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:

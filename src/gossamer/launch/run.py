@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import sys
 import threading
 import time
@@ -12,25 +13,35 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build import Plan, build_policy, make_plan
-from gossamer.config import TrainConfig, to_dict, validate, with_ratio
-from gossamer.envs.registry import read_spec
+from gossamer.config import TrainConfig, code_in, to_dict, validate, with_ratio
+from gossamer.devices import use_deterministic_algorithms
+from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.evaluator import Interrupted
 from gossamer.group import build_group
 from gossamer.launch import resume as resuming
 from gossamer.launch import snapshot, words
 from gossamer.launch.control import Control, GroupControl, signals
-from gossamer.launch.evaluation import load_weights
+from gossamer.launch.damage import refuse_damaged
+from gossamer.launch.evaluation import load_weights, refuse_misfit, refuse_other_best
 from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.inline import run_inline
 from gossamer.launch.local import run_local
 from gossamer.launch.process import layout_of, transport_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
-from gossamer.machine import keep_freed_memory, process_began
+from gossamer.launch.watch import Overdue, Watch, at_work, tell
+from gossamer.links import Stopped
+from gossamer.machine import keep_freed_memory, process_began, this_machine
 from gossamer.record.folder import RunFolder
-from gossamer.room import refuse_full_shared_memory, refuse_what_memory_cannot_hold
+from gossamer.record.origin import mark
+from gossamer.room import (
+    refuse_full_shared_memory,
+    refuse_large,
+    refuse_what_a_gpu_cannot_hold,
+    refuse_what_memory_cannot_hold,
+)
 from gossamer.trials import tasks_in_words
-from gossamer.types import ConfigError, EnvSpec
+from gossamer.types import ConfigError, EnvSpec, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -38,6 +49,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gossamer.group import Group
     from gossamer.launch.control import Run
     from gossamer.record.checkpoint import Checkpoint
 
@@ -83,12 +95,44 @@ def train(
     """
     config = with_ratio(config)
     validate(config)
+    began = process_began() if argv is not None else time.time()
+
+    with Watch(
+        config.patience_seconds,
+        lambda text: tell(f"gossamer: {text}"),
+        within_seconds=config.stop_within_seconds,
+        stop_after=config.stop_after_seconds,
+        seconds=lambda: time.time() - began,
+        last_resort=argv is not None,
+    ) as watch:
+        try:
+            return _train(
+                config, watch, began, layers or {}, argv or [], resume, config_given, torso, quiet
+            )
+        except Overdue as overdue:
+            at = at_work()
+            raise overdue.failure or RunFailed(
+                f"stopped before the run had begun: --stop-after-seconds {config.stop_after_seconds:g} are over"
+                + f"; {at}" * bool(at)
+            ) from None
+
+
+def _train(
+    config: TrainConfig,
+    watch: Watch,
+    began: float,
+    layers: Mapping[str, str],
+    argv: list[str],
+    resume: str | None,
+    config_given: set[str] | frozenset[str],
+    torso: torch.nn.Module | None,
+    quiet: bool,
+) -> TrainResult:
     # A run must not change, nor end, with a file that it does not own.
     config = replace(config, topology=config.topology.written_out())
     keep_freed_memory()
     refuse_missing_writers(config)
     refuse_full_shared_memory(config)
-    began = process_began() if argv is not None else time.time()
     folder = RunFolder.open(resume) if resume is not None else None
     try:
         if folder is not None:
@@ -100,6 +144,7 @@ def train(
         before: dict[str, Any] = {} if folder is None else folder.read_json("config.json")
         if folder is not None and checkpoint is not None:
             resuming.refuse_changes(before, to_dict(config))
+            refuse_damaged(checkpoint, config.num_learners)
             for warning in checkpoint.warnings:
                 print(f"gossamer: {warning}", file=sys.stderr)
             reason, summary = resuming.finished(config, folder, checkpoint)
@@ -110,21 +155,55 @@ def train(
                 print(f"{folder.path} is finished ({reason}); to train it further: gossamer train "
                       f"--resume {folder.path} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
-        spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=folder is None)
-        layout = layout_of(config) if fleet else None
-        cores = layout.share if layout else 0
-        plan = make_plan(config, spec, cores)
+        spec = read_spec(
+            config.env_id,
+            config.env,
+            config.max_episode_steps,
+            tries=folder is None,
+            before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
+        )
         if folder is not None and checkpoint is not None:
-            now = to_dict(config)
+            refuse_misfit(config, spec, checkpoint, torso)
+            refuse_other_best(config, spec, folder.checkpoints(), torso)
+        differs = None if folder is None else resuming.known_to_differ(folder)
+        if differs is None and not fleet:  # whose processes try by themselves
+            differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
+        tried = differs is not None
+        spec = replace(spec, differs=spec.differs or differs or "")
+        layout = layout_of(config) if fleet else None
+        machine = this_machine()
+        if layout:
+            machine = replace(machine, cores=layout.share)
+        more = ""
+        if checkpoint is None:
+            plan = make_plan(config, spec, machine)
+        else:
             # From Python nobody says what was asked for; what differs was.
-            given = set(config_given) or {name for name, _, _ in resuming.changes(before, now)}
-            plan = resumed_plan(checkpoint, plan, given, before, now)
+            changed = resuming.changes(before, to_dict(config))
+            given = set(config_given) or {name for name, _, _ in changed}
+            saved = checkpoint.state["plan"]
+            config = resuming.for_this_machine(config, machine, given, saved)
+            plan, more = resumed_plan(checkpoint, config, spec, machine, given, before)
         processes = len(layout.ranks) if layout else 0
-        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint)
+        if config.deterministic and plan.device != "cpu":
+            use_deterministic_algorithms()
+        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint, torso)
+        refuse_what_a_gpu_cannot_hold(config, spec, plan, torso)
         for line in replays if not quiet else ():
             print(line, flush=True)  # before any is made
-        run = _Run(config, spec, plan, folder, began=began, quiet=quiet, replays=replays)
-        return run(checkpoint, layers or {}, argv or [], torso)
+        run = _Run(
+            config,
+            spec,
+            plan,
+            folder,
+            watch,
+            began=began,
+            quiet=quiet,
+            replays=replays,
+            tried=tried,
+            more=more,
+        )
+        return run(checkpoint, layers, argv, torso)
     finally:
         if folder is not None:
             folder.unlock()
@@ -139,14 +218,20 @@ class _Run:
         spec: EnvSpec,
         plan: Plan,
         folder: RunFolder | None,
+        watch: Watch,
         *,
         began: float,
         quiet: bool,
         replays: list[str],
+        tried: bool,
+        more: str,
     ):
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
-        self.began, self.quiet, self.replays = began, quiet, replays
+        self.began, self.quiet, self.replays, self.tried = began, quiet, replays, tried
+        self.more = more  # what the user may like to know of this machine
+        self.watch = watch
         self.restore_seconds = 0.0
+        self.unmarked = ""
         self.control: Control
 
     def __call__(
@@ -170,35 +255,35 @@ class _Run:
             self.spec,
             self.plan,
             on_episode=lambda episode, learner: self.recorder.on_episode(episode, learner),
-            on_evaluation=lambda result, version, params, learner, at: control.on_evaluation(
-                result, version, params, learner, at
-            ),
             torso=torso,
-            start=checkpoint is None or not checkpoint.state[snapshot.EXACT],
+            start=checkpoint is None or not snapshot.comes_back(checkpoint, self.spec),
         )
 
         def work() -> None:
             control.take_charge(group)
+            self.watch.leave = group.stop.stop
             (run_inline if config.placement == "inline" else run_local)(group, control)
             control.finish_saving()
-            if group.evaluator is not None and control.exit_reason.startswith("done"):
-                if group.memory is not None:
-                    group.memory.versions.score_policy_next(control.best_saved)
-                group.evaluator.evaluate_newest(stop=control.interrupted)
+            if group.memory is not None:
+                group.memory.versions.score_policy_next(control.best_saved)
+            self._evaluate_last(group)
 
         try:
             if config.init_from and checkpoint is None:
                 for parts in group.parts:
                     load_weights(parts.policy, RunFolder.open(config.init_from), "last")
+                    parts.learner.replay.fill_first()
             if checkpoint is not None:
                 restoring = time.monotonic()
                 with self._patience():
-                    snapshot.put_back(group, checkpoint)
+                    back = snapshot.put_back(group, checkpoint)
+                if not back:
+                    self.spec = replace(self.spec, differs=snapshot.NOT_BACK)
                 self.restore_seconds = time.monotonic() - restoring
             group.join()
             folder = self._open()
             control = GroupControl(
-                config, self.recorder, folder.checkpoints(config.keep_checkpoints)
+                config, self.recorder, folder.checkpoints(config.keep_checkpoints), self.watch
             )
             self.control = control
             with signals(control):
@@ -237,10 +322,10 @@ class _Run:
             source = RunFolder.open(config.init_from)
             load_weights(policy, source, "last")
             config = self.config = replace(config, init_from=str(source.path.resolve()))
-        fleet = Fleet(config, self.spec, self.plan)
+        fleet = Fleet(config, self.spec, self.plan, tried=self.tried)
         folder = self._open()
-        control = Control(config, self.recorder, folder.checkpoints(config.keep_checkpoints))
-        self.control = control
+        store = folder.checkpoints(config.keep_checkpoints)
+        control = self.control = Control(config, self.recorder, store, self.watch)
         with signals(control):
             self._begin(folder)
 
@@ -253,13 +338,37 @@ class _Run:
                         control.finish_saving()
                         self._go_back(folder)
                 control.finish_saving()
-                if control.exit_reason.startswith("done"):
-                    fleet.score_policy()
+                fleet.score_policy_next()
+                self._evaluate_last(fleet)
 
             try:
                 return self._run(work, fleet, control, folder)
             finally:
                 fleet.close()
+
+    def _evaluate_last(self, run: Group | Fleet) -> None:
+        """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
+        control, watch, evaluator = self.control, self.watch, run.evaluator
+        if evaluator is None or not control.whole or not control.exit_reason.startswith("done"):
+            return
+        watch.settle()
+        if run.stuck:
+            self.recorder.say("The last evaluation is left out: the one before it has not ended")
+            return
+        seconds = math.inf
+        if "total_env_steps" not in control.exit_reason:
+            before = evaluator.longest_seconds + evaluator.confirming_cost
+            seconds = max(self.config.stop_within_seconds, 2 * before)
+        with watch.within(seconds):
+            try:
+                control.finish_evaluating(evaluator, lambda: control.interrupted() or watch.over)
+            except (Interrupted, Overdue) as ended:
+                if isinstance(ended, Overdue) and ended.failure is not None:
+                    raise
+                if not control.interrupted():
+                    self.recorder.say(
+                        f"The last evaluation is left out: it takes longer than {seconds:.0f} s"
+                    )
 
     @property
     def progress(self) -> tuple[int, int] | None:
@@ -280,6 +389,7 @@ class _Run:
             title += f"  {config.num_learners} learners, {config.topology.name}"
         title = None if self.quiet else title
         self.recorder = Recorder(config, folder, began=self.began, title=title)
+        self.watch.say, self.watch.seconds = self.recorder.say, self.recorder.seconds
         return folder
 
     def _begin(self, folder: RunFolder) -> None:
@@ -287,8 +397,10 @@ class _Run:
         before = None if self.folder is None else folder.read_json("config.json")
         try:
             facts = words.mixing_facts(self.config)
+            known = words.env_facts(self.spec) if self.tried else {}
             settings = to_dict(self.config)
-            folder.write_start(settings, self.layers, self.argv, facts, began=self.began)
+            told = {**facts, **known, **self._origin(code_in(settings))}
+            folder.write_start(settings, self.layers, self.argv, told, began=self.began)
             if self.checkpoint is not None:
                 self._cut_back(folder)
                 self.recorder.load_state_dict(self.checkpoint.state["recorder"])
@@ -305,11 +417,27 @@ class _Run:
             raise
         self._introduce(folder, before, facts)
 
+    def _origin(self, code: Mapping[str, str]) -> dict[str, Any]:
+        """Return what shows later that the code which the settings import was chosen here."""
+        if not code:
+            return {}
+        try:
+            return {"origin": mark(code.values())}
+        except OSError as error:
+            reason = f"{error.strerror}: {error.filename}" if error.strerror else error
+            self.unmarked = (
+                f"{', '.join(code.values())} must be named again when this run is resumed or evaluated: the token that "
+                f"shows it was begun here cannot be kept ({reason})"
+            )
+            return {}
+
     def _cut_back(self, folder: RunFolder) -> None:
         """Drop what was written after the checkpoint: it is another future."""
-        updates, env_steps = self.progress or (0, 0)
-        episodes = self.checkpoint.state["recorder"]["episode_rows"] if self.checkpoint else 0
-        folder.cut(env_steps, updates, episodes=episodes)
+        (updates, env_steps), each, episodes = self.progress or (0, 0), {0: 0}, 0
+        if self.checkpoint is not None:
+            each = snapshot.updates_of(self.checkpoint)
+            episodes = self.checkpoint.state["recorder"]["episode_rows"]
+        folder.cut(env_steps, each, episodes=episodes)
         folder.checkpoints().discard_after(updates)
         (folder.path / "summary.json").unlink(missing_ok=True)
 
@@ -328,6 +456,8 @@ class _Run:
     def _introduce(self, folder: RunFolder, before: Any, facts: Mapping[str, float]) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
+        if self.checkpoint is None and (told := words.new_episodes_in_words(self.spec)):
+            recorder.say(told)
         if tasks := tasks_in_words(self.config, self.spec):
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
@@ -344,28 +474,50 @@ class _Run:
         if mixing := words.mixing_in_words(self.config, facts):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
+        if self.unmarked:
+            recorder.say(self.unmarked)
         if self.checkpoint is None or self.progress is None:
+            if self.config.init_from and len(self.config.replays) > 1:
+                self._say_filling()
             return
-        exact, held = self.checkpoint.state[snapshot.EXACT], self.checkpoint.state["held"]
-        how = "exactly" if exact else "with new episodes (not exactly)"
-        kept = self.config.checkpoint_replay and any(name.endswith(".stored") for name in held)
-        if len(self.config.replays) > 1 and not kept:
-            how = f"{'' if exact else how + ', '}with empty replays (--checkpoint-replay keeps what they hold)"
         updates, env_steps = self.progress
-        took = f"; restoring took {self.restore_seconds:.1f} s" if self.restore_seconds else ""
-        recorder.say(f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}")
+        told = words.resumed_in_words(
+            new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
+            why=resuming.why_not_exact(self.config, self.spec, plan, self.checkpoint),
+            env_steps=env_steps,
+            updates=updates,
+            seconds=self.restore_seconds,
+        )
+        recorder.say(told)
+        if resuming.begins_empty(self.config, self.checkpoint):
+            self._say_filling()
+        if self.more:
+            recorder.say(self.more)
         for name, old, new in resuming.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
+
+    def _say_filling(self) -> None:
+        rows = resuming.rows_to_fill(self.config, self.plan, self.checkpoint)
+        self.recorder.say(words.filling_in_words(rows))
 
     def _run(
         self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
     ) -> TrainResult:
         config, recorder = self.config, self.recorder
         failure: BaseException | None = None
+        self.watch.last_words = lambda: self._last_words(run, control, folder)
         try:
-            work()
-        except Interrupted:
-            pass
+            try:
+                work()
+            except Overdue as overdue:
+                if overdue.failure is not None:
+                    raise overdue.failure from None
+            except (Interrupted, Stopped):
+                pass
+            if not control.whole:
+                control.leave()
+                control.finish_saving()
+            self.watch.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
             control.exit_reason = f"failed: {words.headline(error)}"
@@ -373,22 +525,12 @@ class _Run:
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
                 control.finish_saving()
-        summary = summary_of(
-            env_steps=run.env_steps,
-            updates=run.updates,
-            restarts=run.restarts,
-            seconds=recorder.seconds(),
-            steps_per_second=recorder.steps_per_second(run.env_steps),
-            mean_return=recorder.mean_return(),
-            best_evaluation=recorder.best_evaluation,
-            best_learner=control.best_saved,
-            exit_reason=control.exit_reason,
-        )
-        try:
-            folder.write_json("summary.json", summary)
-        except OSError as error:
-            failure = failure or error
-        recorder.close()
+        summary = self._summary(run, control)
+        for write in (partial(folder.write_json, "summary.json", summary), recorder.close):
+            try:
+                write()
+            except OSError as error:
+                failure = failure or error
         for line in words.learners_in_words(
             config, control.scores_saved, recorder.mean_return_of, control.best_saved
         ):
@@ -398,3 +540,33 @@ class _Run:
         if failure is not None:
             words.raise_failure(failure, folder)
         return TrainResult(folder.path, summary)
+
+    def _summary(self, run: Run, control: Control) -> dict[str, Any]:
+        recorder = self.recorder
+        return summary_of(
+            env_steps=run.env_steps,
+            updates=run.updates,
+            restarts=run.restarts,
+            seconds=recorder.seconds(),
+            steps_per_second=recorder.steps_per_second(run.env_steps),
+            mean_return=recorder.mean_return(),
+            best=recorder.best,
+            candidate=recorder.candidate,
+            best_learner=control.best_saved,
+            exit_reason=control.exit_reason,
+        )
+
+    def _last_words(self, run: Run, control: Control, folder: RunFolder) -> int:
+        """Write down how the run ended, from a thread beside one that does not come back."""
+        failure = self.watch.failure
+        if failure is not None:
+            control.exit_reason = f"failed: {words.headline(failure)}"
+        elif not control.whole:
+            control.leave()
+        with suppress(OSError):
+            folder.write_json("summary.json", self._summary(run, control))
+        last = words.ending(self._summary(run, control), folder)
+        self.recorder.say(last)
+        if failure is not None:
+            tell(f"gossamer: {words.headline(failure)}")
+        return int(failure is not None)

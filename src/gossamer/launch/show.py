@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import importlib
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.render import make_render_env
 from gossamer.evaluator import evaluate
 from gossamer.machine import install_command
+from gossamer.reading import expand
 from gossamer.trials import training_tasks
 from gossamer.types import ConfigError
 
@@ -58,7 +58,7 @@ def show(
 def _open_video(path: str) -> Any:
     if not path.endswith(FORMATS):
         raise ConfigError(f"--video {path}: write {' or '.join(FORMATS)}, for example game.mp4")
-    if not Path(path).absolute().parent.is_dir():
+    if not expand(path).absolute().parent.is_dir():
         raise ConfigError(f"--video {path}: the folder does not exist; make it first")
     try:
         imageio: Any = importlib.import_module("imageio.v2")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import threading
+import time
 from dataclasses import asdict, fields
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from torch import Tensor
 from gossamer.machine import use_threads
 from gossamer.replay.segments import part_of
 from gossamer.topology import FOREVER
-from gossamer.types import ConfigError, Trajectory
+from gossamer.types import ConfigError, RunFailed, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -21,8 +22,13 @@ if TYPE_CHECKING:
     from gossamer.build import Parts
     from gossamer.group import Group
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.types import EnvSpec
 
 EXACT = "exact"
+NOT_BACK = "environments did not come back to where they were"
+"""Why a resumed run has begun new episodes, and will again."""
+MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
+"""What is raised where a checkpoint's content is not of the kind that is expected."""
 ALIGNMENT = 64
 """Bytes; where tensors begin in a snapshot."""
 
@@ -93,9 +99,22 @@ def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 def progress_of(checkpoint: Checkpoint) -> tuple[int, int]:
     """Return updates and env steps behind a checkpoint."""
+    return checkpoint.updates, env_steps_of(checkpoint.state)
+
+
+def env_steps_of(state: Mapping[str, Any]) -> int:
+    """Return the env steps behind a checkpoint of this state."""
+    held = state["held"]
+    own = [x for name, x in held.items() if name.endswith("learner.own_env_steps")]
+    known = [x for name, x in held.items() if name.endswith("learner.env_steps")]
+    return sum(own) if own else max(known)
+
+
+def updates_of(checkpoint: Checkpoint) -> dict[int, int]:
+    """Return the updates of each learner behind a checkpoint, by rank."""
     held = checkpoint.state["held"]
-    env_steps = max(x for name, x in held.items() if name.endswith("learner.env_steps"))
-    return checkpoint.updates, env_steps
+    mine = {name: x for name, x in held.items() if name.endswith("learner.update")}
+    return {int(name.partition("/")[0]) if "/" in name else 0: x for name, x in mine.items()}
 
 
 def names_of(ranks: range) -> Callable[[str], bool]:
@@ -115,47 +134,82 @@ def held_of(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
     return {k.removeprefix(_prefix(rank)): x for k, x in held.items() if mine(k)}
 
 
-def put_back(group: Group, checkpoint: Checkpoint) -> None:
+def comes_back(checkpoint: Checkpoint, spec: EnvSpec) -> bool:
+    """Return whether environments are to be brought back to where they were."""
+    return bool(checkpoint.state[EXACT]) and spec.exact_resume
+
+
+def put_back(group: Group, checkpoint: Checkpoint) -> bool:
     """Continue from a checkpoint of the same environment, network and number of learners.
 
     Its tensors are given up: what replays hold would be in memory twice, for the whole run.
+
+    Returns:
+        Whether environments that were to be brought back are; otherwise all of a learner's have begun new
+        episodes, and snapshots of the group are not exact from now on.
     """
-    state = checkpoint.state["held"]
-    updates = {x for name, x in state.items() if name.endswith("learner.update")}
+    updates = set(updates_of(checkpoint).values())
+    back = True
     for parts in group.parts:
-        _put_back(parts, checkpoint, held_of(checkpoint, parts.learner.rank))
+        back &= _put_back(parts, checkpoint, held_of(checkpoint, parts.learner.rank))
         if len(updates) > 1 and parts.learner.topology.staleness < FOREVER:
             # They are going to wait for each other's updates, and have not been in step before.
             env_steps = progress_of(checkpoint)[1]
             parts.learner.align(update=max(updates), env_steps=env_steps)
     checkpoint.tensors.clear()
+    group.exact &= back
+    return back
 
 
-def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> None:
-    exact = bool(checkpoint.state[EXACT])
+def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> bool:
+    exact = comes_back(checkpoint, parts.spec)
     try:
         parts.learner.load_state_dict(part_of(held, "learner."))
     except ConfigError as error:
         raise ConfigError(f"{checkpoint.path}: {error}") from None
-    except (RuntimeError, KeyError) as error:
+    except MISFITS as error:
         raise ConfigError(
             f"{checkpoint.path} does not fit these settings ({' '.join(str(error).split())[:200]}); "
             "resume with the network and optimizer it was trained with"
         ) from None
     try:
-        parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)
-    except RuntimeError as error:
+        return _put_back_acting(parts, held, exact=exact) or not exact
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path}: {error}") from None
+    except RunFailed:  # of an environment
+        raise
+    except MISFITS as error:
         raise ConfigError(
-            f"{checkpoint.path}: {' '.join(str(error).split())[:200]} Resume with the packages and "
-            "environment settings it was trained with"
+            f"{checkpoint.path} is damaged: {' '.join(str(error).split())[:200]}"
         ) from None
+
+
+def _put_back_acting(parts: Parts, held: dict[str, Any], *, exact: bool) -> bool:
+    """Put back the actor and, if the run goes on exactly, the trajectories that wait; return what the actor does."""
+    fresh = parts.actor.state_dict() if exact else {}
+    for name, like in fresh.items():
+        if isinstance(like, Tensor):
+            _refuse_other_form(f"actor.{name}", held, like)
+    back = parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)
     i = 0
-    while exact and f"queue.{i}.obs" in held:
+    while exact and i < (parts.plan.lag or 0) and f"queue.{i}.obs" in held:
         slot = parts.queue.slot()
         for field in fields(Trajectory):
-            getattr(slot, field.name).copy_(held[f"queue.{i}.{field.name}"])
+            name, target = f"queue.{i}.{field.name}", getattr(slot, field.name)
+            _refuse_other_form(name, held, target)
+            target.copy_(held[name])
         parts.queue.put(slot)
         i += 1
+    return back
+
+
+def _refuse_other_form(name: str, held: Mapping[str, Any], like: Tensor) -> None:
+    """Refuse a tensor that is missing, or of another shape than what it is to take the place of."""
+    # As long as episodes are; as the streams of a device are, which may have been another.
+    found, first = held.get(name), int(name.endswith((".logs", ".generator")))
+    if not isinstance(found, Tensor) or found.shape[first:] != like.shape[first:]:
+        shape = list(found.shape) if isinstance(found, Tensor) else "missing"
+        raise ConfigError(f"{name} is {shape}, and would be {list(like.shape)}")
 
 
 class BackgroundSaver:
@@ -165,6 +219,8 @@ class BackgroundSaver:
         self._store = store
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
+        self.longest_seconds = 0.0
+        """That writing one has taken."""
 
     @property
     def busy(self) -> bool:
@@ -177,8 +233,10 @@ class BackgroundSaver:
 
         def write() -> None:
             use_threads(1)
+            began = time.monotonic()
             try:
                 self._store.save(updates, tensors, state)
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
             except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
                 self._error = error
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import math
 import sys
 import traceback
@@ -17,10 +18,47 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
+    from gossamer.types import EnvSpec
 
 _TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
 MAX_LEARNERS_TOLD = 16
 """Of learners that never talk; the best of more."""
+
+
+def env_facts(spec: EnvSpec) -> dict[str, Any]:
+    """Return what is known about resuming an environment, as meta.json holds it."""
+    return {"env_comes_back": spec.exact_resume, "env_differs": spec.differs}
+
+
+def new_episodes_in_words(spec: EnvSpec) -> str:
+    """Say that a run will be resumed with new episodes, and why; empty where its environments come back."""
+    return f"{spec.env_id} resumes with new episodes: {spec.differs}" if spec.differs else ""
+
+
+def resumed_in_words(
+    *, new_episodes: bool, why: list[str], env_steps: int, updates: int, seconds: float
+) -> str:
+    """Say from where a run goes on, and why that is not exactly so where it is not.
+
+    Args:
+        new_episodes: its environments are not where they were.
+        why: what keeps it from going on as if it had never stopped.
+        env_steps: of the run's checkpoint.
+        updates: likewise.
+        seconds: that restoring took; 0: not known.
+    """
+    how = "with new episodes " * new_episodes
+    how = f"{how}(not exactly: {'; '.join(why)})" if why or new_episodes else "exactly"
+    took = f"; restoring took {seconds:.1f} s" if seconds else ""
+    return f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}"
+
+
+def filling_in_words(rows: int) -> str:
+    """Say what replays do that begin empty with a policy that has learnt something."""
+    return (
+        f"replays fill during the next {rows:,} rows of trajectories; until then only some batches hold "
+        "replayed columns, the more the fuller the replays are"
+    )
 
 
 def mixing_facts(config: TrainConfig) -> dict[str, float]:
@@ -100,6 +138,11 @@ def raise_failure(failure: BaseException, folder: RunFolder) -> None:
         if details:
             print(details, file=sys.stderr)
         raise RunFailed(headline(failure) + hint) from failure
+    if isinstance(failure, OSError) and failure.errno == errno.EBADF:
+        raise RunFailed(
+            "files of the run have been closed by other code in this process, as an environment's may be"
+            f"{'; the last checkpoint is kept' * resumes}{hint}"
+        ) from failure
     if isinstance(failure, OSError):
         raise RunFailed(
             f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
@@ -129,7 +172,11 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
     if summary["mean_return_last_100"] is not None:
         parts.append(f"return {summary['mean_return_last_100']:.4g}")
     if summary["best_evaluation"] is not None:
-        parts.append(f"best evaluation {summary['best_evaluation']:.4g}")
+        over = summary.get("best_evaluation_episodes")  # not told by older runs
+        best = f"best evaluation {summary['best_evaluation']:.4g}"
+        parts.append(best + (f" over {over} episode{'s' * (over > 1)}" if over else ""))
+    if summary.get("candidate_evaluation") is not None:
+        parts.append(f"{summary['candidate_evaluation']:.4g} to be confirmed")
     if failed:
         return ", ".join(parts)
     verb = "train --resume" if reason.startswith("stopped") else "eval"

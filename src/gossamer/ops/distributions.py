@@ -160,6 +160,10 @@ class DiagonalGaussian(ActionDistribution):
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw every component [..., A] float32."""
         noise = torch.randn(self.mean.shape, generator=generator, device=self.params.device)
+        return self.at(noise)
+
+    def at(self, noise: Tensor) -> Tensor:
+        """Return the actions [..., A] that lie `noise` [..., A] deviations from the means."""
         return (self.mean + self.log_std.exp() * noise).detach()
 
     def mode(self) -> Tensor:

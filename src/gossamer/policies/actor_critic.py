@@ -6,12 +6,19 @@ Shapes: R rows, B columns, F features, P action parameters, S numbers of recurre
 from __future__ import annotations
 
 import contextlib
+import math
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
 
-from gossamer.ops.distributions import ActionDistribution, encode_action, make_distribution
+from gossamer.devices import send
+from gossamer.ops.distributions import (
+    ActionDistribution,
+    DiagonalGaussian,
+    encode_action,
+    make_distribution,
+)
 from gossamer.policies.core import Core
 from gossamer.policies.moments import Moments
 from gossamer.policies.torsos import MLP, make_torso, orthogonal
@@ -40,6 +47,8 @@ class ActorCritic(nn.Module):
 
     obs_scale: Tensor
     obs_bias: Tensor
+    value_mean: Tensor
+    value_std: Tensor
 
     def __init__(
         self,
@@ -75,10 +84,13 @@ class ActorCritic(nn.Module):
         self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
+        self._bounds = _bounds(spec, config)
         self.compute_dtype = torch.float32
         self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
         self.register_buffer("obs_bias", _like_obs(spec.obs_shape), persistent=False)
-        self._value_mean_std = (0.0, 1.0)
+        # Tensors, as a compiled network would be compiled anew for other numbers.
+        self.register_buffer("value_mean", torch.zeros(()), persistent=False)
+        self.register_buffer("value_std", torch.ones(()), persistent=False)
         if self.pixels:
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.refresh()
@@ -116,8 +128,7 @@ class ActorCritic(nn.Module):
             if len(self.log_std):
                 params = torch.cat([params, self.log_std.expand_as(params)], dim=-1)
             value = self.value_head(features if value_features is None else value_features)
-            mean, std = self._value_mean_std
-            value = value.squeeze(-1) * std + mean
+            value = value.squeeze(-1) * self.value_std + self.value_mean
         return PolicyOutput(
             params.view(r, b, -1), value.view(r, b), features.view(r, b, -1), core_state
         )
@@ -137,20 +148,46 @@ class ActorCritic(nn.Module):
             return x
         return x.clamp(-self.config.obs_clip, self.config.obs_clip)
 
-    def env_action(self, action: Tensor) -> Tensor:
-        """Turn actions of the distribution into the environment's: tanh-squashed if asked for.
+    def initial_noise(self, batch_size: int, generator: torch.Generator) -> Tensor | None:
+        """Draw what `sample` carries from step to step, [B, A]; None where noise is drawn anew each step."""
+        if self.spec.action.kind != "gaussian" or not self.config.noise_correlation:
+            return None
+        size = (batch_size, *self.spec.action.shape)
+        return torch.randn(size, generator=generator, device=self.obs_scale.device)
 
-        The learner sees the action before squashing: the Jacobian cancels in every importance weight.
+    def sample(
+        self, action_params: Tensor, generator: torch.Generator, noise: Tensor | None
+    ) -> Tensor:
+        """Draw actions [B, *action_shape] from parameters [B, P].
+
+        Args:
+            action_params: of the distribution.
+            generator: of the stream.
+            noise: [B, A] from `initial_noise`, or of the step before; becomes that of this step.
         """
-        if not self.config.squash:
+        distribution = self.distribution(action_params)
+        if noise is None:
+            return distribution.sample(generator)
+        assert isinstance(distribution, DiagonalGaussian)
+        # An autoregressive process of order 1, whose variance stays 1.
+        kept = self.config.noise_correlation
+        fresh = torch.randn(noise.shape, generator=generator, device=noise.device)
+        noise.mul_(kept).add_(fresh, alpha=math.sqrt(1.0 - kept * kept))
+        return distribution.at(noise)
+
+    def env_action(self, action: Tensor) -> Tensor:
+        """Turn actions of the distribution into the environment's: squashed or scaled if asked for.
+
+        The learner sees the action before: the Jacobian cancels in every importance weight.
+        """
+        if self._bounds is None:
             return action
-        low = torch.tensor(self.spec.action.low)
-        high = torch.tensor(self.spec.action.high)
-        return low + 0.5 * (high - low) * (torch.tanh(action) + 1.0)
+        centre, half = self._bounds
+        return centre + half * (torch.tanh(action) if self.config.squash else action)
 
     def value_scale(self) -> Tensor:
         """Deviation by which value errors are divided; 1 unless values are normalised."""
-        return torch.tensor(self._value_mean_std[1])
+        return self.value_std
 
     @torch.no_grad()
     def observe(self, obs: Tensor, valid: Tensor, *, freeze: bool) -> None:
@@ -164,26 +201,31 @@ class ActorCritic(nn.Module):
         if self.pixels:
             self.obs_moments.update(obs[0, :: max(obs.shape[1] // 16, 1)])
         else:
-            self.obs_moments.update(obs[: len(valid)][valid])
+            self.obs_moments.update(obs[: len(valid)], valid)
 
-    def observe_values(self, total: float, squares: float, count: float) -> None:
+    def observe_values(
+        self, total: Tensor | float, squares: Tensor | float, count: Tensor | float
+    ) -> None:
         """Take sums over the targets of a batch into the value moments; then refresh."""
         self.value_moments.update_sums(total, squares, count)
 
     @torch.no_grad()
     def refresh(self) -> None:
         """Recompute what is derived from the moments; call after they have changed."""
-        if self.config.normalize_obs and self.obs_moments.count > 0:
+        plain = 1.0 / 255.0 if self.pixels else 1.0
+        if self.config.normalize_obs:
             floor = self.config.pixel_std_floor if self.pixels else 1e-4
             mean, std = self.obs_moments.mean_std(floor)
-            self.obs_scale.copy_(1.0 / std)
-            self.obs_bias.copy_(-mean / std)
+            seen = self.obs_moments.count > 0
+            self.obs_scale.copy_(torch.where(seen, 1.0 / std, plain))
+            self.obs_bias.copy_(torch.where(seen, -mean / std, 0.0))
         else:
-            self.obs_scale.fill_(1.0 / 255.0 if self.pixels else 1.0)
+            self.obs_scale.fill_(plain)
             self.obs_bias.zero_()
         if self.value_norm:
             mean, std = self.value_moments.mean_std(1e-2)
-            self._value_mean_std = (float(mean), float(std))
+            self.value_mean.copy_(mean)
+            self.value_std.copy_(std)
 
     def shared_tensors(self) -> list[Tensor]:
         """Every parameter, then the moments: what a version of the policy consists of."""
@@ -237,7 +279,8 @@ class ActorCritic(nn.Module):
         if self.config.last_action:
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
-        return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
+        going_on = send(~starts, self.obs_scale.device)
+        return torch.cat(parts, dim=-1) * going_on.flatten().unsqueeze(-1).float()
 
 
 def _like_obs(shape: tuple[int, ...]) -> Tensor:
@@ -246,6 +289,16 @@ def _like_obs(shape: tuple[int, ...]) -> Tensor:
     # Channels last, as trajectories keep pixels: elementwise work then runs straight through memory.
     channels, height, width = shape
     return torch.zeros(height, width, channels).permute(2, 0, 1)
+
+
+def _bounds(spec: EnvSpec, config: PolicyConfig) -> tuple[Tensor, Tensor] | None:
+    """Centre and half width of each action, by which it is scaled, where environments are; None: it is not."""
+    if spec.action.kind != "gaussian" or not (config.squash or config.scale_actions):
+        return None
+    low, high = torch.tensor(spec.action.low), torch.tensor(spec.action.high)
+    centre, half = (high + low) / 2.0, (high - low) / 2.0
+    finite = half.isfinite()
+    return torch.where(finite, centre, 0.0), torch.where(finite, half, 1.0)
 
 
 def _check(spec: EnvSpec, config: PolicyConfig) -> None:

@@ -47,3 +47,10 @@ class PolicyConfig:
     """Gaussian actions: initial log standard deviation, in nats of the action's unit."""
     squash: bool = False
     """Gaussian actions: tanh-squash to the action bounds; needs finite bounds."""
+    scale_actions: bool = False
+    """Gaussian actions: -1 and 1 stand for an action's bounds, where both are finite, so that the initial
+    deviation means the same in every environment. Otherwise actions are in the environment's own units."""
+    noise_correlation: float = 0.0
+    """Gaussian actions: correlation of an action's noise with the noise of the env step before, in [0, 1). Every
+    single action keeps the distribution that is learnt, and exploration goes further than with noise that cancels
+    out. Hollenstein et al. 2024 (arXiv:2312.11091) colour the noise of PPO; this is the autoregressive kind."""

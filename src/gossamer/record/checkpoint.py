@@ -7,13 +7,13 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 import shutil
 import threading
 from contextlib import suppress
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, BinaryIO, TypeVar, cast
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
+from gossamer.reading import open_plain, parse_json, read_plain, read_whole
 from gossamer.record.files import read_safetensors, safetensors_chunks, sync_folder, write_hashed
 from gossamer.types import ConfigError
 
@@ -27,8 +27,22 @@ T = TypeVar("T")
 MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
+MAX_STATE_BYTES = 64 << 20
+"""Of state.json: a hundred thousand learners have less."""
 FORMAT = 1
 """Version of the layout; a reader refuses a larger one."""
+BEST, CANDIDATE = "best", "candidate"
+"""Checkpoints with a score in place of a number: the best policy, and the one that has yet to be confirmed."""
+Scored = Literal["best", "candidate"]
+
+
+class Score(NamedTuple):
+    """What a policy has earned in evaluation."""
+
+    mean: float
+    """Mean return."""
+    episodes: int | None = None
+    """Behind that mean; None: an older run has not said."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,9 +58,9 @@ class Checkpoint:
     path: Path
     """Its folder."""
     score: float | None = None
-    """The evaluation that made it the best; None for the others."""
+    """Mean return of the best policy and of the candidate, by which they are; None for the others."""
     warnings: tuple[str, ...] = ()
-    """One line for each newer checkpoint that was damaged and passed over."""
+    """One line for each newer checkpoint that was damaged and passed over, or that may be better."""
 
     def nbytes(self, *, loaded: bool) -> int:
         """Return the bytes of all tensors, or of those loaded."""
@@ -58,7 +72,7 @@ class DamagedError(Exception):
 
 
 class CheckpointStore:
-    """The checkpoints of one run: `<updates>/` for the newest ones and `best/`.
+    """The checkpoints of one run: `<updates>/` for the newest ones, `best/` and `candidate/`.
 
     One process writes (from any of its threads); any number may read meanwhile.
     """
@@ -99,27 +113,33 @@ class CheckpointStore:
             self._prune()
         return path
 
-    def save_best(
+    def save_scored(
         self,
+        name: Scored,
         updates: int,
         tensors: Mapping[str, Tensor],
         state: Mapping[str, Any],
-        score: float,
-    ) -> bool:
-        """Save as the best if `score` beats the best so far; return whether it did."""
+        score: Score,
+    ) -> None:
+        """Save as the best policy, or as the candidate, in place of the one before."""
         with self._writing:
-            best = self.best_score()
-            if math.isnan(score) or (best is not None and score <= best):
-                return False
-            self._write("best", updates, tensors, state, {"score": score})
-        return True
+            facts = {"score": score.mean, "episodes": score.episodes}
+            self._write(name, updates, tensors, state, facts)
 
-    def best_score(self) -> float | None:
-        """Score of the best checkpoint; None without one."""
+    def score(self, name: Scored = BEST) -> Score | None:
+        """Return the score of the best policy, or of the candidate; None if there is none."""
         try:
-            return float(self._read_manifest(self._find("best"))["score"])
-        except (DamagedError, KeyError, TypeError, ValueError):
+            manifest = self._read_manifest(self._find(name))
+            episodes = manifest.get("episodes")
+            return Score(float(manifest["score"]), episodes if type(episodes) is int else None)
+        except (DamagedError, KeyError, TypeError, ValueError, OverflowError):
             return None
+
+    def discard(self, name: Scored) -> None:
+        """Remove the best policy, or the candidate, if there is one."""
+        with self._writing:
+            _remove(self.folder / f"{name}.old")
+            _remove(self.folder / name)
 
     def list(self) -> list[int]:
         """Updates of the checkpoints that exist, ascending; whether they are intact shows on load."""
@@ -133,21 +153,22 @@ class CheckpointStore:
         """Read and verify a checkpoint; "last" falls back to the newest one that is intact.
 
         Args:
-            which: "last", "best" or a number of updates.
+            which: "last", "best", "candidate" or a number of updates.
             wanted: which tensors, by name, take memory.
         """
         if which == "last":
             return self._load_last(wanted)
-        if which != "best" and not str(which).isdecimal():
+        if which not in (BEST, CANDIDATE) and not str(which).isdecimal():
             raise ConfigError(
-                f"checkpoint {which!r} is not one of last, best or a number of updates"
+                f"checkpoint {which!r} is not one of last, best, candidate or a number of updates"
             )
         name = str(which)
         if not (self._find(name) / MANIFEST).is_file():
             have = ", ".join(map(str, self.list()[-5:])) or "none"
             raise ConfigError(f"no checkpoint {name} in {self.folder} (there: {have}); use last")
         try:
-            return self._read(name, wanted)
+            found = self._read(name, wanted)
+            return replace(found, warnings=self._rivals()) if name == BEST else found
         except DamagedError as error:
             with suppress(DamagedError):
                 return self._read(name, wanted)  # the writer may have replaced it while we read
@@ -167,6 +188,16 @@ class CheckpointStore:
                 _remove(self.folder / str(number))
                 _remove(self.folder / f"{number}.old")
         return newer
+
+    def _rivals(self) -> tuple[str, ...]:
+        """Return a line about the policy that may be better than the best; nothing if there is none."""
+        waiting = self.score(CANDIDATE)
+        if waiting is None:
+            return ()
+        return (
+            f"a policy that was evaluated higher, {waiting.mean:.4g} over {waiting.episodes} episodes, "
+            f"has not been confirmed as the best; to play with it: --checkpoint {CANDIDATE}",
+        )
 
     def _load_last(self, wanted: Callable[[str], bool]) -> Checkpoint:
         damaged: list[tuple[int, str]] = []
@@ -260,30 +291,36 @@ class CheckpointStore:
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         try:
-            manifest: Any = json.loads((path / MANIFEST).read_bytes())
+            manifest: Any = parse_json(read_plain(path / MANIFEST))
         except (OSError, ValueError) as error:
             raise DamagedError(f"{MANIFEST}: {_reason(error)}") from None
-        if not isinstance(manifest, dict) or "files" not in manifest:
+        if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):  # pyright: ignore[reportUnknownMemberType]
             raise DamagedError(f"{MANIFEST}: not a manifest")
         known = cast("dict[str, Any]", manifest)
         if known.get("format") != FORMAT:
-            raise DamagedError(f"{MANIFEST}: format {known.get('format')}, expected {FORMAT}")
+            raise DamagedError(f"{MANIFEST}: format {known.get('format')!r:.40}, expected {FORMAT}")
+        if type(known.get("updates")) is not int or known["updates"] < 0:
+            raise DamagedError(f"{MANIFEST}: updates are {known.get('updates')!r:.40}")
         return known
 
     def _read(self, name: str, wanted: Callable[[str], bool]) -> Checkpoint:
         path = self._find(name)
         manifest = self._read_manifest(path)
-        if name != "best" and str(manifest.get("updates")) != name:
+        if name.isdecimal() and str(manifest.get("updates")) != name:
             raise DamagedError(f"{MANIFEST}: it belongs to {manifest.get('updates')} updates")
         files = manifest["files"]
         tensors = _read_hashed(path, TENSORS, files, lambda x: read_safetensors(x, wanted))
-        state = _read_hashed(path, STATE, files, json.load)
-        return Checkpoint(int(manifest["updates"]), tensors, state, path, manifest.get("score"))
+        state = _read_hashed(
+            path, STATE, files, lambda x: parse_json(read_whole(x, MAX_STATE_BYTES))
+        )
+        if not isinstance(state, dict):
+            raise DamagedError(f"{STATE}: it holds no object")
+        return Checkpoint(manifest["updates"], tensors, state, path, manifest.get("score"))
 
 
 def _ours(path: Path) -> bool:
     name = path.name.removesuffix(".old").removesuffix(".partial")
-    return path.is_dir() and (name.isdecimal() or name == "best")
+    return path.is_dir() and (name.isdecimal() or name in (BEST, CANDIDATE))
 
 
 def _remove(path: Path) -> None:
@@ -301,7 +338,7 @@ def _reason(error: Exception) -> str:
 
 def _read_hashed(path: Path, name: str, files: Any, read: Callable[[BinaryIO], T]) -> T:
     try:
-        with (path / name).open("rb") as file:
+        with open_plain(path / name) as file:
             if hashlib.file_digest(file, "sha256").hexdigest() != str(files[name]["sha256"]):
                 raise DamagedError(f"{name}: not the bytes that were saved")
             file.seek(0)
@@ -309,6 +346,6 @@ def _read_hashed(path: Path, name: str, files: Any, read: Callable[[BinaryIO], T
     except OSError as error:
         raise DamagedError(f"{name}: {_reason(error)}") from None
     except ValueError as error:
-        raise DamagedError(f"{path.name}: {_reason(error)}") from None
+        raise DamagedError(f"{name}: {_reason(error)}") from None
     except (KeyError, TypeError):
         raise DamagedError(f"{MANIFEST}: no hash of {name}") from None

@@ -5,18 +5,26 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import json
+import math
 import mmap
 import os
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, BinaryIO, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
+
+from gossamer.reading import clipped, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    import torch
     from torch import Tensor
 
+MAX_HEADER_BYTES = 64 << 20
+"""Of a safetensors file."""
+MAX_DIMENSIONS = 16
+"""Of a tensor in one."""
 OWN_BLOCK_BYTES = 1 << 20
 """A tensor from this size on is read into memory of its own, which the system gets back with the tensor."""
 _DTYPES = {
@@ -132,6 +140,15 @@ def _pieces(x: Tensor) -> Iterable[Any]:
         yield memoryview(cast("Any", flat.view(torch.uint8).numpy()))
 
 
+class _Place(NamedTuple):
+    """Where a tensor is in a file, and what it is."""
+
+    dtype: torch.dtype
+    shape: list[int]
+    begin: int
+    end: int
+
+
 def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str, Tensor]:
     """Return the tensors of a safetensors file; of those not wanted the shape and dtype, on device meta.
 
@@ -143,14 +160,11 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
     size = file.seek(0, os.SEEK_END)
     file.seek(0)
     length = int.from_bytes(file.read(8), "little")
-    if length > size:
+    if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
         raise ValueError("it has no header")
-    header: dict[str, dict[str, Any]] = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    dtypes = {short: getattr(torch, name) for name, short in _DTYPES.items()}
+    header: Any = parse_json(file.read(length))
     found: dict[str, Tensor] = {}
-    for name, place in header.items():
-        dtype, shape, (begin, end) = dtypes[place["dtype"]], place["shape"], place["data_offsets"]
+    for name, (dtype, shape, begin, end) in _places(header, size - 8 - length).items():
         if not wanted(name):
             found[name] = torch.empty(shape, dtype=dtype, device="meta")
             continue
@@ -164,3 +178,43 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
             raise ValueError(f"{name} is cut off")
         found[name] = torch.frombuffer(block, dtype=dtype).view(shape)
     return found
+
+
+def _places(header: Any, num_bytes: int) -> dict[str, _Place]:
+    """Return where every tensor is; ValueError unless they lie one after the other and fill the file."""
+    import torch
+
+    if not isinstance(header, dict):
+        raise ValueError("its header is no object")
+    dtypes: dict[str, torch.dtype] = {
+        short: getattr(torch, name) for name, short in _DTYPES.items()
+    }
+    found: dict[str, _Place] = {}
+    for name, entry in cast("dict[str, Any]", header).items():
+        if name == "__metadata__":
+            continue
+        place = _place_of(entry, dtypes)
+        if place is None:
+            raise ValueError(f"its header says of {clipped(name)} what cannot be")
+        found[name] = place
+    at = 0
+    for name, place in sorted(found.items(), key=lambda x: x[1][2:]):
+        if place.begin != at:
+            raise ValueError(f"{clipped(name)} does not begin where the tensor before it ends")
+        at = place.end
+    if at != num_bytes:
+        raise ValueError(f"its tensors take {at} bytes, and it holds {num_bytes}")
+    return found
+
+
+def _place_of(entry: Any, dtypes: Mapping[str, torch.dtype]) -> _Place | None:
+    """Return what an entry of a header says; None if no tensor can be so."""
+    try:
+        place = _Place(dtypes[entry["dtype"]], entry["shape"], *entry["data_offsets"])
+        numbers = [place.begin, place.end, *place.shape]
+    except (KeyError, TypeError):
+        return None
+    if len(numbers) > 2 + MAX_DIMENSIONS or not all(type(x) is int and x >= 0 for x in numbers):
+        return None
+    fits = math.prod(numbers[2:]) * place.dtype.itemsize == place.end - place.begin
+    return _Place(place.dtype, numbers[2:], *numbers[:2]) if fits else None

@@ -5,15 +5,18 @@ from __future__ import annotations
 import errno
 import fcntl
 import json
+import math
 import os
 import re
 import shutil
+import stat
 import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import free_disk
+from gossamer.reading import clipped, expand, parse_json, read_plain
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
@@ -29,6 +32,9 @@ MIN_FREE_BYTES = 64 * 2**20
 MEMBERS = ".members"
 MEMBERS_SECONDS = 3.0
 """How long a new sitting waits for processes of the last one; they end within a second."""
+OTHER_FOLDER = "; choose another with --run-folder PATH"
+MAX_ENV_NAME = 100
+"""Characters of an environment's id in the name of a folder."""
 _ROW_FILES = ("metrics.jsonl", "episodes.jsonl", "evaluation.jsonl")
 _OWN_NAMES = (
     "config.json",
@@ -38,6 +44,7 @@ _OWN_NAMES = (
     "processes.json",
     "wandb.json",
 )
+_OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "wandb")
 
 
 class RunFolder:
@@ -75,7 +82,7 @@ class RunFolder:
             min_free_bytes: Refuse a disk with less.
         """
         if path:
-            target = Path(path).expanduser()
+            target = expand(path, OTHER_FOLDER)
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             parent = Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
@@ -123,6 +130,7 @@ class RunFolder:
         """Become the only process that may write here; ConfigError if another one is."""
         if self._lock is not None:
             return
+        self._refuse_links()
         # Short patience: whoever lists runs holds the lock for an instant to see if it is free.
         try:
             handle = take_lock(self.path / LOCK, fcntl.LOCK_EX, patience_seconds=0.5)
@@ -149,6 +157,25 @@ class RunFolder:
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
         self._lock = handle
 
+    def _refuse_links(self) -> None:
+        """Refuse what is written to and is not the folder's own: a link would carry that to another place."""
+        names = (*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS)
+        for path in [
+            *(self.path / f"{name}{end}" for name in names for end in ("", ".partial")),
+            *(self.path / "monitor").glob("*"),
+        ]:
+            with suppress(OSError):
+                if not stat.S_ISREG(path.lstat().st_mode):
+                    raise ConfigError(
+                        f"{path} is not a plain file; remove it, or put one in its place"
+                    )
+        for path in [
+            *map(self.path.__truediv__, _OWN_FOLDERS),
+            *(self.path / "checkpoints").glob("*"),
+        ]:
+            if path.is_symlink():
+                raise ConfigError(f"{path} is a link; put the folder that it leads to in its place")
+
     def join(self) -> None:
         """Hold the folder from a child process: no new sitting begins before it has ended."""
         if self._member is None:
@@ -160,7 +187,8 @@ class RunFolder:
         """Give up what `lock` or `join` took."""
         for handle in (self._lock, self._member):
             if handle is not None:
-                os.close(handle)
+                with suppress(OSError):  # an environment may have closed what is not its own
+                    os.close(handle)
         self._lock = self._member = None
 
     def discard(self) -> None:
@@ -168,7 +196,7 @@ class RunFolder:
         if self._ours:
             for name in (*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS):
                 (self.path / name).unlink(missing_ok=True)
-            for name in ("monitor", "checkpoints", "tensorboard", "wandb"):
+            for name in _OWN_FOLDERS:
                 shutil.rmtree(self.path / name, ignore_errors=True)
         for path in reversed(self._created):
             with suppress(OSError):
@@ -197,17 +225,18 @@ class RunFolder:
     def read_json(self, name: str) -> Any:
         """Content of a JSON file; ConfigError if it is missing or damaged."""
         try:
-            return json.loads((self.path / name).read_bytes())
+            return parse_json(read_plain(self.path / name))
         except FileNotFoundError:
             raise ConfigError(f"{self.path} holds no {name}: not a whole run folder") from None
         except (OSError, ValueError) as error:
-            reason = " ".join(str(error).split())
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise ConfigError(f"{self.path / name} is damaged: {reason}") from None
 
     def log(self, text: str) -> None:
         """Append a line to log.txt with the time before it."""
         line = f"{time.strftime('%Y-%m-%d %H:%M:%S')} {text.rstrip()}\n"
-        with (self.path / "log.txt").open("a", encoding="utf-8") as file:
+        # What an environment says need not be text that can be encoded.
+        with (self.path / "log.txt").open("a", encoding="utf-8", errors="backslashreplace") as file:
             file.write(line)
 
     def write_start(
@@ -236,10 +265,7 @@ class RunFolder:
             "git": git_state(),
             "machine": describe_machine(),
         }
-        before: list[Any] = []
-        if (self.path / "meta.json").exists():
-            with suppress(ConfigError):
-                before = self.read_json("meta.json")["sittings"]
+        before = self._sittings()
         started = before[0]["time_unix"] if before else sitting["time_unix"]
         meta = {"started_unix": started, **(facts or {}), "sittings": [*before, sitting]}
         self.write_json("meta.json", meta)
@@ -247,18 +273,35 @@ class RunFolder:
         # Last, as it makes the folder a run; exact, as a setting may be infinite.
         self.write_json("config.json", config, exact=True)
 
-    def cut(self, env_steps: int, updates: int, *, episodes: int | None = None) -> int:
+    def _sittings(self) -> list[Any]:
+        """What meta.json says of earlier sittings; of a damaged one nothing."""
+        try:
+            found = self.read_json("meta.json")["sittings"]
+            began = [float(sitting["time_unix"]) for sitting in found]
+        except (ConfigError, TypeError, KeyError, ValueError, OverflowError):
+            return []
+        return found if all(map(math.isfinite, began)) else []
+
+    def note(self, facts: Mapping[str, Any]) -> None:
+        """Add to meta.json what was found out after the start."""
+        self.write_json("meta.json", {**self.read_json("meta.json"), **facts})
+
+    def cut(
+        self, env_steps: int, updates: Mapping[int, int], *, episodes: int | None = None
+    ) -> int:
         """Drop the log rows later than a checkpoint; return how many. Files are replaced whole.
 
         Args:
-            env_steps: The checkpoint's; rows with more go, episodes and evaluations too.
-            updates: The checkpoint's, likewise.
+            env_steps: The checkpoint's; rows that tell no updates, as episodes, go if they have more.
+            updates: The checkpoint's, by learner; a row goes if its own learner had made fewer. Learner 0's
+                count for rows of the average of all.
             episodes: Keep exactly this many rows of `episodes.jsonl` instead of going by env_steps.
         """
 
         def early(row: Mapping[str, Any]) -> bool:
-            at_steps, at_updates = row.get("env_steps") or 0, row.get("updates") or 0
-            return at_steps <= env_steps and at_updates <= updates
+            if row.get("updates") is None:
+                return (row.get("env_steps") or 0) <= env_steps
+            return row["updates"] <= updates.get(row.get("learner", 0), updates[0])
 
         dropped = 0
         for name in _ROW_FILES:
@@ -274,7 +317,7 @@ class RunFolder:
         heads = {path.name: monitor_head(path) for path in monitors}
         lines = {name: [head] for name, (head, _) in heads.items()}
         for row in read_rows(self.path / "episodes.jsonl"):
-            name = f"{row['env']}.monitor.csv"
+            name = f"{row.get('env')}.monitor.csv"
             # A file killed inside its header has no episode; EpisodeLog writes a new header.
             if name in heads and heads[name][0]:
                 lines[name].append(monitor_line(row, heads[name][1]))
@@ -313,7 +356,7 @@ def _holds_run(path: Path) -> bool:
 
 
 def _file_name(text: str) -> str:
-    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.") or "env"
+    return re.sub(r"[^A-Za-z0-9._-]+", "-", text).strip("-.")[:MAX_ENV_NAME] or "env"
 
 
 def _runs_below(target: Path) -> list[Path]:
@@ -330,6 +373,6 @@ def _check_space(path: Path, min_free_bytes: int) -> None:
 
 
 def _first_line(path: Path) -> str:
-    with suppress(OSError, IndexError):
-        return path.read_text().splitlines()[0]
+    with suppress(OSError, ValueError, IndexError):
+        return clipped(read_plain(path).decode(errors="replace").splitlines()[0])
     return "unknown"

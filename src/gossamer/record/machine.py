@@ -8,6 +8,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+from gossamer.machine import processor_name
+
 _PACKAGES = (
     "gossamer",
     "torch",
@@ -50,7 +52,7 @@ def describe_machine() -> dict[str, Any]:
     return {
         "host": platform.node(),
         "platform": platform.platform(),
-        "processor": _processor(),
+        "processor": processor_name(),
         "cores": len(allowed(0)) if allowed is not None else os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
@@ -64,12 +66,3 @@ def _git(folder: str, *command: str) -> str | None:
     except (OSError, subprocess.TimeoutExpired):
         return None
     return done.stdout.strip() if done.returncode == 0 else None
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-    except OSError:
-        return platform.processor()
-    names = (line.split(":", 1)[1].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.machine())

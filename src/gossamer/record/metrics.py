@@ -8,9 +8,11 @@ import math
 import re
 import threading
 from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from gossamer.reading import open_plain
 from gossamer.record.files import write_whole
 
 if TYPE_CHECKING:
@@ -51,7 +53,9 @@ def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
 
 METRICS: Mapping[str, Metric] = {
     "time_s": Metric("s", "wall time since the start of the command, over all sittings"),
-    "env_steps": Metric("steps", "decisions learnt from, over all learners"),
+    "env_steps": Metric(
+        "steps", "decisions learnt from, over all learners; the row of a reset is none"
+    ),
     "updates": Metric("updates", "optimizer steps of this learner"),
     "version": Metric("versions", "batches learnt behind the current parameters"),
     "learner": Metric("rank", "which learner wrote the row"),
@@ -154,7 +158,15 @@ METRICS: Mapping[str, Metric] = {
     ),
     "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
     "evaluation_learner": Metric("rank", "whose evaluation that was, of learners that never talk"),
-    "evaluation_best": Metric("return", "best evaluation mean so far"),
+    "evaluation_best": Metric("return", "mean return of the best policy so far"),
+    "evaluation_best_episodes": Metric(
+        "episodes",
+        "behind that mean: of its last confirmation, or of an evaluation for a run's first",
+    ),
+    "evaluation_candidate": Metric(
+        "return",
+        "mean return of the evaluation by which a policy has yet to be confirmed as the best",
+    ),
     "evaluation_held_out_mean": Metric("return", "mean return on tasks that training does not see"),
 }
 """Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
@@ -217,6 +229,10 @@ class MetricLog(JsonLog):
         super().write(row)
 
 
+MAX_ROW_BYTES = 1 << 20
+"""Of a line; a longer one is broken."""
+_COUNTED = ("env_steps", "updates", "return", "length", "time_s")
+_NUMBER = (int, float, type(None))
 MAX_OPEN_MONITORS = 128
 """Files held open at once; a process may often open only 1,024."""
 
@@ -291,10 +307,11 @@ class EpisodeLog:
 
     def close(self) -> None:
         """Close every file."""
-        self._rows.close()
-        for file, _ in self._open.values():
-            file.close()
-        self._open.clear()
+        with ExitStack() as stack:  # one that cannot be closed leaves the others to be
+            stack.callback(self._open.clear)
+            for file, _ in self._open.values():
+                stack.callback(file.close)
+            stack.callback(self._rows.close)
 
     def _monitor(self, env: int, info: Mapping[str, float]) -> tuple[BinaryIO, list[str]]:
         if env not in self._open:
@@ -314,29 +331,30 @@ def monitor_head(path: Path) -> tuple[bytes, list[str]]:
 
     Of a file that was killed in its header both are empty.
     """
-    with path.open("rb") as file:
-        first, columns = file.readline(), file.readline()
+    with open_plain(path) as file:
+        first, columns = file.readline(MAX_ROW_BYTES), file.readline(MAX_ROW_BYTES)
     if not (columns.startswith(b"r,l,t") and columns.endswith(b"\n")):
         return b"", []
-    return first + columns, columns.decode().rstrip("\n").split(",")[3:]
+    return first + columns, columns.decode(errors="replace").rstrip("\n").split(",")[3:]
 
 
 def monitor_line(row: Mapping[str, Any], names: Sequence[str] = ()) -> bytes:
     """The line of a monitor CSV that belongs to a row of `episodes.jsonl`; `names` of its header."""
-    score = None if row["return"] is None else round(row["return"], 6)
-    info: Mapping[str, Any] = row.get("info", {})
-    numbers = [score, row["length"], row["time_s"], *(info.get(name) for name in names)]
+    score, info = row.get("return"), row.get("info")
+    told: Mapping[str, Any] = cast("dict[str, Any]", info) if isinstance(info, dict) else {}
+    numbers = [None if score is None else round(score, 6), row.get("length"), row.get("time_s")]
+    numbers += (told.get(name) for name in names)
     return (",".join("nan" if x is None else str(x) for x in numbers) + "\n").encode()
 
 
 def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     """Yield the rows of a JSON-lines file; a missing file has none, a broken line is skipped."""
     try:
-        file = path.open("rb")
-    except FileNotFoundError:
+        file = open_plain(path)
+    except (FileNotFoundError, ValueError):
         return
     with file:
-        for line in file:
+        while line := file.readline(MAX_ROW_BYTES):
             row = parse_row(line)
             if row is not None:
                 yield row
@@ -345,10 +363,10 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
 def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:
     """The newest whole row of learner 0, which tells of the run, among the last bytes; empty without one."""
     try:
-        with path.open("rb") as file:
+        with open_plain(path) as file:
             file.seek(max(0, file.seek(0, 2) - max_bytes))
             lines = file.read().splitlines(keepends=True)
-    except OSError:
+    except (OSError, ValueError):
         return {}
     for line in reversed(lines):
         row = parse_row(line)
@@ -358,14 +376,17 @@ def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:
 
 
 def parse_row(line: bytes) -> dict[str, Any] | None:
-    """The object on a line; None if the line was cut off."""
+    """The object on a line; None if the line was cut off, or holds words where others count."""
     if not line.endswith(b"\n"):
         return None
     try:
-        row = json.loads(line)
-    except ValueError:
+        found = json.loads(line)
+    except (ValueError, RecursionError):
         return None
-    return cast("dict[str, Any]", row) if isinstance(row, dict) else None
+    if not isinstance(found, dict):
+        return None
+    row = cast("dict[str, Any]", found)
+    return row if all(isinstance(row.get(name, 0), _NUMBER) for name in _COUNTED) else None
 
 
 def keep_rows(path: Path, early: Callable[[Mapping[str, Any]], bool], count: int | None) -> int:

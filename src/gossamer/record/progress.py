@@ -178,7 +178,10 @@ class Progress:
         if "episodes" in row:
             parts.append(f"episodes {row['episodes']:,}")
         if "evaluation_mean" in row:
-            best = f" (best {row['evaluation_best']:.4g})" if "evaluation_best" in row else ""
+            best = f"best {row['evaluation_best']:.4g}" if "evaluation_best" in row else ""
+            if best and "evaluation_candidate" in row:
+                best += f", {row['evaluation_candidate']:.4g} to be confirmed"
+            best = best and f" ({best})"
             whose = (
                 f" of learner {row['evaluation_learner']}" if "evaluation_learner" in row else ""
             )

@@ -11,12 +11,15 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gossamer.record.metrics import last_row, read_rows
+from gossamer.reading import clipped, expand, parse_json, read_plain, visible
+from gossamer.record.metrics import last_row
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+LARGEST = 1e18
+"""Number that a table shows."""
 LOCK = ".lock"
 """File that the process which trains holds locked."""
 State = Literal["running", "done", "stopped", "failed", "killed"]
@@ -33,8 +36,9 @@ def find_run(run: str, root: str = "runs") -> Path:
             `root`, in any letter case; a beginning or an end is preferred.
         root: Where runs are kept.
     """
-    if run != "last" and is_run(Path(run).expanduser()):
-        return Path(run).expanduser()
+    given = expand(run)
+    if run != "last" and is_run(given):
+        return given
     runs = find_runs(Path(root))
     if run == "last":
         if not runs:
@@ -43,7 +47,7 @@ def find_run(run: str, root: str = "runs") -> Path:
     names = {path.relative_to(root).as_posix(): path for path in runs}
     if run.startswith(("/", "./", "../", "~", f"{root.rstrip('/')}/")):
         # Who types a path does not mean some run in whose name a piece of it occurs.
-        path = os.path.realpath(Path(run).expanduser())
+        path = os.path.realpath(given)
         key = os.path.relpath(path, os.path.realpath(root)).lower()
         fits = [name for name in names if f"{name.lower()}/".startswith(f"{key}/")]
     else:
@@ -65,13 +69,16 @@ def find_run(run: str, root: str = "runs") -> Path:
 def is_run(path: Path) -> bool:
     """Whether a folder is a run's."""
     others = ("meta.json", "metrics.jsonl", "checkpoints")
-    return (path / "config.json").is_file() and any((path / name).exists() for name in others)
+    try:
+        return (path / "config.json").is_file() and any((path / name).exists() for name in others)
+    except OSError:  # it may not be looked into
+        return False
 
 
 def is_running(path: Path) -> bool:
     """Whether some process holds the run's lock."""
     try:
-        handle = os.open(path / LOCK, os.O_RDONLY)
+        handle = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK)
     except OSError:
         return False
     try:
@@ -136,7 +143,7 @@ def list_runs(root: str = "runs") -> list[RunRow]:
         root: A folder of runs, or a run folder. ConfigError if it does not exist, except for the
             default, which is absent before the first run.
     """
-    folder = Path(root).expanduser()
+    folder = expand(root)
     if not folder.is_dir() and root != "runs":
         raise ConfigError(f"folder {root} does not exist; name one that holds runs")
     return [_read_run(path) for path in sorted(find_runs(folder), key=_began)]
@@ -174,11 +181,11 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     )
 
 
-def state_of(exit_reason: str | None, *, running: bool) -> State:
+def state_of(exit_reason: Any, *, running: bool) -> State:
     """Tell a run's state from `summary.json`; one that ended without a word was killed."""
     if running:
         return "running"
-    if not exit_reason:
+    if not exit_reason or not isinstance(exit_reason, str):
         return "killed"
     reason = exit_reason.lower()
     if any(word in reason for word in _FAILED):
@@ -197,11 +204,14 @@ def _read_run(path: Path) -> RunRow:
         summary = {**summary, **fresh}
     best = _number(summary.get("best_evaluation"))
     if best is None or running:
-        best = _best_evaluation(path) if best is None else max(best, _best_evaluation(path) or best)
+        # What has been found since stands beside its parameters.
+        manifest = _read(path / "checkpoints" / "best" / "manifest.json")
+        found = _number(manifest.get("score"))
+        best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
     return RunRow(
         run=str(path),
-        env=str(config.get("env_id", path.parent.parent.name)),
+        env=_word(config.get("env_id", path.parent.parent.name)),
         algorithm=_kind(config.get("algorithm"), kind),
         topology=_kind(config.get("topology"), topology),
         num_learners=int(_number(config.get("num_learners")) or 1),
@@ -219,25 +229,26 @@ _RETURN = "mean_return_last_100"
 
 def _read(path: Path) -> dict[str, Any]:
     try:
-        content = json.loads(path.read_bytes())
+        content = parse_json(read_plain(path))
     except (OSError, ValueError):
         return {}
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
 def _number(value: Any) -> float | None:
-    return value if isinstance(value, int | float) and not isinstance(value, bool) else None
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        return None
+    return value if -LARGEST < value < LARGEST else None  # nor is it infinite, or no number
 
 
 def _kind(section: Any, fallback: str) -> str:
     if isinstance(section, dict):
-        return str(cast("dict[str, Any]", section).get("name", fallback))
-    return section if isinstance(section, str) else fallback
+        section = cast("dict[str, Any]", section).get("name", fallback)
+    return _word(section) if isinstance(section, str) else fallback
 
 
-def _best_evaluation(path: Path) -> float | None:
-    means = (_number(row.get("mean")) for row in read_rows(path / "evaluation.jsonl"))
-    return max((mean for mean in means if mean is not None), default=None)
+def _word(value: Any) -> str:
+    return visible(clipped(str(value)))
 
 
 def _began(path: Path) -> tuple[float, str]:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import importlib
 import json
+import re
 import uuid
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import MissingExtra
+from gossamer.reading import parse_json, read_plain
 from gossamer.record.files import write_whole
 from gossamer.record.metrics import plain
 
@@ -54,8 +56,8 @@ class WandbLog:
 
 def _run_id(path: Path) -> str:
     try:
-        return str(json.loads(path.read_bytes())["id"])
-    except (OSError, ValueError, KeyError):
+        return re.fullmatch(r"[\w-]{1,64}", parse_json(read_plain(path))["id"])[0]  # type: ignore[index]
+    except (OSError, ValueError, KeyError, TypeError):
         made = uuid.uuid4().hex[:12]
         data = json.dumps({"id": made}).encode()
         write_whole(path, lambda file: file.write(data))

@@ -7,7 +7,6 @@ mix, which fills the next batches while one is learnt.
 from __future__ import annotations
 
 import contextlib
-import math
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -16,11 +15,12 @@ from dataclasses import fields, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from gossamer.links import Stopped
+from gossamer.links import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
 from gossamer.replay.segments import Form, part_of
 from gossamer.replay.store import Picked, Share, Tally
-from gossamer.types import RunFailed, Trajectory, as_batch
+from gossamer.signs import PATIENCE_SECONDS, Patience, Sign
+from gossamer.types import Trajectory, as_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,8 +32,6 @@ if TYPE_CHECKING:
     from gossamer.types import Batch
 
 T = TypeVar("T")
-LOOK_SECONDS = 0.5
-"""Between two looks at whether the run is to stop."""
 
 
 class ReplayMix:
@@ -41,6 +39,10 @@ class ReplayMix:
 
     What replays do happens in one order, whoever does it: batch k + `prefetch` is picked after trajectory k
     has been stored. So a run is the same with a thread of its own for it as without, and from seed to seed.
+
+    Replays that begin empty in the midst of a run would have their first columns learnt over and over. Until
+    the emptiest of them holds again what it held, as great a share of the batches has replayed columns as it
+    is full: every column is replayed about as often as it would have been.
 
     Args:
         queue: of online trajectories.
@@ -51,7 +53,7 @@ class ReplayMix:
         saved: what replays hold is part of the state.
         threaded: pick and store on a thread beside the learner.
         stop: ends every wait.
-        timeout_seconds: longest wait for that thread.
+        patience_seconds: longest silence of that thread, as `Patience` takes it.
     """
 
     def __init__(
@@ -65,12 +67,13 @@ class ReplayMix:
         saved: bool = True,
         threaded: bool = False,
         stop: StopSignal | None = None,
-        timeout_seconds: float = 300.0,
+        patience_seconds: float = PATIENCE_SECONDS,
     ):
         self._queue = queue
         self._shares = tuple(shares)
         self._policy, self._saved, self._burn_in = policy, saved, burn_in
-        self._timeout_seconds, self._stop = timeout_seconds, stop
+        self.sign = Sign("the replay")
+        self._patience, self._stop = Patience.with_sign(self.sign, patience_seconds), stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
         self.seconds = {"work": 0.0, "wait": 0.0}
         self._tally = Tally(self._shares)
@@ -79,6 +82,7 @@ class ReplayMix:
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
         self._held: Trajectory | None = None
+        self._due = 0.0  # batches with replayed columns, while replays fill again
         self._pool: ThreadPoolExecutor | None = None
         if threaded and self._shares:
             self._pool = ThreadPoolExecutor(1, "replay", use_threads, (1,))
@@ -128,8 +132,13 @@ class ReplayMix:
             self._free.append(self._batch)
             self._batch = None
 
+    def fill_first(self) -> None:
+        """Begin empty with a policy that has learnt something: replay the less, the emptier the replays are."""
+        for replay, _ in self._shares:
+            replay.fill_first()
+
     def take_over(self, *, inserted: int, draws: int) -> None:
-        """Go on as a learner that has died: `inserted` columns stored, `draws` batches sampled."""
+        """Go on as a learner that has died: at least `inserted` columns stored, `draws` batches sampled."""
         for replay, _ in self._shares:
             replay.take_over(inserted=inserted, draws=draws)
 
@@ -145,6 +154,8 @@ class ReplayMix:
                 state |= {f"coming.{i}.whole": whole, **{f"coming.{i}.{k}": x for k, x in part}}
         for stored in self._stored:
             self._wait(stored)
+        if self._saved and self._shares:
+            state["due"] = self._due  # after all those picks
         for i, (replay, _) in enumerate(self._shares):
             held = replay.state_dict(held=self._saved)
             if before:  # batches that are not kept were never drawn
@@ -160,10 +171,13 @@ class ReplayMix:
         """
         if self._saved:
             self._form.refuse(state)
+            self._due = state.get("due", 0.0)
         self._tally.nonfinite = state.get("nonfinite", 0)
         for i, (replay, _) in enumerate(self._shares):
             if held := part_of(state, f"{i}."):
                 replay.load_state_dict(held, held=self._saved)
+            else:  # a resumed run may be given another
+                replay.fill_first()
         while self._saved and (held := part_of(state, f"coming.{len(self._coming)}.")):
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch) if held["whole"] else ():
@@ -205,7 +219,15 @@ class ReplayMix:
         return self._policy.take()
 
     def _features(self, version: int) -> Callable[[Trajectory], Tensor]:
-        return partial(self._policy.features, version) if self._policy else _no_features
+        if self._policy is None:
+            return _no_features
+        features = partial(self._policy.features, version)
+
+        def counted(trajectory: Trajectory) -> Tensor:
+            self.sign.beats += 1
+            return features(trajectory)
+
+        return counted
 
     def _pick_next(self, version: int) -> None:
         batch = self._free.popleft()
@@ -221,6 +243,10 @@ class ReplayMix:
         among, last = [replay.ready(n) for replay, n in self._shares], batch.num_columns
         if any(places is None for places in among):
             return None
+        self._due += min(replay.filling for replay, _ in self._shares)
+        if self._due < 1.0:
+            return None
+        self._due -= 1.0
         for (replay, n), places in zip(reversed(self._shares), reversed(among), strict=True):
             columns = batch.columns(last - n, last)
             assert places is not None
@@ -256,6 +282,7 @@ class ReplayMix:
 
     def _timed(self, work: Callable[..., T], *args: Any) -> T:
         began = time.perf_counter()
+        self.sign.beats += 1
         try:
             return work(*args)
         finally:
@@ -266,14 +293,15 @@ class ReplayMix:
         return self._tally.take(updates_per_version)
 
     def _wait(self, coming: Future[T]) -> T:
-        for _ in range(math.ceil(self._timeout_seconds / LOOK_SECONDS)):
+        if coming.done():
+            return coming.result()
+        wait = self._patience.wait("a batch")
+        while True:
             with contextlib.suppress(FutureTimeout):
                 return coming.result(LOOK_SECONDS)
             if self._stop is not None and self._stop.stopped:
                 raise Stopped
-        raise RunFailed(
-            f"waited {self._timeout_seconds:.0f} s for the replay to fill a batch; giving up"
-        )
+            wait.look()
 
 
 class _Coming(NamedTuple):

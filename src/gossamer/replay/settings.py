@@ -102,10 +102,10 @@ class UniformSettings:
     capacity: int | None = None
     """Columns of trajectories that are kept, at least as many as a batch has. Default: by capacity_steps."""
     capacity_steps: int = 100_000
-    """Env steps that are kept, >= 1, where capacity is not given."""
+    """Rows (env steps and resets) that are kept, >= 1, where capacity is not given."""
     learn_start: int = 0
-    """Env steps to be stored, in all sittings, before any is replayed, >= 0; until then batches have online
-    columns only. 0: as soon as there are enough columns for a batch."""
+    """Rows (env steps and resets) to be stored, in all sittings, before any is replayed, >= 0; until then
+    batches have online columns only. 0: as soon as there are enough columns for a batch."""
     shared: bool = False
     """All learners of a run sample from what each of them stores; capacity is for each one's part."""
     path: str = ""

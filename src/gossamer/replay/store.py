@@ -16,7 +16,7 @@ from gossamer.replay.selectors import choose, distances, draw, multiplier_at
 from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -68,6 +68,7 @@ class Replay:
         self.draws = 0
         """Batches sampled so far, in all sittings."""
         self._stored = 0  # of what was inserted: into the memory there is now
+        self._full = 0  # columns that it is to hold before it is replayed in full
         self._candidates = candidates
         self._rng = np.random.default_rng(seed)
         self._newest = -1  # place of one of the columns stored last
@@ -77,12 +78,17 @@ class Replay:
         self._picked = Picked(settings.name, 0, None, None)
         self._learn_start = -(-settings.learn_start // segments.layout.unroll_length)
 
+    def fill_first(self) -> None:
+        """Be replayed in full once there is no room left."""
+        self._full = self._columns_lost({})
+
     def take_over(self, *, inserted: int, draws: int) -> None:
-        """Go on as a learner that has died, which had stored and sampled so much, with what there is of it."""
-        self.inserted, self.draws = inserted, draws
+        """Go on as a learner that has died, which had stored at least and sampled so much, with what is left."""
         ring = self.segments.ring
         order = (ring.sequence // 2 - 1) * ring.capacity + np.arange(ring.capacity)
         self._stored = max(int(order.max()) + 1, 0)
+        self.inserted, self.draws = max(inserted, self._stored), draws
+        self._full = self._columns_lost({"inserted": self.inserted})
         whole = (ring.sequence > 0) & (ring.sequence % 2 == 0)
         if whole.any():
             versions = np.where(whole, ring.fields["version"].numpy(), -1)
@@ -92,6 +98,11 @@ class Replay:
     def held(self) -> int:
         """Columns that this learner has stored and not overwritten."""
         return min(self._stored, self.segments.ring.capacity)
+
+    @property
+    def filling(self) -> float:
+        """How much it holds of what it is to hold before it is replayed in full, in [0, 1]."""
+        return min(self.held / self._full, 1.0) if self._full else 1.0
 
     def ready(self, num_columns: int) -> NDArray[np.int64] | None:
         """Return the places that `num_columns` different columns can be sampled from; None: not yet."""
@@ -275,7 +286,8 @@ class Replay:
 
     def state_dict(self, *, held: bool = True) -> dict[str, Any]:
         """Return everything needed to go on sampling exactly; of what is held only if asked for."""
-        state: dict[str, Any] = {"inserted": self.inserted, **self.stream()}
+        full = max(self.held, self._full)
+        state: dict[str, Any] = {"inserted": self.inserted, "full": full, **self.stream()}
         if held:
             state |= {"stored": self._stored, "newest": self._newest, **self.segments.state_dict()}
         return state
@@ -287,6 +299,33 @@ class Replay:
         if held and "stored" in state:
             self.segments.load_state_dict(state)
             self._stored, self._newest = state["stored"], state["newest"]
+            if self._stored < 0 or not -1 <= self._newest < self.segments.num_places:
+                raise ValueError(f"its newest of {self._stored} entries is {self._newest}")
+            self._full = state.get("full", 0)
+        else:
+            self._full = self._columns_lost(state)
+
+    def _columns_lost(self, state: dict[str, Any]) -> int:
+        layout, capacity = self.segments.layout, self.segments.ring.capacity
+        return columns_lost(state, self.settings, capacity, layout.unroll_length)
+
+
+def columns_lost(
+    state: Mapping[str, Any], settings: UniformSettings, capacity: int, unroll_length: int
+) -> int:
+    """Return how many columns a learner's replay is to hold that begins empty in the midst of a run.
+
+    As many as it held, or as learn_start asks for if that is more, as far as there is room.
+
+    Args:
+        state: of the replay; empty: there was none.
+        settings: those it has now.
+        capacity: columns that there is room for now.
+        unroll_length: env steps of a column.
+    """
+    # Older runs have not saved how many it held; if they were never resumed it is what was stored.
+    held = state.get("full", state.get("inserted", capacity))
+    return min(max(held, -(-settings.learn_start // unroll_length)), capacity)
 
 
 class Share(NamedTuple):

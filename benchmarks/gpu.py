@@ -1,0 +1,175 @@
+"""What a GPU makes of training: speed against the limit, curves, several GPUs, and what a kill leaves.
+
+    python benchmarks/gpu.py                       # all parts that the machine has the GPUs for
+    python benchmarks/gpu.py speed compile --seconds 40
+    python benchmarks/gpu.py --output gpu.json
+
+speed     `gossamer bench`, and training with more environments, other lags, precisions and cores, each with
+          how busy the device was; the processor beside it.
+compile   the same training with and without --compile, with and without a recurrent core.
+learn     seconds and steps until Pong's training games average 18, three seeds.
+several   one learner a GPU under all-reduce over NCCL and through memory, and gossip, against one alone.
+kill      a run killed with SIGKILL and resumed with --deterministic, against one that was left alone.
+
+Prints one table a part; the machine is named once. Without a GPU it says so and ends with code 0.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+PONG = "PongNoFrameskip-v4"
+SPEED: dict[str, list[str]] = {
+    "defaults": [],
+    "lag 0": ["--lag", "0"],
+    "lag free": ["--lag", "free"],
+    "1 group": ["--env-groups", "1"],
+    "64 envs": ["--num-envs", "64"],
+    "256 envs": ["--num-envs", "256"],
+    "512 envs": ["--num-envs", "512"],
+    "fp32": ["--precision", "fp32"],
+    "lstm": ["--policy.core", "lstm"],
+    "impala": ["--policy.torso", "impala"],
+    "deterministic": ["--deterministic"],
+    "cpu": ["--device", "cpu"],
+}
+COMPILED: dict[str, list[str]] = {
+    f"{core}{' compiled' * on}": ["--policy.core", core, *["--compile"] * on]
+    for core in ("none", "lstm")
+    for on in (False, True)
+}
+
+
+def main() -> None:
+    """Measure what was asked for."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
+    parser.add_argument("--seconds", type=float, default=30.0, help="of a training run [30]")
+    parser.add_argument("--seeds", type=int, default=3, help="of learn [3]")
+    parser.add_argument("--output", help="file for the numbers, as JSON")
+    asked = parser.parse_args()
+    if unknown := set(asked.parts) - set(PARTS):
+        parser.error(f"{', '.join(unknown)}: it must be of {', '.join(PARTS)}")
+    import torch
+
+    if not torch.cuda.is_available():
+        print("no GPU here, or a build of torch without CUDA: nothing measured")
+        return
+    gpus = torch.cuda.device_count()
+    print(f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
+    told: dict[str, Any] = {"device": torch.cuda.get_device_name(), "gpus": gpus}
+    for name in asked.parts or PARTS:
+        print(f"\n{name}", flush=True)
+        told[name] = PARTS[name](asked, gpus)
+        if asked.output:  # what there is, should the next part fail
+            Path(asked.output).write_text(json.dumps(told, indent=1))
+
+
+def _speed(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+    limits = json.loads(_run(["bench", "--json", "--seconds", str(4 * asked.seconds)]))
+    print(f"limit {limits['limit_steps_per_second']:,.0f} steps/s: stepping "
+          f"{limits['env_steps_per_second']:,.0f}, inference {limits['inference_steps_per_second']:,.0f}, "
+          f"learning {limits['learner_steps_per_second']:,.0f}; training "
+          f"{limits['fraction_of_limit']:.2f} of it")  # fmt: skip
+    return [limits, *_trainings(SPEED, asked, limit=limits["limit_steps_per_second"])]
+
+
+def _compile(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+    return _trainings(COMPILED, asked)
+
+
+def _trainings(
+    runs: dict[str, list[str]], asked: argparse.Namespace, *, limit: float = 0.0
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name, words in runs.items():
+        row: dict[str, Any] = {
+            "name": name,
+            **_train([PONG, "algorithm:vtrace", *words], asked.seconds),
+        }
+        part = f", {row['steps_per_second'] / limit:.2f} of the limit" if limit else ""
+        print(f"  {name:16s} {row['steps_per_second']:9,.0f} steps/s{part}, GPU {row['gpu_percent']:.0f} %, "
+              f"learner waits {row['share/wait_learner']:.0%}, actor {row['share/wait_actor']:.0%}",
+              flush=True)  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for seed in range(1, asked.seeds + 1):
+        row = _train(["--config", "pong", "--seed", str(seed), "--stop-at-return", "18"], 1800.0)
+        row |= {"seed": seed}
+        print(f"  seed {seed}: {row['exit_reason']}, {row['env_steps']:,} steps, {row['seconds']:.0f} s, return "
+              f"{row['mean_return_last_100']}", flush=True)  # fmt: skip
+        rows.append(row)
+    return rows
+
+
+def _several(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+    if gpus < 2:
+        print("  one GPU: left out")
+        return []
+    each = ["--num-learners", str(gpus)]
+    runs = {
+        "one learner": [],
+        "all-reduce, nccl": ["topology:allreduce", "--topology.transport", "nccl", *each],
+        "all-reduce, memory": ["topology:allreduce", "--topology.transport", "memory", *each],
+        "gossip": ["topology:gossip", *each],
+    }
+    return _trainings(runs, asked)
+
+
+def _kill(asked: argparse.Namespace, gpus: int) -> dict[str, bool]:
+    script = Path(__file__).with_name("kill_resume.py")
+    words = ["--kills", "5", "--", "--device", "cuda", "--deterministic", "--lag", "1", "algorithm:vtrace"]  # fmt: skip
+    done = subprocess.run([sys.executable, str(script), *words], text=True, capture_output=True)
+    print("  " + "\n  ".join((done.stdout or done.stderr).strip().splitlines()), flush=True)
+    return {"survived": done.returncode == 0}
+
+
+def _train(words: list[str], seconds: float) -> dict[str, Any]:
+    """Train for some time; return its summary, and the means of its later metrics."""
+    with tempfile.TemporaryDirectory() as home:
+        folder = Path(home) / "run"
+        _run(["train", *words, "--run-folder", str(folder), "--stop-after-seconds", str(seconds),
+              "--total-env-steps", "100_000_000", "--evaluation.every-seconds", "0"])  # fmt: skip
+        summary = json.loads((folder / "summary.json").read_text())
+        rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
+    later = rows[len(rows) // 3 :]
+    names = ("gpu_percent", "gpu_memory_bytes", "share/wait_learner", "share/wait_actor",
+             "share/env", "share/inference", "share/learn")  # fmt: skip
+    means: dict[str, float] = {}
+    for name in names:
+        held = [row[name] for row in later if row.get(name) is not None]
+        means[name] = sum(held) / len(held) if held else float("nan")
+    return {**summary, **means}
+
+
+def _run(words: list[str]) -> str:
+    done = subprocess.run(
+        [sys.executable, "-m", "gossamer", *words], capture_output=True, text=True, check=False
+    )
+    if done.returncode:
+        raise SystemExit(f"gossamer {' '.join(words)}: {done.stderr.strip()[-800:]}")
+    return done.stdout
+
+
+PARTS = {
+    "speed": _speed,
+    "compile": _compile,
+    "learn": _learn,
+    "several": _several,
+    "kill": _kill,
+}
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,142 @@
+"""GPUs: copies that nobody waits for, numbers that come back together, streams and where they meet.
+
+On a CPU nothing here does anything. Importing this imports no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Sequence
+
+    import torch
+    from torch import Tensor
+
+
+def is_gpu(device: torch.device) -> bool:
+    """Whether what is on a device has to be waited for, and fetched."""
+    return device.type != "cpu"
+
+
+def pinned(x: Tensor) -> Tensor:
+    """Return a copy in memory that a GPU reaches by itself; without a GPU the tensor as it is."""
+    import torch
+
+    return x.pin_memory() if torch.cuda.is_available() else x
+
+
+def send(x: Tensor, device: torch.device) -> Tensor:
+    """Copy a tensor to a device without waiting for it; one that is there is returned as it is."""
+    if x.device == device:
+        return x
+    return (pinned(x) if x.device.type == "cpu" else x).to(device, non_blocking=True)
+
+
+def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
+    """Return numbers side by side [N] float64 on the device that they are on, without waiting for it."""
+    import torch
+
+    made: dict[int, Tensor] = {}
+    for x in numbers:
+        if isinstance(x, (int, float)):
+            made[id(x)] = torch.full((), x, dtype=torch.float64, device=device)
+        elif id(x) not in made:  # counts are the same tensor many times
+            made[id(x)] = x if x.is_floating_point() else x.float()
+    return torch.stack([made[id(x)] for x in numbers]).double()
+
+
+def read(numbers: Sequence[Tensor | float], device: torch.device) -> list[float]:
+    """Return numbers as Python's; from a GPU all come in one copy."""
+    if not is_gpu(device):
+        return [float(x) for x in numbers]
+    held = {id(x): x for x in numbers if not isinstance(x, (int, float))}
+    found = dict(zip(held, stacked(list(held.values()), device).tolist(), strict=True))
+    return [float(x) if isinstance(x, (int, float)) else found[id(x)] for x in numbers]
+
+
+def use_deterministic_algorithms() -> None:
+    """Let this process compute the same on a GPU every time; before the first work is done there."""
+    import torch
+
+    os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what its matrix products ask for
+    torch.use_deterministic_algorithms(True)
+    # Nobody reads memory before it is written.
+    torch.utils.deterministic.fill_uninitialized_memory = False  # pyright: ignore[reportAttributeAccessIssue]
+    torch.backends.cudnn.benchmark = False
+
+
+class Inbox:
+    """Where what is on a GPU arrives on the CPU, in one copy for several tensors."""
+
+    def __init__(self) -> None:
+        self._memory: Tensor | None = None
+
+    def receive(self, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """Wait for tensors and return them on the CPU, good until the next call; the widest come first."""
+        import torch
+
+        packed = torch.cat([x.contiguous().view(-1).view(torch.uint8) for x in tensors])
+        if self._memory is None or len(self._memory) < len(packed):
+            self._memory = pinned(torch.empty(len(packed), dtype=torch.uint8))
+        arrived = self._memory[: len(packed)].copy_(packed)
+        parts = arrived.split([x.nbytes for x in tensors])
+        return [part.view(x.dtype).view(x.shape) for part, x in zip(parts, tensors, strict=True)]
+
+
+class Mark:
+    """A point in the work of a stream, behind which other streams go on."""
+
+    def __init__(self, device: torch.device):
+        self._device = device
+        self._event: torch.cuda.Event | None = None
+
+    def set(self) -> None:
+        """Mark what this thread's stream has been given so far."""
+        if self._device.type == "cuda":
+            import torch
+
+            self._event = torch.cuda.Event()
+            self._event.record(torch.cuda.current_stream(self._device))
+
+    def follow(self) -> None:
+        """Let this thread's stream do what it is given from now on after the mark."""
+        if self._event is not None:
+            import torch
+
+            torch.cuda.current_stream(self._device).wait_event(self._event)
+
+
+@contextlib.contextmanager
+def own_stream(device: torch.device, *, first: bool = False) -> Generator[None]:
+    """Context in which this thread has a stream of its own on a GPU, beside those of other threads.
+
+    What others had asked for before is done when it begins.
+
+    Args:
+        device: of the work.
+        first: its kernels go before those of other streams.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    import torch
+
+    torch.cuda.synchronize(device)
+    stream = torch.cuda.Stream(device, priority=-1 if first else 0)
+    with torch.cuda.stream(stream):
+        yield
+
+
+def on_own_stream(
+    device: torch.device, work: Callable[[], None], *, first: bool = False
+) -> Callable[[], None]:
+    """Return the same work in a stream of its own."""
+
+    def run() -> None:
+        with own_stream(device, first=first):
+            work()
+
+    return run

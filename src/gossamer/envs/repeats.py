@@ -1,0 +1,103 @@
+"""The trial before a run: does an episode that is played again, from its seed, stay the same?
+
+Resuming brings environments back by playing their episodes again. Some keep something of earlier episodes,
+or of other instances, or draw from a stream that no seed sets.
+"""
+
+from __future__ import annotations
+
+import math
+import threading
+import time
+from contextlib import closing, suppress
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.signs import unwatched
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from numpy.typing import NDArray
+
+    from gossamer.types import ActionSpec, VecEnv
+
+EPISODE_STEPS = 100
+"""Longest episode of the trial."""
+EPISODE_SECONDS = 0.25
+"""Its first episode is cut after so long; the others are played as far."""
+PATIENCE_SECONDS = 10.0
+"""Longest time for all of it, instances that are slow to make and steps that hang included."""
+Row = tuple[bytes, float, bool]
+"""What a step returned: the observation, the reward, whether the episode is over."""
+
+
+def what_differs(make: Callable[[], VecEnv]) -> str:
+    """Play two episodes, both again in the same instance, the second in a fresh one; say what differs.
+
+    They are played again in the other order: what is left of another episode shows, where the same one
+    before it would have left the same.
+
+    Args:
+        make: makes one environment.
+
+    Returns:
+        Words about the first difference; empty: there was none, or the environment failed or took too
+        long, which a run tells better.
+    """
+    found: list[str] = []
+    over = threading.Event()
+
+    def play() -> None:
+        with suppress(Exception), unwatched():
+            found.append(_compare(make, over))
+
+    thread = threading.Thread(target=play, name="trial", daemon=True)
+    thread.start()
+    thread.join(PATIENCE_SECONDS)
+    over.set()
+    return found[0] if found else ""
+
+
+def _compare(make: Callable[[], VecEnv], over: threading.Event) -> str:
+    with closing(make()) as envs:
+        first = [_play(envs, 0, over, EPISODE_STEPS, EPISODE_SECONDS)]
+        # Slow environments play all as far as the first one came in its time.
+        most = EPISODE_STEPS if first[0][-1][2] else len(first[0]) - 1
+        first.append(_play(envs, 1, over, most))
+        again = [_play(envs, episode, over, most) for episode in (1, 0)]
+    with closing(make()) as envs:
+        again.append(_play(envs, 1, over, most))
+    pairs = zip((first[1], first[0], first[1]), again, strict=True)
+    return next(filter(None, (_difference(one, other) for one, other in pairs)), "")
+
+
+def _play(
+    envs: VecEnv, episode: int, over: threading.Event, most: int, seconds: float = math.inf
+) -> list[Row]:
+    """Play an episode by actions that depend on its number alone; the first row has no reward."""
+    rng, until = np.random.default_rng(episode), time.monotonic() + seconds
+    rows = [(envs.start(np.array([episode])).tobytes(), 0.0, False)]
+    while not rows[-1][2] and len(rows) <= most and not over.is_set():
+        envs.send(_random_action(envs.spec.action, rng))
+        result = envs.recv()
+        rows.append((result.obs.tobytes(), float(result.reward[0]), bool(result.ended[0])))
+        if time.monotonic() > until:
+            break
+    return rows
+
+
+def _random_action(action: ActionSpec, rng: np.random.Generator) -> NDArray[Any]:
+    if action.kind == "gaussian":
+        return rng.normal(size=(1, *action.shape)).astype(np.float32)
+    high = {"multi_categorical": action.sizes, "bernoulli": 2}.get(action.kind, action.sizes[0])
+    return rng.integers(0, high, (1, *action.shape))
+
+
+def _difference(one: list[Row], other: list[Row]) -> str:
+    for steps, (a, b) in enumerate(zip(one, other, strict=False)):
+        for name, x, y in zip(("observation", "reward", "end"), a, b, strict=True):
+            if x != y and not (x != x and y != y):
+                return f"an episode played again from its seed has another {name} after {steps} step{'s' * (steps != 1)}"
+    return ""

@@ -1,0 +1,284 @@
+"""A run watched from beside it: what takes long is named, and what is asked to stop does so in a bounded time."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import multiprocessing
+import os
+import select
+import signal
+import sys
+import threading
+import time
+import weakref
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gossamer.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from gossamer.signs import Sign
+    from gossamer.types import RunFailed
+
+LOOK_SECONDS = 0.25
+"""Between two looks."""
+SLOW_SECONDS = 30.0
+"""An environment that takes as long over one call is named, and again whenever it has taken twice as long."""
+ANNOUNCE_SECONDS = 2.0
+"""A stop that takes longer is announced."""
+RAISE_SECONDS = 2.0
+"""After a bound: what does not end by itself until then is interrupted."""
+LAST_RESORT_SECONDS = 6.0
+"""After a bound: the process ends, whatever it is at."""
+SHOW_CURSOR = "\033[?25h"
+
+
+class Overdue(BaseException):
+    """Raised in the main thread, wherever it is: its time is over.
+
+    Args:
+        failure: why the run cannot go on; None: it was asked to stop.
+    """
+
+    def __init__(self, failure: RunFailed | None = None):
+        super().__init__()
+        self.failure = failure
+
+
+@dataclass
+class _Seen:
+    count: int
+    silent_seconds: float = 0.0
+    longest: float = 0.0
+    next_notice: float = field(default_factory=lambda: SLOW_SECONDS)
+
+
+class SlowCalls:
+    """Tells which environments of this process take long over one call.
+
+    Args:
+        patience_seconds: one that takes longer is stuck, as `Patience` has it; 0: none is.
+    """
+
+    def __init__(self, patience_seconds: float):
+        self._patience_seconds = patience_seconds
+        self._seen: weakref.WeakKeyDictionary[Sign, _Seen] = weakref.WeakKeyDictionary()
+
+    def look(self, seconds: float) -> tuple[list[str], RunFailed | None]:
+        """Return lines about those that take long, and an error about one that is stuck.
+
+        Args:
+            seconds: since the last look.
+        """
+        lines: dict[str, None] = {}
+        failure: RunFailed | None = None
+        for sign in all_signs():
+            count = sign.count()
+            seen = self._seen.setdefault(sign, _Seen(count))
+            if count != seen.count or not sign.doing or any(part.doing for part in sign.parts):
+                longest = max(seen.longest, seen.silent_seconds)
+                self._seen[sign] = _Seen(count, longest=longest)
+                continue
+            seen.silent_seconds += seconds
+            if seen.silent_seconds >= seen.next_notice:
+                seen.next_notice *= 2
+                took = f"{seen.silent_seconds:.0f} s"
+                lines[f"{sign.which} has been in {sign.doing} for {took}"] = None
+            bound = max(self._patience_seconds, TIMES_THE_LONGEST * seen.longest)
+            if sign.doing == CONSTRUCTOR:
+                bound = max(bound, START_SECONDS)
+            # Those who wait for it give up first, as they know for what.
+            if self._patience_seconds and seen.silent_seconds >= bound + RAISE_SECONDS:
+                failure = given_up(sign.which, seen.silent_seconds, f"it is in {sign.doing}")
+        return list(lines), failure
+
+
+class Watch:
+    """A thread beside a run, from before its environments are made to its end.
+
+    Args:
+        patience_seconds: for environments.
+        say: shows a line.
+        within_seconds: that a stop has.
+        stop_after: seconds of the run at which it is asked to stop; 0: never.
+        seconds: of the run so far.
+        last_resort: end the process if nothing else helps; it is not ours where we are a library.
+        on_look: called at every look.
+    """
+
+    def __init__(
+        self,
+        patience_seconds: float,
+        say: Callable[[str], object],
+        *,
+        within_seconds: float = 0.0,
+        stop_after: float = 0.0,
+        seconds: Callable[[], float] = lambda: 0.0,
+        last_resort: bool = False,
+        on_look: Callable[[], None] = lambda: None,
+    ):
+        self.reason = ""
+        """Why the run is asked to stop."""
+        self.say, self.seconds = say, seconds
+        self.leave: Callable[[], object] = lambda: None
+        """Asks roles to leave what they are at; the bound is over."""
+        self.save_seconds: Callable[[], float] = lambda: 0.0
+        """What the longest checkpoint took."""
+        self.last_words: Callable[[], int] = lambda: 1
+        """Writes down how the run ended, for want of a main thread that could; returns the exit code."""
+        self.left = False
+        """Whether the bound is over."""
+        self._within, self._stop_after = within_seconds, stop_after
+        self._last_resort, self._on_look = last_resort, on_look
+        self._slow = SlowCalls(patience_seconds)
+        self._limit = math.inf  # by the monotonic clock
+        self._asked_at = math.inf
+        self._announced = True
+        self._saving = False
+        self._raising: Overdue | None = None
+        self._raised_at = math.inf
+        self._closed = threading.Event()
+        self._before: Any = None
+        self._in_main = False
+
+    def __enter__(self) -> Watch:
+        """Begin to watch."""
+        self._in_main = threading.current_thread() is threading.main_thread()
+        if self._in_main:
+            self._before = signal.signal(signal.SIGURG, self._on_urgent)
+        self._last = time.monotonic()
+        self._thread = threading.Thread(target=self._run, name="watch", daemon=True)
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop watching."""
+        self._closed.set()
+        self._thread.join(1.0)
+        if self._in_main:
+            signal.signal(signal.SIGURG, self._before)
+
+    @property
+    def bound(self) -> int:
+        """Seconds that a stop takes at most, which is said."""
+        return math.ceil(self._within + 2 * self.save_seconds())
+
+    @property
+    def failure(self) -> RunFailed | None:
+        """Why the run is given up, if it is."""
+        return self._raising.failure if self._raising is not None else None
+
+    @property
+    def over(self) -> bool:
+        """Whether the time of what was asked to end is over."""
+        return time.monotonic() >= self._limit
+
+    def ask(self, reason: str, *, announced: bool = True) -> None:
+        """Ask to stop, from now on within the bound; from a signal handler too."""
+        self.reason = self.reason or reason
+        self._asked_at = time.monotonic()
+        self._announced = announced
+        self._limit = min(self._limit, self._asked_at + self._within)
+
+    @contextlib.contextmanager
+    def within(self, seconds: float) -> Generator[None]:
+        """Context of something that is interrupted, by Overdue, when it takes longer."""
+        self._limit = min(self._limit, time.monotonic() + seconds)
+        try:
+            yield
+        finally:
+            self.settle()
+
+    @contextlib.contextmanager
+    def saving(self) -> Generator[None]:
+        """Context that is interrupted only as the last resort."""
+        self._saving = True
+        try:
+            yield
+        finally:
+            self._saving = False
+
+    def settle(self) -> None:
+        """Take notice that what was asked for is done."""
+        self._limit = self._raised_at = math.inf
+        self._raising = None
+
+    def _run(self) -> None:
+        while not self._closed.wait(LOOK_SECONDS):
+            now = time.monotonic()
+            # A process that was suspended (Ctrl-Z) has not been watched all that time.
+            passed, self._last = min(now - self._last, 1.0), now
+            self._on_look()
+            lines, failure = self._slow.look(passed)
+            for line in lines:
+                self.say(line)
+            if failure is not None:
+                self._interrupt(Overdue(failure), now)
+            self._look_at_stop(now)
+
+    def _look_at_stop(self, now: float) -> None:
+        if self._stop_after and not self.reason and self.seconds() >= self._stop_after:
+            self.ask("done: stop_after_seconds reached", announced=False)
+        if not self._announced and now >= self._asked_at + ANNOUNCE_SECONDS:
+            self._announced = True
+            words = at_work()
+            self.say(f"stopping, within {self.bound} s" + f"; {words}" * bool(words))
+        if now < self._limit:
+            if now >= self._raised_at + LAST_RESORT_SECONDS:
+                self._end_process()
+            return
+        if not self.left:
+            self.left = True
+            self.leave()
+        if now >= self._limit + RAISE_SECONDS and not self._saving:
+            self._interrupt(Overdue(), now)
+        if now >= self._limit + 2 * self.save_seconds() + LAST_RESORT_SECONDS:
+            self._end_process()
+
+    def _interrupt(self, error: Overdue, now: float) -> None:
+        """Raise in the main thread; sleeping and waiting for others end too."""
+        if self._raising is not None or not self._in_main:
+            return
+        self._raising, self._raised_at = error, now
+        ident = threading.main_thread().ident
+        assert ident is not None
+        signal.pthread_kill(ident, signal.SIGURG)
+
+    def _on_urgent(self, *_: object) -> None:
+        if self._raising is not None:
+            raise self._raising
+
+    def _end_process(self) -> None:
+        if not self._last_resort:
+            return
+        codes: list[int] = []
+        # Whatever the main thread holds may hold this up too.
+        words = threading.Thread(target=lambda: codes.append(self.last_words()), daemon=True)
+        words.start()
+        words.join(2.0)
+        end_at_once(codes[0] if codes else 1)
+
+
+def at_work() -> str:
+    """Say which environment of this process is at what; empty: none."""
+    return next((text for sign in all_signs() if (text := sign.words())), "")
+
+
+def tell(line: str) -> None:
+    """Write to standard error whatever writing this has interrupted, and if nobody reads."""
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        error = sys.stderr.fileno()
+        # in a terminal: not beside the ^C, and the live panel hides the cursor
+        text = f"\n{line}\n{SHOW_CURSOR}" if os.isatty(error) else f"{line}\n"
+        if select.select([], [error], [], 0)[1]:  # a full pipe would hold us for ever
+            os.write(error, text.encode(errors="backslashreplace"))
+
+
+def end_at_once(code: int) -> None:
+    """End this process and its workers, whatever they are at."""
+    for worker in multiprocessing.active_children():
+        worker.kill()  # one that is stuck in a step would outlive us
+    os._exit(code)

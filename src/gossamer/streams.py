@@ -1,0 +1,92 @@
+"""Standard streams that raise nothing: closed ones, full disks, and text that their encoding does not have."""
+
+from __future__ import annotations
+
+import codecs
+import io
+import os
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from typing import TextIO
+
+ERRORS = "gossamer"
+"""Name of the way in which text is written that an encoding does not have."""
+
+
+def _encode(error: UnicodeError) -> tuple[str | bytes, int]:
+    """Write bytes of a file's name as they are, and other characters by their number."""
+    assert isinstance(error, UnicodeEncodeError)
+    text = error.object[error.start : error.end]
+    if all("\udc80" <= character <= "\udcff" for character in text):
+        return text.encode("ascii", "surrogateescape"), error.end
+    return text.encode("ascii", "backslashreplace"), error.end
+
+
+class _Output(io.FileIO):
+    """A file descriptor to which writing does not fail; what cannot be written is lost."""
+
+    def __init__(self, descriptor: int, *, breaks: bool):
+        super().__init__(descriptor, "w", closefd=False)
+        self.lost: OSError | None = None
+        self._breaks = breaks
+
+    def write(self, data: object, /) -> int:
+        """Write what can be; a pipe that nobody reads raises if it is to."""
+        view = memoryview(data)  # pyright: ignore[reportArgumentType] - whatever a buffer holds
+        if self.lost is None:
+            try:
+                return super().write(view)
+            except OSError as error:
+                if self._breaks and isinstance(error, BrokenPipeError):
+                    raise
+                self.lost = error
+        return view.nbytes
+
+
+class Streams:
+    """The standard streams of a command.
+
+    Args:
+        breaks: a pipe on standard output that nobody reads ends the command, by BrokenPipeError.
+    """
+
+    def __init__(self, *, breaks: bool):
+        codecs.register_error(ERRORS, _encode)
+        for descriptor in range(3):
+            _fill(descriptor)  # or the next file that is opened would be taken for it
+        self._output = _Output(_place(1, sys.stdout), breaks=breaks)
+        sys.stdout = _text(self._output, sys.stdout)
+        sys.stderr = _text(_Output(_place(2, sys.stderr), breaks=False), sys.stderr)
+
+    def lost(self) -> str:
+        """Write what waits; return why standard output could not be written, empty if it could."""
+        sys.stdout.flush()
+        error = self._output.lost
+        return "" if error is None else error.strerror or str(error)
+
+
+def _fill(descriptor: int) -> None:
+    """Open a descriptor that is closed; what is written to it is lost."""
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        opened = os.open(os.devnull, os.O_RDWR)  # the lowest that is free
+        assert opened == descriptor
+
+
+def _place(descriptor: int, stream: TextIO | None) -> int:
+    """Return where a stream writes; of one that Python found closed the descriptor may be another file's by now."""
+    return descriptor if stream is not None else os.open(os.devnull, os.O_WRONLY)
+
+
+def _text(raw: _Output, before: TextIO | None) -> io.TextIOWrapper:
+    through = isinstance(before, io.TextIOWrapper) and before.write_through
+    return io.TextIOWrapper(
+        raw if through else io.BufferedWriter(raw),  # pyright: ignore[reportArgumentType] - as `python -u` does
+        encoding=before.encoding if before is not None else "utf-8",
+        errors=ERRORS,
+        line_buffering=before is None or bool(before.line_buffering),
+        write_through=through,
+    )

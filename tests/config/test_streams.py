@@ -1,0 +1,113 @@
+"""Standard streams that are closed, full, or cannot hold the text: a clean exit code, no traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+GOSSAMER = [sys.executable, "-m", "gossamer"]
+TINY = ["--total-env-steps", "64", "--num-envs", "4", "--unroll-length", "8",
+        "--algorithm.num-minibatches", "1", "--evaluation.every-seconds", "0"]  # fmt: skip
+STRICT = {"LANG": "C", "LC_ALL": "C", "PYTHONIOENCODING": "ascii:strict", "PYTHONUTF8": "0",
+          "PYTHONCOERCECLOCALE": "0"}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("streams") / "run"
+    words = [*GOSSAMER, "train", "CartPole-v1", "--run-folder", str(folder), *TINY]
+    assert subprocess.run(words, capture_output=True, check=False).returncode == 0
+    return folder
+
+
+def shell(words: str, redirection: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = f"{' '.join(GOSSAMER)} {words} {redirection} </dev/null"
+    return subprocess.run(command, shell=True, cwd=cwd, capture_output=True, text=True, check=False)
+
+
+@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full",
+                                         ">/dev/full 2>/dev/full"])  # fmt: skip
+@pytest.mark.parametrize(
+    ("words", "code"),
+    [
+        ("", 0),
+        ("--version", 0),
+        ("list", 0),
+        ("list --json", 0),
+        ("runs", 0),
+        ("train --help", 0),
+        ("eval --help", 0),
+        ("train CartPole-v1 --show-config", 0),
+        ("train", 2),
+        ("eval nope", 2),
+        ("nonsense", 2),
+    ],
+)
+def test_streams_that_cannot_be_written(
+    tmp_path: Path, words: str, code: int, redirection: str
+) -> None:
+    done = shell(words, redirection, tmp_path)
+    lost = ">/dev/full" in f" {redirection}".replace("2>/dev/full", "")
+    assert done.returncode == (1 if lost and code == 0 else code)
+    assert "Traceback" not in done.stderr + done.stdout
+    if "2>" in redirection:
+        assert done.stderr == ""
+    elif lost and code == 0:
+        assert done.stderr == (
+            "gossamer: standard output could not be written: No space left on device\n"
+        )
+    else:
+        assert len(done.stderr.splitlines()) == (1 if code else 0)
+
+
+@pytest.mark.parametrize("redirection", [">&- 2>&-", ">/dev/full 2>/dev/full", ">/dev/full"])
+def test_training_and_evaluating_without_streams(
+    tmp_path: Path, run: Path, redirection: str
+) -> None:
+    done = shell(f"train CartPole-v1 --run-folder run {' '.join(TINY)}", redirection, tmp_path)
+    assert done.returncode == 0, "what it has learnt is in its folder"
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["exit_reason"].startswith("done")
+    assert "Traceback" not in done.stderr
+    done = shell(f"eval {run} --episodes 2", redirection, tmp_path)
+    assert done.returncode == (0 if "-" in redirection else 1)
+    assert "Traceback" not in done.stderr
+
+
+def test_learners_in_processes_without_streams(tmp_path: Path) -> None:
+    words = f"train CartPole-v1 --run-folder run --num-learners 2 topology:gossip {' '.join(TINY)}"
+    done = shell(words, "<&- >&- 2>&-", tmp_path)
+    assert done.returncode == 0
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 64
+
+
+@pytest.mark.parametrize("env", [STRICT, {}], ids=["ascii", "utf-8"])
+@pytest.mark.parametrize("name", [b"caf\xe9", "Übung".encode()], ids=["bytes", "umlaut"])
+def test_names_that_an_encoding_does_not_have(
+    tmp_path: Path, name: bytes, env: dict[str, str]
+) -> None:
+    """Bytes that are no text in a folder's name, or another alphabet where streams want ASCII alone."""
+    folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
+    folder.mkdir()
+    for words, code in (
+        (["train", "CartPole-v1", "--run-folder", f"{folder}/run", *TINY], 0),
+        (["train", "--resume", f"{folder}/run", "--total-env-steps", "128"], 0),
+        (["eval", f"{folder}/run", "--episodes", "1"], 0),
+        (["runs", str(folder)], 0),
+        (["eval", f"{folder}/none"], 2),
+    ):
+        done = subprocess.run(
+            [*GOSSAMER, *words], capture_output=True, check=False, env={**os.environ, **env}
+        )
+        assert done.returncode == code, (words, done.stderr)
+        assert b"Traceback" not in done.stderr
+        if "--run-folder" in words and name == b"caf\xe9":
+            assert b"run folder " + os.fsencode(folder) in done.stderr, "as it is on the disk"
+        if code:
+            assert re.fullmatch(rb"gossamer: .*\n", done.stderr)

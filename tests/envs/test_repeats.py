@@ -1,0 +1,67 @@
+"""Before a run an episode is played again: what does not come back is told."""
+
+from __future__ import annotations
+
+import threading
+import time
+
+import leaky_envs
+import pytest
+
+from gossamer.envs import repeats
+from gossamer.envs.registry import read_spec, try_to_repeat
+from gossamer.envs.settings import EnvConfig
+
+
+def differs(env_id, **settings):
+    config = EnvConfig(**settings)
+    return try_to_repeat(read_spec(env_id, config), config).differs
+
+
+@pytest.mark.parametrize(
+    ("name", "workers", "says"),
+    [
+        ("LeaksBetweenEpisodes", 0, "has another observation after 21 steps"),
+        ("LeaksBetweenEpisodes", 2, "has another observation after 21 steps"),
+        ("LeaksBetweenInstances", 0, "has another observation after 0 steps"),
+        ("Unseeded", 0, "has another observation after 0 steps"),
+        ("UnseededReward", 0, "has another reward after 1 step"),
+    ],
+)
+def test_an_episode_that_does_not_come_back_is_found(name, workers, says):
+    told = differs(f"leaky_envs:{name}", workers=workers)
+    assert told == f"an episode played again from its seed {says}"
+
+
+@pytest.mark.parametrize(
+    "env_id",
+    ["leaky_envs:Repeats", "leaky_envs:NanReward", "CartPole-v1", "RandomExtremeAcrobot-v1",
+     "MountainCarContinuous-v0", "Taxi-v4", "PongNoFrameskip-v4"],
+)  # fmt: skip
+def test_one_that_comes_back_is_trusted(env_id):
+    assert differs(env_id) == ""
+
+
+def test_what_is_known_is_not_tried(monkeypatch):
+    monkeypatch.setattr(leaky_envs.Unseeded, "reset", None)  # cannot be called
+    spec = read_spec("leaky_envs:Drifting-v0", EnvConfig())
+    assert try_to_repeat(spec, EnvConfig()).differs == "it is registered as nondeterministic"
+
+
+def test_the_trial_leaves_failures_to_the_run():
+    assert differs("leaky_envs:Fails") == ""
+    assert differs("leaky_envs:Repeats", workers=1) == ""
+
+
+def test_the_trial_ends_in_time_whatever_the_environment_does(monkeypatch):
+    monkeypatch.setattr(repeats, "PATIENCE_SECONDS", 0.2)
+    released = threading.Event()
+
+    def waits(self, action):
+        released.wait(60)
+
+    monkeypatch.setattr(leaky_envs.Repeats, "step", waits)
+    began = time.monotonic()
+    assert differs("leaky_envs:Repeats") == ""
+    assert time.monotonic() - began < 30
+    released.set()

@@ -1,0 +1,149 @@
+"""On a GPU nothing mixes devices, and the host waits for it once an update and once an acting step."""
+
+from __future__ import annotations
+
+import pytest
+from fake_gpu import fake_run
+
+ALGORITHMS = {
+    "a2c": {"name": "a2c", "num_minibatches": 2},
+    "a2c, normalised": {"name": "a2c", "normalize_advantage": True, "value_norm": True},
+    "vtrace": {"name": "vtrace", "value_norm": True, "normalize_advantage": False, "scale_rewards": True},
+    "vtrace, passes": {"name": "vtrace", "passes": 2, "num_minibatches": 2, "normalize_advantage": True},
+    "laser": {"name": "laser", "num_minibatches": 2, "cut": "cumulative"},
+    "ppo": {"name": "ppo", "max_kl_nats": 1e9, "target_kl_nats": 0.01, "clip_value": 0.2, "value_norm": True,
+            "passes": 2, "num_minibatches": 2},
+    "impact": {"name": "impact", "num_minibatches": 2, "target_every_updates": 3},
+}  # fmt: skip
+CORES = ("none", "lstm", "gru")
+REPLAYS = [
+    {"name": "queue", "fraction": 0.25},
+    {"name": "uniform", "fraction": 0.25, "capacity": 16},
+    {"name": "elite", "fraction": 0.25, "capacity": 16},
+    {"name": "attentive", "fraction": 0.25, "capacity": 16},
+]
+TOPOLOGIES = [
+    {"name": "allreduce"},
+    {"name": "gossip"},
+    {"name": "gossip", "graph": "complete", "max_staleness": 0},
+    {"name": "diffusion", "adjacency": "ring"},
+]
+VERSIONS = 2
+
+
+class Waits:
+    """What a run waited for, by what it was doing."""
+
+    def __init__(self):
+        self.doing = {"act": [], "update": [], "publish": [], "read": []}
+        self.counts = dict.fromkeys(self.doing, 0)
+
+    def most(self, what):
+        """How often it waited each time, at least once in all."""
+        return len(self.doing[what]) / max(self.counts[what], 1)
+
+    def check(self, **most):
+        for what, bound in most.items():
+            assert self.counts[what], f"never: {what}"
+            told = "\n".join(sorted({f"{x.what} {x.line}" for x in self.doing[what]}))
+            assert self.most(what) <= bound, f"{what}: {self.most(what):.1f} waits\n{told}"
+
+
+def play(group, mode, versions=VERSIONS):
+    """Do what a launcher in one process does, and note what is waited for."""
+    noted = Waits()
+
+    def note(what, count=1):
+        noted.doing[what] += mode.waits
+        noted.counts[what] += count
+        mode.waits.clear()
+
+    mode.waits.clear()
+    for _ in range(versions):
+        for parts in group.parts:
+            group.publish(parts)
+            note("publish")
+            parts.board.read(0, parts.actor.policy.shared_tensors(), exact=False)
+            parts.actor.policy.refresh()
+            note("read")
+            slot = parts.queue.slot()
+            parts.actor.collect(slot, parts.learner.version)
+            parts.queue.put(slot)
+            note("act", parts.plan.env_groups * slot.unroll_length)
+        learning = [parts.learner for parts in group.parts]
+        before = {learner.rank: learner.version for learner in learning}
+        while learning:
+            for learner in learning:
+                learner.adapt()
+            for learner in learning:
+                learner.combine()
+            note("update", len(learning))
+            learning = [x for x in learning if x.version == before[x.rank]]
+        for parts in group.parts:
+            parts.learner.take_metrics()
+            note("read")
+    return noted
+
+
+ONCE = {"act": 1.0, "update": 1.0, "publish": 0.0, "read": 0.0}
+
+
+@pytest.mark.parametrize("core", CORES)
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_every_algorithm_and_core_waits_once_an_update_and_once_a_step(algorithm, core):
+    policy = {"core": core, "core_size": 8, "last_reward": True, "last_action": True}
+    with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], policy=policy) as (group, mode):
+        play(group, mode).check(**ONCE)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize("torso", ["a3c", "nature", "impala"])
+def test_every_torso_and_precision(torso, precision):
+    policy = {"torso": torso, "fc_size": 16, "normalize_steps": 64, "core": "lstm", "core_size": 8}
+    settings = {"policy": policy, "precision": precision, "env_groups": 2}
+    with fake_run("PongNoFrameskip-v4", algorithm=ALGORITHMS["vtrace"], **settings) as (
+        group,
+        mode,
+    ):
+        play(group, mode).check(**ONCE)
+        assert group.first.actor.policy.compute_dtype == group.first.policy.compute_dtype
+
+
+@pytest.mark.parametrize("optimizer", ["rmsprop", "rmsprop_tf", "adam", "adamw"])
+@pytest.mark.parametrize("env_id", ["Pendulum-v1", "Acrobot-v1"])
+def test_every_optimizer_and_kind_of_action(env_id, optimizer):
+    settings = {"optimizer": {"name": optimizer, "learning_rate": 1e-3}}
+    with fake_run(env_id, algorithm=ALGORITHMS["ppo"], **settings) as (group, mode):
+        play(group, mode).check(**ONCE)
+
+
+@pytest.mark.parametrize("burn_in", [0, 3])
+@pytest.mark.parametrize("algorithm", ["vtrace", "laser", "impact"])
+def test_replayed_columns_cost_no_more(algorithm, burn_in):
+    settings = {"replays": REPLAYS, "replay_burn_in": burn_in, "prefetch_batches": 0}
+    policy = {"core": "lstm", "core_size": 8}
+    with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], policy=policy, **settings) as (
+        group,
+        mode,
+    ):
+        mix = group.first.learner.replay
+        sample = mix.sample
+
+        def replayed():
+            batch = sample()
+            measured = len(mode.waits)  # what replays measure is for the replays' thread
+            del mode.waits[:measured]
+            return batch
+
+        mix.sample = replayed
+        noted = play(group, mode, versions=6)
+        noted.check(**ONCE)
+        assert mix.take_metrics(updates_per_version=1) == {}  # it was taken: something was replayed
+
+
+@pytest.mark.parametrize("algorithm", ["ppo", "vtrace"])
+@pytest.mark.parametrize("topology", TOPOLOGIES, ids=str)
+def test_learners_that_mix_wait_once_more_for_their_message(topology, algorithm):
+    settings = {"num_learners": 2, "topology": topology, "unroll_length": 4}
+    with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], **settings) as (group, mode):
+        play(group, mode).check(act=1.0, update=2.0, publish=1.0, read=0.0)

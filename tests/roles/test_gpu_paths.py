@@ -1,0 +1,208 @@
+"""What is computed on a GPU, computed on the CPU the same way: packed copies, sequences, moments, hand-overs."""
+
+from __future__ import annotations
+
+import copy
+from functools import partial
+
+import pytest
+import torch
+from core_fakes import small_policy, spec_of
+from fake_gpu import META, fake_gpu
+
+from gossamer import devices
+from gossamer.algorithms.base import AlgorithmState
+from gossamer.algorithms.impact import Impact
+from gossamer.config import make_config
+from gossamer.launch.run import train
+from gossamer.launch.snapshot import policy_of
+from gossamer.links import Roles, StopSignal, ThreadBoard
+from gossamer.micro_batches import MicroBatches
+from gossamer.policies.core import Core
+from gossamer.policies.settings import PolicyConfig
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.types import ON_HOST, as_batch, empty_trajectory
+
+
+@pytest.fixture
+def as_on_a_gpu(monkeypatch):
+    """Everything is done as on a GPU, on the CPU."""
+    return partial(monkeypatch.setattr, devices, "is_gpu", lambda device: True)
+
+
+@pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0], ids=lambda x: f"{x:.0%} starts")
+@pytest.mark.parametrize("rows", [2, 9])
+@pytest.mark.parametrize("kind", ["lstm", "gru"])
+def test_episodes_as_packed_sequences_equal_stretches(kind, rows, share, as_on_a_gpu):
+    torch.manual_seed(3)
+    core = Core(PolicyConfig(core=kind, core_size=6, core_layers=2), 4)
+    x = torch.randn(rows * 5, 4, requires_grad=True)
+    starts = torch.rand(rows, 5) < share
+    state = torch.randn(core.state_size, 5, requires_grad=True)
+    weights = torch.randn(rows * 5, 6), torch.randn(core.state_size, 5)
+
+    def run():
+        output, after = core(x, starts, state)
+        loss = (output * weights[0]).sum() + (after * weights[1]).sum()
+        return output, after, *torch.autograd.grad(loss, [x, state, *core.parameters()])
+
+    expected = run()
+    as_on_a_gpu()
+    for ours, theirs in zip(run(), expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-5)
+
+
+ROUND = {"name": "queue", "fraction": 0.5}, {"name": "circular", "fraction": 0.5, "capacity": 40}
+RUNS = {
+    "vtrace, lstm": {"algorithm": {"name": "vtrace", "value_norm": True, "num_minibatches": 1},
+                     "policy.core": "lstm", "policy.last_reward": True, "policy.last_action": True},
+    "ppo": {"algorithm": {"name": "ppo", "value_norm": True, "target_kl_nats": 0.01}, "env_groups": 2},
+    "impact, gru": {"algorithm": {"name": "impact", "num_minibatches": 2}, "policy.core": "gru",
+                    "replays": list(ROUND), "replay_burn_in": 2},
+    "allreduce": {"algorithm": {"name": "ppo", "value_norm": True}, "num_learners": 3,
+                  "topology": {"name": "allreduce"}},
+    "gossip": {"algorithm": {"name": "a2c"}, "num_learners": 2,
+               "topology": {"name": "gossip", "max_staleness": 0}},
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
+@pytest.mark.parametrize("run", RUNS)
+def test_runs_learn_the_same_by_either_way(run, env_id, tmp_path, as_on_a_gpu):
+    def learnt(name):
+        folder = tmp_path / name
+        settings = {"placement": "inline", "num_envs": 4, "unroll_length": 8, "total_env_steps": 400,
+                    "evaluation.every_seconds": 0.0, "policy.core_size": 8, "device": "cpu",
+                    "optimizer.name": "rmsprop", **RUNS[run], "run_folder": str(folder)}  # fmt: skip
+        train(make_config(env_id, settings), quiet=True)
+        episodes = (folder / "episodes.jsonl").read_text().count("\n")
+        return policy_of(CheckpointStore(folder / "checkpoints", 0).load("last").tensors), episodes
+
+    expected, episodes = learnt("one")
+    as_on_a_gpu()
+    found, others = learnt("other")
+    assert others == episodes
+    for name, x in expected.items():
+        torch.testing.assert_close(found[name], x, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("obs_shape", [(4,), (3, 5, 6)])
+def test_a_slot_travels_in_one_copy(obs_shape):
+    slot = empty_trajectory(spec_of(obs_shape=obs_shape), unroll_length=3, num_columns=2, core_units=5,
+                            pinned=True)  # fmt: skip
+    batch = as_batch(slot, burn_in=True)
+    for i, (_, x, _) in enumerate(batch._each()):
+        x.copy_(torch.full(x.shape, i + 1))
+    moved = batch.to(torch.device("cpu", 0))  # another name of the same device
+    for name, x, _ in batch._each():
+        assert torch.equal(getattr(moved, name), x), name
+        assert getattr(moved, name).stride() == x.stride()
+    with fake_gpu() as mode:
+        away = batch.to(META)
+    assert len(mode.sent) == 1
+    assert mode.waits == []
+    for name, x, _ in away._each():
+        assert (x.device == META) == (name not in ON_HOST), name
+    # Of a few columns of a large block not all of it.
+    with fake_gpu() as mode:
+        part = as_batch(empty_trajectory(spec_of(), unroll_length=3, num_columns=9, core_units=0,
+                                         pinned=True)).columns(0, 1).to(META)  # fmt: skip
+    assert part.obs.untyped_storage().nbytes() == part.obs.nbytes
+
+
+def test_tensors_of_several_kinds_arrive_in_one_copy():
+    sent = [torch.arange(6).view(3, 2), torch.randn(3, 5), torch.rand(4, 2).T, torch.tensor([True])]
+    inbox = devices.Inbox()
+    for _ in range(2):
+        for x, y in zip(inbox.receive(sent), sent, strict=True):
+            assert torch.equal(x, y)
+            assert x.dtype == y.dtype
+    with fake_gpu() as mode:
+        away = [x.to(META) for x in sent]
+        mode.waits.clear()
+        assert [x.shape for x in inbox.receive(away)] == [x.shape for x in sent]
+    assert len(mode.waits) == 1
+
+
+def test_numbers_are_read_together():
+    numbers = [torch.tensor(2.5), 3, torch.tensor(7), 0.1, torch.tensor(1e-9, dtype=torch.float64)]
+    assert devices.read(numbers, torch.device("cpu")) == [float(x) for x in numbers]
+    with fake_gpu() as mode:
+        away = [x.to(META) if isinstance(x, torch.Tensor) else x for x in numbers]
+        mode.waits.clear()
+        assert devices.read(away, META) == [1.0, 3.0, 1.0, 0.1, 1.0]
+    assert len(mode.waits) == 1
+    assert devices.stacked(numbers, torch.device("cpu")).tolist() == pytest.approx(
+        [float(x) for x in numbers]
+    )
+
+
+class Marks:
+    """In place of a GPU's events: tells in which order they were set and followed."""
+
+    told: list[tuple[str, int]] = []
+
+    def __init__(self, device):
+        self.number = sum(what == "made" for what, _ in self.told)
+        self.told.append(("made", self.number))
+
+    def set(self):
+        self.told.append(("set", self.number))
+
+    def follow(self):
+        self.told.append(("follow", self.number))
+
+
+def test_a_version_is_copied_after_it_was_written_and_written_after_it_was_copied(monkeypatch):
+    monkeypatch.setattr("gossamer.links.Mark", Marks)
+    monkeypatch.setattr(Marks, "told", [])
+    x = [torch.zeros(3)]
+    board = ThreadBoard(x, StopSignal(), Roles(1.0))  # marks 0 and 1: of its two places
+    board.publish(x, 0)
+    board.read(0, x, exact=True)
+    board.publish(x, 1)
+    board.publish(x, 2)
+    assert [y for y in Marks.told if y[0] != "made"] == [
+        ("set", 0), ("follow", 0), ("set", 2), ("set", 1), ("follow", 2), ("set", 0)]  # fmt: skip
+
+
+def test_a_target_policy_has_its_recurrent_weights_in_one_piece(monkeypatch):
+    flattened = []
+    flatten = torch.nn.RNNBase.flatten_parameters
+    monkeypatch.setattr(torch.nn.RNNBase, "flatten_parameters",
+                        lambda self: (flattened.append(self), flatten(self)))  # fmt: skip
+    policy = small_policy(core="lstm", core_size=4)
+    state = AlgorithmState(torch.Generator(), MicroBatches(10))
+    flattened.clear()
+    Impact().init_state(policy, state)
+    assert flattened == [state.target_policy.core.rnn]
+    held = dict(state.target_policy.named_parameters())
+    for name, x in held.items():  # what is saved is what is used
+        assert state.tensors[f"target.{name}"].data_ptr() == x.data_ptr()
+
+
+@pytest.mark.parametrize("core", ["none", "gru"])
+def test_an_acting_policy_is_compiled_once(core):
+    import torch._dynamo
+
+    policy = small_policy(value_norm=True, normalize_obs=True, core=core, core_size=4)
+    policy = copy.deepcopy(policy).requires_grad_(False)
+    built = []
+
+    def backend(graph, _):
+        built.append(graph)
+        return graph.forward
+
+    torch._dynamo.reset()
+    # torch compiles no recurrent layer: what is before and behind one is compiled apart.
+    compiled = torch.compile(policy, backend=backend, fullgraph=core == "none")
+    state, count = policy.initial_state(3), 0
+    for i in range(3):
+        policy.observe(torch.randn(2, 3, 4), torch.ones(1, 3, dtype=torch.bool), freeze=False)
+        policy.observe_values(10.0 * i, 300.0 + i, 7.0)
+        policy.refresh()
+        x = torch.randn(1, 3, 4), torch.zeros(1, 3, dtype=torch.bool), state
+        with torch.no_grad():
+            torch.testing.assert_close(compiled(*x).value, policy(*x).value)
+        count = count or len(built)
+    assert len(built) == count
