@@ -352,6 +352,7 @@ def _join_parts(
         seed=stream_seed(config.seed, rank, "actor", restarts),
         on_episode=on_episode,
         stop=stop,
+        num_threads=plan.actor_threads,
     )
     return Parts(
         spec, plan, policy, learner, actor, queue, board,

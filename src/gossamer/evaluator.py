@@ -14,6 +14,7 @@ from torch import Tensor
 from gossamer.devices import send
 from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
+from gossamer.inference import Inference
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -202,14 +203,16 @@ def play(
     greedy: bool,
     seed: int,
     first_episode: int = 0,
+    num_threads: int = 1,
     stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
     """Do what `evaluate` says with environments that are there already and stay open.
 
-    Each of them plays its episodes from number `first_episode` on.
+    Each of them plays its episodes from number `first_episode` on; a policy on a CPU is asked in `num_threads` threads.
     """
     n = envs.num_envs
+    infer = Inference(policy, num_threads)
     device = policy.obs_scale.device
     generator = torch.Generator(device=device).manual_seed(seed)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -228,7 +231,7 @@ def play(
     while left:
         if stop():
             raise Interrupted
-        out = policy(
+        out = infer(
             send(torch.from_numpy(obs)[None], device), starts, core_state, last_action, last_reward
         )
         core_state = out.core_state
@@ -260,6 +263,7 @@ def play_trials(
     greedy: bool,
     seed: int,
     first_episodes: Sequence[int] = (0, 0),
+    num_threads: int = 1,
     stop: Callable[[], bool],
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
@@ -273,6 +277,7 @@ def play_trials(
                 greedy=greedy,
                 seed=seed,
                 first_episode=first_episode,
+                num_threads=num_threads,
                 stop=stop,
                 on_step=on_step,
             ),

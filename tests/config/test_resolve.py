@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 
 SUITES = {
     "atari": "PongNoFrameskip-v4",
+    "box2d": "LunarLander-v3",
     "classic": "CartPole-v1",
     "mujoco": "HalfCheetah-v5",
     "other": "my_module:make_env",
@@ -108,7 +109,7 @@ def test_switching_keeps_what_both_kinds_have_and_drops_the_rest(tmp_path: Path)
     assert config.algorithm.entropy_cost == (0.03,)
     assert layers["algorithm.entropy_cost"] == f"--config {file}"
     assert "algorithm.clip_rho" not in layers
-    assert config.algorithm.num_minibatches == 4, "PPO's own default, not V-trace's"
+    assert config.algorithm.num_minibatches == 8, "the suite's for PPO, not V-trace's"
 
 
 def test_a_table_named_after_a_kind_speaks_only_to_that_kind(tmp_path: Path) -> None:

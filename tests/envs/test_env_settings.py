@@ -25,6 +25,8 @@ from gossamer.types import ConfigError
         ("Pendulum-v1", "classic"),
         ("CartPole-v1", "classic"),
         ("RandomExtremeAcrobot-v1", "classic"),
+        ("LunarLander-v3", "box2d"),
+        ("envpool:BipedalWalkerHardcore-v3", "box2d"),
         ("FrozenLake-v1", "other"),
         ("my_module:make_env", "other"),
         ("my_module:Thing-v0", "other"),

@@ -247,6 +247,7 @@ def test_device_cuda_without_one(here: Path, monkeypatch: pytest.MonkeyPatch, ca
         ("train PongNoFrameskip-v4", "ale_py", '[atari]"'),
         ("train ALE/Pong-v5", "ale_py", '[atari]"'),
         ("train HalfCheetah-v5", "mujoco", '[mujoco]"'),
+        ("train LunarLander-v3", "Box2D", '[box2d]"'),
         ("train envpool:Ant-v5", "envpool", '[envpool]"'),
         ("train CartPole-v1 --tensorboard", "tensorboard", '[tensorboard]"'),
         ("train CartPole-v1 --wandb", "wandb", '[wandb]"'),
@@ -259,7 +260,8 @@ def test_missing_extras(
     words: str, module: str, says: str, here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     hidden = [name for name in sys.modules if name.split(".")[0] == module]
-    hidden += [name for name in sys.modules if name.startswith("gymnasium.envs.mujoco")]
+    own = ("gymnasium.envs.mujoco", "gymnasium.envs.box2d")
+    hidden += [name for name in sys.modules if name.startswith(own)]
     for name in hidden:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, module, None)

@@ -31,9 +31,21 @@ def is_config_name(word: str) -> bool:
     return word in preset_names() or word.endswith((".toml", ".json"))
 
 
-def suite_layer(suite: str) -> Layer:
-    """Return a suite's defaults."""
-    return Layer(f"suite {suite}", _parse(_PRESETS / "suite" / f"{suite}.toml", f"suite {suite}"))
+def suite_layer(suite: str, algorithm: str | None = None) -> Layer:
+    """Return a suite's defaults with an algorithm, which its file has in a table `for`; None: with its own."""
+    label = f"suite {suite}"
+    settings = dict(_parse(_PRESETS / "suite" / f"{suite}.toml", label))
+    by_algorithm = settings.pop("for", {})
+    name = algorithm or settings["algorithm"]["name"]
+    return Layer(label, _over(settings, by_algorithm.get(name, {})))
+
+
+def _over(low: Tree, high: Tree) -> Tree:
+    """Return a tree in which `high` wins."""
+    made = dict(low)
+    for name, value in high.items():
+        made[name] = _over(made.get(name, {}), value) if isinstance(value, dict) else value
+    return made
 
 
 def config_layer(name: str) -> Layer:

@@ -69,11 +69,21 @@ def resolve(
         env_id = asked
     layers = [_without_foreign_goal(layer, env_id) for layer in layers]
     if isinstance(env_id, str) and env_id:
-        layers.insert(0, suite_layer(suite_of(env_id)))
+        layers.insert(0, suite_layer(suite_of(env_id), _algorithm_of(layers)))
     config, origin = merge(TrainConfig, layers)
     config = _merge_ratio(config, origin, [layer.label for layer in layers])
     validate(config)
     return config, origin
+
+
+def _algorithm_of(layers: Sequence[Layer]) -> str | None:
+    """Return the name that the highest layer gives that gives one."""
+    for layer in reversed(layers):
+        asked = layer.settings.get("algorithm")
+        name = asked.get("name") if isinstance(asked, Mapping) else asked
+        if isinstance(name, str):
+            return name
+    return None
 
 
 def with_ratio(config: TrainConfig) -> TrainConfig:

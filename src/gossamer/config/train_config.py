@@ -147,7 +147,7 @@ class TrainConfig:
     learner_threads: int = 0
     """Micro-batches that the learner works on at a time, each on one thread, >= 0; 0: auto."""
     actor_threads: int = 0
-    """Torch threads of an actor, >= 0; 0: auto."""
+    """Parts of a group's environments that are acted for side by side, each on one thread, >= 0; 0: auto."""
     env_threads: int = 0
     """Threads that step environments, >= 0; 0: auto."""
     env_groups: int = 0

@@ -55,14 +55,19 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         shown = {} if render_mode is None else {"render_mode": render_mode}
         return gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
     except gymnasium.error.DependencyNotInstalled as error:
-        if suite_of(name) == "mujoco":
-            raise MissingExtra(f"{name} needs MuJoCo", "mujoco") from error
+        suite = suite_of(name)
+        if suite in _ENGINES:
+            raise MissingExtra(f"{name} needs {_ENGINES[suite]}", suite) from error
         raise ConfigError(f"{name} cannot be made: {' '.join(str(error).split())}") from error
     except (gymnasium.error.Error, ImportError) as error:
         message = " ".join(str(error).split())
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
         raise failed_env(env_id, "cannot be made", error) from error
+
+
+_ENGINES = {"box2d": "Box2D", "mujoco": "MuJoCo"}
+"""Simulators that an extra of the suite's name installs."""
 
 
 def _hear_mujoco() -> None:

@@ -11,12 +11,15 @@ from gossamer.types import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Suite = Literal["atari", "classic", "mujoco", "other"]
+Suite = Literal["atari", "box2d", "classic", "mujoco", "other"]
 
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
 _MUJOCO = re.compile(
     r"(Ant|HalfCheetah|Hopper|Humanoid|HumanoidStandup|InvertedPendulum|InvertedDoublePendulum"
     r"|Pusher|Reacher|Swimmer|Walker2d)-v\d+$"
+)
+_BOX2D = re.compile(
+    r"(LunarLander|LunarLanderContinuous|BipedalWalker|BipedalWalkerHardcore|CarRacing)-v\d+$"
 )
 _CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pendulum)-v\d+$")
 _ENVPOOL_ATARI = re.compile(
@@ -100,6 +103,8 @@ def suite_of(env_id: str) -> Suite:
         return "atari"
     if _MUJOCO.search(env_id):
         return "mujoco"
+    if _BOX2D.search(env_id):
+        return "box2d"
     return "classic" if _CLASSIC.search(env_id) else "other"
 
 

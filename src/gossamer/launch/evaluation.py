@@ -295,10 +295,18 @@ def _play(
     seed: int,
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
-    with threads(num_cores()), stop_on_interrupt(watch) as stop, contextlib.ExitStack() as stack:
+    cores = num_cores() if policy.pixels and policy.obs_scale.device.type == "cpu" else 1
+    with threads(1), stop_on_interrupt(watch) as stop, contextlib.ExitStack() as stack:
         envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
         return play_trials(
-            policy, trials, envs, greedy=not sample, seed=seed, stop=stop, on_step=on_step
+            policy,
+            trials,
+            envs,
+            greedy=not sample,
+            seed=seed,
+            num_threads=cores,
+            stop=stop,
+            on_step=on_step,
         )
 
 

@@ -325,7 +325,7 @@ class Fleet:
             self._control.recorder.say(f"restoring took {took:.1f} s")
         if self.evaluator is not None:
             work = self.evaluator.run
-            self._evaluating = start_thread(self._stop, "evaluator", work, 1, low=True)
+            self._evaluating = start_thread(self._stop, "evaluator", work, low=True)
         # So that the run can be resumed from now on; a signal may have been quicker.
         if self._resume is None and not self._ending:
             self._order = self._orders.announce(ends=False, together=self._in_step)

@@ -75,7 +75,7 @@ class _Collector:
             oldest = max(self._collected - self._lag, self._began)
             version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=True)
             actor.policy.refresh()
-            with threads(parts.plan.actor_threads):
+            with threads(1):
                 actor.collect(slot, version)
             queue.put(slot)
             self._collected += 1

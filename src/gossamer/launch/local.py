@@ -44,10 +44,10 @@ def _run(group: Group, control: Overseer) -> None:
         device, partial(_act, parts, learner.version, len(parts.queue.wait_full(0))), first=True
     )
     low = parts.plan.lag is not None
-    started = [start_thread(parts.stop, "actor", act, parts.plan.actor_threads, low=low)]
+    started = [start_thread(parts.stop, "actor", act, low=low)]
     if group.evaluator is not None:
         evaluate = on_own_stream(device, group.evaluator.run)
-        started.append(start_thread(parts.stop, "evaluator", evaluate, 1, low=True))
+        started.append(start_thread(parts.stop, "evaluator", evaluate, low=True))
     group.threads = started
     try:
         while True:
@@ -100,12 +100,12 @@ def _balance(parts: Parts) -> None:
 
 
 def start_thread(
-    stop: StopSignal, name: str, work: Callable[[], None], num_threads: int, *, low: bool
+    stop: StopSignal, name: str, work: Callable[[], None], *, low: bool
 ) -> threading.Thread:
-    """Start a role's thread, with so many of torch's and low priority if asked; its error stops the run."""
+    """Start a role's thread, with one of torch's and low priority if asked; its error stops the run."""
 
     def run() -> None:
-        use_threads(num_threads)
+        use_threads(1)
         if low:
             lower_priority()
         try:
