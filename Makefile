@@ -3,7 +3,7 @@
 #   make train               learn Pong          make train ARGS="--seed 2 --stop-after-seconds 60"
 #   make test                the fast tests      make test ARGS="tests/ops -k returns"
 #   make check               lint, format, types, layers, spelling
-#   make bench               this machine's limits and how near training comes to them
+#   make bench               this machine's limits and how close training comes to them
 #   make learn               the slow tests: they learn for minutes
 #   make docs                settings and metrics pages from the code, then the site
 
@@ -30,7 +30,7 @@ help: ## list the verbs
 train: $(RUN_STAMP) ## learn Pong on this machine (ARGS= for more settings)
 	@$(BIN)/gossamer train --config pong $(ARGS)
 
-bench: $(RUN_STAMP) ## this machine's limits and how near training comes to them
+bench: $(RUN_STAMP) ## this machine's limits and how close training comes to them
 	@$(BIN)/gossamer bench $(ARGS)
 
 test: $(DEV_STAMP) ## the fast tests

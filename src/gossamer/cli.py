@@ -34,10 +34,10 @@ gossamer: deep reinforcement learning with many actors and many learners
 commands:
   train ENV     train a policy; continue one with --resume RUN
   eval RUN      play full episodes with a trained policy
-  bench         measure this machine's limits and how near training comes to them
+  bench         measure this machine's limits and how close training comes to them
   tune ENV      find the fastest settings for this machine
-  list          algorithms, topologies, replays, environments and presets
-  runs          what has been run, with results
+  list          list algorithms, topologies, replays, environments and presets
+  runs          list past runs and their results
 
 gossamer COMMAND --help tells more; --version prints the version.
 """
@@ -300,7 +300,7 @@ def _list(words: list[str]) -> None:
         for name, meaning in entries.items():
             print(f"  {name:<{width}}{meaning}")
         print()
-    print("gossamer train --help tells how to choose them.")
+    print("gossamer train --help explains how to choose them.")
 
 
 def _catalog() -> dict[str, dict[str, str]]:
@@ -309,7 +309,7 @@ def _catalog() -> dict[str, dict[str, str]]:
     def extra(text: str, module: str) -> str:
         if importlib.util.find_spec(module) is not None:
             return text
-        name = {"ale_py": "atari"}.get(module, module)
+        name = {"ale_py": "atari", "Box2D": "box2d"}.get(module, module)
         return f"{text} (not installed: {install_command(name)})"
 
     return {
@@ -321,16 +321,17 @@ def _catalog() -> dict[str, dict[str, str]]:
             "ALE/Pong-v5": extra("any Atari game, sticky actions", "ale_py"),
             "CartPole-v1": "any environment registered with Gymnasium",
             "HalfCheetah-v5": extra("MuJoCo tasks", "mujoco"),
-            "RandomExtremeAcrobot-v1": "a family of tasks: acrobots with other links",
-            "RandomNormalAcrobot-v1": "no family: an acrobot with other links in every episode",
+            "LunarLander-v3": extra("Box2D tasks", "Box2D"),
+            "RandomExtremeAcrobot-v1": "multi-task: acrobots with different links",
+            "RandomNormalAcrobot-v1": "single task: an acrobot with new links in every episode",
             "RandomMuJoCoHopper-v5": extra(
-                "families of any -v5 robot in wind, of other masses; also RandomWind..., RandomMass...",
+                "multi-task: any -v5 robot with different wind and masses; also RandomWind..., RandomMass...",
                 "mujoco",
             ),
-            "MuJoCoHopper-v5": extra("no family: a -v5 robot in plain air", "mujoco"),
+            "MuJoCoHopper-v5": extra("single task: the same robot without wind", "mujoco"),
             "envpool:Ant-v5": extra("EnvPool's environments", "envpool"),
-            "module:function": "your own: a function that returns a gymnasium.Env",
-            "module:Name-v0": "your own: an id that importing the module registers",
+            "module:function": "your own environment: a function that returns a gymnasium.Env",
+            "module:Name-v0": "your own environment: an id that the module registers when imported",
         },
         "presets": {name: preset_summary(name) for name in preset_names()},
     }

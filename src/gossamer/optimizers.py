@@ -15,15 +15,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class OptimizerConfig:
-    """How a gradient becomes a step."""
+    """The optimizer and its learning rate."""
 
     name: Literal["rmsprop", "rmsprop_tf", "adam", "adamw"] = "adam"
     """rmsprop: PyTorch's. rmsprop_tf: epsilon inside the square root, mean square starting at 1, as
     in TensorFlow and IMPALA's paper. adam, adamw: Kingma and Ba 2015, Loshchilov and Hutter 2019."""
     learning_rate: tuple[float, ...] = (5e-4,)
-    """Step size, > 0: one, or one per learner."""
+    """Learning rate, > 0: one value, or one per learner."""
     schedule: Literal["constant", "linear", "polynomial"] = "linear"
-    """How the learning rate falls over total_env_steps, counted over all learners."""
+    """How the learning rate falls over total_env_steps."""
     schedule_end: float = 0.0
     """Learning rate at the end as a fraction of the first, in [0, 1]; constant ignores it."""
     schedule_power: float = 2.0

@@ -93,7 +93,7 @@ def _readers(topology: Topology, num_learners: int, seed: int) -> tuple[Graph, .
 
 @dataclass(frozen=True)
 class Single(Topology):
-    """Learners that never talk; with one learner, plain training."""
+    """Independent learners; plain training with one learner."""
 
     name: ClassVar[str] = "single"
     staleness: ClassVar[int] = FOREVER
@@ -106,7 +106,7 @@ class Single(Topology):
 
 @dataclass(frozen=True)
 class AllReduce(Topology):
-    """Gradients of all learners are summed and divided once by all their rows; everyone steps alike."""
+    """All learners take the same step, from the mean gradient over the rows of all of them."""
 
     name: ClassVar[str] = "allreduce"
     mixes: ClassVar[Literal["parameters", "gradients"]] = "gradients"
@@ -114,8 +114,9 @@ class AllReduce(Topology):
     lr_scaling: Literal["none", "sqrt", "linear"] = "none"
     """Factor on the learning rate for L learners: 1, the root of L, or L."""
     transport: Literal["auto", "memory", "nccl", "gloo"] = "auto"
-    """How gradients travel. memory: shared, summed in rank order, as inline does. nccl: from GPU to GPU.
-    gloo: through sockets. auto: nccl where each learner has a GPU to itself, else memory."""
+    """How gradients are exchanged. memory: through shared memory, summed in rank order as in the inline
+    placement. nccl: between GPUs. gloo: over sockets. auto: nccl if each learner has its own GPU, else
+    memory."""
 
     def lr_factor(self, num_learners: int) -> float:
         """Return the factor that `lr_scaling` asks for."""
@@ -131,16 +132,16 @@ class Averaging(Topology):
     """Parameters are averaged with those of some neighbours, message by message."""
 
     max_staleness: int | Literal["never"] = 0
-    """Updates by which a message may trail its reader, >= 0, before the reader waits: 0 is lock-step,
-    never does not wait at all. GALA's sync-freq."""
+    """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
+    lock-step. never: no waiting. GALA calls it sync-freq."""
     missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Without a new message of a neighbour: reweight keeps its weight for oneself, skip mixes nothing
-    until every neighbour has a new one (GALA as published)."""
+    """When a neighbour has sent nothing new. reweight: add its weight to the learner's own. skip: do not
+    average until every neighbour has sent something new (GALA as published)."""
     remix: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Mix a neighbour's last message again while it has no newer one; a silent one then holds others
-    back."""
+    """Use a neighbour's last message again until a newer one arrives; a neighbour that is slow or gone then
+    holds the others back."""
     mix_optimizer: bool = False  # pyright: ignore[reportIncompatibleVariableOverride]
-    """Mix the optimizer's running averages with the same weights."""
+    """Average the optimizer's running statistics with the same weights too."""
 
     @property
     def staleness(self) -> int:  # type: ignore[override]
@@ -150,7 +151,7 @@ class Averaging(Topology):
 
 @dataclass(frozen=True)
 class Gossip(Averaging):
-    """Averaging over a directed graph; nobody waits (GALA, Assran et al. 2019, algorithm 1)."""
+    """Learners average parameters over a directed graph without waiting (GALA, Assran et al. 2019, algorithm 1)."""
 
     name: ClassVar[str] = "gossip"
 
@@ -161,8 +162,8 @@ class Gossip(Averaging):
     num_peers: int = 0
     """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
     max_staleness: int | Literal["never"] = "never"
-    """Updates by which a message may trail its reader, >= 0, before the reader waits: 0 is lock-step,
-    never does not wait at all. GALA's sync-freq."""
+    """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
+    lock-step. never: no waiting. GALA calls it sync-freq."""
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""
@@ -184,7 +185,7 @@ class Gossip(Averaging):
 
 @dataclass(frozen=True)
 class Diffusion(Averaging):
-    """Averaging over an undirected graph: adapt, then combine (Diff-DAC, Valcarcel Macua et al. 2021)."""
+    """Learners take a step, then average parameters over an undirected graph (Diff-DAC, Valcarcel Macua et al. 2021)."""
 
     name: ClassVar[str] = "diffusion"
 
@@ -192,12 +193,12 @@ class Diffusion(Averaging):
     """The graph: ring, grid, star, complete, random-regular, erdos-renyi, or a symmetric matrix of 0
     and 1, written out ("[[0,1],[1,0]]") or in a file (JSON, or rows with blanks or commas between)."""
     degree: int = 3
-    """Links per learner of random-regular, their mean of erdos-renyi, >= 1."""
+    """Links per learner, >= 1: exactly for random-regular, on average for erdos-renyi."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
     """metropolis keeps the average of all learners; uniform is 1 / (links + 1), as published."""
     link_drop: float = 0.0
-    """Probability that a link is silent for an update, in [0, 1); both ends draw alike, and the link's
-    weight stays with each. Needs a max_staleness, which bounds how far apart the two may be."""
+    """Probability that a link is not used in an update, in [0, 1), drawn alike at both ends; each end keeps
+    the link's weight for itself. Needs a numeric max_staleness."""
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""

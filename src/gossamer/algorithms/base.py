@@ -107,20 +107,20 @@ class Algorithm:
     entropy_cost: tuple[float, ...] = (0.01,)
     """Weight of the entropy bonus, per nat, >= 0: one, or one per learner; 0.01 as in A3C and IMPALA."""
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
-    """How rewards are squashed before learning; recorded returns never are."""
+    """How rewards are squashed for training. Recorded returns are always the original ones."""
     normalize_advantage: bool = False
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
     weights come after."""
     value_norm: bool = False
-    """Learn values in units of the running deviation of their targets."""
+    """Normalise value targets by their running mean and deviation."""
     scale_rewards: bool = False
-    """Divide advantages, like values, by the running deviation of value targets, so that rewards of any
-    size weigh alike against entropy (the scaled rewards of OpenAI Baselines). Needs value_norm."""
+    """Divide advantages by the running deviation of value targets too, so that the entropy bonus has the same
+    weight at any reward scale (as reward scaling in OpenAI Baselines). Needs value_norm."""
     num_minibatches: int = 1
-    """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
+    """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
     reduction: Literal["mean", "sum"] = "mean"
-    """mean divides the summed loss by the valid rows of the minibatch; sum does not (IMPALA's
-    published costs and gradient clip of 40)."""
+    """mean: the loss is divided by the valid rows of the minibatch. sum: it is not (IMPALA's published costs
+    and gradient clip of 40 are for sums)."""
 
     @property
     def updates_per_batch(self) -> int:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Impact(CloningAlgorithm):
-    """PPO's surrogate, clipped around a target policy, on V-trace advantages of the target's values.
+    """PPO's surrogate, clipped around a target policy, with V-trace advantages from the target's values.
 
     Data of any age may be learnt from, several times: with a circular replay beside the queue. Source: Luo
     et al. 2020 (arXiv:1912.00167), section 3.
@@ -45,11 +45,11 @@ class Impact(CloningAlgorithm):
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
     weights come after."""
     num_minibatches: int = 4
-    """Optimizer steps per pass: a batch's columns are dealt into this many parts, >= 1."""
+    """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
     passes: int = 1
-    """Times each batch is learnt, >= 1; replays reuse data too."""
+    """Passes over each batch, >= 1; a replay reuses data as well."""
     clip_ratio: float = 0.2
-    """The surrogate stops rewarding ratios to the target policy outside 1 +- this, > 0."""
+    """Clip range of the probability ratio to the target policy, > 0."""
     max_target_ratio: float = 2.0
     """Cap on behavior / target policy in that ratio, > 0; 2 as in the paper."""
     target_every_updates: int = 16
@@ -57,7 +57,7 @@ class Impact(CloningAlgorithm):
     clip_rho: float = 1.0
     """Cap on target policy / behavior in the targets, > 0."""
     clip_c: float = 1.0
-    """Cap on the weight that carries corrections back in time, > 0."""
+    """Cap on the importance weight that carries later corrections back, > 0."""
     clip_pg_rho: float = 1.0
     """Cap on target policy / behavior in the advantages, > 0."""
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Laser(VTrace):
-    """V-trace with replay behind a trust region: rows that the policy has moved too far from are not learnt.
+    """V-trace with replay and a trust region: rows of policies too different from the present one are left out.
 
     Entropy is a mean over online columns only. Source: Schmitt et al. 2020 (arXiv:1909.11583), section 4.
     """
@@ -26,13 +26,14 @@ class Laser(VTrace):
     rejects: ClassVar[bool] = True
 
     max_kl_nats: float = 0.3
-    """Rows whose divergence reaches this are rejected, > 0; the paper does not say, 0.3 as in its
+    """Rows with at least this divergence are rejected, > 0. The paper gives no number; 0.3 is that of
     reimplementations."""
     kl: Literal["implied", "pi_mu", "mu_pi"] = "implied"
     """implied: KL(pi || the policy that clipped weights imply), as published; pi_mu: KL(pi || mu), also
     used for continuous actions and more than 4,096 combinations of discrete ones; mu_pi: KL(mu || pi)."""
     cut: Literal["per_state", "cumulative"] = "per_state"
-    """per_state: each row on its own, as published; cumulative: all that follow a rejected one too."""
+    """per_state: rows are rejected one by one, as published. cumulative: the rows after a rejected one are
+    rejected too."""
 
     def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor:
         """Return the rows [T, B] that the policy has not moved too far from."""

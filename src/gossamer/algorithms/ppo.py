@@ -43,23 +43,22 @@ class PPO(Algorithm):
     normalize_advantage: bool = True
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
     num_minibatches: int = 4
-    """Optimizer steps per pass: a batch is dealt into this many parts, >= 1."""
+    """Minibatches per pass, >= 1, each one optimizer step."""
     deal: Literal["auto", "columns", "rows"] = "auto"
-    """What is dealt into minibatches. columns: whole unrolls. rows: env steps, each by itself, so that a small
-    minibatch does not come from one or two games; for policies without recurrent state. auto: rows for them
-    where observations are vectors."""
+    """How a batch is split into minibatches. columns: by whole unrolls. rows: by single env steps, so that a
+    small minibatch mixes many episodes; not for recurrent policies. auto: rows for vector observations
+    without a recurrent core, else columns."""
     passes: int = 4
-    """Times each batch is learnt, >= 1."""
+    """Passes over each batch, >= 1."""
     clip_ratio: float = 0.2
-    """The surrogate stops rewarding ratios outside 1 +- this, > 0."""
+    """Clip range of the probability ratio, > 0: no incentive to move it outside 1 +- this value."""
     clip_value: float = 0.0
-    """Predicted values may move this far from the recorded ones before the value loss stops
-    pulling, in units of return; 0 turns it off."""
+    """Clip range of predicted values around the recorded ones, in units of return. 0: no value clipping."""
     max_kl_nats: float = 0.0
-    """No further minibatch of this batch once the mean KL(behavior || policy) exceeds this; 0: never."""
+    """Skip the rest of a batch when the mean KL(behavior || policy) exceeds this value. 0: never."""
     target_kl_nats: float = 0.0
-    """The learning rate is divided by 1.5 when the KL is over twice this, multiplied when it is
-    under half of it, within a hundredth and a hundred times the schedule; 0 turns it off."""
+    """Adapt the learning rate to this KL: divide it by 1.5 when the KL is more than twice this value,
+    multiply it by 1.5 when the KL is less than half, within a factor of 100 of the schedule. 0: off."""
 
     @property
     def updates_per_batch(self) -> int:

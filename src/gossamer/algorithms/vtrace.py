@@ -35,11 +35,11 @@ class VTrace(CloningAlgorithm):
     corrects: ClassVar[bool] = True
 
     passes: int = 1
-    """Times each batch is learnt, >= 1; importance weights are recomputed every time."""
+    """Passes over each batch, >= 1; importance weights are recomputed for each."""
     clip_rho: float = 1.0
     """Cap on the importance weight in the targets, > 0; higher is less biased and noisier."""
     clip_c: float = 1.0
-    """Cap on the weight that carries corrections back in time, > 0."""
+    """Cap on the importance weight that carries later corrections back, > 0."""
     clip_pg_rho: float = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
 

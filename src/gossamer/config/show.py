@@ -232,18 +232,18 @@ examples:
 
 general:
   ENV                                 PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5,
-                                      envpool:Ant-v5, module:function; not needed with --resume or
-                                      a preset that names it
-  --config NAME ...                   presets (gossamer list) or .toml and .json files; later ones win
+                                      envpool:Ant-v5, module:function; leave it out with --resume or
+                                      a preset that names one
+  --config NAME ...                   presets (see gossamer list) or .toml and .json files; later ones win
   --resume RUN                        continue a run: a path, part of its name, or last
-  --trust                             with --resume: import the module:function that the run names, although
-                                      it began elsewhere; or type ENV again
-  --show-config                       print every setting, its value and who set it; train nothing
-  algorithm:NAME, topology:NAME       choose the kind of a section
-  --SECTION.SETTING VALUE             as listed below; --no-SETTING turns a switch off
-  --replay-ratio X                    replay X columns for each new one; --replays.1.name elite: of which
-                                      kind; --replays.1.capacity-steps 20000: how many are kept
-  --replays JSON                      the whole list, for example
+  --trust                             with --resume: allow a run from another machine or user to import
+                                      its module:function environment
+  --show-config                       print every setting, its value and where it comes from; do not train
+  algorithm:NAME, topology:NAME       choose an algorithm or a topology
+  --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off
+  --replay-ratio X                    replay X columns per new one; --replays.1.name elite sets the kind of
+                                      replay, --replays.1.capacity-steps 20000 its size
+  --replays JSON                      all replays as a list, for example
         '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
-  -h, --help                          this text
+  -h, --help                          print this help
 """

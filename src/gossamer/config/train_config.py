@@ -20,32 +20,32 @@ PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
 
 @dataclass(frozen=True)
 class EvaluationConfig:
-    """Full episodes played beside training, with seeds that neither training nor `gossamer eval` has."""
+    """Evaluation during training, in full episodes with seeds that neither training nor `gossamer eval` uses."""
 
     episodes: int = 5
-    """Episodes of one evaluation, >= 1. Of a family of tasks as many or more of each set, training tasks
-    and held-out ones, each task's share alike; of a set of more than 100 tasks and more than this, one
-    episode each of 100 tasks, or of as many as this, evenly spaced."""
+    """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training tasks and on
+    the held-out tasks, the same number for every task. Of a set larger than both 100 and this number, evenly
+    spaced tasks get one episode each."""
     every_seconds: float = 60.0
-    """Seconds between evaluations, >= 0; 0 turns evaluation off. Learners that mix parameters have turns:
-    their average, which is the run's policy, counts as best and is printed, then one of them, and so on;
-    those that never talk are evaluated one after the other."""
+    """Seconds between evaluations, >= 0. 0: no evaluation. With learners that mix parameters, every second
+    evaluation is of their average, which is the run's policy; the others are of one learner after the other.
+    Independent learners are evaluated in turn."""
     confirm_episodes: int = 20
-    """Episodes by which a new best policy is confirmed, >= 1, and at least as many as an evaluation has. A policy
-    that is evaluated higher than the best's score is a candidate. Both then play that many new episodes, the
-    same for both; the better one is kept as the best, and its mean is its score."""
+    """Episodes that confirm a new best policy, >= 1 and at least evaluation.episodes. A policy that scores
+    higher than the best becomes a candidate. Both then play this many new episodes with the same seeds, and
+    the one with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: float = 0.03
-    """Largest share of the run's time that evaluations and confirmations may take, in (0, 1]; they wait
-    otherwise. What is left to confirm when a run is done is confirmed then."""
+    """Largest share of the run's time for evaluations and confirmations, in (0, 1]; they are postponed to
+    keep to it. A candidate that is left at the end of the run is confirmed then."""
     greedy: bool = False
     """Take the most likely action instead of sampling one."""
     held_out_tasks: int | None = None
-    """Families of tasks: that many tasks which training does not see are scored too, >= 0. Default: 10."""
+    """Families of tasks: number of tasks, not used in training, to evaluate as well, >= 0. Default: 10."""
 
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. 0 and "auto" are resolved from the environment and the machine at start."""
+    """A training run. Settings of 0 or "auto" are chosen at the start for the environment and the machine."""
 
     env_id: str = ""
     """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
@@ -55,23 +55,23 @@ class TrainConfig:
     topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
     """How learners mix: single, allreduce, gossip or diffusion."""
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
-    """What a batch is made of: a queue, which is entry 0 by default, and replays; fractions sum to 1."""
+    """Sources of a batch: a queue (entry 0 by default) and replays. Their fractions sum to 1."""
     replay_ratio: float = 0.0
-    """Columns replayed for each online one, >= 0: stands for the fractions of a queue and of one replay, which is
-    uniform unless --replays.1.name says otherwise."""
+    """Replayed columns per online column, >= 0. Short for a queue and one replay with the matching fractions;
+    the replay is uniform unless --replays.1.name names another kind."""
     replay_burn_in: int = 0
-    """Recurrent policies: rows at the start of replayed columns that only bring the stored recurrent state up
-    to date and are not learnt, in [0, unroll_length)."""
+    """Recurrent policies: number of rows at the start of each replayed column that only refresh the recurrent
+    state and are not trained on, in [0, unroll_length)."""
     prefetch_batches: int = 1
-    """Batches that are picked from replays ahead, beside learning, in [0, 64]. Inline nothing runs beside
-    learning; they are picked as far ahead all the same, so that a run is the same wherever its parts are."""
+    """Batches sampled from replays ahead of the learner, in [0, 64]. The inline placement samples equally far
+    ahead, so that results do not depend on the placement."""
     checkpoint_replay: bool = False
-    """Save what replays hold with every checkpoint: resuming is exact at lag 0 and 1, and checkpoints are as large; not exact
-    where learners in processes of their own share one. Without it, or resumed without it, a run's replays begin
-    empty and its episodes anew, annealing and random streams where they were; until replays are as full as they were,
-    only some batches have replayed columns."""
+    """Save the contents of replays in every checkpoint. Resuming is then exact at lag 0 and 1 (but not where
+    learner processes share a replay), and checkpoints grow by the size of the replay. Without it a resumed
+    run starts with empty replays and new episodes, and replays less until its replays are as full as
+    before."""
     optimizer: OptimizerConfig = field(default_factory=OptimizerConfig)
-    """How a gradient becomes a step."""
+    """The optimizer and its learning rate."""
     policy: PolicyConfig = field(default_factory=PolicyConfig)
     """The network."""
     env: EnvConfig = field(default_factory=EnvConfig)
@@ -82,77 +82,80 @@ class TrainConfig:
     seed: int = 1
     """Seed of everything random in the run, >= 0."""
     total_env_steps: int = 10_000_000
-    """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches.
-    Schedules end here."""
+    """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches. Schedules
+    reach their end value here."""
     stop_after_seconds: float = 0.0
-    """Stop after this much wall time, summed over resumed sittings, >= 0; 0: never."""
+    """Stop after this much wall time, >= 0; the time before a resume counts. 0: no limit."""
     stop_at_return: float | None = None
-    """Stop once the mean return of the last 100 training episodes, of several learners as many of each,
-    reaches this; none: never."""
+    """Stop when the mean return of the last 100 training episodes of each learner reaches this value. none:
+    no target."""
     stop_within_seconds: float = 30.0
-    """Longest time from a stop that was asked for (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds) to the
-    end of the batch that is being learnt, >= 0. A batch that needs longer is left unlearnt, and the run can be
-    resumed from its last checkpoint. Twice what the longest checkpoint took is added for saving."""
+    """After a request to stop (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds): time allowed for
+    the current batch to finish, >= 0. A batch that takes longer is dropped, and the run can be resumed from
+    its last checkpoint. Saving may take twice as long as the slowest checkpoint so far."""
     patience_seconds: float = 300.0
-    """Longest time, >= 0, in which a role that others wait for shows no sign of life (no env step ends, no
-    micro-batch is learnt, no message comes); then the run is given up as stuck. Ten times the longest such pause
-    so far, if that is longer; an environment that is being made has 300 at least. 0: it is waited for without end."""
+    """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained
+    micro-batch or a message of the role that others wait for. The limit grows to ten times the longest pause
+    so far, and is at least 300 while environments are created. 0: no limit."""
     run_folder: str = ""
-    """Folder of the run, exactly here; empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
+    """Folder of the run. Empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
-    """Run whose policy parameters and moments to start from; empty: fresh ones."""
+    """Run whose policy to start from (its parameters and normalisation statistics). Empty: a new policy."""
     checkpoint_every_seconds: float = 30.0
-    """Seconds between checkpoints, >= 0; a killed run goes on from the last one. 0: only at the end."""
+    """Seconds between checkpoints, >= 0. A killed run resumes from the last one. 0: one checkpoint, at the
+    end."""
     keep_checkpoints: int = 3
-    """Newest checkpoints kept beside the best one, >= 0; 0 keeps all."""
+    """Number of newest checkpoints to keep besides the best one, >= 0. 0: keep all."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run folder."""
     wandb: bool = False
     """Also log to Weights & Biases; needs the extra gossamer[wandb]."""
 
     placement: Literal["inline", "local", "cluster"] = "local"
-    """Where roles run: inline is one role at a time, local overlaps them on this machine."""
+    """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this machine."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
-    """Versions by which acting may trail learning. 0: actors wait for the update. 1: overlapped and
-    reproducible. free: bounded queue, fastest. auto: 1 where the algorithm corrects, else 0."""
+    """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1:
+    acting and learning overlap, reproducibly. free: actors never wait unless the queue is full; fastest.
+    auto: 1 for algorithms that correct for lag, else 0."""
     num_envs: int = 0
-    """Environments per learner, >= 0; 0: auto."""
+    """Environments per learner, >= 0. 0: auto."""
     num_learners: int = 1
-    """Learners, in [1, 65536], each with its own environments, streams and optimizer."""
+    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer."""
     learners_per_process: int = 0
-    """Learners that share a process and take turns there, >= 0; 0: auto, 1 until there are more than
-    two processes a core."""
+    """Learners per process, >= 0; those of one process take turns. 0: auto, which is 1 up to two processes
+    per core."""
     same_start: bool = True
-    """All learners begin with the same weights; otherwise each draws its own."""
+    """Start all learners with the same weights; otherwise each draws its own."""
     actors_per_learner: int = 0
-    """Actor processes per learner, >= 0; 0: the learner's own process steps the environments."""
+    """Actor processes per learner, >= 0. 0: the learner's process also steps the environments."""
     unroll_length: int = 16
-    """Rows of one trajectory, >= 1: env steps, and the resets between episodes."""
+    """Rows per trajectory, >= 1: env steps, and one row for each reset between episodes."""
     max_episode_steps: int = 0
-    """Longer episodes are truncated, in env steps, >= 0; 0: 27,000 for Atari, 1,000 for other
-    environments without a limit, otherwise the environment's own."""
+    """Env steps after which an episode is truncated, >= 0. 0: 27,000 for Atari; otherwise the environment's
+    own limit, or 1,000 if it has none."""
 
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Where the policy lives; auto: the GPU where there is one."""
+    """Device of the policy. auto: the GPU if there is one."""
     precision: Literal["auto", "fp32", "bf16"] = "auto"
-    """Arithmetic of the network; auto: bf16 where the hardware has it, else fp32."""
+    """Precision of the network. auto: bf16 if the hardware supports it, else fp32."""
     deterministic: bool = False
-    """On a GPU use operations that sum in a fixed order, which are slower: a run is the same every time and
-    resumes exactly, as on a CPU it does without."""
+    """Use deterministic GPU operations, which are slower: runs are then reproducible and resume exactly. CPU
+    runs always are."""
     compile: bool = False
-    """Compile the policy on a GPU; slower to start, faster to run."""
+    """Compile the policy on a GPU: a slower start, then faster training."""
     micro_batch_rows: int = 0
-    """Rows per forward and backward pass, >= 0; gradients accumulate to the same result.
-    0: auto, what fits the cache on a CPU and everything on a GPU."""
+    """Rows per forward and backward pass, >= 0; gradients accumulate to the same result. 0: auto, which fits
+    the cache on a CPU and takes whole minibatches on a GPU."""
     learner_threads: int = 0
-    """Micro-batches that the learner works on at a time, each on one thread, >= 0; 0: auto."""
+    """Learner threads, >= 0; each works on its own micro-batches. 0: auto."""
     actor_threads: int = 0
-    """Parts of a group's environments that are acted for side by side, each on one thread, >= 0; 0: auto."""
+    """Actor threads for inference, >= 0; each computes the actions of its own share of the environments. 0:
+    auto."""
     env_threads: int = 0
-    """Threads that step environments, >= 0; 0: auto."""
+    """Threads that step environments, >= 0. 0: auto."""
     env_groups: int = 0
-    """Parts an actor's environments are cut into, >= 0: while one is stepped, another is acted for.
-    0: auto, 1 on few cores, where larger inference batches are worth more."""
+    """Groups that an actor's environments are split into, >= 0: one group is stepped while actions are
+    computed for another. 0: auto; 1 on few cores, where larger inference batches matter more."""
 
     @property
     def queue(self) -> QueueSettings:

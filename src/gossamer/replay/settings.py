@@ -77,7 +77,7 @@ def of_elite_platform(given: Mapping[str, Any]) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class QueueSettings:
-    """Each trajectory is used once, in the order it arrives; a full queue holds the actors back."""
+    """Each trajectory is used once, in order of arrival. Actors wait when the queue is full."""
 
     name: ClassVar[str] = "queue"
     translate: ClassVar[Callable[[Mapping[str, Any]], dict[str, Any]]] = staticmethod(
@@ -85,37 +85,37 @@ class QueueSettings:
     )
 
     fraction: float = 1.0
-    """Share of a batch's columns, in (0, 1]; the fractions of all replays sum to 1."""
+    """Share of a batch's columns, in (0, 1]. The fractions of all entries sum to 1."""
     capacity: int = 1
-    """Trajectories that may wait beyond the one being learnt (with replays: being stored), >= 1; binds at lag
-    free."""
+    """Trajectories that may wait in the queue, >= 1, besides the one in training (with replays: the one being
+    stored). Matters at lag free."""
 
 
 @dataclass(frozen=True)
 class UniformSettings:
-    """The newest columns of all trajectories, each as likely as any other."""
+    """Uniform sampling from the newest columns."""
 
     name: ClassVar[str] = "uniform"
 
     fraction: float = 0.5
-    """Share of a batch's columns, in (0, 1); the fractions of all replays sum to 1."""
+    """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
     capacity: int | None = None
-    """Columns of trajectories that are kept, at least as many as a batch has. Default: by capacity_steps."""
+    """Number of columns to keep, at least as many as a batch has. Default: as capacity_steps says."""
     capacity_steps: int = 100_000
-    """Rows (env steps and resets) that are kept, >= 1, where capacity is not given."""
+    """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
     learn_start: int = 0
-    """Rows (env steps and resets) to be stored, in all sittings, before any is replayed, >= 0; until then
-    batches have online columns only. 0: as soon as there are enough columns for a batch."""
+    """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches
+    have online columns only. 0: begin when there are enough columns for a batch."""
     shared: bool = False
-    """All learners of a run sample from what each of them stores; capacity is for each one's part."""
+    """Every learner samples from the data of all learners. capacity is per learner."""
     path: str = ""
-    """Folder of the file that holds the columns, of each learner's part if shared, for replays larger than
-    memory; it ends with the run. Empty: memory."""
+    """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
+    run ends. Empty: keep the replay in memory."""
 
 
 @dataclass(frozen=True)
 class CircularSettings(UniformSettings):
-    """Every column is replayed as often as every other, soon after it came: the least used, then the newest.
+    """Every column is replayed equally often, soon after it was stored: the least used first, then the newest.
 
     Of R replayed columns for each online one, each comes R times: IMPACT's circular buffer with K = R + 1.
     What was stored before learn_start, or is more than a learner can use, gives way to what is newer.
@@ -126,7 +126,7 @@ class CircularSettings(UniformSettings):
 
 @dataclass(frozen=True)
 class EliteSettings(UniformSettings):
-    """More columns are drawn than wanted; kept are the least used, or those whose features moved least.
+    """Draws more columns than needed and keeps the least used ones, or those whose features have changed least.
 
     Every batch runs the policy over its candidates once more.
     """
@@ -134,33 +134,36 @@ class EliteSettings(UniformSettings):
     name: ClassVar[str] = "elite"
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
-    """nearest: the smallest distances. least_used: the least often sampled, then the nearest. stratified,
-    stratified_least_used: the same of each of as many segments, by distance, as are wanted."""
+    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often
+    sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut
+    into as many segments as columns are needed; one is kept from each, the nearest or the least used."""
     candidate_multiplier: float = 2.0
-    """Candidates drawn for each column wanted, >= 1; falls linearly to 1, which is uniform."""
+    """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
     anneal_updates: int = 10_000
-    """Updates of batches with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
+    """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
-    """Between features now and when they were stored: the norm of their difference, 1 - their cosine
-    similarity, or the KL divergence between them, softmaxed."""
+    """Distance between the present features of a column and the stored ones. lp: norm of the difference.
+    cosine: 1 - cosine similarity. kl: KL divergence of their softmaxes."""
     norm_order: float = 2.0
     """Order p of the norm lp, > 0."""
     insert: Literal["fifo", "elite"] = "fifo"
-    """What is overwritten when it is full. fifo: the oldest. elite: of elite_batch random columns the one
-    whose features have moved most."""
+    """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
+    the one whose features have changed most."""
     elite_batch: int = 20
-    """Columns looked at to find the one to overwrite, >= 1; with insert elite."""
+    """With insert elite: number of random columns to choose the overwritten one from, >= 1."""
 
 
 @dataclass(frozen=True)
 class AttentiveSettings(EliteSettings):
-    """As elite, but near to the newest state: attentive experience replay (Sun et al. 2020)."""
+    """Like elite, but keeps columns similar to the newest state: attentive experience replay (Sun et al. 2020)."""
 
     name: ClassVar[str] = "attentive"
 
     strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "nearest"
-    """nearest, as published: the smallest distances. least_used: the least often sampled, then the nearest.
-    stratified, stratified_least_used: the same of each of as many segments, by distance, as are wanted."""
+    """Which candidates are kept. nearest: those with the smallest distances, as published. least_used: the
+    least often sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by
+    distance and cut into as many segments as columns are needed; one is kept from each, the nearest or the
+    least used."""
 
 
 ReplaySettings = (
