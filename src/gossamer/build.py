@@ -97,7 +97,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
     num_envs = envs_per_learner(config, spec, device)
-    check_minibatches(config, num_envs)
+    check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
     refuse_tasks(config, spec)
     cores = machine.cores
     # Beside a GPU that acts for one half, cores step the other.

@@ -99,6 +99,29 @@ def test_every_suite_resolves_with_every_algorithm(suite: str, algorithm: str) -
     assert f"suite {suite}" in layers.values()
 
 
+def test_minibatches_that_nobody_asked_for_are_no_more_than_environments() -> None:
+    config, layers = resolve({"env_id": "PongNoFrameskip-v4", "num_envs": "2"})
+    assert config.algorithm.num_minibatches == 2
+    assert layers["algorithm.num_minibatches"] == "suite atari, at most num_envs"
+    asked: Any = {"env_id": "PongNoFrameskip-v4", "num_envs": "2", "algorithm": {"passes": "3"}}
+    assert resolve(asked)[0].algorithm.num_minibatches == 2
+    # Vectors are dealt by rows.
+    assert resolve({"env_id": "x:y", "num_envs": "2"})[0].algorithm.num_minibatches == 8
+    recurrent: Any = {"env_id": "x:y", "num_envs": "2", "policy": {"core": "gru"}}
+    assert resolve(recurrent)[0].algorithm.num_minibatches == 2
+
+
+def test_a_suite_has_settings_for_one_algorithm() -> None:
+    ppo, others = resolve({"env_id": "CartPole-v1"})[0], ("a2c", "vtrace", "laser", "impact")
+    assert ppo.algorithm.name == "ppo"
+    for name in others:
+        config = resolve({"env_id": "CartPole-v1", "algorithm": name})[0]
+        assert config.unroll_length == 32 != ppo.unroll_length
+        assert config.policy.noise_correlation == 0.0 < ppo.policy.noise_correlation
+    typed = resolve({"env_id": "CartPole-v1", "unroll_length": "64"})[0]
+    assert typed.unroll_length == 64
+
+
 def test_switching_keeps_what_both_kinds_have_and_drops_the_rest(tmp_path: Path) -> None:
     file = write(
         tmp_path / "v.toml",
@@ -118,9 +141,14 @@ def test_a_table_named_after_a_kind_speaks_only_to_that_kind(tmp_path: Path) -> 
         'env_id = "x:y"\n[algorithm]\npasses = 2\n[algorithm.ppo]\npasses = 7\nclip_ratio = 0.3\n',
     )
     assert (
-        resolve(configs=[file])[0].algorithm
+        resolve({"algorithm": "vtrace"}, configs=[file])[0].algorithm
         == from_dict(
-            {"algorithm": {**to_dict(resolve({"env_id": "x:y"})[0])["algorithm"], "passes": 2}}
+            {
+                "algorithm": {
+                    **to_dict(resolve({"env_id": "x:y", "algorithm": "vtrace"})[0])["algorithm"],
+                    "passes": 2,
+                }
+            }
         ).algorithm
     )
     ppo = resolve({"algorithm": "ppo"}, configs=[file])[0].algorithm
@@ -130,7 +158,7 @@ def test_a_table_named_after_a_kind_speaks_only_to_that_kind(tmp_path: Path) -> 
 
 
 def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
-    line = refusal({"env_id": "x:y", "algorithm": {"clip_ratio": "0.1"}})
+    line = refusal({"env_id": "x:y", "algorithm": {"name": "vtrace", "clip_ratio": "0.1"}})
     assert "--algorithm.clip-ratio is a setting of ppo, impact, not of vtrace" in line
     assert "algorithm:ppo" in line
 
@@ -244,7 +272,14 @@ def test_an_environment_is_needed() -> None:
             "--topology.num-peers 1",
         ),
         ({"placement": "cluster"}, "--placement local"),
-        ({"num_envs": 2, "algorithm": {"num_minibatches": 3}}, "--algorithm.num-minibatches 2"),
+        (
+            {"num_envs": 2, "algorithm": {"name": "vtrace", "num_minibatches": 3}},
+            "--algorithm.num-minibatches 2",
+        ),
+        (
+            {"num_envs": 2, "algorithm": {"num_minibatches": 3, "deal": "columns"}},
+            "--algorithm.num-minibatches 2, or --algorithm.deal rows",
+        ),
         ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),
         ({"replays": [{"fraction": 0.5}]}, "sum to 0.5"),
         ({"replays": ["queue", "queue"]}, "2 queues among queue, queue; it must hold exactly one"),
@@ -273,7 +308,7 @@ def test_on_policy_algorithms_refuse_replays_that_keep_entries(algorithm: str) -
     config = make_config("x:y", {"algorithm": algorithm})
     with pytest.raises(ConfigError, match=r"replays holds uniform.*algorithm:vtrace"):
         validate(replace(config, replays=mix))
-    validate(replace(make_config("x:y"), replays=mix))
+    validate(replace(make_config("x:y", {"algorithm": "vtrace"}), replays=mix))
 
 
 def test_ranges_name_settings_that_exist_and_hold_the_defaults() -> None:

@@ -124,7 +124,9 @@ class Uncountable(Plain):
 
 
 class Poster(Plain):
-    observation_space = spaces.Box(0, 255, (10_000, 10_000, 3), np.uint8)
+    @property
+    def observation_space(self) -> Any:  # made when asked for: its bounds take a gigabyte
+        return spaces.Box(0, 255, (10_000, 10_000, 3), np.uint8)
 
 
 class ManyChoices(Plain):

@@ -337,9 +337,22 @@ def _check_counts(config: TrainConfig) -> None:
         )
 
 
-def check_minibatches(config: TrainConfig, num_envs: int) -> None:
-    """Refuse more minibatches than a learner's batch of so many online columns can be dealt into."""
-    parts, rows = config.algorithm.num_minibatches, getattr(config.algorithm, "deal", "") == "rows"
+def may_deal_rows(config: TrainConfig) -> bool:
+    """Whether minibatches may be dealt by single rows, in an environment that fits."""
+    deal = getattr(config.algorithm, "deal", "columns")
+    return deal == "rows" or (deal == "auto" and config.policy.core == "none")
+
+
+def check_minibatches(config: TrainConfig, num_envs: int, *, vectors: bool = True) -> None:
+    """Refuse more minibatches than a learner's batch of so many online columns can be dealt into.
+
+    Args:
+        config: the settings.
+        num_envs: online columns of a learner's batch.
+        vectors: observations are, or may be.
+    """
+    parts, deal = config.algorithm.num_minibatches, getattr(config.algorithm, "deal", "")
+    rows = may_deal_rows(config) and (vectors or deal == "rows")
     if rows and parts > (most := num_envs * config.unroll_length):
         raise ConfigError(
             f"algorithm.num_minibatches is {parts}, more than the {most} rows of a batch: "

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from gossamer.config.check import validate
+from gossamer.config.check import may_deal_rows, validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
@@ -72,6 +72,7 @@ def resolve(
         layers.insert(0, suite_layer(suite_of(env_id), _algorithm_of(layers)))
     config, origin = merge(TrainConfig, layers)
     config = _merge_ratio(config, origin, [layer.label for layer in layers])
+    config = _with_fewer_minibatches(config, origin)
     validate(config)
     return config, origin
 
@@ -84,6 +85,17 @@ def _algorithm_of(layers: Sequence[Layer]) -> str | None:
         if isinstance(name, str):
             return name
     return None
+
+
+def _with_fewer_minibatches(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
+    """Fit a number of minibatches that nobody asked for to the environments that somebody asked for."""
+    name, most = "algorithm.num_minibatches", config.num_envs
+    preset = origin[name] == "default" or origin[name].startswith("suite ")
+    rows = may_deal_rows(config) and suite_of(config.env_id) != "atari"
+    if not preset or rows or not 0 < most < config.algorithm.num_minibatches:
+        return config
+    origin[name] += ", at most num_envs"
+    return replace(config, algorithm=replace(config.algorithm, num_minibatches=most))
 
 
 def with_ratio(config: TrainConfig) -> TrainConfig:
