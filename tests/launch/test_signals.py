@@ -113,7 +113,7 @@ def test_two_signals_end_a_stuck_run_at_once(
     tmp_path: Path, first: signal.Signals, second: signal.Signals
 ) -> None:
     workers = ["--env.workers", "2"] if first is signal.SIGTERM else []
-    words = ["broken_envs:Stuck", "--run-folder", "run", *QUICK, *workers]
+    words = ["broken_envs:Stuck", "algorithm:vtrace", "--run-folder", "run", *QUICK, *workers]
     with Sitting(words, tmp_path) as sitting:
         log = tmp_path / "run" / "log.txt"
         sitting.wait_for(lambda: log.exists() and "run folder" in log.read_text(), "the start")

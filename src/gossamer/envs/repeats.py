@@ -28,7 +28,9 @@ EPISODE_STEPS = 100
 EPISODE_SECONDS = 0.25
 """Its first episode is cut after so long; the others are played as far."""
 PATIENCE_SECONDS = 10.0
-"""Longest time for all of it, instances that are slow to make and steps that hang included."""
+"""Longest time for all of it, instances that are slow to make included."""
+STEP_SECONDS = 3.0
+"""A step that takes longer ends it."""
 Row = tuple[bytes, float, bool]
 """What a step returned: the observation, the reward, whether the episode is over."""
 
@@ -47,39 +49,53 @@ def what_differs(make: Callable[[], VecEnv]) -> str:
         long, which a run tells better.
     """
     found: list[str] = []
-    over = threading.Event()
+    pulse = _Pulse()
 
     def play() -> None:
         with suppress(Exception), unwatched():
-            found.append(_compare(make, over))
+            found.append(_compare(make, pulse))
 
     thread = threading.Thread(target=play, name="trial", daemon=True)
     thread.start()
-    thread.join(PATIENCE_SECONDS)
-    over.set()
+    until = time.monotonic() + PATIENCE_SECONDS
+    while thread.is_alive() and time.monotonic() < min(until, pulse.step_ends_before):
+        thread.join(0.05)
+    pulse.over = True
     return found[0] if found else ""
 
 
-def _compare(make: Callable[[], VecEnv], over: threading.Event) -> str:
+class _Pulse:
+    """What a trial and who waits for it tell each other."""
+
+    over = False
+    """Nobody waits any more."""
+    step_ends_before = math.inf
+    """Time of the monotonic clock after which a step takes too long."""
+
+
+def _compare(make: Callable[[], VecEnv], pulse: _Pulse) -> str:
     with closing(make()) as envs:
-        first = [_play(envs, 0, over, EPISODE_STEPS, EPISODE_SECONDS)]
+        first = [_play(envs, 0, pulse, EPISODE_STEPS, EPISODE_SECONDS)]
         # Slow environments play all as far as the first one came in its time.
         most = EPISODE_STEPS if first[0][-1][2] else len(first[0]) - 1
-        first.append(_play(envs, 1, over, most))
-        again = [_play(envs, episode, over, most) for episode in (1, 0)]
+        first.append(_play(envs, 1, pulse, most))
+        again = [_play(envs, episode, pulse, most) for episode in (1, 0)]
+    pulse.step_ends_before = math.inf
     with closing(make()) as envs:
-        again.append(_play(envs, 1, over, most))
+        again.append(_play(envs, 1, pulse, most))
     pairs = zip((first[1], first[0], first[1]), again, strict=True)
     return next(filter(None, (_difference(one, other) for one, other in pairs)), "")
 
 
 def _play(
-    envs: VecEnv, episode: int, over: threading.Event, most: int, seconds: float = math.inf
+    envs: VecEnv, episode: int, pulse: _Pulse, most: int, seconds: float = math.inf
 ) -> list[Row]:
     """Play an episode by actions that depend on its number alone; the first row has no reward."""
     rng, until = np.random.default_rng(episode), time.monotonic() + seconds
+    pulse.step_ends_before = time.monotonic() + STEP_SECONDS
     rows = [(envs.start(np.array([episode])).tobytes(), 0.0, False)]
-    while not rows[-1][2] and len(rows) <= most and not over.is_set():
+    while not rows[-1][2] and len(rows) <= most and not pulse.over:
+        pulse.step_ends_before = time.monotonic() + STEP_SECONDS
         envs.send(_random_action(envs.spec.action, rng))
         result = envs.recv()
         rows.append((result.obs.tobytes(), float(result.reward[0]), bool(result.ended[0])))
