@@ -118,8 +118,8 @@ def test_the_others_go_on_before_a_new_process_is_there(
     monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
     monkeypatch.setattr(Fleet, "_start", waits_for_the_others)
     chosen = {**TOPOLOGIES, "gossip": {"name": "gossip"}}[topology]
-    result = train(config(tmp_path / "run", chosen, 30_000), quiet=True)
+    result = train(config(tmp_path / "run", chosen, 16_000), quiet=True)
     assert learnt[1] >= 2_000
     assert len(learnt) == 2
     assert result.summary["restarts"] == 1
-    assert result.summary["env_steps"] >= 30_000
+    assert result.summary["env_steps"] >= 16_000
