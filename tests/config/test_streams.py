@@ -87,7 +87,9 @@ def test_learners_in_processes_without_streams(tmp_path: Path) -> None:
     assert json.loads((tmp_path / "run" / "summary.json").read_text())["env_steps"] >= 64
 
 
-@pytest.mark.parametrize("env", [STRICT, {}], ids=["ascii", "utf-8"])
+@pytest.mark.parametrize(
+    "env", [STRICT, pytest.param({}, marks=pytest.mark.slow)], ids=["ascii", "utf-8"]
+)
 @pytest.mark.parametrize("name", [b"caf\xe9", "Übung".encode()], ids=["bytes", "umlaut"])
 def test_names_that_an_encoding_does_not_have(
     tmp_path: Path, name: bytes, env: dict[str, str]

@@ -190,7 +190,7 @@ SETTINGS = [
     ("train CartPole-v1 --placement cluster", "--placement local or inline"),
     ("train CartPole-v1 --actors-per-learner 1", "--actors-per-learner 0"),
     (
-        "train CartPole-v1 --algorithm.num-minibatches 9 --num-envs 4",
+        "train CartPole-v1 --algorithm.num-minibatches 9 --num-envs 4 --algorithm.deal columns",
         "more than num_envs 4, and a part holds whole columns: --algorithm.num-minibatches 4, or --algorithm.deal rows",
     ),
     ("train CartPole-v1 --policy.squash", "needs continuous actions"),

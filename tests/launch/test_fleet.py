@@ -112,7 +112,14 @@ def pids_of(folder: Path) -> list[int]:
     return [row["pid"] for row in rows if row["role"] == "learner"]
 
 
-@pytest.mark.parametrize(("topology", "deaths"), [("gossip", 2), ("diffusion", 1), ("single", 1)])
+@pytest.mark.parametrize(
+    ("topology", "deaths"),
+    [
+        ("gossip", 2),
+        pytest.param("diffusion", 1, marks=pytest.mark.slow),
+        ("single", 1),
+    ],
+)
 def test_a_dead_learner_is_replaced_while_the_others_go_on(
     tmp_path: Path, topology: str, deaths: int
 ) -> None:

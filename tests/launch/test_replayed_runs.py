@@ -29,7 +29,7 @@ MIX: list[dict[str, Any]] = [
 
 def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
     given = {
-        **SMALL,
+        **{name: x for name, x in SMALL.items() if name != "algorithm"},
         "algorithm.name": "laser",
         "algorithm.num_minibatches": 1,
         "checkpoint_replay": True,

@@ -85,14 +85,21 @@ def test_time_is_kept_in_the_midst_of_a_batch(tmp_path: Path, placement: str) ->
     assert summary["seconds"] < 3 + 2 + MARGIN_SECONDS
 
 
-@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP])
+@pytest.mark.parametrize(
+    "number",
+    [
+        signal.SIGINT,
+        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
+        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+    ],
+)
 @pytest.mark.parametrize(
     "words",
     [
         ["broken_envs:Stuck", "--placement", "inline"],
-        ["broken_envs:Stuck", "--placement", "local"],
+        pytest.param(["broken_envs:Stuck", "--placement", "local"], marks=pytest.mark.slow),
         ["broken_envs:Stuck", "--env.workers", "2"],
-        ["broken_envs:Spins", "--placement", "inline"],
+        pytest.param(["broken_envs:Spins", "--placement", "inline"], marks=pytest.mark.slow),
         ["broken_envs:Stuck", "--num-learners", "2", "topology:gossip"],
         [
             "broken_envs:StuckInEvaluation",
@@ -138,7 +145,7 @@ def test_a_slow_environment_is_left_between_two_steps(tmp_path: Path) -> None:
     assert time.monotonic() - began < 60.0
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, workers: str) -> None:
     kind = "broken_envs:StuckAtStart" if workers == "0" else "broken_envs:StuckInWorkers"
     words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
@@ -159,7 +166,7 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
     assert "Traceback" not in err
 
 
-@pytest.mark.parametrize("workers", ["0", "2"])
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
 def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, workers: str) -> None:
     kind = "broken_envs:StuckInEvaluation" if workers == "0" else "broken_envs:Stuck"
     words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
@@ -273,9 +280,9 @@ def test_a_process_whose_launcher_has_gone_imports_nothing() -> None:
 @pytest.mark.parametrize(
     "words",
     [
-        ["--placement", "inline"],
+        pytest.param(["--placement", "inline"], marks=pytest.mark.slow),
         ["--placement", "local"],
-        ["--env.workers", "2"],
+        pytest.param(["--env.workers", "2"], marks=pytest.mark.slow),
         ["--num-learners", "2", "topology:gossip", "--topology.max-staleness", "0"],
     ],
     ids=lambda words: " ".join(words[:2]),
