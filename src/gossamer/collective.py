@@ -50,7 +50,9 @@ class Collective:
             # One that dies cuts the others off at once. They are ended as soon as the launcher knows whose
             # fault it is; only if nobody has died it is theirs.
             time.sleep(GRACE_SECONDS)
-            raise RunFailed(f"learners lost each other: {' '.join(str(error).split())}") from error
+            raise RunFailed(
+                f"the connection between learners broke: {' '.join(str(error).split())}"
+            ) from error
         torch._foreach_div_(list(vectors), float(self._num_learners))
 
     def close(self) -> None:

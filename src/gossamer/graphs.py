@@ -48,13 +48,13 @@ def directed(graph: str, num_learners: int, num_peers: int) -> tuple[Graph, ...]
     count = num_peers or (1 if graph in ("ring", "rotating") else len(every))
     if graph == "complete" and count < len(every):
         raise ConfigError(
-            f"topology.num_peers is {num_peers}, but in a complete graph of {num_learners} everyone hears "
-            f"all {len(every)} others; leave it out, or hear fewer in a ring: --topology.graph ring"
+            f"topology.num_peers is {num_peers}, but in a complete graph of {num_learners} every learner "
+            f"hears all {len(every)} others; leave num_peers out, or choose a sparser graph: --topology.graph ring"
         )
     if count > len(every):
         raise ConfigError(
             f"topology.num_peers is {num_peers}, but a learner of the {graph} graph of {num_learners} "
-            f"has at most {len(every)} to hear: --topology.num-peers {len(every)}"
+            f"has at most {len(every)} peers: --topology.num-peers {len(every)}"
         )
     if graph != "rotating" or not every:
         return (_circulant(num_learners, every[:count]),)
@@ -161,8 +161,8 @@ def _erdos_renyi(num_learners: int, degree: int, seed: int) -> Graph:
         if connected(graph):
             return graph
     raise ConfigError(
-        f"topology.degree is {degree}: {_TRIES} erdos-renyi graphs of {num_learners} learners all fell "
-        f"into parts; more links are needed: --topology.degree {math.ceil(2 * math.log(num_learners))}"
+        f"topology.degree is {degree}: {_TRIES} erdos-renyi graphs of {num_learners} learners were all "
+        f"disconnected; raise the degree: --topology.degree {math.ceil(2 * math.log(num_learners))}"
     )
 
 
@@ -294,8 +294,7 @@ def given_weights(graph: str, num_learners: int) -> Weights:
     heard = tuple(tuple(j for j in row if j != i) for i, row in enumerate(weights))
     if not (connected(heard) and connected(turned(weights))):
         raise ConfigError(
-            "topology.graph: some learners never hear of some others, not even by way of others; every "
-            "one must be reachable from every other"
+            "topology.graph: the graph is not connected; a path must lead from every learner to every other"
         )
     return weights
 

@@ -169,6 +169,6 @@ def given_up(whom: str, seconds: float, words: str, what: str = "") -> RunFailed
     waited = f" while {what} was waited for" if what else ""
     where = f": {words}" if words else ""
     return RunFailed(
-        f"{whom} has shown no sign of life for {seconds:.0f} s{waited}{where}{GIVEN_UP}; if it only is "
+        f"{whom} has shown no sign of life for {seconds:.0f} s{waited}{where}{GIVEN_UP}; if it is only "
         f"slow, resume it with --patience-seconds {2 * seconds:.0f}"
     )

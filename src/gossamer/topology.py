@@ -175,8 +175,8 @@ class Gossip(Averaging):
         if self.graph not in graphs.DIRECTED:
             if self.num_peers:
                 raise ConfigError(
-                    f"topology.num_peers is {self.num_peers}, but topology.graph is a matrix, which says "
-                    "who hears whom; leave num_peers out"
+                    f"topology.num_peers is {self.num_peers}, but topology.graph is a matrix, which "
+                    "already says who hears whom; leave num_peers out"
                 )
             return (graphs.given_weights(self.graph, num_learners),)
         taken = graphs.directed(self.graph, num_learners, self.num_peers)
@@ -209,8 +209,8 @@ class Diffusion(Averaging):
         """Return the weights with every link up."""
         if self.link_drop and self.staleness == FOREVER:
             raise ConfigError(
-                f"topology.link_drop is {self.link_drop:g} with max_staleness never: the ends of a link "
-                "would not know of the same update; use --topology.max-staleness 0, or any number"
+                f"topology.link_drop is {self.link_drop:g} with max_staleness never, but both ends of a "
+                "link must drop it at the same update; use --topology.max-staleness 0, or any number"
             )
         graph = graphs.undirected(self.adjacency, num_learners, self.degree, seed)
         return ((graphs.metropolis if self.weights == "metropolis" else graphs.uniform)(graph),)

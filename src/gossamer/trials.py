@@ -39,8 +39,8 @@ def refuse_tasks(config: TrainConfig, spec: EnvSpec) -> None:
     held_out = config.evaluation.held_out_tasks
     if held_out is not None and not spec.family:
         raise ConfigError(
-            f"evaluation.held_out_tasks is {held_out}, but {config.env_id} is no family of tasks; leave "
-            "it out"
+            f"evaluation.held_out_tasks is {held_out}, but {config.env_id} is not a family of tasks; "
+            "leave held_out_tasks out"
         )
 
 

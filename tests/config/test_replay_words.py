@@ -57,7 +57,7 @@ def test_a_ratio_that_is_typed_wins_over_a_presets_fractions_and_they_over_its_r
     config = typed("--config", str(file), *halves)
     assert config.replay_ratio == 0.0
     assert [x.fraction for x in config.replays] == [0.5, 0.5]
-    assert "fractions too; give one of the two" in refused("--replay-ratio", "3", *halves)
+    assert "fractions as well; leave one of the two out" in refused("--replay-ratio", "3", *halves)
 
 
 def test_a_ratio_goes_on_with_a_resumed_run() -> None:
@@ -119,7 +119,7 @@ def test_a_list_of_a_queue_alone_ends_a_presets_ratio() -> None:
     assert replay == EliteSettings(fraction=0.5), "which says nothing about the ratio"
     found = parse_train(["--config", "clear_pong", *alone])
     assert "replays" not in resolve(found.settings, configs=found.configs)[1]
-    assert "fractions too; give one of the two" in refused(*alone, "--replay-ratio", "3")
+    assert "fractions as well; leave one of the two out" in refused(*alone, "--replay-ratio", "3")
 
 
 def test_a_ratio_and_fractions_typed_at_once_are_refused_whatever_they_are() -> None:
@@ -131,7 +131,7 @@ def test_a_ratio_and_fractions_typed_at_once_are_refused_whatever_they_are() -> 
         ("--replay-ratio", "0", *halves),
         ("--replay-ratio", "3", "--replays.0.fraction", "1"),
     ):
-        assert "fractions too; give one of the two" in refused(*both)
+        assert "fractions as well; leave one of the two out" in refused(*both)
     given = to_dict(typed(*halves))
     assert make_config(settings=given).replays == typed(*halves).replays
 

@@ -344,6 +344,6 @@ def test_a_task_seed_keeps_tasks_when_the_seed_changes():
 def test_settings_of_families_are_refused_elsewhere(env_id):
     for settings in (EnvConfig(tasks_per_learner=1), EnvConfig(task_seed=1)):
         with pytest.raises(
-            ConfigError, match=r"does not apply .* no family of tasks; leave it out"
+            ConfigError, match=r"does not apply .* not a family of tasks; leave it out"
         ):
             read_spec(env_id, settings)

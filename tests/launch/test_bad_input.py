@@ -93,7 +93,7 @@ ENVIRONMENT = [
     ("train CartPole-v1 --env.workers 3 --num-envs 4", "a divisor of the 4"),
     ("train RandomExtremAcrobot-v1", "did you mean RandomExtremeAcrobot-v1"),
     ("train CartPole-v1 --env.task-seed 1", "--env.task-seed 1 does not apply to CartPole-v1"),
-    ("train CartPole-v1 --evaluation.held-out-tasks 3", "CartPole-v1 is no family of tasks"),
+    ("train CartPole-v1 --evaluation.held-out-tasks 3", "CartPole-v1 is not a family of tasks"),
     (
         "train RandomExtremeAcrobot-v1 --num-envs 4 --env.tasks-per-learner 3",
         "must divide the 4 environments of a learner: --env.tasks-per-learner 1",
@@ -116,7 +116,7 @@ SETTINGS = [
     ("train CartPole-v1 --algorithm.scale-rewards", "--algorithm.value-norm"),
     (
         "train CartPole-v1 --algorithm.deal rows --policy.core lstm",
-        "learns whole columns: --algorithm.deal",
+        "can only learn from whole columns: --algorithm.deal",
     ),
     (
         "train CartPole-v1 --algorithm.deal rows --num-envs 2 --unroll-length 4 --algorithm.num-minibatches 9",
@@ -180,7 +180,7 @@ SETTINGS = [
     ),
     (
         "train CartPole-v1 --placement inline topology:allreduce --num-learners 2 --same-start false",
-        "learners of the allreduce topology stay alike",
+        "the allreduce topology keeps all learners equal",
     ),
     (
         "train CartPole-v1 --placement inline topology:gossip --num-learners 60000",

@@ -50,7 +50,7 @@ def test_one_that_closes_the_files_of_the_run_fails_in_one_line(tmp_path: Path) 
     assert code == 1
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith(
-        "gossamer: files of the run have been closed by other code"
+        "gossamer: other code in this process, perhaps the environment's, closed files of the run"
     )
     assert summary_of(tmp_path / "run")["exit_reason"].startswith("failed: OSError")
 

@@ -300,7 +300,7 @@ def test_a_ratio_in_a_config_built_in_python_replays(tmp_path: Path) -> None:
     for wrong, says in (
         (
             {"replays": make_config("CartPole-v1", {"algorithm": "laser", "replays": MIX}).replays},
-            "give one of the two",
+            "leave one of the two out",
         ),
         ({"algorithm": make_config("CartPole-v1", {"algorithm": "ppo"}).algorithm}, "cannot learn"),
     ):

@@ -63,7 +63,7 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
         code, err = stop(sitting, folder)
     assert code == 0
     assert "Saving a checkpoint, then stopping, within 2 s." in err
-    assert "batch that was being learnt is left: nothing after env step 0 is saved" in err
+    assert "present batch was abandoned: nothing after env step 0 is saved" in err
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert checkpoints(folder) == [0], "what the run began with"
     again = ["--resume", "run", "--algorithm.passes", "1", "--total-env-steps", "64"]
@@ -153,7 +153,7 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
         code, out, err = sitting.end(8.0 + 2.0 + MARGIN_SECONDS)
     assert code == 1
     assert out == ""
-    assert "stopped before the run had begun: --stop-after-seconds 8 are over" in err
+    assert "stopped before training began: --stop-after-seconds 8 have passed" in err
     if workers == "0":  # with workers it may be the trial's
         assert "; environment 0 is in its constructor" in err
     assert len(err.splitlines()) <= 2
@@ -320,6 +320,6 @@ def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: li
         code, _, err = sitting.end(100.0)
     assert code == 0, err
     assert "Traceback" not in err
-    assert "The last evaluation is left out: it takes longer than 2 s" in err
+    assert "The final evaluation was skipped: it takes longer than 2 s" in err
     assert summary_of(folder)["exit_reason"] == "done: stop_at_return reached"
     assert checkpoints(folder)[-1] == summary_of(folder)["updates"]

@@ -205,7 +205,7 @@ def test_an_adjacency_that_is_no_graph_of_the_learners_is_refused(adjacency, siz
 @pytest.mark.parametrize(
     ("topology", "size", "says"),
     [
-        (Gossip(num_peers=4), 4, "has at most 3 to hear: --topology.num-peers 3"),
+        (Gossip(num_peers=4), 4, "has at most 3 peers: --topology.num-peers 3"),
         (Gossip(graph="exponential", num_peers=3), 4, "at most 2"),
         (Gossip(graph="[[0,1],[1,0],[0,0]]"), 2, "row 0 has 2 entries, but there are 3 rows"),
         (Gossip(graph="[[0,1,0],[1,0,0],[1,0,0]]"), 3, "never hear of some others"),
@@ -214,7 +214,7 @@ def test_an_adjacency_that_is_no_graph_of_the_learners_is_refused(adjacency, siz
         (Gossip(graph="chain"), 2, "must be one of ring, exponential"),
         (Diffusion(adjacency="random-regular", degree=3), 5, "2 <= degree < learners"),
         (Diffusion(adjacency="random-regular", degree=3), 2, "--topology.degree 1"),
-        (Diffusion(adjacency="erdos-renyi", degree=1), 25, "fell into parts"),
+        (Diffusion(adjacency="erdos-renyi", degree=1), 25, "were all disconnected"),
         (Diffusion(link_drop=0.5, max_staleness="never"), 4, "max-staleness 0, or any number"),
         (Gossip(graph="complete", num_peers=2), 4, "hears all 3 others"),
         (Gossip(graph="[[0,1],[1,0]]", num_peers=1), 2, "leave num_peers out"),

@@ -55,7 +55,7 @@ def test_who_is_stuck_is_given_up_and_named_with_what_to_type():
         pass_by(clock, wait, 1.0)
     assert str(caught.value) == (
         "the actor has shown no sign of life for 10 s while a trajectory was waited for: environment 3 is "
-        "in step; the run is given up as stuck; if it only is slow, resume it with --patience-seconds 20"
+        "in step; the run is given up as stuck; if it is only slow, resume it with --patience-seconds 20"
     )
 
 

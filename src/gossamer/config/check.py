@@ -217,13 +217,13 @@ def _check_algorithm(config: TrainConfig) -> None:
     # row as its own.
     if algorithm.name == "a2c" and config.lag not in ("auto", "0"):
         raise ConfigError(
-            f"lag is {config.lag}, but a2c learns only from data of its present policy; "
+            f"lag is {config.lag}, but a2c can learn only from data of its newest policy; "
             "use --lag 0, or an algorithm that corrects: algorithm:vtrace"
         )
     if algorithm.scale_rewards and (algorithm.normalize_advantage or not algorithm.value_norm):
         raise ConfigError(
-            "algorithm.scale_rewards is on, which is for advantages that are not normalised, and for values "
-            "that are: --algorithm.value-norm --algorithm.normalize-advantage false"
+            "algorithm.scale_rewards needs normalised values and advantages that are not normalised: "
+            "--algorithm.value-norm --algorithm.normalize-advantage false"
         )
 
 
@@ -308,32 +308,32 @@ def _check_counts(config: TrainConfig) -> None:
         _check_per_learner(config, name)
     if config.topology.mixes == "gradients" and not config.same_start:
         raise ConfigError(
-            f"same_start is off, but learners of the {config.topology.name} topology stay alike: leave "
-            "it out, or let them gossip: topology:gossip"
+            f"same_start is off, but the {config.topology.name} topology keeps all learners equal: leave same_start "
+            "out, or let learners gossip: topology:gossip"
         )
     transport = getattr(config.topology, "transport", "auto")
     if transport in ("nccl", "gloo") and (config.placement == "inline" or config.num_learners == 1):
         raise ConfigError(
-            f"topology.transport is {transport}, which joins learners in processes of their own: leave it "
-            "out, or use several with --placement local"
+            f"topology.transport is {transport}, which connects learners of different processes: leave it "
+            "out, or use several learners with --placement local"
         )
     if config.deterministic and config.lag == "free":
         raise ConfigError(
-            "deterministic is on, but lag is free, with which no two runs are alike: use --lag 1, or leave "
+            "deterministic is on, but runs with lag free can never be repeated: use --lag 1, or leave "
             "deterministic out"
         )
     rows = getattr(config.algorithm, "deal", "") == "rows"
     if rows and config.policy.core != "none":
         raise ConfigError(
-            f"algorithm.deal is rows, but a policy with {config.policy.core} learns whole columns: "
+            f"algorithm.deal is rows, but a policy with {config.policy.core} can only learn from whole columns: "
             "--algorithm.deal columns, or --policy.core none"
         )
     if config.num_envs:
         check_minibatches(config, config.num_envs)
     if config.actors_per_learner:
         raise ConfigError(
-            f"actors_per_learner is {config.actors_per_learner}; actor processes are not there yet, "
-            "the learner's own process steps the environments: --actors-per-learner 0"
+            f"actors_per_learner is {config.actors_per_learner}; separate actor processes are not available yet: "
+            "--actors-per-learner 0 steps the environments in the learner's process"
         )
 
 

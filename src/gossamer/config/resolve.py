@@ -159,8 +159,8 @@ def _shared_out(config: TrainConfig) -> tuple[ReplaySettings, ...]:
     if len(replays) > 2:
         kinds = ", ".join(replay.name for replay in replays)
         raise ConfigError(
-            f"replay_ratio is {ratio:g}, which is of one replay beside the queue, and replays holds {kinds}; "
-            "give fractions in place of it"
+            f"replay_ratio is {ratio:g}, which works with one replay beside the queue, but replays holds {kinds}; "
+            "give every replay a fraction instead"
         )
     return tuple(
         replace(x, fraction=(1.0 if x.name == "queue" else ratio) / (1.0 + ratio)) for x in replays
@@ -169,7 +169,7 @@ def _shared_out(config: TrainConfig) -> tuple[ReplaySettings, ...]:
 
 def _two_shares(ratio: float) -> ConfigError:
     return ConfigError(
-        f"replay_ratio is {ratio:g}, and replays has fractions too; give one of the two"
+        f"replay_ratio is {ratio:g}, but replays has fractions as well; leave one of the two out"
     )
 
 

@@ -51,7 +51,7 @@ class EnvpoolEnvs(WithoutTasks):
             stuck_steps = protocol.stuck_steps
         else:
             refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
-            refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
+            refuse_settings(env_id, settings, FAMILIES_ONLY, "it is not a family of tasks")
             stuck_steps = gym_stuck_steps(env_id, settings)
         if stuck_steps:
             raise ConfigError(_no_guard(env_id))

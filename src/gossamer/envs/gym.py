@@ -116,7 +116,7 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     limit = time_limit(env)
     family = wrapped(env, "set_task") is not None
     if not family:
-        refuse_settings(env_id, settings, FAMILIES_ONLY, "it is no family of tasks")
+        refuse_settings(env_id, settings, FAMILIES_ONLY, "it is not a family of tasks")
     words = wrapped(env, "task_words")
     return EnvSpec(
         env_id=env_id,

@@ -38,7 +38,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     module_name, _, name = env_id.rpartition(":")
     if module_name.endswith(".py"):
         raise ConfigError(
-            f"{env_id} is no environment: write the module without .py: {_as_module(module_name)}:{name}"
+            f"{env_id} is not an environment: write the module without .py: {_as_module(module_name)}:{name}"
         )
     if module_name:
         module = _import_module(module_name, env_id)
@@ -98,7 +98,9 @@ def _tell_once(text: str) -> None:
 
 def _import_module(module_name: str, env_id: str) -> ModuleType:
     if not all(module_name.split(".")):
-        raise ConfigError(f"{env_id} is no environment: {module_name!r} cannot be a module")
+        raise ConfigError(
+            f"{env_id} is not an environment: {module_name!r} cannot be the name of a module"
+        )
     try:
         return importlib.import_module(module_name)
     except ModuleNotFoundError as error:
@@ -139,7 +141,7 @@ def _call_maker(
     if not callable(maker):
         near = _nearest_maker(module, name)
         raise ConfigError(
-            f"{env_id} is no environment: {module.__name__} neither registers an id {name} nor has "
+            f"{env_id} is not an environment: {module.__name__} neither registers an id {name} nor has "
             f"a function of that name{f'; did you mean {module.__name__}:{near}?' if near else ''}"
         )
     parameters = _parameters(maker)

@@ -214,4 +214,6 @@ class WatchedAtari(AtariEnvs):
     def _check(self, agrees: bool) -> None:
         frame = self._ale.getEpisodeFrameNumber()
         if not agrees or frame != self._info["episode_frame_number"][0]:
-            raise RunFailed(f"the pictures of {self.spec.env_id} left the game they belong to")
+            raise RunFailed(
+                f"the pictures of {self.spec.env_id} no longer show the game that is played"
+            )

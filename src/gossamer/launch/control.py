@@ -215,8 +215,7 @@ class Control:
         )
         words = at_work()
         self.recorder.say(
-            f"The batch that was being learnt is left: nothing {at} is saved"
-            + f" ({words})" * bool(words)
+            f"The present batch was abandoned: nothing {at} is saved" + f" ({words})" * bool(words)
         )
 
     def note_version(self) -> None:

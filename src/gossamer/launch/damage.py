@@ -133,4 +133,4 @@ def _demand(fits: bool, what: str) -> None:
 
 
 def _damaged(checkpoint: Checkpoint, what: str) -> ConfigError:
-    return ConfigError(f"{checkpoint.path / STATE} is damaged: {what} cannot be so")
+    return ConfigError(f"{checkpoint.path / STATE} is damaged: {what} has an impossible value")

@@ -82,7 +82,7 @@ def refuse_misfit(
     for name in sorted({*wanted, *found}):
         shapes = [list(x[name].shape) if name in x else "missing" for x in (found, wanted)]
         if shapes[0] != shapes[1]:
-            raise _misfit(checkpoint, f"{name} is {shapes[0]}, and would be {shapes[1]}")
+            raise _misfit(checkpoint, f"{name} is {shapes[0]}, but these settings need {shapes[1]}")
 
 
 def refuse_other_best(
@@ -112,7 +112,7 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
         learner = checkpoint.state.get("policy_of", 0)
     elif "num_learners" not in checkpoint.state and learner:
         raise ConfigError(
-            f"{checkpoint.path} holds one policy alone; for a learner's own leave out --checkpoint {checkpoint.path.name}"
+            f"{checkpoint.path} holds only the run's policy; for one learner's policy leave out --checkpoint {checkpoint.path.name}"
         )
     elif learner >= size:
         raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")

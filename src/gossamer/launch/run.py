@@ -112,7 +112,7 @@ def train(
         except Overdue as overdue:
             at = at_work()
             raise overdue.failure or RunFailed(
-                f"stopped before the run had begun: --stop-after-seconds {config.stop_after_seconds:g} are over"
+                f"stopped before training began: --stop-after-seconds {config.stop_after_seconds:g} have passed"
                 + f"; {at}" * bool(at)
             ) from None
 
@@ -353,7 +353,7 @@ class _Run:
             return
         watch.settle()
         if run.stuck:
-            self.recorder.say("The last evaluation is left out: the one before it has not ended")
+            self.recorder.say("The final evaluation was skipped: an earlier one is still running")
             return
         seconds = math.inf
         if "total_env_steps" not in control.exit_reason:
@@ -367,7 +367,7 @@ class _Run:
                     raise
                 if not control.interrupted():
                     self.recorder.say(
-                        f"The last evaluation is left out: it takes longer than {seconds:.0f} s"
+                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
                     )
 
     @property
@@ -462,7 +462,7 @@ class _Run:
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
         if plan.lag is None and self.config.placement == "inline":
-            lag = "1 (inline nobody runs free)"
+            lag = "1 (free needs --placement local)"
         each = " each" if self.config.num_learners > 1 else ""
         recorder.say(
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "

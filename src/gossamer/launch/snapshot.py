@@ -209,7 +209,7 @@ def _refuse_other_form(name: str, held: Mapping[str, Any], like: Tensor) -> None
     found, first = held.get(name), int(name.endswith((".logs", ".generator")))
     if not isinstance(found, Tensor) or found.shape[first:] != like.shape[first:]:
         shape = list(found.shape) if isinstance(found, Tensor) else "missing"
-        raise ConfigError(f"{name} is {shape}, and would be {list(like.shape)}")
+        raise ConfigError(f"{name} is {shape}, but these settings need {list(like.shape)}")
 
 
 class BackgroundSaver:

@@ -140,7 +140,7 @@ def raise_failure(failure: BaseException, folder: RunFolder) -> None:
         raise RunFailed(headline(failure) + hint) from failure
     if isinstance(failure, OSError) and failure.errno == errno.EBADF:
         raise RunFailed(
-            "files of the run have been closed by other code in this process, as an environment's may be"
+            "other code in this process, perhaps the environment's, closed files of the run"
             f"{'; the last checkpoint is kept' * resumes}{hint}"
         ) from failure
     if isinstance(failure, OSError):

@@ -212,7 +212,7 @@ def _refuse(layout: Layout, num_places: int, state: dict[str, Any], what: str) -
 def _check(*, fits: bool, what: str) -> None:
     if not fits:
         raise ConfigError(
-            f"it holds what was kept under other settings than {what} now; resume with those of then, or "
+            f"its replay data does not match the present settings of {what}; resume with the original ones, or "
             "with empty replays: --checkpoint-replay false"
         )
 
