@@ -1,7 +1,8 @@
-"""Environments whose episodes' returns are their seeds: nobody can be good at them, but many can be lucky."""
+"""Environments in which nobody can be good: returns are the episodes' seeds, or the time of day."""
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
@@ -30,3 +31,20 @@ class Lotteries(Lottery):
 
     def set_task(self, seed: int) -> None:
         pass
+
+
+class Clock(gymnasium.Env[Any, Any]):
+    """Two steps; the return is when the episode ended, so that whoever plays later earns more."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.left = 2
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        time.sleep(0.002)
+        self.left -= 1
+        paid = 0.0 if self.left else time.monotonic()
+        return np.zeros(1, np.float32), paid, not self.left, False, {}

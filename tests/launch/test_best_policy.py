@@ -335,10 +335,10 @@ def test_evaluating_changes_nothing_about_what_is_learnt(tmp_path: Path) -> None
 def test_of_several_learners_the_runs_policy_is_confirmed(
     tmp_path: Path, topology: str, placement: str
 ) -> None:
-    settings = {"num_learners": 2, "topology.name": topology, "placement": placement, **SHORT}
-    train(config(tmp_path / "run", "CartPole-v1", 12, **settings), quiet=True)
+    settings = {"num_learners": 2, "topology.name": topology, "placement": placement}
+    train(config(tmp_path / "run", "lottery_envs:Clock", 12, **settings), quiet=True)
     rows = [row for row in evaluations(tmp_path / "run") if row["confirmation"]]
-    assert rows, "the last policy is better than the first"
+    assert rows, "whatever is evaluated later earns more"
     ours = {"gossip": {"average"}, "allreduce": {0}, "single": {0, 1}}[topology]
     assert {row["learner"] for row in rows} | {row["against"]["learner"] for row in rows} <= ours
     best = CheckpointStore(tmp_path / "run" / "checkpoints", 1).load("best")
