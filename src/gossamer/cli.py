@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import difflib
+import gc
 import importlib.util
 import json
 import math
@@ -128,6 +129,20 @@ def _dispatch(words: list[str]) -> int:
     return 0
 
 
+@contextlib.contextmanager
+def _importing() -> Generator[None]:
+    """Let the collector rest while torch is imported, a tenth of that time, and never look at its modules again."""
+    first = "torch" not in sys.modules and gc.isenabled()
+    if first:
+        gc.disable()
+    try:
+        yield
+    finally:
+        if first:
+            gc.freeze()
+            gc.enable()
+
+
 def _train(words: list[str]) -> None:
     from gossamer.config import (
         config_layer,
@@ -162,7 +177,13 @@ def _train(words: list[str]) -> None:
     if asked.show_config:
         print(show_config(config, layers))
         return
-    from gossamer.launch.run import train
+    if config.num_learners > 1 and config.placement == "local":
+        from gossamer.launch.template import template
+
+        template()  # imports while we do
+
+    with _importing():
+        from gossamer.launch.run import train
 
     train(
         config,
@@ -219,7 +240,8 @@ def _eval(words: list[str]) -> None:
     parser.add_argument("--video", metavar="FILE", help="write the first episode as .mp4 or .gif")
     parser.add_argument("--render", action="store_true", help="show a window, where there is one")
     asked = parser.read(words)
-    from gossamer.launch.evaluation import evaluate_run
+    with _importing():
+        from gossamer.launch.evaluation import evaluate_run
 
     evaluate_run(
         asked.run,

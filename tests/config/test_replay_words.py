@@ -194,7 +194,7 @@ def test_what_is_added_is_uniform_unless_it_says_otherwise() -> None:
          "--replays.0.fraction 0.4 --replays.1.fraction 0.36 --replays.2.fraction 0.24"),
         ("--replays.0.fraction 0.5", "--replays.0.fraction 1, or --replay-ratio 1"),
         ('--replays ["uniform"]', 'holds 0 queues among uniform; it must hold exactly one: add {"name": "queue"'),
-        ("--replay-ratio 1 --replays.1.name elite --replays.2.name uniform", "give fractions in place"),
+        ("--replay-ratio 1 --replays.1.name elite --replays.2.name uniform", "give every replay a fraction"),
         ("--replay_parameters x", "did you mean --replays?"),
         ("--buffer-size 5", "did you mean --replays.1.capacity-steps?"),
         ("--kl-div-threshold 0.3", "did you mean --algorithm.max-kl-nats?"),

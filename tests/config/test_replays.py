@@ -82,7 +82,7 @@ QUEUE = {"name": "queue", "fraction": 0.5}
         ({"replays": [QUEUE, QUEUE]}, "holds 2 queues"),
         (
             {"replays": [QUEUE, {"name": "uniform"}], "replay_ratio": 1.0},
-            "fractions too; give one of",
+            "fractions as well; leave one of",
         ),
         (
             {"replays": [QUEUE, {"name": "elite", "candidate_multiplier": 0.5}]},

@@ -184,7 +184,7 @@ def _first_to_get_here() -> bool:
         return False
     parent = psutil.Process().parent()
     assert parent is not None
-    kin = [child.pid for child in parent.children() if "launch.child" in " ".join(child.cmdline())]
+    kin = [x.pid for x in parent.children() if "gossamer.launch" in " ".join(x.cmdline())]
     return min(kin, default=0) == os.getpid()
 
 

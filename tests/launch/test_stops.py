@@ -254,8 +254,8 @@ def test_a_launcher_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) ->
 
         def learners() -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):  # others come and go
-                found = launcher.children()
-                return [x for x in found if "gossamer.launch.child" in x.cmdline()]
+                found = launcher.children(recursive=True)
+                return [x for x in found if any("gossamer.launch." in y for y in x.cmdline())]
             return []
 
         sitting.wait_for(learners, "the first process")

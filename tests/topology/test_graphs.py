@@ -208,7 +208,7 @@ def test_an_adjacency_that_is_no_graph_of_the_learners_is_refused(adjacency, siz
         (Gossip(num_peers=4), 4, "has at most 3 peers: --topology.num-peers 3"),
         (Gossip(graph="exponential", num_peers=3), 4, "at most 2"),
         (Gossip(graph="[[0,1],[1,0],[0,0]]"), 2, "row 0 has 2 entries, but there are 3 rows"),
-        (Gossip(graph="[[0,1,0],[1,0,0],[1,0,0]]"), 3, "never hear of some others"),
+        (Gossip(graph="[[0,1,0],[1,0,0],[1,0,0]]"), 3, "a path must lead from every learner"),
         (Gossip(graph="[[0.5,0.4],[0.5,0.5]]"), 2, "row 0 sums to 0.9"),
         (Gossip(graph="[[1.5,-0.5],[0,1]]"), 2, "is -0.5; it must be 0 or 1, or a weight >= 0"),
         (Gossip(graph="chain"), 2, "must be one of ring, exponential"),

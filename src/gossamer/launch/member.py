@@ -145,8 +145,8 @@ class MemberControl:
         self._group.first.checkpoint_seconds += time.monotonic() - began
 
 
-def main(descriptor: int) -> int:
-    """Serve the launcher at the other end of a socket."""
+def main(descriptor: int, blocks: tuple[int, ...] | None = None) -> int:
+    """Serve the launcher at the other end of a socket; `blocks`: of a task, where their numbers are others here."""
     channel = Channel(socket.socket(fileno=descriptor))
     messages: list[dict[str, Any]] = []
     while not messages and not channel.closed:
@@ -155,7 +155,8 @@ def main(descriptor: int) -> int:
         return 1
     threading.Thread(target=_watch, args=(channel,), daemon=True).start()
     try:
-        _serve(channel, Task(**messages[0]))
+        task = Task(**messages[0])
+        _serve(channel, task if blocks is None else dataclasses.replace(task, blocks=blocks))
         channel.send({"kind": "done"})
     except BrokenPipeError:
         return 1

@@ -9,9 +9,11 @@ import socket
 import subprocess
 import sys
 import time
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.launch.channel import Channel
+from gossamer.launch.template import MAX_DESCRIPTORS, Copy, template
 from gossamer.machine import num_cores
 from gossamer.types import ConfigError, RunFailed
 
@@ -104,7 +106,7 @@ def transport_of(config: TrainConfig, device: str) -> str:
 class Process:
     """One process, while it lives."""
 
-    popen: subprocess.Popen[bytes]
+    popen: subprocess.Popen[bytes] | Copy
     channel: Channel
     began_version: int
     life: Wait
@@ -118,12 +120,13 @@ class Process:
 def start_process(task: Task, *, version: int, device: str, patience: Patience) -> Process:
     """Start a process for a task; `version` is what its first learner had reached before."""
     ours, theirs = socket.socketpair()
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+    path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
+    environment = {**os.environ, "PYTHONPATH": path}
     if device == "cuda" and task.ranks[1] - task.ranks[0] == 1:
         # It needs no memory on the others' GPUs then; several learners choose among all.
         environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
     with theirs:
-        popen = subprocess.Popen(
+        popen = _copy(theirs, task, environment) or subprocess.Popen(
             [
                 sys.executable,
                 "-P",
@@ -140,6 +143,11 @@ def start_process(task: Task, *, version: int, device: str, patience: Patience) 
     channel.send(dataclasses.asdict(task))
     ours.setblocking(False)
     return Process(popen, channel, version, patience.wait(""), time.monotonic())
+
+
+def _copy(end: socket.socket, task: Task, environment: dict[str, str]) -> Copy | None:
+    made = template() if len(task.blocks) <= MAX_DESCRIPTORS else None
+    return None if made is None else made.copy(end, task.blocks, environment)
 
 
 def end_processes(processes: Sequence[Process]) -> None:

@@ -1,0 +1,35 @@
+"""Environments that show what their process has begun with."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+
+class Tells(gymnasium.Env[Any, Any]):
+    """Writes into the folder of WHERE, for its process, what it finds there."""
+
+    observation_space = spaces.Box(-1, 1, (1,), np.float32)
+    action_space = spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        found = {
+            "value": os.environ.get("TOLD"),
+            "folder": str(Path.cwd()),
+            "draws": [random.random(), float(np.random.rand())],  # noqa: NPY002 - what others use
+            "session": os.getsid(0),
+        }
+        path = Path(os.environ["WHERE"], f"{os.getpid()}.json")
+        if not path.exists():
+            path.write_text(json.dumps(found))
+        return np.zeros(1, np.float32), {}
+
+    def step(self, action: Any) -> Any:
+        return np.zeros(1, np.float32), 1.0, True, False, {}
