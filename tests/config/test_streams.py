@@ -90,11 +90,9 @@ def test_learners_in_processes_without_streams(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "env", [STRICT, pytest.param({}, marks=pytest.mark.slow)], ids=["ascii", "utf-8"]
 )
-@pytest.mark.parametrize("name", [b"caf\xe9", "Übung".encode()], ids=["bytes", "umlaut"])
-def test_names_that_an_encoding_does_not_have(
-    tmp_path: Path, name: bytes, env: dict[str, str]
-) -> None:
-    """Bytes that are no text in a folder's name, or another alphabet where streams want ASCII alone."""
+def test_names_that_an_encoding_does_not_have(tmp_path: Path, env: dict[str, str]) -> None:
+    """Bytes that are no text in a folder's name, and another alphabet where streams want ASCII alone."""
+    name = "Übung ".encode() + b"caf\xe9"
     folder = Path(os.fsdecode(os.fsencode(tmp_path) + b"/" + name))
     folder.mkdir()
     for words, code in (
@@ -109,7 +107,7 @@ def test_names_that_an_encoding_does_not_have(
         )
         assert done.returncode == code, (words, done.stderr)
         assert b"Traceback" not in done.stderr
-        if "--run-folder" in words and name == b"caf\xe9":
+        if "--run-folder" in words:
             assert b"run folder " + os.fsencode(folder) in done.stderr, "as it is on the disk"
         if code:
             assert re.fullmatch(rb"gossamer: .*\n", done.stderr)

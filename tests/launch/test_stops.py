@@ -323,3 +323,15 @@ def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: li
     assert "The final evaluation was skipped: it takes longer than 2 s" in err
     assert summary_of(folder)["exit_reason"] == "done: stop_at_return reached"
     assert checkpoints(folder)[-1] == summary_of(folder)["updates"]
+
+
+def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
+    often = ["--evaluation.every-seconds", "0.1", "--evaluation.max-time-fraction", "1"]
+    words = [*QUICK, *often, "--evaluation.episodes", "2", "--stop-after-seconds", "7"]
+    with Sitting(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as sitting:
+        code, _, err = sitting.end(90.0)
+    assert code == 0, err
+    said = re.search(r"evaluating the last policy, for at most (\d+) s \(Ctrl-C skips this\)", err)
+    assert said, err
+    times = [row["time_s"] for row in map(json.loads, (tmp_path / "run/evaluation.jsonl").open())]
+    assert 7.0 < times[-1] < 7.0 + 5.0 + int(said[1])

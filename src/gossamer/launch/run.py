@@ -359,6 +359,10 @@ class _Run:
         if "total_env_steps" not in control.exit_reason:
             before = evaluator.longest_seconds + evaluator.confirming_cost
             seconds = max(self.config.stop_within_seconds, 2 * before)
+            if before > PATIENCE_SECONDS:
+                self.recorder.say(
+                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+                )
         with watch.within(seconds):
             try:
                 control.finish_evaluating(evaluator, lambda: control.interrupted() or watch.over)
