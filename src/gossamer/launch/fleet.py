@@ -402,6 +402,7 @@ class Fleet:
     def _on_death(self, index: int, process: Process) -> None:
         ranks = self._layout.ranks[index]
         code = process.popen.returncode
+        assert code is not None, "told by the last look at it"
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
         version = self._memory.versions.newest(ranks.start)
         in_a_row = self._deaths_in_a_row[index] + 1 if version <= process.began_version else 0
