@@ -327,11 +327,12 @@ def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: li
 
 def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     often = ["--evaluation.every-seconds", "0.1", "--evaluation.max-time-fraction", "1"]
-    words = [*QUICK, *often, "--evaluation.episodes", "2", "--stop-after-seconds", "7"]
+    words = [*QUICK, *often, "--evaluation.episodes", "2", "--num-envs", "1"]
+    words += ["--stop-after-seconds", "12"]
     with Sitting(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as sitting:
         code, _, err = sitting.end(90.0)
     assert code == 0, err
     said = re.search(r"evaluating the last policy, for at most (\d+) s \(Ctrl-C skips this\)", err)
     assert said, err
     rows = (tmp_path / "run/evaluation.jsonl").read_text().splitlines()
-    assert 7.0 < json.loads(rows[-1])["time_s"] < 7.0 + 5.0 + int(said[1])
+    assert 12.0 < json.loads(rows[-1])["time_s"] < 12.0 + 5.0 + int(said[1])
