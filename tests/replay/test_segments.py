@@ -9,6 +9,7 @@ import os
 import signal
 import sys
 import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -114,11 +115,14 @@ def test_no_column_is_torn():
             one.ring.write([0, 1, 2, 3], constant(level))
 
     writer = threading.Thread(target=overwrite)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)  # so that a read and a write often meet
     writer.start()
     try:
         into = empty_trajectory(SPEC, unroll_length=T, num_columns=4, core_units=0)
         whole = torn = 0
-        while whole < 100:
+        deadline = time.monotonic() + 60.0
+        while (whole < 100 or not torn) and time.monotonic() < deadline:
             good = other.read(np.arange(4), into) > 0
             for i in range(4):
                 levels = {*into.obs[:, i].unique().tolist(), *into.value[:, i].unique().tolist()}
@@ -129,6 +133,8 @@ def test_no_column_is_torn():
     finally:
         stop.set()
         writer.join()
+        sys.setswitchinterval(interval)
+    assert whole >= 100
     assert torn > 0, "the comparison can fail"
 
 
