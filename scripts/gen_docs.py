@@ -54,10 +54,10 @@ What the rows of `metrics.jsonl` hold: one JSON object a line, appended and flus
 not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
 are decisions; for Atari one of them is 4 emulator frames.
 
-Rows come once a second at most. Of several learners that holds for learner 0, in whose rows stands what
-concerns all of them too (returns, evaluations, `topology/disagreement`); the others' come every ten seconds.
+Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of
+the whole run (returns, evaluations, `topology/disagreement`) are in the rows of learner 0.
 
-Of several replays of a kind the second's names are `replay/elite_2_columns` and so on, in the order of `replays`.
+A second replay of the same kind is numbered: `replay/elite_2_columns`, in the order of `replays`.
 
 """
 

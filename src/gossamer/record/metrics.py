@@ -33,93 +33,111 @@ _SHARE = "fraction"
 _KINDS = {
     "uniform": "",
     "circular": "",
-    "elite": "how far candidates' features had moved since they were stored",
-    "attentive": "how far candidates' features were from the newest state's",
+    "elite": "the distance that a column's features moved since it was stored",
+    "attentive": "the distance between a column's features and the newest state's",
 }
 """Replays, and what their distances are."""
 
 
 def _of_replay(kind: str, distance: str) -> dict[str, Metric]:
-    columns = "columns that it could pick from; of a shared one all learners'"
+    columns = "columns in this replay; a shared replay counts those of all learners"
     found = {f"replay/{kind}_columns": Metric("columns", columns)}
     if not distance:
         return found
     for tenth in (1, 5, 9):
-        metric = Metric("1", f"{10 * tenth}th percentile of {distance}, of the last batch")
+        metric = Metric(
+            "1", f"{10 * tenth}th percentile, over the candidates of the last batch, of {distance}"
+        )
         found[f"replay/{kind}_distance_p{10 * tenth}"] = metric
-    chosen = Metric("1", "mean of the same over those that were chosen")
+    chosen = Metric("1", f"mean, over the chosen columns of the last batch, of {distance}")
     return {**found, f"replay/{kind}_distance_chosen": chosen}
 
 
 METRICS: Mapping[str, Metric] = {
-    "time_s": Metric("s", "wall time since the start of the command, over all sittings"),
+    "time_s": Metric("s", "wall time of the run: the sum over the first command and all resumes"),
     "env_steps": Metric(
-        "steps", "decisions learnt from, over all learners; the row of a reset is none"
+        "steps", "decisions learnt from, summed over learners; reset rows do not count"
     ),
     "updates": Metric("updates", "optimizer steps of this learner"),
-    "version": Metric("versions", "batches learnt behind the current parameters"),
-    "learner": Metric("rank", "which learner wrote the row"),
-    "steps_per_second": Metric("steps/s", "env steps after the first update / seconds since"),
+    "version": Metric("versions", "batches learnt so far; the version of the current parameters"),
+    "learner": Metric("rank", "rank of the learner that wrote the row"),
+    "steps_per_second": Metric(
+        "steps/s", "env steps since the first update, divided by the seconds since then"
+    ),
     "episodes": Metric("episodes", "finished training episodes"),
     "return_mean_100": Metric(
         "return",
-        "mean of the last 100 training episodes, unclipped; of several learners as many of each",
+        "mean return of the last 100 training episodes, rewards unclipped; several learners contribute equally many episodes",
     ),
-    "return_min_100": Metric("return", "smallest of those"),
-    "return_max_100": Metric("return", "largest of those"),
-    "length_mean_100": Metric("steps", "mean length of those"),
+    "return_min_100": Metric("return", "smallest return of the last 100 training episodes"),
+    "return_max_100": Metric("return", "largest return of the last 100 training episodes"),
+    "length_mean_100": Metric("steps", "mean length of the last 100 training episodes"),
     "learner/return_mean_100": Metric(
-        "return", "of several learners: mean of this one's own last 100 training episodes"
+        "return",
+        "mean return of this learner's own last 100 training episodes; only with several learners",
     ),
-    "learner/loss": Metric("1", "what was minimised: sum over valid rows / their count"),
-    "learner/policy_loss": Metric("1", "policy gradient term, before its weight"),
-    "learner/value_loss": Metric("return^2", "half squared error of the value, before its weight"),
+    "learner/loss": Metric(
+        "1", "the minimised loss: its sum over valid rows, divided by their number"
+    ),
+    "learner/policy_loss": Metric("1", "policy gradient term of the loss, unweighted"),
+    "learner/value_loss": Metric("return^2", "half the squared error of the value, unweighted"),
     "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
     "learner/mean_log_rho": Metric(
-        "nats", "mean log pi(a|x) - log mu(a|x) over valid rows, rejected ones too; 0 is on-policy"
+        "nats",
+        "mean of log pi(a|x) - log mu(a|x) over valid rows, including rejected rows; 0 means on-policy",
     ),
     "learner/mean_kl_nats": Metric(
-        "nats", "mean KL between behavior and policy over valid rows, rejected ones too"
+        "nats", "mean KL(behavior || policy) over valid rows, including rejected rows"
     ),
-    "learner/clip_fraction": Metric(_SHARE, "rows whose ratio left PPO's clip range"),
+    "learner/clip_fraction": Metric(
+        _SHARE, "rows whose probability ratio is outside PPO's clip range"
+    ),
     "learner/grad_norm": Metric("1", "norm of the gradient before clipping"),
     "learner/learning_rate": Metric("1", "step size of the last update"),
     "learner/advantage_mean": Metric(
-        "return", "mean advantage, normalised if so asked; scale_rewards divides it later"
+        "return", "mean advantage, after normalize_advantage and before scale_rewards"
     ),
-    "learner/advantage_std": Metric("return", "deviation of the advantage, likewise"),
-    "learner/explained_variance": Metric("1", "1 - var(target - value) / var(target); 1 is best"),
-    "learner/value_mean": Metric("return", "mean value that was predicted"),
+    "learner/advantage_std": Metric(
+        "return",
+        "standard deviation of the advantage, after normalize_advantage and before scale_rewards",
+    ),
+    "learner/explained_variance": Metric(
+        "1", "1 - var(target - value) / var(target); 1 is a perfect value function"
+    ),
+    "learner/value_mean": Metric("return", "mean predicted value"),
     "learner/target_mean": Metric("return", "mean value target"),
-    "learner/nonfinite_updates": Metric("updates", "updates skipped as not finite, so far"),
-    "learner/valid_fraction": Metric(_SHARE, "rows that may be learnt from"),
+    "learner/nonfinite_updates": Metric(
+        "updates", "updates skipped so far because the loss or gradient was not finite"
+    ),
+    "learner/valid_fraction": Metric(_SHARE, "rows that are valid; reset rows are not"),
     "learner/rejected_fraction": Metric(
         _SHARE,
-        "valid rows that a trust region keeps from learning: by what laser's `kl` compares, which is not "
-        "mean_kl_nats unless it is mu_pi",
+        "valid rows that the trust region excludes from learning; it measures the KL chosen by laser's `kl`, "
+        "which equals mean_kl_nats only for mu_pi",
     ),
-    "learner/policy_cloning_loss": Metric(
-        "nats", "CLEAR's KL from the behavior, before its weight"
-    ),
+    "learner/policy_cloning_loss": Metric("nats", "CLEAR's KL(behavior || policy), unweighted"),
     "learner/value_cloning_loss": Metric(
-        "return^2", "CLEAR's squared distance to the recorded value, before its weight"
+        "return^2", "CLEAR's squared distance to the recorded value, unweighted"
     ),
-    "replay/ratio": Metric("1", "replayed columns learnt for each online one"),
+    "replay/ratio": Metric("1", "replayed columns learnt per online column"),
     "replay/age_updates": Metric(
         "updates",
-        "how much older replayed columns of the learner's own are than the online ones, mean",
+        "mean age difference between replayed columns and online columns, over the learner's own columns",
     ),
     "replay/nonfinite_columns": Metric(
-        "columns", "not stored, for a number in them is not finite, so far"
+        "columns", "columns rejected so far because they hold a number that is not finite"
     ),
     **{
         name: metric
         for kind, distance in _KINDS.items()
         for name, metric in _of_replay(kind, distance).items()
     },
-    "lag_versions_mean": Metric("versions", "learner's version - version that acted, mean"),
+    "lag_versions_mean": Metric(
+        "versions", "mean difference between the learner's version and the version that acted"
+    ),
     "lag_versions_max": Metric(
-        "versions", "learner's version - version that acted, largest since the last row"
+        "versions",
+        "largest difference between the learner's version and the version that acted, since the last row",
     ),
     "queue_wait_seconds_fraction": Metric(_SHARE, "actors' time blocked on a full queue"),
     "share/env": Metric(_SHARE, "actors' time stepping environments"),
@@ -127,47 +145,52 @@ METRICS: Mapping[str, Metric] = {
     "share/learn": Metric(_SHARE, "learner's time learning"),
     "share/wait_actor": Metric(_SHARE, "actors' time waiting for a slot or for parameters"),
     "share/wait_learner": Metric(_SHARE, "learner's time waiting for trajectories"),
-    "share/replay": Metric(_SHARE, "time storing and picking, beside the learner or by it"),
-    "share/wait_replay": Metric(
-        _SHARE, "learner's time putting batches together, waiting included"
+    "share/replay": Metric(
+        _SHARE, "time storing and choosing columns, on the replay's thread or the learner's"
     ),
-    "share/mix": Metric(_SHARE, "learner's time posting and mixing"),
+    "share/wait_replay": Metric(
+        _SHARE, "learner's time assembling batches, including waiting for the replay"
+    ),
+    "share/mix": Metric(_SHARE, "learner's time sending and mixing messages"),
     "share/wait_peers": Metric(_SHARE, "learner's time waiting for other learners"),
     "share/wait_turn": Metric(
-        _SHARE, "time in which it was the turn of others, where learners take turns in a process"
+        _SHARE, "time spent waiting while other learners of this process ran"
     ),
     "topology/disagreement": Metric(
         "1", "mean over learners of |theta - average| / |average|, parameters only"
     ),
     "topology/staleness_updates": Metric(
         "updates",
-        "by how many updates the sender of a message was behind its reader, 0 if ahead: mean over "
-        "the messages mixed",
+        "number of updates by which a message's sender was behind its reader, 0 if ahead: mean over mixed "
+        "messages",
     ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
-    "topology/bytes_per_update": Metric("bytes", "size of the messages mixed per update"),
-    "share/evaluation": Metric(_SHARE, "wall time in which an evaluation ran"),
+    "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
+    "share/evaluation": Metric(_SHARE, "wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
     "memory_bytes": Metric("bytes", "resident memory of all processes of the run"),
-    "gpu_percent": Metric("percent", "use of the GPU"),
-    "gpu_memory_bytes": Metric("bytes", "memory the run holds on the GPU"),
+    "gpu_percent": Metric("percent", "GPU utilisation"),
+    "gpu_memory_bytes": Metric("bytes", "GPU memory held by the run"),
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),
     "evaluation_standard_error": Metric(
-        "return", "standard error of that mean; of several tasks over their means"
+        "return",
+        "standard error of evaluation_mean; with several tasks, the standard error over their means",
     ),
-    "evaluation_episodes": Metric("episodes", "episodes of the last evaluation"),
-    "evaluation_learner": Metric("rank", "whose evaluation that was, of learners that never talk"),
+    "evaluation_episodes": Metric("episodes", "number of episodes in the last evaluation"),
+    "evaluation_learner": Metric(
+        "rank", "rank of the learner that was evaluated; only for independent learners"
+    ),
     "evaluation_best": Metric("return", "mean return of the best policy so far"),
     "evaluation_best_episodes": Metric(
         "episodes",
-        "behind that mean: of its last confirmation, or of an evaluation for a run's first",
+        "number of episodes behind evaluation_best",
     ),
     "evaluation_candidate": Metric(
         "return",
-        "mean return of the evaluation by which a policy has yet to be confirmed as the best",
+        "mean return of a candidate for best policy that is still to be confirmed by a second evaluation",
     ),
-    "evaluation_held_out_mean": Metric("return", "mean return on tasks that training does not see"),
+    "evaluation_held_out_mean": Metric("return", "mean return on held-out tasks"),
 }
 """Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
 
