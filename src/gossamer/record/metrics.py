@@ -170,7 +170,7 @@ METRICS: Mapping[str, Metric] = {
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
     "memory_bytes": Metric("bytes", "resident memory of all processes of the run"),
-    "gpu_percent": Metric("percent", "GPU utilisation"),
+    "gpu_percent": Metric("percent", "utilisation of the GPU"),
     "gpu_memory_bytes": Metric("bytes", "GPU memory held by the run"),
     "evaluation_mean": Metric("return", "mean return of the last evaluation"),
     "evaluation_standard_error": Metric(
