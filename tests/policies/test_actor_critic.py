@@ -82,6 +82,16 @@ def test_gaussian_params_are_means_and_the_log_std():
     assert params[0, 0, 0] != params[1, 0, 0]
 
 
+def test_automatic_initial_noise_has_one_size_for_any_number_of_components():
+    for components in (1, 3, 17):
+        spec = spec_of(ActionSpec("gaussian", (components,)))
+        policy = small_policy(spec, init_log_std="auto")
+        params = policy(*rows(spec, 1, 1)).action_params.detach()
+        deviation = policy.distribution(params).log_std.exp()
+        assert deviation.shape == (1, 1, components)
+        assert deviation.square().sum().item() == pytest.approx(1.5)
+
+
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
 @pytest.mark.parametrize("layers", [1, 2])
 def test_one_call_equals_row_by_row_with_state_cleared_at_starts(core, layers):

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from gossamer.policies.settings import PolicyConfig
     from gossamer.types import EnvSpec
 
+INITIAL_VARIANCE = 1.5
+"""Automatic variance of a Gaussian policy's first actions, summed over their components."""
 VALUE_WINDOW = 1e6
 """Value targets remembered by the value moments."""
 
@@ -71,9 +73,10 @@ class ActorCritic(nn.Module):
         gaussian = spec.action.kind == "gaussian"
         num_outputs = spec.action.sizes[0] if gaussian else spec.action.num_params
         self.action_head = orthogonal(nn.Linear(size, num_outputs), 0.01)
-        self.log_std = nn.Parameter(
-            torch.full((num_outputs if gaussian else 0,), config.init_log_std)
-        )
+        log_std = config.init_log_std
+        if log_std == "auto":
+            log_std = 0.5 * math.log(INITIAL_VARIANCE / num_outputs)
+        self.log_std = nn.Parameter(torch.full((num_outputs if gaussian else 0,), log_std))
         # A recurrent policy shares its state, so only a feed-forward one has a second tower.
         separate = isinstance(self.torso, MLP) and config.separate_value and config.core == "none"
         self.value_torso = make_torso(config, spec.obs_shape) if separate else None

@@ -47,8 +47,10 @@ class PolicyConfig:
     pixel_std_floor: float = 10.0
     """Smallest deviation to divide a pixel by, in grey levels, > 0, so that pixels that hardly change are not
     amplified."""
-    init_log_std: float = 0.0
-    """Gaussian actions: initial log standard deviation, in nats of the action's unit."""
+    init_log_std: float | Literal["auto"] = 0.0
+    """Gaussian actions: initial log standard deviation of each component, in nats of the action's unit. auto:
+    a variance of 1.5 divided among the components, so that the noise costs the same for any number of
+    components if the environment charges the square of an action."""
     squash: bool = False
     """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds."""
     scale_actions: bool = False
