@@ -13,11 +13,10 @@ from __future__ import annotations
 import argparse
 import json
 import statistics
-import sys
 from pathlib import Path
 from typing import Any
 
-from figures import T_975, binned, in_words, known, remember, train
+from figures import binned, in_words, parse, result_of
 
 import gossamer
 
@@ -45,38 +44,17 @@ Results = dict[str, list[dict[str, Any]]]
 def main() -> None:
     """Train, score, print a table, and draw the curves."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the runs are and go")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
     parser.add_argument("--variants", nargs="+", default=list(VARIANTS), choices=VARIANTS)
-    parser.add_argument("--figures", type=Path, help="JSON with what runs gave: read, and added to")
     parser.add_argument("--plot", type=Path, help="SVG to write")
-    parser.add_argument(
-        "--only-known", action="store_true", help="train nothing: leave out what is missing"
-    )
-    own = sys.argv[1:]
-    given = own[own.index("--") + 1 :] if "--" in own else []
-    asked = parser.parse_args(own[: own.index("--")] if "--" in own else own)
-    if len(set(asked.seeds)) > max(T_975):
-        parser.error(f"--seeds: at most {max(T_975)} of them")
+    asked, settings = parse(parser)
     results: Results = {}
-    for seed in dict.fromkeys(asked.seeds):
+    for seed in asked.seeds:
         for variant in asked.variants:
-            run = asked.folder / f"{variant.replace(' ', '-')}-s{seed}"
             words = ["--config", "elite_breakout", "--seed", str(seed)]
-            words += ["--replays", json.dumps(VARIANTS[variant]), *given]
-            result = known(asked.figures, run.name, words)
-            if result is None and asked.only_known:
-                continue
-            if result is None:
-                asked.folder.mkdir(parents=True, exist_ok=True)
-                train(run, words)
-                result = {"settings": words, **score(run)}
-                remember(asked.figures, run.name, result)
-                print(
-                    f"{run.name}: {result['sampled']:.1f}, greedy {result['greedy']:.1f}",
-                    flush=True,
-                )
-            results.setdefault(variant, []).append(result)
+            words += ["--replays", json.dumps(VARIANTS[variant]), *settings]
+            result = result_of(asked, f"{variant.replace(' ', '-')}-s{seed}", words, score)
+            if result is not None:
+                results.setdefault(variant, []).append(result)
     tell(results)
     if asked.plot is not None:
         draw(results, asked.plot)

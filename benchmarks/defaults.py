@@ -11,11 +11,10 @@ from __future__ import annotations
 
 import argparse
 import json
-import sys
 from pathlib import Path
 from typing import Any
 
-from figures import T_975, in_words, known, remember, train
+from figures import in_words, parse, result_of
 
 import gossamer
 
@@ -46,39 +45,17 @@ EPISODES = 30
 def main() -> None:
     """Train, score, and write one table."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("folder", type=Path, help="where the runs are and go")
     parser.add_argument("--ids", nargs="+", default=list(ENVIRONMENTS), help="environments")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
-    parser.add_argument("--figures", type=Path, help="JSON with what runs gave: read, and added to")
     parser.add_argument("--table", type=Path, help="Markdown to write; default: standard output")
-    parser.add_argument(
-        "--only-known", action="store_true", help="train nothing: leave out what is missing"
-    )
-    own = sys.argv[1:]
-    given = own[own.index("--") + 1 :] if "--" in own else []
-    asked = parser.parse_args(own[: own.index("--")] if "--" in own else own)
-    if len(set(asked.seeds)) > max(T_975):
-        parser.error(f"--seeds: at most {max(T_975)} of them")
+    asked, settings = parse(parser)
     results: dict[str, list[dict[str, Any]]] = {}
-    for seed in dict.fromkeys(asked.seeds):
+    for seed in asked.seeds:
         for env_id in asked.ids:
-            run = asked.folder / f"{env_id.replace('/', '-').replace(':', '-')}-s{seed}"
-            words = [env_id, "--seed", str(seed), *ENVIRONMENTS.get(env_id, ()), *given]
-            result = known(asked.figures, run.name, words)
-            if result is None and asked.only_known:
-                continue
-            if result is None:
-                asked.folder.mkdir(parents=True, exist_ok=True)
-                train(run, words)
-                result = {"settings": words, **score(run)}
-                remember(asked.figures, run.name, result)
-                print(
-                    f"{run.name}: greedy {result['greedy']:.1f}, last 100 games {result['sampled']:.1f}, "
-                    f"{result['env_steps']:,} steps, {result['seconds']:.0f} s",
-                    file=sys.stderr,
-                    flush=True,
-                )
-            results.setdefault(env_id, []).append(result)
+            name = f"{env_id.replace('/', '-').replace(':', '-')}-s{seed}"
+            words = [env_id, "--seed", str(seed), *ENVIRONMENTS.get(env_id, ()), *settings]
+            result = result_of(asked, name, words, score)
+            if result is not None:
+                results.setdefault(env_id, []).append(result)
     text = table({env_id: results[env_id] for env_id in asked.ids if env_id in results})
     if asked.table is None:
         print(text, end="")

@@ -9,13 +9,55 @@ import statistics
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from gossamer.config import from_dict, parse_train, resolve, to_dict
 from gossamer.launch.resume import changes
 
+if TYPE_CHECKING:
+    import argparse
+    from collections.abc import Callable
+
 T_975 = {2: 12.71, 3: 4.30, 4: 3.18, 5: 2.78, 6: 2.57, 7: 2.45, 8: 2.36, 9: 2.31, 10: 2.26}
 """Student's t for a 95 % interval, by the number of runs."""
+
+
+def parse(parser: argparse.ArgumentParser) -> tuple[argparse.Namespace, list[str]]:
+    """Read the command line: the parser's arguments and those common to trainings, and the settings after `--`."""
+    parser.add_argument("folder", type=Path, help="folder of the runs")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[1, 2, 3])
+    parser.add_argument(
+        "--figures", type=Path, help="JSON with results of runs: read, and added to"
+    )
+    parser.add_argument(
+        "--only-known", action="store_true", help="train nothing: leave out runs without results"
+    )
+    own = sys.argv[1:]
+    settings = own[own.index("--") + 1 :] if "--" in own else []
+    asked = parser.parse_args(own[: own.index("--")] if "--" in own else own)
+    asked.seeds = list(dict.fromkeys(asked.seeds))
+    if len(asked.seeds) > max(T_975):
+        parser.error(f"--seeds: at most {max(T_975)} of them")
+    return asked, settings
+
+
+def result_of(
+    asked: argparse.Namespace,
+    name: str,
+    words: list[str],
+    score: Callable[[Path], dict[str, Any]],
+) -> dict[str, Any] | None:
+    """Return a run's result, training and scoring it if need be; None with --only-known if there is none."""
+    result = known(asked.figures, name, words)
+    if result is not None or asked.only_known:
+        return result
+    asked.folder.mkdir(parents=True, exist_ok=True)
+    train(asked.folder / name, words)
+    result = {"settings": words, **score(asked.folder / name)}
+    remember(asked.figures, name, result)
+    told = (f"{key} {x:,.1f}" for key, x in result.items() if isinstance(x, int | float))
+    print(f"{name}: {', '.join(told)}", file=sys.stderr, flush=True)
+    return result
 
 
 def known(figures: Path | None, name: str, words: list[str]) -> dict[str, Any] | None:

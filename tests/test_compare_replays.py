@@ -45,7 +45,7 @@ def test_runs_are_read_scored_and_told(
         (run / "config.json").write_text('{"total_env_steps": 1000}')
         (run / "summary.json").write_text('{"seconds": 5.0}')
 
-    monkeypatch.setitem(COMPARE["main"].__globals__, "train", train)
+    monkeypatch.setitem(COMPARE["result_of"].__globals__, "train", train)
     figures, plot = tmp_path / "figures.json", tmp_path / "curve.svg"
 
     def call(folder: str, *words: str) -> list[str]:
@@ -71,7 +71,7 @@ def test_a_run_that_was_interrupted_is_not_scored_and_goes_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Ctrl-C ends a run in good order, with exit code 0."""
-    train, run, words = COMPARE["train"], tmp_path / "one", ["CartPole-v1"]
+    train, run, words = COMPARE["result_of"].__globals__["train"], tmp_path / "one", ["CartPole-v1"]
     commands: list[list[str]] = []
     ends = iter(["stopped by SIGINT", "done: total_env_steps reached"])
 
