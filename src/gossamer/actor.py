@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -397,7 +398,10 @@ class Actor:
         group.episode_return = held["episode_return"].numpy().copy()
         group.length = held["length"].numpy().copy()
         group.core_state = held["core_state"].to(self._device)
-        group.noise = held["noise"].to(self._device) if "noise" in held else group.noise
+        if (
+            group.noise is not None and "noise" in held
+        ):  # neither begun nor ended by a changed setting
+            group.noise = held["noise"].to(self._device)
         group.last_action = held["last_action"].clone()
         group.last_reward = held["last_reward"].clone()
         group.relog(logs)
@@ -405,6 +409,7 @@ class Actor:
 
     def close(self) -> None:
         """Free the environments."""
-        for group in self._groups:
-            group.envs.close()
-        self._infer.close()
+        with ExitStack() as closing:
+            closing.callback(self._infer.close)
+            for group in self._groups:
+                closing.callback(group.envs.close)

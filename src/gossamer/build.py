@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import time
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any
@@ -441,4 +442,6 @@ def build_evaluator(
         every_seconds=settings.every_seconds,
         max_time_fraction=settings.max_time_fraction,
         confirm_episodes=settings.confirm_episodes,
+        # Environments in processes of their own take no processor time of ours.
+        clock=time.monotonic if config.env.workers else None,
     )

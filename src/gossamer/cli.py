@@ -99,6 +99,7 @@ def _told_exits() -> Generator[None]:
             code = 1
         ends(code)
 
+    end.__wrapped__ = ends  # type: ignore[attr-defined]  # for gossamer's own
     os._exit = end
     try:
         yield

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import closing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -212,7 +213,6 @@ def play(
     Each of them plays its episodes from number `first_episode` on; a policy on a CPU is asked in `num_threads` threads.
     """
     n = envs.num_envs
-    infer = Inference(policy, num_threads)
     device = policy.obs_scale.device
     generator = torch.Generator(device=device).manual_seed(seed)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
@@ -226,32 +226,37 @@ def play(
     last_action = torch.zeros(action_shape, dtype=kind, device=device)
     last_reward = torch.zeros(1, n, device=device)
     ended = np.zeros(n, dtype=bool)
-    if on_step:
-        on_step(envs, 0)
-    while left:
-        if stop():
-            raise Interrupted
-        out = infer(
-            send(torch.from_numpy(obs)[None], device), starts, core_state, last_action, last_reward
-        )
-        core_state = out.core_state
-        distribution = policy.distribution(out.action_params)
-        last_action = distribution.mode() if greedy else distribution.sample(generator)
-        envs.send(policy.env_action(last_action[0].cpu()).numpy())
-        result = envs.recv()
-        was_reset, ended, obs = ended, result.ended.copy(), result.obs
-        playing = (episode < episodes) & ~was_reset
-        np.add.at(returns, episode[playing], result.reward[playing])
-        np.add.at(lengths, episode[playing], 1)
-        starts = send(torch.from_numpy(was_reset)[None], device)
-        last_reward = send(torch.from_numpy(result.reward)[None], device)
-        if ended.any():
-            finished = ended & playing
-            truncated += int((result.truncated & finished).sum())
-            left -= int(finished.sum())
-            episode = episode + n * ended
+    with closing(Inference(policy, num_threads)) as infer:
         if on_step:
-            on_step(envs, episodes - left)
+            on_step(envs, 0)
+        while left:
+            if stop():
+                raise Interrupted
+            out = infer(
+                send(torch.from_numpy(obs)[None], device),
+                starts,
+                core_state,
+                last_action,
+                last_reward,
+            )
+            core_state = out.core_state
+            distribution = policy.distribution(out.action_params)
+            last_action = distribution.mode() if greedy else distribution.sample(generator)
+            envs.send(policy.env_action(last_action[0].cpu()).numpy())
+            result = envs.recv()
+            was_reset, ended, obs = ended, result.ended.copy(), result.obs
+            playing = (episode < episodes) & ~was_reset
+            np.add.at(returns, episode[playing], result.reward[playing])
+            np.add.at(lengths, episode[playing], 1)
+            starts = send(torch.from_numpy(was_reset)[None], device)
+            last_reward = send(torch.from_numpy(result.reward)[None], device)
+            if ended.any():
+                finished = ended & playing
+                truncated += int((result.truncated & finished).sum())
+                left -= int(finished.sum())
+                episode = episode + n * ended
+            if on_step:
+                on_step(envs, episodes - left)
     return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
 
 
@@ -305,6 +310,8 @@ class Evaluator:
         every_seconds: at most one evaluation in this time.
         max_time_fraction: at most this share of processor time, so long episodes are evaluated less often.
         confirm_episodes: by which a candidate is confirmed, of a family shared out among its tasks.
+        clock: seconds that evaluations have cost, read before and after; by default processor time of the
+            evaluator's thread.
     """
 
     def __init__(
@@ -320,8 +327,9 @@ class Evaluator:
         every_seconds: float,
         max_time_fraction: float,
         confirm_episodes: int,
+        clock: Callable[[], float] | None = None,
     ):
-        self.policy = policy
+        self.policy, self._clock = policy, clock or time.thread_time
         self._params = [torch.empty_like(x, requires_grad=False) for x in like]
         self.seconds = self.longest_seconds = 0.0
         self.pause = every_seconds  # from the end of the last evaluation to the next
@@ -336,6 +344,15 @@ class Evaluator:
     def report_to(self, keeper: Keeper) -> None:
         """Let a keeper have all results; to be called before the first evaluation."""
         self._keeper = keeper
+
+    @property
+    def budget(self) -> float:
+        """Seconds, by the clock of costs, that have been granted and not spent yet; kept by checkpoints."""
+        return self._saved
+
+    @budget.setter
+    def budget(self, seconds: float) -> None:
+        self._saved = seconds
 
     @property
     def confirming_cost(self) -> float:
@@ -398,13 +415,13 @@ class Evaluator:
         return self._spent_since(began)
 
     def _clocks(self) -> tuple[float, float]:
-        return time.monotonic(), time.thread_time()
+        return time.monotonic(), self._clock()
 
     def _spent_since(self, began: tuple[float, float]) -> float:
         self.seconds += time.monotonic() - began[0]
-        # What it costs the run is processor time, not how long a thread of low priority had to wait
-        # for it. Simulators' threads double it, two cores or more make up for that.
-        return time.thread_time() - began[1]
+        # By default processor time: not how long a thread of low priority had to wait for it.
+        # Simulators' threads double it, two cores or more make up for that.
+        return self._clock() - began[1]
 
     def _play(
         self,

@@ -11,6 +11,7 @@ import os
 import re
 import stat
 import tomllib
+import unicodedata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
@@ -110,6 +111,11 @@ def clipped(text: str, length: int = 80) -> str:
 def visible(text: str) -> str:
     """Return a text as it can be printed anywhere: what moves a cursor, or is no character, is spelt out."""
     return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def without_controls(text: str) -> str:
+    """Return a text without what moves a cursor or commands a terminal; bytes of files' names stay as they are."""
+    return "".join(ascii(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in text)
 
 
 def _too_deep() -> ValueError:

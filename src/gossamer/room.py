@@ -141,7 +141,7 @@ def refuse_what_memory_cannot_hold(
     envs = _bytes_per_env(config, spec, plan)
     total = size * plan.num_envs * envs
     if size > 1:
-        policy = build_policy(config, spec)
+        policy = build_policy(config, spec, torso)
         nbytes = sum(x.numel() * x.element_size() for x in policy.shared_tensors())
         # Policy, gradient, two averages, acting copy, two boards and four messages.
         each = 11 * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
@@ -168,7 +168,7 @@ def refuse_what_memory_cannot_hold(
     loads = loaded = 0
     if checkpoint is not None:
         loads, loaded = checkpoint.nbytes(loaded=False), checkpoint.nbytes(loaded=True)
-    policy = build_policy(config, spec)
+    policy = build_policy(config, spec, torso)
     told += refuse_replays(
         config,
         spec,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import io
 import os
+import select
 import sys
 from typing import TYPE_CHECKING
 
@@ -33,16 +34,24 @@ class _Output(io.FileIO):
         self._breaks = breaks
 
     def write(self, data: object, /) -> int:
-        """Write what can be; a pipe that nobody reads raises if it is to."""
-        view = memoryview(data)  # pyright: ignore[reportArgumentType] - whatever a buffer holds
-        if self.lost is None:
+        """Write all that can be; a pipe that nobody reads raises if it is to."""
+        view = memoryview(data).cast("B")  # pyright: ignore[reportArgumentType] - whatever a buffer holds
+        begin = 0
+        while self.lost is None and begin < len(view):
             try:
-                return super().write(view)
+                written = super().write(view[begin:])
             except OSError as error:
                 if self._breaks and isinstance(error, BrokenPipeError):
                     raise
                 self.lost = error
-        return view.nbytes
+            else:
+                begin += written or 0
+                if written is None:
+                    # Somebody has made it non-blocking: a program above us, or another in the terminal.
+                    poll = select.poll()
+                    poll.register(self.fileno(), select.POLLOUT)
+                    poll.poll()
+        return len(view)
 
 
 class Streams:

@@ -136,6 +136,15 @@ def test_what_is_dealt_if_nothing_is_said(obs_shape, network, rows):
     assert tuple(minibatch.reward.shape) == ((1, 10) if rows else (5, 2))
 
 
+def test_rows_are_dealt_where_columns_are_fewer_than_minibatches():
+    spec = spec_of(obs_shape=(4, 84, 84))
+    batch = random_batch(spec, 6, 2, seed=3)
+    parts = list(
+        PPO(num_minibatches=3, passes=1).minibatches(small_policy(spec), batch, state_for())
+    )
+    assert [tuple(part.reward.shape) for part in parts] == [(1, 4)] * 3
+
+
 def gradient(algorithm, policy, batch):
     loss, _ = algorithm.loss(policy, batch, state_for())
     return torch.autograd.grad(

@@ -231,6 +231,15 @@ def test_hyphens_and_a_bare_kind_are_understood_in_files(tmp_path: Path) -> None
     assert (config.num_envs, config.algorithm.name, config.lag) == (6, "a2c", "0")
 
 
+def test_what_an_older_run_did_not_know_is_as_it_was_for_it() -> None:
+    """The suite's settings may have changed since; those that the run began with have not."""
+    saved = to_dict(make_config("Pendulum-v1"))
+    assert saved["policy"].pop("noise_correlation") > 0.0
+    config, origin = resolve({}, resumed=saved)
+    assert config.policy.noise_correlation == 0.0
+    assert origin["policy.noise_correlation"] == "resumed run"
+
+
 def test_resuming_another_environment_is_refused() -> None:
     saved = to_dict(make_config("CartPole-v1"))
     assert resolve({"env_id": "CartPole-v1"}, resumed=saved)[0].env_id == "CartPole-v1"
@@ -281,6 +290,7 @@ def test_an_environment_is_needed() -> None:
             "--algorithm.num-minibatches 2, or --algorithm.deal rows",
         ),
         ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),
+        ({"placement": "inline", "lag": "free"}, "use --lag 1, or --placement local"),
         ({"replays": [{"fraction": 0.5}]}, "sum to 0.5"),
         ({"replays": ["queue", "queue"]}, "2 queues among queue, queue; it must hold exactly one"),
     ],

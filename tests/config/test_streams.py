@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import re
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -111,3 +113,29 @@ def test_names_that_an_encoding_does_not_have(tmp_path: Path, env: dict[str, str
             assert b"run folder " + os.fsencode(folder) in done.stderr, "as it is on the disk"
         if code:
             assert re.fullmatch(rb"gossamer: .*\n", done.stderr)
+
+
+@pytest.mark.parametrize("unbuffered", ["", "1"])
+def test_a_pipe_that_does_not_wait_is_waited_for(unbuffered: str) -> None:
+    """A program above us has made its pipe non-blocking, and reads slowly."""
+    ours, theirs = os.pipe()
+    os.set_blocking(theirs, False)
+    fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
+    words, env = [*GOSSAMER, "train", "CartPole-v1", "--help"], {**os.environ, "COLUMNS": "80"}
+    with subprocess.Popen(
+        words,
+        stdout=theirs,
+        stderr=subprocess.PIPE,
+        env={**env, "PYTHONUNBUFFERED": unbuffered},
+    ) as process:
+        os.close(theirs)
+        heard = b""
+        while data := os.read(ours, 1000):
+            heard += data
+            time.sleep(0.001)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+    os.close(ours)
+    assert process.returncode == 0
+    assert len(heard) > 20_000
+    assert heard == subprocess.run(words, capture_output=True, check=True, env=env).stdout

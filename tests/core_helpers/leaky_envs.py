@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from typing import Any
 
 import gymnasium
@@ -95,6 +96,19 @@ class Unseeded(Repeats):
     """Takes its seed, and draws from another stream."""
 
     def observe(self) -> Any:
+        return np.random.default_rng().uniform(-1, 1, 3).astype(np.float32)
+
+
+class SlowToReset(Repeats):
+    """Resets in more time than a trial has for steps, and is unseeded from its third step on."""
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        time.sleep(0.3)
+        return super().reset(seed=seed)
+
+    def observe(self) -> Any:
+        if self.steps < 3:
+            return super().observe()
         return np.random.default_rng().uniform(-1, 1, 3).astype(np.float32)
 
 

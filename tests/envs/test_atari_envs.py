@@ -7,6 +7,7 @@ pytest.importorskip("ale_py")
 from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
+from gossamer.types import ConfigError
 
 SMALL = EnvConfig(size=36)
 
@@ -58,6 +59,14 @@ def test_truncation_comes_after_exactly_the_given_steps():
         row = rolling.step(action)
         assert row.truncated.tolist() == [t % 11 == 9] * 2  # 10 steps, then the reset row
         assert (row.ended == row.truncated).all()
+
+
+@pytest.mark.parametrize(("steps", "skip"), [(10**9, 4), (2**31 // 7 + 1, 7)])
+def test_a_limit_beyond_what_the_simulator_counts_is_refused(steps, skip):
+    most, settings = (2**31 - 1) // skip, EnvConfig(size=36, frame_skip=skip)
+    with pytest.raises(ConfigError, match=f"--max-episode-steps {most}$"):
+        make("PongNoFrameskip-v4", 1, settings, max_episode_steps=steps)
+    make("PongNoFrameskip-v4", 1, settings, max_episode_steps=most).close()
 
 
 def test_same_seed_same_thousand_rows_and_another_seed_differs():

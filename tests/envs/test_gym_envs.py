@@ -378,3 +378,12 @@ def test_an_environment_without_render_mode_can_be_made() -> None:
         assert read_spec("Plain-v0", EnvConfig()).obs_shape == (2,)
     finally:
         del gymnasium.registry["Plain-v0"]
+
+
+def test_a_name_is_suggested_whatever_its_version_is() -> None:
+    gymnasium.register("Plain", entry_point="counting_envs:PlainEnv")
+    try:
+        with pytest.raises(ConfigError, match="unknown environment 'Plain-v3'; did you mean Plain"):
+            read_spec("Plain-v3", EnvConfig())
+    finally:
+        del gymnasium.registry["Plain"]

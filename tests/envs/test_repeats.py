@@ -25,6 +25,7 @@ def differs(env_id, **settings):
         ("LeaksBetweenEpisodes", 2, "has another observation after 21 steps"),
         ("LeaksBetweenInstances", 0, "has another observation after 0 steps"),
         ("Unseeded", 0, "has another observation after 0 steps"),
+        ("SlowToReset", 0, "has another observation after 3 steps"),
         ("UnseededReward", 0, "has another reward after 1 step"),
     ],
 )

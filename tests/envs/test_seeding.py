@@ -2,7 +2,7 @@ import itertools
 
 import numpy as np
 
-from gossamer.envs.seeding import EVALUATION_RANK, SeedStream, episode_seed
+from gossamer.envs.seeding import CHOOSING_RANK, EVALUATION_RANK, SeedStream, episode_seed
 
 
 def test_every_argument_matters_and_seeds_are_in_range():
@@ -27,6 +27,12 @@ def test_seeds_never_change_between_releases():
         519140630,
         116206475,
     ]
+
+
+def test_environments_of_evaluations_are_called_so():
+    assert SeedStream(1, 0, 0).whose == SeedStream(1, 3, 0).whose == "environment"
+    for rank in (EVALUATION_RANK, CHOOSING_RANK):
+        assert SeedStream(1, rank, 0).whose == "evaluation's environment"
 
 
 def test_parts_of_a_stream_are_the_stream():

@@ -22,6 +22,8 @@ DEFAULTS = EnvConfig()
         ),
         ("one_number", r"reset returned ndarray of shape \(1,\) as observation.* it has 1 numbers"),
         ("ragged", r"reset returned list .* as observation, which does not fit"),
+        ("no_such_index", r"reset returned int -1 as obs.* does not fit .* is -1, outside"),
+        ("no_such_indices", r"step returned list .* does not fit .* is \[5, 0\], outside"),
         ("nan_obs", r"step returned an observation whose entry 17 of 20 is nan; it must be"),
         ("no_reward", r"step returned the reward None; it must be a finite number"),
         ("no_seed", r"fails in reset\(seed=1\): TypeError: .*unexpected keyword.*line \d+"),
@@ -51,6 +53,12 @@ def test_a_broken_environment_is_refused_in_one_line(name, message):
         ("wrong_envs:rihgt", "has a function of that name; did you mean wrong_envs:right[?]$"),
         ("wrong_envs:RIGHT", "did you mean wrong_envs:right[?]$"),
         ("wrong_envs:zzzzz", "nor has a function of that name$"),
+        ("needs_missing:make", "cannot be imported: No module named 'notthere'$"),
+        ("notthere:make", "start gossamer in the folder that holds notthere, or install it$"),
+        (
+            "ale_py:ALE/Pong-v5",
+            "unknown environment 'ale_py:ALE/Pong-v5'; did you mean ALE/Pong-v5",
+        ),
         ("wrong_envs:needs_size", "needs size; it must take no arguments, or only some with"),
     ],
 )

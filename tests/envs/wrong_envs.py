@@ -2,7 +2,7 @@
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box, Discrete
+from gymnasium.spaces import Box, Discrete, MultiDiscrete
 
 RESET = np.zeros(3), {}
 STEP = np.zeros(3), 1.0, False, False, {}
@@ -24,6 +24,18 @@ class Wrong(gymnasium.Env):
 
 def right():
     return Wrong()
+
+
+def no_such_index():
+    env = Wrong(reset=(-1, {}), step=(0, 1.0, False, False, {}))
+    env.observation_space = Discrete(3)
+    return env
+
+
+def no_such_indices():
+    env = Wrong(reset=([0, 0], {}), step=([5, 0], 1.0, False, False, {}))
+    env.observation_space = MultiDiscrete([3, 3])
+    return env
 
 
 def needs_size(size, walls=3):

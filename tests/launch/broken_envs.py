@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import inspect
 import multiprocessing
 import os
@@ -17,14 +18,21 @@ import numpy as np
 import psutil
 from gymnasium import spaces
 
+from gossamer.record import files
+
 RELEASED = threading.Event()
 """Set by a test that has seen enough of `Stuck`."""
 
 
-def hang() -> None:
-    """Return only when released; a test that waits for it finds a file."""
+def mark_stuck() -> None:
+    """Make the file that a test waits for."""
     if mark := os.environ.get("STUCK_FILE"):
         Path(mark).touch()
+
+
+def hang() -> None:
+    """Return only when released; a test that waits for it finds a file."""
+    mark_stuck()
     RELEASED.wait(600)
 
 
@@ -283,3 +291,34 @@ def nothing() -> None:
 
 
 NOT_CALLABLE = 3
+
+
+class HangsInNativeCode(Plain):
+    """Its tenth step is a call that no signal interrupts."""
+
+    def reward(self) -> float:
+        if self.steps == 10:
+            mark_stuck()
+            hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+        return 1.0
+
+
+class SlowDisk(Plain):
+    """After some steps this process writes to disk a little at a time."""
+
+    seconds = 0.15
+    taken = 0
+
+    def reward(self) -> float:
+        SlowDisk.taken += 1
+        if SlowDisk.taken == 1000:
+            files.SLICE_BYTES = 1000
+            os.fdatasync = lambda _: time.sleep(self.seconds)
+            mark_stuck()
+        return 1.0
+
+
+class DeadDisk(SlowDisk):
+    """After some steps what this process writes to disk never gets there."""
+
+    seconds = 600.0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -107,3 +108,31 @@ def test_another_seed_differs(tmp_path: Path) -> None:
         train(config("CartPole-v1", tmp_path / str(seed), 640, seed=seed), quiet=True)
     with pytest.raises(AssertionError):
         assert_same(tmp_path / "1", tmp_path / "2")
+
+
+def test_noise_may_begin_and_end_with_a_changed_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    base = config("Pendulum-v1", folder, 128, placement="inline")
+    for steps, correlation in ((128, 0.0), (256, 0.6), (384, 0.0)):
+        policy = dataclasses.replace(base.policy, noise_correlation=correlation)
+        now = dataclasses.replace(base, total_env_steps=steps, policy=policy)
+        summary = train(now, resume=str(folder) if steps > 128 else None, quiet=True).summary
+        assert summary["env_steps"] >= steps
+    assert "actor.0.noise" not in state_of(folder)
+
+
+def test_a_last_checkpoint_that_takes_longer_than_anyones_patience_fails_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = CheckpointStore.save
+
+    def slowly(store: CheckpointStore, updates: int, *what: Any) -> Path:
+        for _ in range(20 if updates else 0):
+            time.sleep(0.1)
+            store.written_bytes += 1
+        return save(store, updates, *what)
+
+    monkeypatch.setattr(CheckpointStore, "save", slowly)
+    run = config("CartPole-v1", tmp_path / "run", 1600, placement="local", lag="1")
+    run = dataclasses.replace(run, patience_seconds=1.0, checkpoint_every_seconds=0.01)
+    assert train(run, quiet=True).summary["exit_reason"] == "done: total_env_steps reached"

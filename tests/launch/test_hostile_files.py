@@ -109,6 +109,9 @@ HEADERS: dict[str, Callable[[dict[str, Any]], object]] = {
     "not an entry": lambda h: h.update(other=3),
     "a tensor is missing": drop_a_tensor,
     "none at all": lambda h: h.clear(),
+    "empty and large": lambda h: h.update(
+        x={"dtype": "F32", "shape": [0, 2**62, 8], "data_offsets": [0, 0]}
+    ),
 }
 
 
@@ -163,6 +166,12 @@ STATES: dict[str, Callable[[dict[str, Any]], object]] = {
     "seconds": lambda s: s["recorder"].update(seconds="long"),
     "seconds nan": lambda s: s["recorder"].update(seconds=float("nan")),
     "paced": lambda s: s["recorder"].update(paced=[]),
+    "paced to infinity": lambda s: s["recorder"].update(paced=[float("inf"), 1]),
+    "a score of the average": lambda s: s.update(scores=[["average", 1.0]]),
+    "a score of nobody": lambda s: s.update(scores=[[None, 1.0]]),
+    "hardware": lambda s: s["plan"].update(hardware="\x1b]52;c;b3duZWQ=\x07"),
+    "much hardware": lambda s: s["plan"].update(hardware="x" * 10**6),
+    "budget": lambda s: s.update(evaluation_budget=float("inf")),
     "a name": lambda s: s["held"].update({"one/learner.update": 1}),
     "rows": lambda s: s["recorder"].update(episode_rows=-1),
     "scores": lambda s: s.update(scores=[3]),
@@ -314,6 +323,7 @@ def test_a_link_does_not_carry_what_is_written_elsewhere(name: str, run: Path, c
 
 
 ROWS = ['{"env_steps": "x"}', '{"env_steps": 1e999}', '{"env_steps": ' + "9" * 400 + "}", DEEP, '{"learner": []}',
+        '{"learner": [], "updates": 1}',
         '{"env": [], "return": 1}', '{"env": 0, "return": 1, "length": 2, "info": 3}', '{"mean": {}}', '{"mean": 1e999}',
         '{"time_s": NaN, "steps_per_second": "fast", "return_mean_100": []}', "\ud800", '"' + "x" * 10**6 + '"']  # fmt: skip
 

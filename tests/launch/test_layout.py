@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import fcntl
+import os
+import resource
+
 import pytest
 
 from gossamer.config import make_config
 from gossamer.launch import process
 from gossamer.launch.process import layout_of
+from gossamer.launch.template import ready
 
 
 @pytest.fixture
@@ -64,3 +69,17 @@ def test_a_system_that_does_not_pin_shares_its_cores_out_too(machine) -> None:
 def test_as_many_to_a_process_as_asked_for(machine) -> None:
     machine([0, 1])
     assert layout(5, per=2).ranks == (range(2), range(2, 4), range(4, 5))
+
+
+def test_descriptors_of_any_number_are_waited_for() -> None:
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(4096, most), most))
+    read, write = os.pipe()
+    high = fcntl.fcntl(read, fcntl.F_DUPFD, 1500)
+    try:
+        assert ready([high], 0.0) == set()
+        os.write(write, b"x")
+        assert ready([high], 1.0) == {high}
+    finally:
+        for descriptor in (read, write, high):
+            os.close(descriptor)

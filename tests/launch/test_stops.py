@@ -336,3 +336,51 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     assert said, err
     rows = (tmp_path / "run/evaluation.jsonl").read_text().splitlines()
     assert 12.0 < json.loads(rows[-1])["time_s"] < 12.0 + 5.0 + int(said[1])
+
+
+def test_what_no_signal_interrupts_ends_with_the_code_of_a_stop(tmp_path: Path) -> None:
+    words = ["broken_envs:HangsInNativeCode", "--run-folder", "run", *QUICK, *WITHIN]
+    with Sitting([*words, "--placement", "inline"], tmp_path) as sitting:
+        code, err = stop(sitting, tmp_path / "run", hangs=True)
+    assert code == 0, err
+    assert "ended from within" not in err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGINT"
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_last_checkpoint_that_is_written_slowly_is_written(
+    tmp_path: Path, placement: str
+) -> None:
+    words = ["broken_envs:SlowDisk", "--run-folder", "run", *QUICK, *WITHIN]
+    words += ["--placement", placement, "--checkpoint-every-seconds", "0"]
+    with Sitting(words, tmp_path) as sitting:
+        sitting.wait_for(sitting.stuck.exists, "the disk to slow down")
+        sitting.signal(signal.SIGINT)
+        code, _, err = sitting.end()
+    assert code == 0, err
+    assert "The last checkpoint is still being written" in log_of(tmp_path / "run")
+    assert checkpoints(tmp_path / "run")[-1] == summary_of(tmp_path / "run")["updates"]
+
+
+def test_a_disk_that_is_dead_holds_up_no_stop(tmp_path: Path) -> None:
+    words = ["broken_envs:DeadDisk", "--run-folder", "run", *QUICK, *WITHIN]
+    words += ["--placement", "inline", "--checkpoint-every-seconds", "0"]
+    with Sitting(words, tmp_path) as sitting:
+        sitting.wait_for(sitting.stuck.exists, "the disk to die")
+        sitting.signal(signal.SIGINT)
+        code, _, err = sitting.end(2.0 + MARGIN_SECONDS + watch.LAST_RESORT_SECONDS)
+    assert code == 0, err
+    assert checkpoints(tmp_path / "run") == [0]
+    assert "nothing after env step 0 is saved" in log_of(tmp_path / "run")
+
+
+def test_a_terminal_that_says_twice_that_it_is_closed_is_heard_once(tmp_path: Path) -> None:
+    words = ["CartPole-v1", "--run-folder", "run", "--placement", "inline", *ENDLESS]
+    with Sitting(words, tmp_path) as sitting:
+        sitting.wait_for(lambda: "run folder" in log_of(tmp_path / "run"), "the start")
+        for _ in range(3):
+            sitting.signal(signal.SIGHUP)
+            sitting.let_run(0.6)
+        code, _, err = sitting.end()
+    assert code == 0, err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGHUP"

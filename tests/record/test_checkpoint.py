@@ -13,6 +13,7 @@ import shutil
 import threading
 import time
 from typing import TYPE_CHECKING, Any
+from unittest.mock import Mock
 
 import pytest
 import safetensors.torch
@@ -21,6 +22,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.record.checkpoint import CheckpointStore, Score
+from gossamer.record.files import SLICE_BYTES, write_hashed
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
@@ -150,16 +152,49 @@ def test_a_dtype_that_cannot_be_stored_is_named(store: CheckpointStore) -> None:
     assert names(store) == []
 
 
-def test_keeps_the_newest_the_pinned_and_the_best(store: CheckpointStore) -> None:
+def test_keeps_the_newest_and_the_best(store: CheckpointStore) -> None:
     for updates in range(1, 8):
-        store.save(updates, some(updates), {}, pin=updates == 2)
+        store.save(updates, some(updates), {})
         if updates == 4:
             store.save_scored("best", updates, some(updates), {}, Score(0.0))
-    assert store.list() == [2, 5, 6, 7]
+    assert store.list() == [5, 6, 7]
     assert store.load("best").updates == 4
     assert store.load("best").score == 0
-    assert store.load(2).tensors["weight"][0, 0] == 2
-    assert names(store) == ["2", "5", "6", "7", "best"]
+    assert names(store) == ["5", "6", "7", "best"]
+
+
+def test_what_cannot_be_read_for_now_is_not_damaged(
+    store: CheckpointStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An older checkpoint in its place would give up, for good, what was learnt since."""
+    for updates in (1, 2):
+        store.save(updates, {"x": torch.zeros(5 << 20)}, {})  # 20 MiB
+    monkeypatch.setattr("gossamer.record.files.free_memory", lambda: 19 << 20)
+    with pytest.raises(
+        ConfigError, match=r"2/tensors.safetensors cannot be read: it takes 0.0 GiB"
+    ):
+        store.load("last")
+    assert store.load("last", lambda _: False).updates == 2
+    monkeypatch.undo()
+    for number, what in ((errno.EMFILE, "Too many open files"), (errno.EACCES, "Permission")):
+        with monkeypatch.context() as patch:
+            error = OSError(number, os.strerror(number))
+            patch.setattr("mmap.mmap", Mock(side_effect=error))
+            with pytest.raises(ConfigError, match=f"cannot be read: {what}"):
+                store.load("last")
+    assert store.load("last").updates == 2
+    (store.folder / "2" / "tensors.safetensors").unlink()
+    assert store.load("last").updates == 1
+
+
+def test_the_bytes_written_are_counted_while_they_are(tmp_path: Path) -> None:
+    seen: list[int] = []
+    chunks = [memoryview(bytes(100)), memoryview(bytes(SLICE_BYTES + 5)), b"end"]
+    told = write_hashed(tmp_path / "file", chunks, seen.append)
+    assert sum(seen) == told["bytes"] == (tmp_path / "file").stat().st_size
+    assert len(seen) == 2
+    whole = hashlib.sha256(b"".join(chunks)).hexdigest()
+    assert told["sha256"] == whole
 
 
 def test_keep_0_keeps_all(tmp_path: Path) -> None:

@@ -358,6 +358,26 @@ def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
     return times, clock.spent / clock.now
 
 
+def test_environments_elsewhere_cost_the_time_that_they_take():
+    """Their processes' work is not in the processor time of the evaluator's thread."""
+    now = [0.0]
+    evaluator, board = make_evaluator(
+        ListKeeper(), StopSignal(), every_seconds=60.0, max_time_fraction=0.03, clock=lambda: now[0]
+    )
+    board.publish(small_policy(seed=1).shared_tensors(), 0)
+    play = evaluator._play
+
+    def played(*asked):
+        now[0] += 250.0
+        return play(*asked)
+
+    evaluator._play = played
+    evaluator.work()
+    assert evaluator.pause == pytest.approx((250.0 - 0.03 * 60.0) / 0.03, rel=0.1)
+    evaluator.budget = 7.5
+    assert evaluator.budget == 7.5
+
+
 def test_evaluations_and_contests_share_the_time_that_they_may_take(monkeypatch):
     # Short episodes: an evaluation a minute, and what it leaves is enough for a contest now and then.
     times, share = paced(

@@ -46,8 +46,8 @@ class PPO(Algorithm):
     """Minibatches per pass, >= 1, each one optimizer step."""
     deal: Literal["auto", "columns", "rows"] = "auto"
     """How a batch is split into minibatches. columns: by whole unrolls. rows: by single env steps, so that a
-    small minibatch mixes many episodes; not for recurrent policies. auto: rows for vector observations
-    without a recurrent core, else columns."""
+    small minibatch mixes many episodes; not for recurrent policies. auto: rows for vector observations, and
+    where there are more minibatches than columns, if the policy is not recurrent; else columns."""
     passes: int = 4
     """Passes over each batch, >= 1."""
     clip_ratio: float = 0.2
@@ -77,7 +77,8 @@ class PPO(Algorithm):
     def _deals_rows(self, policy: Policy, batch: Batch) -> bool:
         if self.deal != "auto":
             return self.deal == "rows"
-        return self.num_minibatches > 1 and batch.obs.ndim == 3 and not policy.core_units
+        vectors, few = batch.obs.ndim == 3, self.num_minibatches > batch.num_columns
+        return self.num_minibatches > 1 and (vectors or few) and not policy.core_units
 
     def _parts(self, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         for _ in range(self.passes):

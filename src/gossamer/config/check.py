@@ -213,6 +213,11 @@ def _home(config: TrainConfig, name: str) -> tuple[Any, str]:
 
 def _check_algorithm(config: TrainConfig) -> None:
     algorithm = config.algorithm
+    if config.lag == "free" and config.placement == "inline":
+        raise ConfigError(
+            "lag is free, but with placement inline acting and learning take turns: use --lag 1, or "
+            "--placement local"
+        )
     # PPO's ratio starts from the recorded behavior, so it lives with a known lag; A2C takes every
     # row as its own.
     if algorithm.name == "a2c" and config.lag not in ("auto", "0"):
@@ -352,7 +357,7 @@ def check_minibatches(config: TrainConfig, num_envs: int, *, vectors: bool = Tru
         vectors: observations are, or may be.
     """
     parts, deal = config.algorithm.num_minibatches, getattr(config.algorithm, "deal", "")
-    rows = may_deal_rows(config) and (vectors or deal == "rows")
+    rows = may_deal_rows(config) and (vectors or deal == "rows" or parts > num_envs)
     if rows and parts > (most := num_envs * config.unroll_length):
         raise ConfigError(
             f"algorithm.num_minibatches is {parts}, more than the {most} rows of a batch: "

@@ -51,7 +51,8 @@ def resolve(
     Raises:
         ConfigError: unknown name, wrong type, or a combination that cannot work.
     """
-    layers = [Layer(RESUMED, resumed)] if resumed else []
+    # A setting that the run's version did not have yet is as it was before: the suite's may be newer.
+    layers = [Layer(RESUMED, to_dict(from_dict(resumed)))] if resumed else []
     layers += [config_layer(name) for name in configs]
     if command_line:
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))

@@ -43,6 +43,8 @@ CARRIES_STATE = frozenset(
 )
 """Games whose start depends on what memory held at the reset: there every episode is seeded. Found by
 comparing, for all 104 games, resets after play with resets after none."""
+MAX_FRAMES = 2**31 - 1
+"""Of an episode: the longest that ale-py can count."""
 MAX_EPISODE_STEPS = 27_000
 """108,000 emulator frames at 4 frames per step: half an hour of play."""
 _TWO_PLAYER_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})
@@ -168,6 +170,11 @@ class AtariEnvs(WithoutTasks):
         from gymnasium.vector import AutoresetMode
 
         limit = max_episode_steps or MAX_EPISODE_STEPS
+        if limit * protocol.frame_skip > MAX_FRAMES:
+            raise ConfigError(
+                f"max_episode_steps is {limit}, with {protocol.frame_skip} frames a step more than the {MAX_FRAMES} "
+                f"frames that ale-py counts: --max-episode-steps {MAX_FRAMES // protocol.frame_skip}"
+            )
         self._watches_lives = training and protocol.life_loss_terminal
         self._envs: Any = AtariVectorEnv(
             game,

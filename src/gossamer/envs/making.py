@@ -45,7 +45,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         if name not in gymnasium.registry:
             return _call_maker(module, env_id, max_episode_steps, render_mode)
     if name not in _registered_ids():
-        raise unknown_id(name)
+        raise unknown_id(env_id)
     registered = gymnasium.registry[name]
     limit = max_episode_steps or registered.max_episode_steps or UNLIMITED_STEPS
     try:
@@ -117,9 +117,10 @@ def _import_module(module_name: str, env_id: str) -> ModuleType:
         return importlib.import_module(module_name)
     except ImportError as error:
         sys.path.remove(folder)
+        missing = module_name.split(".")[0]
+        hint = f"; start gossamer in the folder that holds {missing}, or install it"
         raise ConfigError(
-            f"{env_id} cannot be imported: {error}; start gossamer in the folder that holds "
-            f"{module_name.split('.')[0]}, or install it"
+            f"{env_id} cannot be imported: {error}{hint if error.name == missing else ''}"
         ) from error
     except Exception as error:
         raise failed_env(env_id, "cannot be imported", error) from error
@@ -267,10 +268,15 @@ def nearest_ids(env_id: str, num_ids: int = 3) -> list[str]:
         return exact
     wanted = _bare_name(env_id)
     same = [name for name in known if _bare_name(name) == wanted]
-    same.sort(key=lambda name: int(name.rpartition("-v")[2]), reverse=True)
+    same.sort(key=_version, reverse=True)
     folded = {name.lower(): name for name in known}
     similar = difflib.get_close_matches(env_id.lower(), folded, n=num_ids)
     return list(dict.fromkeys([*same, *(folded[name] for name in similar)]))[:num_ids]
+
+
+def _version(env_id: str) -> int:
+    version = env_id.rpartition("-v")[2]
+    return int(version) if version.isdigit() else -1
 
 
 def _bare_name(env_id: str) -> str:

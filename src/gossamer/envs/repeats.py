@@ -91,9 +91,10 @@ def _play(
     envs: VecEnv, episode: int, pulse: _Pulse, most: int, seconds: float = math.inf
 ) -> list[Row]:
     """Play an episode by actions that depend on its number alone; the first row has no reward."""
-    rng, until = np.random.default_rng(episode), time.monotonic() + seconds
+    rng = np.random.default_rng(episode)
     pulse.step_ends_before = time.monotonic() + STEP_SECONDS
     rows = [(envs.start(np.array([episode])).tobytes(), 0.0, False)]
+    until = time.monotonic() + seconds
     while not rows[-1][2] and len(rows) <= most and not pulse.over:
         pulse.step_ends_before = time.monotonic() + STEP_SECONDS
         envs.send(_random_action(envs.spec.action, rng))

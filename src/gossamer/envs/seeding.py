@@ -53,7 +53,7 @@ class SeedStream:
     @property
     def whose(self) -> str:
         """What an environment of this group is called in messages."""
-        return "evaluation's environment" if self.rank == EVALUATION_RANK else "environment"
+        return "environment" if self.rank >= 0 else "evaluation's environment"
 
     def part(self, first: int) -> SeedStream:
         """Return the stream of the environments from number `first` of the group on."""

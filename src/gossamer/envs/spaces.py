@@ -65,17 +65,24 @@ def obs_format(env_id: str, space: Any) -> ObsFormat:
         size, start = int(space.n), int(space.start)
 
         def write_one_hot(batch: NDArray[Any], i: int, obs: Any) -> None:
+            index = int(obs) - start
+            if not 0 <= index < size:
+                raise ValueError(f"an observation is {obs}, outside {space}")
             batch[i] = 0
-            batch[i, int(obs) - start] = 1
+            batch[i, index] = 1
 
         return ObsFormat((size,), "vector", write_one_hot)
     if isinstance(space, spaces.MultiDiscrete):
         sizes = np.asarray(space.nvec, np.int64).ravel()
-        shift = np.cumsum(sizes) - sizes - np.asarray(space.start, np.int64).ravel()
+        start = np.asarray(space.start, np.int64).ravel()
+        shift = np.cumsum(sizes) - sizes
 
         def write_one_hots(batch: NDArray[Any], i: int, obs: Any) -> None:
+            index = np.asarray(obs).ravel() - start
+            if ((index < 0) | (index >= sizes)).any():
+                raise ValueError(f"an observation is {obs}, outside {space}")
             batch[i] = 0
-            batch[i, np.asarray(obs).ravel() + shift] = 1
+            batch[i, index + shift] = 1
 
         return ObsFormat((int(sizes.sum()),), "vector", write_one_hots)
     if isinstance(space, spaces.MultiBinary):

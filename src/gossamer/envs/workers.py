@@ -387,12 +387,9 @@ class WorkerEnvs:
         # gives
         self._workers.closed = True
         for process in self._workers.processes:
-            process.terminate()
+            process.kill()  # below a learner's process they ignore what asks them to end
         for process in self._workers.processes:
-            process.join(timeout=5)
-            if process.is_alive():
-                process.kill()
-                process.join()
+            process.join()
         for pipe in self._workers.parent_pipes:
             if pipe is not None:  # pyright: ignore[reportUnnecessaryComparison]
                 pipe.close()

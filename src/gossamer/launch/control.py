@@ -142,12 +142,15 @@ class Control:
         watch.save_seconds = lambda: self._snapshot_seconds + self._saver.longest_seconds
         self._snapshot_seconds = 0.0  # the longest
         self._saved_env_steps: int | None = None
+        self._saved_before: int | None = None  # by the checkpoint before that one
         self.config, self.recorder = config, recorder
         self._best_policy = BestPolicy(store, recorder)
         self._saver = snapshot.BackgroundSaver(store)
+        watch.written_bytes = lambda: self._saver.written_bytes
         self._saved_at = time.monotonic()
         self._saved_updates = -1
         self._evaluated_at = time.monotonic()
+        self._evaluation_budget: float | None = None  # that a checkpoint has kept
         self._signals = 0
         self._signalled_at = 0.0
         self._run: Run | None = None
@@ -163,19 +166,28 @@ class Control:
         """Continue from the `records` of a checkpoint."""
         self._scores = {int(learner): score for learner, score in state.get("scores", [])}
         self.scores_saved, self.best_saved = dict(self._scores), best_saved_in(state)
+        self._evaluation_budget = state.get("evaluation_budget")
 
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
         self._run = run
         if run.evaluator is not None:
             run.evaluator.report_to(self)
+            if self._evaluation_budget is not None:
+                run.evaluator.budget = self._evaluation_budget
         self._evaluated_at = self._saved_at = time.monotonic()
         self._behind[run.version] = (run.updates, run.env_steps)
 
     def on_signal(self, number: int, frame: FrameType | None) -> None:
         """First: end after this version, saving. Second: end now."""
+        if not self.watch.heard(number):
+            self._on_signal(number)
+
+    def _on_signal(self, number: int) -> None:
         now = time.monotonic()
-        if self._signals and now - self._signalled_at < REPEAT_SECONDS:
+        # A terminal that is closed says so more than once: the kernel, its shell, and whoever else waits for it.
+        hangs_up = number == signal.SIGHUP
+        if self._signals and (hangs_up or now - self._signalled_at < REPEAT_SECONDS):
             return
         self._signalled_at = now
         self._signals += 1
@@ -186,6 +198,10 @@ class Control:
         stopping = STOPPING.format(self.watch.bound)
         if not self.recorder.notice(stopping):
             tell(f"gossamer: {stopping}")
+
+    def listen(self) -> None:
+        """Hear signals also where the main thread does not come to its handlers."""
+        self.watch.listen(SIGNALS, self._on_signal)
 
     def interrupted(self) -> bool:
         """Whether a signal has asked to stop."""
@@ -200,19 +216,25 @@ class Control:
                 self.config,
                 env_steps=run.env_steps,
                 seconds=recorder.seconds(),
-                mean_return=recorder.mean_return() if recorder.full_window() else None,
+                mean_return=self._mean_return(),
             )
         self.exit_reason = self.exit_reason or self.watch.reason
         return bool(self.exit_reason)
 
+    def _mean_return(self) -> float | None:
+        # Of many learners it takes milliseconds.
+        asked = self.config.stop_at_return is not None and self.recorder.full_window()
+        return self.recorder.mean_return() if asked else None
+
     def leave(self) -> None:
         """Take notice that the run ends here, and of a batch that is left unlearnt nothing is saved."""
+        self.tell_lost()
+
+    def tell_lost(self) -> None:
+        """Say from where on nothing is saved."""
         self.exit_reason = self.exit_reason or self.watch.reason
-        at = (
-            "at all"
-            if self._saved_env_steps is None
-            else f"after env step {self._saved_env_steps:,}"
-        )
+        saved = self._saved_before if self._saver.busy else self._saved_env_steps
+        at = "at all" if saved is None else f"after env step {saved:,}"
         words = at_work()
         self.recorder.say(
             f"The present batch was abandoned: nothing {at} is saved" + f" ({words})" * bool(words)
@@ -243,9 +265,18 @@ class Control:
         One of as many updates is not written twice unless `again`: other learners may be further.
         """
         if again or updates != self._saved_updates:
-            self._saver.save(updates, tensors, state | self.records())
-            self._saved_env_steps = snapshot.env_steps_of(state)
+            self._write(updates, tensors, state | self.records())
         self._saved_at, self._saved_updates = time.monotonic(), updates
+
+    def _write(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        self._saver.save(updates, tensors, state)
+        self._saved_before = self._saved_env_steps
+        self._saved_env_steps = snapshot.env_steps_of(state)
+
+    @property
+    def saved(self) -> bool:
+        """Whether the last that was learnt is on disk."""
+        return self.whole and not self._saver.busy
 
     def records(self) -> dict[str, Any]:
         """Return what a checkpoint holds beside the learners."""
@@ -257,6 +288,9 @@ class Control:
             "num_learners": self.config.num_learners,
             "policy_of": self.best_saved or 0 if own else None,  # None: the average of all
             "best_learner": self.best_saved,
+            "evaluation_budget": None
+            if self._run.evaluator is None
+            else self._run.evaluator.budget,
             "scores": list(self._scores.items()),
         }
 
@@ -277,7 +311,10 @@ class Control:
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
         with self.watch.saving():
-            self._saver.finish()
+            self._saver.finish(self._show_life)
+
+    def _show_life(self) -> None:
+        """Let those who wait for learners know that what they wait for gets on."""
 
     def evaluation_due(self) -> bool:
         """Whether a launcher without an evaluator thread should evaluate now."""
@@ -388,6 +425,10 @@ class GroupControl(Control):
         self._snapshot_seconds = max(self._snapshot_seconds, took)
         group.first.checkpoint_seconds += took
 
+    def _show_life(self) -> None:
+        for parts in self._group.parts:
+            parts.learner.sign.beats += 1
+
     def leave(self) -> None:
         """Save at least what the run began with, if that was not yet done."""
         self._save_beginning()
@@ -397,8 +438,7 @@ class GroupControl(Control):
         if self._beginning is not None:
             # What the run began with, so that it can be resumed from any moment on; written only
             # after the first update, which it would hold up.
-            self._saver.save(0, *self._beginning)
-            self._saved_env_steps = snapshot.env_steps_of(self._beginning[1])
+            self._write(0, *self._beginning)
             self._beginning = None
 
 
@@ -414,10 +454,13 @@ class signals:  # noqa: N801 - reads as a statement
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 self._before[number] = signal.signal(number, self._control.on_signal)
+            self._control.listen()
             if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
 
     def __exit__(self, *_: object) -> None:
         """Give them back."""
+        if self._before:
+            self._control.watch.stop_listening()
         for number, handler in self._before.items():
             signal.signal(number, handler)

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
 
 MAX_LEARNERS = 65536
+MAX_TEXT = 1000
+"""Characters that a machine is described in."""
 _MAX_COUNT = 1 << 62
 
 
@@ -36,6 +38,7 @@ def refuse_damaged(checkpoint: Checkpoint, num_learners: int) -> None:
         _check_environments(checkpoint, num_learners)
         _demand(isinstance(state[EXACT], bool), EXACT)
         _check_record(state["recorder"], num_learners)
+        _demand(_is_finite(state.get("evaluation_budget") or 0), "evaluation_budget")
     except (KeyError, TypeError, ValueError, OverflowError, AttributeError) as error:
         raise _damaged(checkpoint, str(error).strip("'")) from None
 
@@ -49,7 +52,7 @@ def refuse_damaged_policies(checkpoint: Checkpoint) -> None:
         _demand(type(size) is int and 1 <= size <= MAX_LEARNERS, "num_learners")
         for rank, score in state.get("scores") or []:
             whose.append(rank)
-            _demand(_is_number(score), "scores")
+            _demand(type(rank) is int and _is_number(score), "scores")
         for rank in whose:
             known = rank is None or rank == "average" or (type(rank) is int and rank >= 0)
             _demand(known and not (type(rank) is int and rank >= max(size, 1) > 1), "policy_of")
@@ -92,7 +95,9 @@ def _check_plan(plan: dict[str, Any]) -> None:
                 f"plan.{field.name}",
             )
         elif field.name in texts:
-            _demand(isinstance(plan.get(field.name, ""), str), f"plan.{field.name}")
+            text = plan.get(field.name, "")
+            short = isinstance(text, str) and len(text) <= MAX_TEXT
+            _demand(short and text.isprintable(), f"plan.{field.name}")
         elif field.name in plan:
             value = plan[field.name]
             least = 0 if field.name in zero else 1
@@ -118,13 +123,17 @@ def _check_record(record: dict[str, Any], num_learners: int) -> None:
     window = Window.of(record, num_learners)
     _demand(all(map(_is_number, window.metrics().values())), "window")
     _demand(type(record["episode_rows"]) is int and record["episode_rows"] >= 0, "episode_rows")
-    _demand(_is_number(record["seconds"]) and record["seconds"] >= 0, "seconds")
+    _demand(_is_finite(record["seconds"]) and record["seconds"] >= 0, "seconds")
     steps, seconds = record["paced"]
-    _demand(_is_number(steps) and _is_number(seconds), "paced")
+    _demand(_is_finite(steps) and _is_finite(seconds), "paced")
 
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, int | float) and (isinstance(value, int) or not math.isnan(value))
+
+
+def _is_finite(value: Any) -> bool:
+    return _is_number(value) and abs(value) <= _MAX_COUNT
 
 
 def _demand(fits: bool, what: str) -> None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import select
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -33,6 +32,7 @@ from gossamer.launch.process import (
 )
 from gossamer.launch.rows import Told
 from gossamer.launch.snapshot import EXACT, NOT_BACK
+from gossamer.launch.template import ready
 from gossamer.links import Roles, Stopped, StopSignal, ThreadQueue
 from gossamer.mailboxes import AWAITS, BEATS, make_memory
 from gossamer.replay.base import ReplayMix
@@ -257,12 +257,12 @@ class Fleet:
 
     def _watch(self) -> None:
         while not all(process.done for process in self._processes):
-            open_ = [p.channel.end for p in self._processes if not p.channel.closed]
-            readable, _, _ = select.select(open_, [], [], LOOK_SECONDS)
+            open_ = [p.channel.end.fileno() for p in self._processes if not p.channel.closed]
+            readable = ready(open_, LOOK_SECONDS)
             if not open_:
                 time.sleep(LOOK_SECONDS)
             for i, process in enumerate(self._processes):
-                if process.channel.end in readable:
+                if process.channel.end.fileno() in readable:
                     self._hear(i, process)
                 if not process.done:
                     self._look_after(i, process)

@@ -221,7 +221,7 @@ def _learn(
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
     fresh = task.resume is None or task.restarts > 0
-    mine = snapshot.names_of(range(*task.ranks))
+    mine = snapshot.names_of(range(*task.ranks), replays=config.checkpoint_replay)
     checkpoint = None if fresh else folder.checkpoints().load(task.resume or 0, mine)
     control: MemberControl
     exact = checkpoint is not None and snapshot.comes_back(checkpoint, spec)

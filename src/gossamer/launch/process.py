@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -140,7 +141,8 @@ def start_process(task: Task, *, version: int, device: str, patience: Patience) 
             start_new_session=True,  # a terminal's Ctrl-C is for the launcher
         )
     channel = Channel(ours)
-    channel.send(dataclasses.asdict(task))
+    with suppress(OSError):  # it is dead already, which those who look after it will see
+        channel.send(dataclasses.asdict(task))
     ours.setblocking(False)
     return Process(popen, channel, version, patience.wait(""), time.monotonic())
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from gossamer.machine import MissingExtra
+from gossamer.reading import without_controls
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
@@ -212,6 +213,8 @@ class Recorder:
 
     def say(self, text: str) -> None:
         """Show a line and keep it in log.txt."""
+        # A run's folder may be a stranger's.
+        text = "\n".join(map(without_controls, text.split("\n")))
         if self._progress:
             self._progress.message(text)
         with suppress(OSError):  # of a full disk those files tell whose loss matters

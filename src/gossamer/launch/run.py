@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import math
 import sys
 import threading
@@ -32,6 +33,7 @@ from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.launch.watch import Overdue, Watch, at_work, tell
 from gossamer.links import Stopped
 from gossamer.machine import keep_freed_memory, process_began, this_machine
+from gossamer.reading import visible
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.room import (
@@ -139,14 +141,15 @@ def _train(
             folder.lock()
         fleet = config.num_learners > 1 and config.placement == "local"
         # Processes load what is theirs.
-        mine = snapshot.names_of(range(0 if fleet else config.num_learners))
+        ranks = range(0 if fleet else config.num_learners)
+        mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
         checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
         before: dict[str, Any] = {} if folder is None else folder.read_json("config.json")
         if folder is not None and checkpoint is not None:
             resuming.refuse_changes(before, to_dict(config))
             refuse_damaged(checkpoint, config.num_learners)
             for warning in checkpoint.warnings:
-                print(f"gossamer: {warning}", file=sys.stderr)
+                print(f"gossamer: {visible(warning)}", file=sys.stderr)
             reason, summary = resuming.finished(config, folder, checkpoint)
             if reason:
                 if reason.endswith("stop_after_seconds reached"):
@@ -323,28 +326,26 @@ class _Run:
             load_weights(policy, source, "last")
             config = self.config = replace(config, init_from=str(source.path.resolve()))
         fleet = Fleet(config, self.spec, self.plan, tried=self.tried)
-        folder = self._open()
-        store = folder.checkpoints(config.keep_checkpoints)
-        control = self.control = Control(config, self.recorder, store, self.watch)
-        with signals(control):
-            self._begin(folder)
+        with contextlib.closing(fleet):
+            folder = self._open()
+            store = folder.checkpoints(config.keep_checkpoints)
+            control = self.control = Control(config, self.recorder, store, self.watch)
+            with signals(control):
+                self._begin(folder)
 
-            def work() -> None:
-                while True:
-                    try:
-                        fleet.run(control, folder, resume=self.progress)
-                        break
-                    except GroupDied:
-                        control.finish_saving()
-                        self._go_back(folder)
-                control.finish_saving()
-                fleet.score_policy_next()
-                self._evaluate_last(fleet)
+                def work() -> None:
+                    while True:
+                        try:
+                            fleet.run(control, folder, resume=self.progress)
+                            break
+                        except GroupDied:
+                            control.finish_saving()
+                            self._go_back(folder)
+                    control.finish_saving()
+                    fleet.score_policy_next()
+                    self._evaluate_last(fleet)
 
-            try:
                 return self._run(work, fleet, control, folder)
-            finally:
-                fleet.close()
 
     def _evaluate_last(self, run: Group | Fleet) -> None:
         """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
@@ -352,6 +353,7 @@ class _Run:
         if evaluator is None or not control.whole or not control.exit_reason.startswith("done"):
             return
         watch.settle()
+        watch.reason = control.exit_reason  # no other end is asked for, but by a signal
         if run.stuck:
             self.recorder.say("The final evaluation was skipped: an earlier one is still running")
             return
@@ -520,7 +522,7 @@ class _Run:
                 pass
             if not control.whole:
                 control.leave()
-                control.finish_saving()
+            control.finish_saving()
             self.watch.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
@@ -565,8 +567,8 @@ class _Run:
         failure = self.watch.failure
         if failure is not None:
             control.exit_reason = f"failed: {words.headline(failure)}"
-        elif not control.whole:
-            control.leave()
+        elif not control.saved:
+            control.tell_lost()
         with suppress(OSError):
             folder.write_json("summary.json", self._summary(run, control))
         last = words.ending(self._summary(run, control), folder)

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
+from gossamer.links import LOOK_SECONDS
 from gossamer.machine import use_threads
 from gossamer.replay.segments import part_of
 from gossamer.topology import FOREVER
@@ -117,12 +118,18 @@ def updates_of(checkpoint: Checkpoint) -> dict[int, int]:
     return {int(name.partition("/")[0]) if "/" in name else 0: x for name, x in mine.items()}
 
 
-def names_of(ranks: range) -> Callable[[str], bool]:
-    """Return what tells of a tensor's name whether it is one of these learners'."""
+def names_of(ranks: range, *, replays: bool = True) -> Callable[[str], bool]:
+    """Return a function that says whether a tensor's name is one of these learners'.
+
+    Args:
+        ranks: of the learners.
+        replays: the contents of their replays are among them.
+    """
 
     def wanted(name: str) -> bool:
-        rank, slash, _ = name.partition("/")
-        return (int(rank) if slash else 0) in ranks
+        rank, slash, rest = name.rpartition("/")
+        held = rest.startswith("learner.replay.")
+        return (int(rank) if slash else 0) in ranks and (replays or not held)
 
     return wanted
 
@@ -188,7 +195,8 @@ def _put_back_acting(parts: Parts, held: dict[str, Any], *, exact: bool) -> bool
     """Put back the actor and, if the run goes on exactly, the trajectories that wait; return what the actor does."""
     fresh = parts.actor.state_dict() if exact else {}
     for name, like in fresh.items():
-        if isinstance(like, Tensor):
+        begun_without = name.endswith(".noise") and f"actor.{name}" not in held
+        if isinstance(like, Tensor) and not begun_without:
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)
     i = 0
@@ -227,6 +235,11 @@ class BackgroundSaver:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
 
+    @property
+    def written_bytes(self) -> int | None:
+        """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
+        return self._store.written_bytes if self.busy else None
+
     def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
         """Begin to write; the tensors must be copies."""
         self.finish()
@@ -243,11 +256,19 @@ class BackgroundSaver:
         self._thread = threading.Thread(target=write, name="checkpoint")
         self._thread.start()
 
-    def finish(self) -> None:
-        """Wait for the writing to end; raise what went wrong."""
-        if self._thread is not None:
-            self._thread.join()
-            self._thread = None
+    def finish(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Wait for the writing to end; raise what went wrong.
+
+        Args:
+            alive: called now and then while what is written reaches the disk.
+        """
+        written: int | None = -1
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(LOOK_SECONDS)
+            if self.written_bytes != written:
+                written = self.written_bytes
+                alive()
+        self._thread = None
         if self._error is not None:
             error, self._error = self._error, None
             raise error

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Mapping, Sequence
+    from collections.abc import Generator, Iterable, Mapping, Sequence
     from types import FrameType
 
 PR_SET_PDEATHSIG = 1
@@ -68,7 +68,7 @@ class Copy:
         """Return the exit code; None while it runs."""
         if self.returncode is None:
             self.returncode = self._template.code_of(self.pid)
-            gone = self._template.closed and (self._handle is None or _readable(self._handle, 0.0))
+            gone = self._template.closed and (self._handle is None or ready([self._handle], 0.0))
             if self.returncode is None and gone:
                 self.returncode = -signal.SIGKILL  # the template's end was its own
             if self.returncode is not None and self._handle is not None:
@@ -141,6 +141,7 @@ class Template:
             }
             line = json.dumps(request).encode() + b"\n"
             with self._lock:
+                self._answers.clear()
                 try:
                     sent = socket.send_fds(self._end, [line[:4096]], descriptors)
                     self._end.sendall(line[sent:])
@@ -148,10 +149,16 @@ class Template:
                     self.closed = True
                     return None
                 give_up = time.monotonic() + START_SECONDS
-                while not self._answers and not self.closed:
-                    self._receive(0.1)
-                    if time.monotonic() > give_up:
-                        self._popen.kill()
+                try:
+                    while not self._answers and not self.closed:
+                        self._receive(0.1)
+                        if time.monotonic() > give_up:
+                            self._popen.kill()
+                except BaseException:
+                    # The answer would be taken for that to the next request.
+                    self.closed = True
+                    self._popen.kill()
+                    raise
                 if not self._answers:
                     return None
                 pid = self._answers.pop()
@@ -174,7 +181,7 @@ class Template:
         self._popen.wait()
 
     def _receive(self, seconds: float) -> None:
-        while not self.closed and _readable(self._end.fileno(), seconds):
+        while not self.closed and ready([self._end.fileno()], seconds):
             try:
                 data = self._end.recv(65536)
             except OSError:
@@ -246,10 +253,12 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def _readable(descriptor: int, seconds: float) -> bool:
+def ready(descriptors: Iterable[int], seconds: float) -> set[int]:
+    """Return which descriptors can be read, or are at their end; wait for the first, at most so long."""
     poll = select.poll()  # select refuses descriptors beyond 1,023
-    poll.register(descriptor, select.POLLIN)
-    return bool(poll.poll(seconds * 1000.0))
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(seconds * 1000.0)}
 
 
 def _serve(end: socket.socket) -> tuple[int, tuple[int, ...]]:
@@ -295,7 +304,10 @@ def _requests(
                     code = os.waitstatus_to_exitcode(ended[1])
                     _tell(end, {"pid": ended[0], "code": code})
         if end in readable:
-            data, came, _, _ = socket.recv_fds(end, 65536, MAX_DESCRIPTORS + 3)
+            try:
+                data, came, _, _ = socket.recv_fds(end, 65536, MAX_DESCRIPTORS + 3)
+            except ConnectionResetError:  # killed with something unread
+                return
             if not data:
                 return
             text += data

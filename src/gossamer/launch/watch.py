@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator
+    from collections.abc import Callable, Collection, Generator
 
     from gossamer.signs import Sign
     from gossamer.types import RunFailed
@@ -33,6 +33,8 @@ RAISE_SECONDS = 2.0
 """After a bound: what does not end by itself until then is interrupted."""
 LAST_RESORT_SECONDS = 6.0
 """After a bound: the process ends, whatever it is at."""
+ANSWER_SECONDS = 1.0
+"""A signal that the main thread has not heard until then is answered by the watching thread."""
 SHOW_CURSOR = "\033[?25h"
 
 
@@ -96,6 +98,58 @@ class SlowCalls:
         return list(lines), failure
 
 
+class Wakeup:
+    """Tells which signals the main thread does not hear, for it is in native code that nothing interrupts.
+
+    Python runs handlers in the main thread alone, and between its own instructions. The system's handler writes
+    every signal's number into a pipe at once.
+
+    Args:
+        numbers: of the signals that matter.
+    """
+
+    def __init__(self, numbers: Collection[int]) -> None:
+        self._numbers = numbers
+        self._closing = threading.Lock()
+        self._pipe: tuple[int, ...] = _pipe_without_waiting()
+        self._before = signal.set_wakeup_fd(self._pipe[1], warn_on_full_buffer=False)
+        self._looked_at = time.monotonic()
+        self._heard_at: dict[int, float] = {}
+        self._waiting: dict[int, float] = {}  # signals unheard, since when
+        self._answered: set[int] = set()
+
+    def close(self) -> None:
+        """Give the pipe up."""
+        signal.set_wakeup_fd(self._before)
+        with self._closing:
+            for end in self._pipe:
+                os.close(end)
+            self._pipe = ()
+
+    def heard(self, number: int) -> bool:
+        """Take notice that the main thread handles a signal; return whether that was answered before."""
+        self._heard_at[number] = time.monotonic()
+        answered = number in self._answered
+        self._answered.discard(number)
+        return answered
+
+    def unheard(self, now: float) -> list[int]:
+        """Return the signals to be answered: a second after they came nobody has heard them."""
+        before, self._looked_at = self._looked_at, now
+        with self._closing, contextlib.suppress(BlockingIOError):
+            for number in os.read(self._pipe[0], 1000) if self._pipe else b"":
+                if number in self._numbers:
+                    self._waiting.setdefault(number, before)
+        for number, since in list(self._waiting.items()):
+            if self._heard_at.get(number, -math.inf) >= since:
+                del self._waiting[number]
+        due = [x for x, since in self._waiting.items() if now >= since + ANSWER_SECONDS]
+        for number in due:
+            del self._waiting[number]
+        self._answered.update(due)
+        return due
+
+
 class Watch:
     """A thread beside a run, from before its environments are made to its end.
 
@@ -127,6 +181,8 @@ class Watch:
         """Asks roles to leave what they are at; the bound is over."""
         self.save_seconds: Callable[[], float] = lambda: 0.0
         """What the longest checkpoint took."""
+        self.written_bytes: Callable[[], int | None] = lambda: None
+        """What has reached the disk; None while no checkpoint is being written."""
         self.last_words: Callable[[], int] = lambda: 1
         """Writes down how the run ended, for want of a main thread that could; returns the exit code."""
         self.left = False
@@ -138,9 +194,13 @@ class Watch:
         self._asked_at = math.inf
         self._announced = True
         self._saving = False
+        self._written_bytes: int | None = None
+        self._written_at = -math.inf
         self._raising: Overdue | None = None
         self._raised_at = math.inf
         self._closed = threading.Event()
+        self._wakeup: Wakeup | None = None
+        self._answer: Callable[[int], object] = lambda _: None
         self._before: Any = None
         self._in_main = False
 
@@ -175,6 +235,25 @@ class Watch:
     def over(self) -> bool:
         """Whether the time of what was asked to end is over."""
         return time.monotonic() >= self._limit
+
+    def listen(self, numbers: Collection[int], answer: Callable[[int], object]) -> None:
+        """Answer signals that the main thread does not hear; called by that thread.
+
+        Args:
+            numbers: of the signals.
+            answer: called with a signal's number.
+        """
+        self._answer, self._wakeup = answer, Wakeup(numbers)
+
+    def stop_listening(self) -> None:
+        """Leave signals to the main thread."""
+        wakeup, self._wakeup = self._wakeup, None
+        if wakeup is not None:
+            wakeup.close()
+
+    def heard(self, number: int) -> bool:
+        """Take notice that the main thread handles a signal; return whether that was answered before."""
+        return self._wakeup is not None and self._wakeup.heard(number)
 
     def ask(self, reason: str, *, announced: bool = True) -> None:
         """Ask to stop, from now on within the bound; from a signal handler too."""
@@ -212,6 +291,9 @@ class Watch:
             # A process that was suspended (Ctrl-Z) has not been watched all that time.
             passed, self._last = min(now - self._last, 1.0), now
             self._on_look()
+            wakeup = self._wakeup
+            for number in wakeup.unheard(now) if wakeup is not None else ():
+                self._answer(number)
             lines, failure = self._slow.look(passed)
             for line in lines:
                 self.say(line)
@@ -228,7 +310,7 @@ class Watch:
             self.say(f"stopping, within {self.bound} s" + f"; {words}" * bool(words))
         if now < self._limit:
             if now >= self._raised_at + LAST_RESORT_SECONDS:
-                self._end_process()
+                self._end_process(now)
             return
         if not self.left:
             self.left = True
@@ -236,7 +318,7 @@ class Watch:
         if now >= self._limit + RAISE_SECONDS and not self._saving:
             self._interrupt(Overdue(), now)
         if now >= self._limit + 2 * self.save_seconds() + LAST_RESORT_SECONDS:
-            self._end_process()
+            self._end_process(now)
 
     def _interrupt(self, error: Overdue, now: float) -> None:
         """Raise in the main thread; sleeping and waiting for others end too."""
@@ -251,8 +333,8 @@ class Watch:
         if self._raising is not None:
             raise self._raising
 
-    def _end_process(self) -> None:
-        if not self._last_resort:
+    def _end_process(self, now: float) -> None:
+        if not self._last_resort or self._writes(now):
             return
         codes: list[int] = []
         # Whatever the main thread holds may hold this up too.
@@ -260,6 +342,24 @@ class Watch:
         words.start()
         words.join(2.0)
         end_at_once(codes[0] if codes else 1)
+
+    def _writes(self, now: float) -> bool:
+        """Return whether a checkpoint is being written and gets on; the first time this is told."""
+        written = self.written_bytes()
+        if written is None:
+            return False
+        if self._written_bytes is None:
+            self.say("The last checkpoint is still being written; the run ends once it is")
+        if written != self._written_bytes:
+            self._written_bytes, self._written_at = written, now
+        return now < self._written_at + LAST_RESORT_SECONDS
+
+
+def _pipe_without_waiting() -> tuple[int, int]:
+    ends = os.pipe()
+    for end in ends:
+        os.set_blocking(end, False)
+    return ends
 
 
 def at_work() -> str:
@@ -281,4 +381,5 @@ def end_at_once(code: int) -> None:
     """End this process and its workers, whatever they are at."""
     for worker in multiprocessing.active_children():
         worker.kill()  # one that is stuck in a step would outlive us
-    os._exit(code)
+    # Not that which tells of environments that end the process.
+    getattr(os._exit, "__wrapped__", os._exit)(code)

@@ -5,6 +5,7 @@ A checkpoint is a folder of one safetensors file and one JSON file; nothing in i
 
 from __future__ import annotations
 
+import errno
 import hashlib
 import json
 import shutil
@@ -29,6 +30,8 @@ TENSORS = "tensors.safetensors"
 STATE = "state.json"
 MAX_STATE_BYTES = 64 << 20
 """Of state.json: a hundred thousand learners have less."""
+GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO}
+"""Errors that come again: the bytes are lost. Others (memory, descriptors, permissions, network) may pass."""
 FORMAT = 1
 """Version of the layout; a reader refuses a larger one."""
 BEST, CANDIDATE = "best", "candidate"
@@ -82,21 +85,16 @@ class CheckpointStore:
 
         Args:
             folder: The run's `checkpoints` folder.
-            keep: How many of the newest stay, pinned ones not counted; 0 keeps all.
+            keep: How many of the newest stay; 0 keeps all.
         """
         assert keep >= 0
         self.folder = folder
         self._keep = keep
         self._writing = threading.Lock()
+        self.written_bytes = 0
+        """What has reached the disk so far, over all checkpoints: it grows while one is being written."""
 
-    def save(
-        self,
-        updates: int,
-        tensors: Mapping[str, Tensor],
-        state: Mapping[str, Any],
-        *,
-        pin: bool = False,
-    ) -> Path:
+    def save(self, updates: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
         """Save, then remove what is too old; return the checkpoint's folder.
 
         The tensors must not change meanwhile. On a full disk the older checkpoints stay as they
@@ -106,10 +104,9 @@ class CheckpointStore:
             updates: Optimizer steps so far, the checkpoint's name.
             tensors: Any device and memory format; shared storage is stored twice.
             state: Whatever JSON holds, floats exactly.
-            pin: Never remove it.
         """
         with self._writing:
-            path = self._write(str(updates), updates, tensors, state, {"pinned": pin})
+            path = self._write(str(updates), updates, tensors, state, {})
             self._prune()
         return path
 
@@ -132,7 +129,7 @@ class CheckpointStore:
             manifest = self._read_manifest(self._find(name))
             episodes = manifest.get("episodes")
             return Score(float(manifest["score"]), episodes if type(episodes) is int else None)
-        except (DamagedError, KeyError, TypeError, ValueError, OverflowError):
+        except (DamagedError, ConfigError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def discard(self, name: Scored) -> None:
@@ -239,8 +236,8 @@ class CheckpointStore:
         try:
             partial.mkdir()
             files = {
-                TENSORS: write_hashed(partial / TENSORS, safetensors_chunks(tensors)),
-                STATE: write_hashed(partial / STATE, [state_bytes]),
+                TENSORS: write_hashed(partial / TENSORS, safetensors_chunks(tensors), self._count),
+                STATE: write_hashed(partial / STATE, [state_bytes], self._count),
             }
             manifest = {"format": FORMAT, "updates": updates, "files": files, **facts}
             write_hashed(partial / MANIFEST, [json.dumps(manifest, indent=1).encode()])
@@ -249,6 +246,9 @@ class CheckpointStore:
             _remove(partial)
             raise
         return self._swap_in(partial, self.folder / name)
+
+    def _count(self, num_bytes: int) -> None:
+        self.written_bytes += num_bytes
 
     def _swap_in(self, partial: Path, final: Path) -> Path:
         # A folder cannot be replaced in one step: between the two renames `_find` reads the old one.
@@ -274,9 +274,6 @@ class CheckpointStore:
         if not self._keep:
             return
         for number in self.list()[: -self._keep]:
-            with suppress(DamagedError):
-                if self._read_manifest(self.folder / str(number)).get("pinned"):
-                    continue
             _remove(self.folder / str(number))
 
     def _folders(self) -> list[Path]:
@@ -292,7 +289,9 @@ class CheckpointStore:
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         try:
             manifest: Any = parse_json(read_plain(path / MANIFEST))
-        except (OSError, ValueError) as error:
+        except OSError as error:
+            raise _unreadable(path / MANIFEST, error) from None
+        except ValueError as error:
             raise DamagedError(f"{MANIFEST}: {_reason(error)}") from None
         if not isinstance(manifest, dict) or not isinstance(manifest.get("files"), dict):  # pyright: ignore[reportUnknownMemberType]
             raise DamagedError(f"{MANIFEST}: not a manifest")
@@ -330,6 +329,14 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
+def _unreadable(path: Path, error: OSError | MemoryError) -> DamagedError | ConfigError:
+    """Return the error for what cannot be read: damaged only if another try would not read it either."""
+    if isinstance(error, OSError) and error.errno in GONE:
+        return DamagedError(f"{path.name}: {_reason(error)}")
+    # The checkpoint may be whole. To take an older one would give up what was learnt since.
+    return ConfigError(f"{path} cannot be read: {_reason(error) or 'there is too little memory'}")
+
+
 def _reason(error: Exception) -> str:
     if isinstance(error, OSError):
         return error.strerror or "unreadable"
@@ -343,8 +350,8 @@ def _read_hashed(path: Path, name: str, files: Any, read: Callable[[BinaryIO], T
                 raise DamagedError(f"{name}: not the bytes that were saved")
             file.seek(0)
             return read(file)
-    except OSError as error:
-        raise DamagedError(f"{name}: {_reason(error)}") from None
+    except (OSError, MemoryError) as error:
+        raise _unreadable(path / name, error) from None
     except ValueError as error:
         raise DamagedError(f"{name}: {_reason(error)}") from None
     except (KeyError, TypeError):

@@ -12,6 +12,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
+from gossamer.machine import free_memory
 from gossamer.reading import clipped, parse_json
 
 if TYPE_CHECKING:
@@ -25,6 +26,10 @@ MAX_HEADER_BYTES = 64 << 20
 """Of a safetensors file."""
 MAX_DIMENSIONS = 16
 """Of a tensor in one."""
+UNCHECKED_BYTES = 16 << 20
+"""So much memory is there without a look."""
+SLICE_BYTES = 32 << 20
+"""Written and synced at a time, so that a slow disk shows that it gets on."""
 OWN_BLOCK_BYTES = 1 << 20
 """A tensor from this size on is read into memory of its own, which the system gets back with the tensor."""
 _DTYPES = {
@@ -50,28 +55,25 @@ def sync_folder(folder: Path) -> None:
         os.close(handle)
 
 
-def write_whole(path: Path, write: Callable[[BinaryIO], object], *, durable: bool = True) -> None:
+def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     """Write a file that is either complete under its final name, or absent.
 
     Args:
         path: Final name; an older file of that name is replaced.
         write: Receives the open file.
-        durable: Wait until a power cut cannot undo it; a killed process never can.
     """
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
             write(file)
             file.flush()
-            if durable:
-                os.fsync(file.fileno())
+            os.fsync(file.fileno())
         partial.replace(path)
     except BaseException:
         with suppress(OSError):
             partial.unlink()
         raise
-    if durable:
-        sync_folder(path.parent)
+    sync_folder(path.parent)
 
 
 def take_lock(path: Path, kind: int, *, patience_seconds: float) -> int | None:
@@ -92,16 +94,32 @@ def take_lock(path: Path, kind: int, *, patience_seconds: float) -> int | None:
             raise
 
 
-def write_hashed(path: Path, chunks: Iterable[Any]) -> dict[str, Any]:
-    """Write and sync a file; return its size and hash. Each byte is read once, uncopied."""
-    digest, num_bytes = hashlib.sha256(), 0
+def write_hashed(
+    path: Path, chunks: Iterable[Any], on_bytes: Callable[[int], object] = lambda _: None
+) -> dict[str, Any]:
+    """Write and sync a file; return its size and hash. Each byte is read once, uncopied.
+
+    Args:
+        path: of the file.
+        chunks: bytes, or what can be seen as bytes.
+        on_bytes: called with the number of bytes that have reached the disk since the last call.
+    """
+    digest, num_bytes, synced = hashlib.sha256(), 0, 0
     with path.open("wb") as file:
         for chunk in chunks:
-            file.write(chunk)
-            digest.update(chunk)  # releases the GIL, as the write does
-            num_bytes += len(chunk)
+            for begin in range(0, len(chunk), SLICE_BYTES):
+                part = chunk[begin : begin + SLICE_BYTES]
+                file.write(part)
+                digest.update(part)  # releases the GIL, as the write does
+                num_bytes += len(part)
+                if num_bytes >= synced + SLICE_BYTES:
+                    file.flush()
+                    os.fdatasync(file.fileno())
+                    on_bytes(num_bytes - synced)
+                    synced = num_bytes
         file.flush()
         os.fsync(file.fileno())
+        on_bytes(num_bytes - synced)
     return {"bytes": num_bytes, "sha256": digest.hexdigest()}
 
 
@@ -154,6 +172,7 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
 
     Raises:
         ValueError: it is none.
+        MemoryError: what is wanted is more than there is memory for.
     """
     import torch
 
@@ -163,8 +182,10 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
     if not 2 <= length <= min(size - 8, MAX_HEADER_BYTES):
         raise ValueError("it has no header")
     header: Any = parse_json(file.read(length))
+    places = _places(header, size - 8 - length)
+    _refuse_more_than_free(sum(x.end - x.begin for name, x in places.items() if wanted(name)))
     found: dict[str, Tensor] = {}
-    for name, (dtype, shape, begin, end) in _places(header, size - 8 - length).items():
+    for name, (dtype, shape, begin, end) in places.items():
         if not wanted(name):
             found[name] = torch.empty(shape, dtype=dtype, device="meta")
             continue
@@ -178,6 +199,13 @@ def read_safetensors(file: BinaryIO, wanted: Callable[[str], bool]) -> dict[str,
             raise ValueError(f"{name} is cut off")
         found[name] = torch.frombuffer(block, dtype=dtype).view(shape)
     return found
+
+
+def _refuse_more_than_free(num_bytes: int) -> None:
+    if num_bytes > UNCHECKED_BYTES and num_bytes > (free := free_memory()):
+        raise MemoryError(
+            f"it takes {num_bytes / 2**30:.1f} GiB of memory, and {free / 2**30:.1f} GiB are free"
+        )
 
 
 def _places(header: Any, num_bytes: int) -> dict[str, _Place]:
@@ -216,5 +244,7 @@ def _place_of(entry: Any, dtypes: Mapping[str, torch.dtype]) -> _Place | None:
         return None
     if len(numbers) > 2 + MAX_DIMENSIONS or not all(type(x) is int and x >= 0 for x in numbers):
         return None
-    fits = math.prod(numbers[2:]) * place.dtype.itemsize == place.end - place.begin
+    # torch multiplies sizes of empty tensors too, in 64 bits
+    small = math.prod(max(x, 1) for x in numbers[2:]) < 2**59
+    fits = small and math.prod(numbers[2:]) * place.dtype.itemsize == place.end - place.begin
     return _Place(place.dtype, numbers[2:], *numbers[:2]) if fits else None

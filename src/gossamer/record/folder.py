@@ -208,19 +208,16 @@ class RunFolder:
         """The run's checkpoints."""
         return CheckpointStore(self.path / "checkpoints", keep)
 
-    def write_json(
-        self, name: str, content: Any, *, exact: bool = False, durable: bool = True
-    ) -> None:
+    def write_json(self, name: str, content: Any, *, exact: bool = False) -> None:
         """Replace a JSON file whole.
 
         Args:
             name: File name in the folder.
             content: What JSON holds, and numbers of numpy and torch.
             exact: Keep NaN and infinities, as only Python reads them; otherwise they become null.
-            durable: Wait until a power cut cannot undo it.
         """
         data = json.dumps(content if exact else plain(content), indent=1).encode() + b"\n"
-        write_whole(self.path / name, lambda file: file.write(data), durable=durable)
+        write_whole(self.path / name, lambda file: file.write(data))
 
     def read_json(self, name: str) -> Any:
         """Content of a JSON file; ConfigError if it is missing or damaged."""
@@ -301,7 +298,9 @@ class RunFolder:
         def early(row: Mapping[str, Any]) -> bool:
             if row.get("updates") is None:
                 return (row.get("env_steps") or 0) <= env_steps
-            return row["updates"] <= updates.get(row.get("learner", 0), updates[0])
+            learner = row.get("learner", 0)
+            whose = learner if isinstance(learner, int) else 0
+            return row["updates"] <= updates.get(whose, updates[0])
 
         dropped = 0
         for name in _ROW_FILES:

@@ -416,14 +416,25 @@ def keep_rows(path: Path, early: Callable[[Mapping[str, Any]], bool], count: int
     """Keep the first `count` rows of a JSON-lines file, or the early ones; return how many went."""
     if not path.exists():
         return 0
-    lines = path.read_bytes().splitlines(keepends=True)
-    rows = [(line, row) for line in lines if (row := parse_row(line)) is not None]
-    kept = [line for line, row in rows if early(row)] if count is None else None
-    if kept is None:
-        kept = [line for line, _ in rows[:count]]
-    if len(kept) < len(lines):
-        write_whole(path, lambda file: file.writelines(kept))
-    return len(lines) - len(kept)
+    num_lines = num_kept = 0
+
+    def kept_lines() -> Iterator[bytes]:
+        nonlocal num_lines, num_kept
+        with open_plain(path) as file:
+            while line := file.readline(MAX_ROW_BYTES):
+                num_lines += 1
+                row = parse_row(line)
+                if row is not None and (early(row) if count is None else num_kept < count):
+                    num_kept += 1
+                    yield line
+
+    for _ in kept_lines():
+        pass
+    if num_kept < num_lines:
+        dropped, num_lines, num_kept = num_lines - num_kept, 0, 0
+        write_whole(path, lambda file: file.writelines(kept_lines()))
+        return dropped
+    return 0
 
 
 def _open_append(path: Path) -> BinaryIO:
