@@ -12,7 +12,8 @@ VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
 # Tests run in two processes: many wait for others to start. ARGS="-n 0 --pdb" stops in the debugger.
-# Their threads are more than the cores of a small machine: those that wait for each other must not spin.
+# GOMP_SPINCOUNT=0 (in `test`): two test processes have more threads than a small machine has cores, so
+# waiting threads must sleep, not spin.
 WORKERS ?= 2
 
 # Two stamps: training needs a few packages, developing many more.

@@ -38,10 +38,9 @@ passes = 2
 learning_rate = [2.5e-4]
 ```
 
-The command line wins over `--config` files, these over the resumed run, that over the defaults of
-the environment's suite, and those over the defaults below. `--show-config` prints what would be
-used and which of these set it. `0` and `auto` are resolved from the environment and the machine at
-start.
+Precedence, highest first: command line, `--config` files, the resumed run, the suite, the defaults below.
+`--show-config` prints every setting that would be used and the layer that set it. `auto`, and `0` where the text says
+auto, are resolved from the environment and the machine at the start.
 
 """
 
@@ -50,9 +49,9 @@ METRICS_INTRO = """\
 
 <!-- Written by scripts/gen_docs.py from gossamer/record/metrics.py; edit that. -->
 
-What the rows of `metrics.jsonl` hold: one JSON object a line, appended and flushed. A name that is
+Each line of `metrics.jsonl` is one JSON object, appended and flushed. A name that is
 not in this table is refused when it is written. A value that is not finite is `null`. *Env steps*
-are decisions; for Atari one of them is 4 emulator frames.
+are decisions; an Atari env step is 4 emulator frames unless `--env.frame-skip` changes that.
 
 Each learner appends rows: learner 0 at most once a second, the other learners every ten seconds. Metrics of
 the whole run (returns, evaluations, `topology/disagreement`) are in the rows of learner 0.

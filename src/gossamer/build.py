@@ -99,7 +99,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         lag = "1" if config.algorithm.corrects else "0"
     num_envs = envs_per_learner(config, spec, device)
     check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
-    refuse_tasks(config, spec)
+    refuse_tasks(config, spec, num_envs)
     cores = machine.cores
     # Beside a GPU that acts for one half, cores step the other.
     halves = pixels and (cores >= 8 or device == "cuda")

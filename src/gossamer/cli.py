@@ -203,30 +203,34 @@ def _eval(words: list[str]) -> None:
         type=_count,
         default=30,
         metavar="N",
-        help="episodes to play; of a family more if it has more tasks: one each, of up to 100 [30]",
+        help="episodes to play; for a family of tasks at least one per task, for up to 100 tasks [30]",
     )
     parser.add_argument(
         "--checkpoint",
         type=_checkpoint,
         default="last",
         metavar="last|best|candidate|N",
-        help="which parameters: the newest, the best, those that were evaluated higher and have not been "
-        "confirmed yet, or those after N updates [last]",
+        help="last: the newest; best: the best; candidate: scored higher than the best but not confirmed yet; "
+        "N: after N updates [last]",
     )
     parser.add_argument(
         "--learner",
         type=_natural,
         metavar="R",
-        help="parameters of one of several learners; else the run's policy, for gossip and diffusion "
-        "everyone's average",
+        help="play the policy of learner R; default: the run's policy, which for gossip and diffusion is the "
+        "average of all learners",
     )
     parser.add_argument(
         "--env",
         default="",
         metavar="ENV",
-        help="the run's environment, named again: module:function in a run that began elsewhere is imported only then",
+        help="name the run's environment again, which allows a run from elsewhere to import its module:function",
     )
-    parser.add_argument("--trust", action="store_true", help="import what the run names, unseen")
+    parser.add_argument(
+        "--trust",
+        action="store_true",
+        help="import the run's module:function environment even if the run began elsewhere",
+    )
     parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
     parser.add_argument(
         "--seed", type=_natural, default=1, metavar="N", help="seed of episodes [1]"
@@ -235,7 +239,7 @@ def _eval(words: list[str]) -> None:
         "--device",
         choices=("auto", "cpu", "cuda"),
         default="auto",
-        help="where the policy computes: the GPU where there is one, or as asked [auto]",
+        help="device of the policy; auto: the GPU if there is one [auto]",
     )
     parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
     parser.add_argument("--video", metavar="FILE", help="write the first episode as .mp4 or .gif")

@@ -338,21 +338,13 @@ class Evaluator:
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
         self._envs: list[VecEnv] = []  # kept open: making a simulator can cost a second
         self._confirming = trials[0].of(max(confirm_episodes, trials[0].episodes))
-        self._saved = max_time_fraction * every_seconds  # processor time not spent yet
+        self.budget = max_time_fraction * every_seconds
+        """Seconds, by the clock of costs, that were granted and not spent yet; checkpoints keep them."""
         self._episode_cost = 0.0
 
     def report_to(self, keeper: Keeper) -> None:
         """Let a keeper have all results; to be called before the first evaluation."""
         self._keeper = keeper
-
-    @property
-    def budget(self) -> float:
-        """Seconds, by the clock of costs, that have been granted and not spent yet; kept by checkpoints."""
-        return self._saved
-
-    @budget.setter
-    def budget(self, seconds: float) -> None:
-        self._saved = seconds
 
     @property
     def confirming_cost(self) -> float:
@@ -380,14 +372,14 @@ class Evaluator:
         """
         began = time.monotonic()
         cost = self.evaluate_newest(stop)
-        if self._keeper.waiting and self._saved >= self.confirming_cost:
-            self._saved -= self.confirm(stop)
+        if self._keeper.waiting and self.budget >= self.confirming_cost:
+            self.budget -= self.confirm(stop)
         # While a candidate waits, evaluations leave it half of their time.
         share = self._max_time_fraction * (0.5 if self._keeper.waiting else 1.0)
         took = time.monotonic() - began
         self.longest_seconds = max(self.longest_seconds, took)
-        period = max(self._every_seconds, (cost - min(self._saved, 0.0)) / share, took)
-        self._saved += self._max_time_fraction * period - cost
+        period = max(self._every_seconds, (cost - min(self.budget, 0.0)) / share, took)
+        self.budget += self._max_time_fraction * period - cost
         self.pause = period - took
 
     def evaluate_newest(self, stop: Callable[[], bool] | None = None) -> float:

@@ -28,9 +28,9 @@ def envs_per_learner(config: TrainConfig, spec: EnvSpec, device: str = "cpu") ->
     return config.num_envs or (images if spec.obs_kind == "pixels" else 16)
 
 
-def refuse_tasks(config: TrainConfig, spec: EnvSpec) -> None:
-    """Refuse tasks that do not fit the environments."""
-    num_envs, per_learner = envs_per_learner(config, spec), config.env.tasks_per_learner or 1
+def refuse_tasks(config: TrainConfig, spec: EnvSpec, num_envs: int) -> None:
+    """Refuse tasks that do not fit the environments of a learner."""
+    per_learner = config.env.tasks_per_learner or 1
     if spec.family and num_envs % per_learner:
         raise ConfigError(
             f"env.tasks_per_learner is {per_learner}; it must divide the {num_envs} environments of a "
@@ -63,22 +63,24 @@ def training_tasks(
     )
 
 
-def tasks_in_words(config: TrainConfig, spec: EnvSpec) -> str:
+def tasks_in_words(config: TrainConfig, spec: EnvSpec, *, num_envs: int = 0) -> str:
     """Return how many tasks are trained on and held out; empty where there is one."""
     if not spec.family:
         return ""
-    training, held_out = training_tasks(config, spec), held_out_tasks(config, spec)
+    training = training_tasks(config, spec, num_envs=num_envs)
+    held_out = held_out_tasks(config, spec, num_envs=num_envs)
     return (
         f"{training.count:,} task{'s' * (training.count > 1)} drawn from seed {training.seed}, "
         f"{held_out.count:,} held out for evaluation"
     )
 
 
-def held_out_tasks(config: TrainConfig, spec: EnvSpec) -> Tasks:
+def held_out_tasks(config: TrainConfig, spec: EnvSpec, *, num_envs: int = 0) -> Tasks:
     """Return the tasks that only evaluation sees."""
     asked = config.evaluation.held_out_tasks
     count = HELD_OUT_TASKS if asked is None else asked
-    return replace(training_tasks(config, spec), envs_per_task=1, count=count, held_out=True)
+    tasks = training_tasks(config, spec, num_envs=num_envs)
+    return replace(tasks, envs_per_task=1, count=count, held_out=True)
 
 
 def build_trials(
@@ -113,7 +115,7 @@ def build_trials(
         return [Trial(made, episodes)]
     trained = replace(training_tasks(config, spec, num_envs=num_envs), envs_per_task=1)
     trials: list[Trial] = []
-    for tasks in (trained, held_out_tasks(config, spec)):
+    for tasks in (trained, held_out_tasks(config, spec, num_envs=num_envs)):
         if not tasks.count:
             continue
         num_played = min(tasks.count, max(episodes, MAX_TASKS))

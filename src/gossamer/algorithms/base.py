@@ -107,7 +107,8 @@ class Algorithm:
     entropy_cost: tuple[float, ...] = (0.01,)
     """Weight of the entropy bonus, per nat, >= 0: one, or one per learner; 0.01 as in A3C and IMPALA."""
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
-    """How rewards are squashed for training. Recorded returns are always the original ones."""
+    """How rewards are changed for training. none: unchanged. clamp: to [-1, 1]. sign: -1, 0 or 1.
+    soft_asymmetric: 5 tanh(r / 5), times 0.3 if negative. Recorded returns use the original rewards."""
     normalize_advantage: bool = False
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
     weights come after."""

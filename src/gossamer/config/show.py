@@ -104,7 +104,9 @@ def setting_groups() -> tuple[Group, ...]:
         )
         if len(sections) > 1:
             kinds = ", ".join(f"{name}:{member_name(section)}" for section in sections)
-            groups.append(Group(name, f"Choose one of {kinds}; all have:", shared))
+            groups.append(
+                Group(name, f"Choose one of {kinds}{'; all have:' * bool(shared)}", shared)
+            )
         for section, rows in each.items():
             own = rows if len(sections) == 1 else tuple(r for r in rows if r not in shared)
             groups.append(Group(f"{name}:{member_name(section)}", _intro(section), own))
@@ -117,8 +119,8 @@ def _list_groups(name: str, sections: tuple[type, ...]) -> Iterator[Group]:
     yield Group(
         name,
         f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list, of {first} and {', '.join(others)}; "
-        f"{flag(name)}.1.name {others[0]} adds an entry, or makes it of this kind, and {flag(name)}.1.SETTING "
-        "changes one. Below 1 stands for the number of any entry.",
+        f"{flag(name)}.1.name {others[0]} adds entry 1 or changes its kind, and {flag(name)}.1.SETTING changes one "
+        "setting of it. In the flags below, 1 stands for the entry's number.",
         (),
     )
     for i, section in enumerate(sections):

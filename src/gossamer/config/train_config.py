@@ -24,15 +24,15 @@ class EvaluationConfig:
 
     episodes: int = 5
     """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training tasks and on
-    the held-out tasks, the same number for every task. Of a set larger than both 100 and this number, evenly
-    spaced tasks get one episode each."""
+    the held-out tasks, the same number for every task. Of more than 100 tasks, only 100 evenly spaced ones
+    (or this many, if it is larger) are played, one episode each."""
     every_seconds: float = 60.0
     """Seconds between evaluations, >= 0. 0: no evaluation. With learners that mix parameters, every second
     evaluation is of their average, which is the run's policy; the others are of one learner after the other.
     Independent learners are evaluated in turn."""
     confirm_episodes: int = 20
-    """Episodes that confirm a new best policy, >= 1 and at least evaluation.episodes. A policy that scores
-    higher than the best becomes a candidate. Both then play this many new episodes with the same seeds, and
+    """Episodes that confirm a new best policy, >= 1; evaluation.episodes, if that is larger. A policy that
+    scores higher than the best becomes a candidate. Both then play this many new episodes with the same seeds, and
     the one with the higher mean is kept as the best, with that mean as its score."""
     max_time_fraction: float = 0.03
     """Largest share of the run's time for evaluations and confirmations, in (0, 1]; they are postponed to
@@ -45,7 +45,7 @@ class EvaluationConfig:
 
 @dataclass(frozen=True)
 class TrainConfig:
-    """A training run. Settings of 0 or "auto" are chosen at the start for the environment and the machine."""
+    """A training run. Settings of "auto", and of 0 where the text says auto, are chosen at the start."""
 
     env_id: str = ""
     """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
@@ -87,12 +87,13 @@ class TrainConfig:
     stop_after_seconds: float = 0.0
     """Stop after this much wall time, >= 0; the time before a resume counts. 0: no limit."""
     stop_at_return: float | None = None
-    """Stop when the mean return of the last 100 training episodes of each learner reaches this value. none:
-    no target."""
+    """Stop when the mean return of the last 100 training episodes (several learners contribute equally many)
+    reaches this value. none: no target."""
     stop_within_seconds: float = 30.0
     """After a request to stop (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds): time allowed for
     the current batch to finish, >= 0. A batch that takes longer is dropped, and the run can be resumed from
-    its last checkpoint. Saving may take twice as long as the slowest checkpoint so far."""
+    its last checkpoint. Saving the last checkpoint may then take up to twice as long as the slowest
+    checkpoint so far."""
     patience_seconds: float = 300.0
     """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained
     micro-batch or a message of the role that others wait for. The limit grows to ten times the longest pause
@@ -102,8 +103,8 @@ class TrainConfig:
     init_from: str = ""
     """Run whose policy to start from (its parameters and normalisation statistics). Empty: a new policy."""
     checkpoint_every_seconds: float = 30.0
-    """Seconds between checkpoints, >= 0. A killed run resumes from the last one. 0: one checkpoint, at the
-    end."""
+    """Seconds between checkpoints, >= 0. A killed run resumes from the last one. 0: checkpoints only at the
+    start and at the end."""
     keep_checkpoints: int = 3
     """Number of newest checkpoints to keep besides the best one, >= 0. 0: keep all."""
     tensorboard: bool = False
@@ -112,22 +113,25 @@ class TrainConfig:
     """Also log to Weights & Biases; needs the extra gossamer[wandb]."""
 
     placement: Literal["inline", "local", "cluster"] = "local"
-    """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this machine."""
+    """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this machine.
+    cluster: not available yet."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
     """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1:
     acting and learning overlap, reproducibly. free: actors never wait unless the queue is full; fastest.
     auto: 1 for algorithms that correct for lag, else 0."""
     num_envs: int = 0
-    """Environments per learner, >= 0. 0: auto."""
+    """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
+    set a number."""
     num_learners: int = 1
     """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer."""
     learners_per_process: int = 0
-    """Learners per process, >= 0; those of one process take turns. 0: auto, which is 1 up to two processes
-    per core."""
+    """Learners per process, >= 0; those of one process take turns. 0: auto, which is one, or more if there are
+    over two learners per core."""
     same_start: bool = True
     """Start all learners with the same weights; otherwise each draws its own."""
     actors_per_learner: int = 0
-    """Actor processes per learner, >= 0. 0: the learner's process also steps the environments."""
+    """Actor processes per learner. Only 0 is available yet: the learner's process also steps the
+    environments."""
     unroll_length: int = 16
     """Rows per trajectory, >= 1: env steps, and one row for each reset between episodes."""
     max_episode_steps: int = 0
@@ -139,8 +143,8 @@ class TrainConfig:
     precision: Literal["auto", "fp32", "bf16"] = "auto"
     """Precision of the network. auto: bf16 if the hardware supports it, else fp32."""
     deterministic: bool = False
-    """Use deterministic GPU operations, which are slower: runs are then reproducible and resume exactly. CPU
-    runs always are."""
+    """Use deterministic GPU operations, which are slower: runs at lag 0 and 1 are then reproducible and resume
+    exactly. CPU runs need no such setting."""
     compile: bool = False
     """Compile the policy on a GPU: a slower start, then faster training."""
     micro_batch_rows: int = 0

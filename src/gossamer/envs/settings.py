@@ -66,13 +66,13 @@ class EnvConfig:
     """Truncate an episode after this many env steps in a row without a reward; 0 is off. Default
     0."""
     tasks_per_learner: int | None = None
-    """Families of tasks: groups of a learner's environments, each with a task of its own, a divisor of
-    num_envs, >= 1; 1: a task per learner. Default: every environment its own."""
+    """Families of tasks: number of tasks per learner, >= 1, a divisor of num_envs. The environments are
+    divided into that many groups, and each group plays one task. Default: one task per environment."""
     task_seed: int | None = None
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
     workers: int | None = None
-    """Processes that step a Python environment, a divisor of the number of envs; 0 steps them in
-    the actor's own thread. For slow Python environments only. Default 0."""
+    """Worker processes that step each group of environments (see env_groups), a divisor of the group's size; 0
+    steps them in the actor's own thread. For slow Python environments only. Default 0."""
 
 
 ATARI_ONLY = (

@@ -464,7 +464,7 @@ class _Run:
         recorder.say(self.spec.protocol)
         if self.checkpoint is None and (told := words.new_episodes_in_words(self.spec)):
             recorder.say(told)
-        if tasks := tasks_in_words(self.config, self.spec):
+        if tasks := tasks_in_words(self.config, self.spec, num_envs=self.plan.num_envs):
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
         if plan.lag is None and self.config.placement == "inline":

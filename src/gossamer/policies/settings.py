@@ -48,8 +48,8 @@ class PolicyConfig:
     """Smallest deviation to divide a pixel by, in grey levels, > 0, so that pixels that hardly change are not
     amplified."""
     init_log_std: float | Literal["auto"] = 0.0
-    """Gaussian actions: initial log standard deviation of each component, in nats of the action's unit. auto:
-    a variance of 1.5 divided among the components, so that the noise costs the same for any number of
+    """Gaussian actions: natural logarithm of the initial standard deviation of each component, in units of the
+    policy's actions. auto: a variance of 1.5 divided among the components, so that the noise costs the same for any number of
     components if the environment charges the square of an action."""
     squash: bool = False
     """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds."""
@@ -60,4 +60,4 @@ class PolicyConfig:
     noise_correlation: float = 0.0
     """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated noise
     explores further than white noise, which cancels out; the distribution of each single action stays the
-    same. An autoregressive process; Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""
+    same. Evaluations draw white noise. An autoregressive process; Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""
