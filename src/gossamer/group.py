@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
 from torch import Tensor
@@ -38,6 +38,14 @@ if TYPE_CHECKING:
     from gossamer.evaluator import Evaluator
     from gossamer.learner import Learner
     from gossamer.types import EnvSpec
+
+
+class _Heard(NamedTuple):
+    """A version that was read, and what is behind it."""
+
+    version: int
+    at: tuple[int, int]
+    """Updates and env steps."""
 
 
 class Versions:
@@ -76,8 +84,8 @@ class Versions:
             size = self._boxes.num_learners
             learner = (self._turn // (2 if self._mixes else 1)) % size
         self._turn += 1
-        version = self.average(into) if learner is None else self.copy(learner, into)
-        return Source(version, learner, self._boxes.notes(learner or 0))
+        heard = self._average(into) if learner is None else self._copy(learner, into)
+        return Source(heard.version, learner, heard.at)
 
     def newest(self, rank: int) -> int:
         """Return the number of a learner's newest version; -1 before the first."""
@@ -88,8 +96,8 @@ class Versions:
         """Return the version that others in lock-step are at when they are at a learner's update."""
         each = learner.updates_per_version
         return max(
-            self.newest(rank) - (self._boxes.notes(rank)[0] - learner.update) // each
-            for rank in others
+            heard.version - (heard.at[0] - learner.update) // each
+            for heard in map(self._newest, others)
         )
 
     def score_next(self, learner: int) -> None:
@@ -103,17 +111,23 @@ class Versions:
 
     def copy(self, rank: int, into: list[Tensor]) -> int:
         """Copy the newest version of a learner into tensors; return its number."""
+        return self._copy(rank, into).version
+
+    def _copy(self, rank: int, into: list[Tensor]) -> _Heard:
         heard = self._room()
-        version = self._read(rank, heard)
+        found = self._read(rank, heard)
         with torch.no_grad():
             for target, x in zip(into, views(heard, self._like), strict=True):
                 target.copy_(x)
-        return version
+        return found
 
-    @torch.no_grad()
     def average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> int:
         """Write the average of learners' newest versions into tensors; return the oldest's number."""
-        found: list[int] = []
+        return self._average(into, ranks).version
+
+    @torch.no_grad()
+    def _average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> _Heard:
+        found: list[_Heard] = []
         heard = self._room()
         heard_views = views(heard, self._like)
 
@@ -144,10 +158,20 @@ class Versions:
     def _room(self) -> tuple[Tensor, Tensor]:
         return vectors(self._boxes.sizes, torch.device("cpu"))
 
-    def _read(self, rank: int, into: tuple[Tensor, Tensor]) -> int:
-        version = self._boxes.read(rank, range(1 << 62), into)
-        assert version is not None, f"learner {rank} has published nothing"
-        return version
+    def _read(self, rank: int, into: tuple[Tensor, Tensor]) -> _Heard:
+        while True:
+            version = self._boxes.read(rank, range(1 << 62), into)
+            assert version is not None, f"learner {rank} has published nothing"
+            if (at := self._boxes.notes(rank, version)) is not None:
+                return _Heard(version, at)
+
+    def _newest(self, rank: int) -> _Heard:
+        while True:
+            version = self.newest(rank)
+            if version < 0:
+                return _Heard(version, (0, 0))
+            if (at := self._boxes.notes(rank, version)) is not None:
+                return _Heard(version, at)
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ import os
 import tempfile
 import threading
 import time
-from typing import TYPE_CHECKING, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -74,6 +74,15 @@ def make_memory(nbytes: int, path: str = "") -> tuple[int, mmap.mmap]:
     except BaseException:
         os.close(descriptor)
         raise
+
+
+class _Place(NamedTuple):
+    """A whole message, as its header told of it at one moment."""
+
+    slot: int
+    sequence: int
+    update: int
+    notes: tuple[int, int]
 
 
 class Mailboxes:
@@ -171,49 +180,48 @@ class Mailboxes:
             place = self._newest(rank, updates)
             if place is None:
                 return None
-            slot, sequence, update = place
-            for target, x in zip(into, self.messages[rank][slot], strict=True):
+            for target, x in zip(into, self.messages[rank][place.slot], strict=True):
                 target.copy_(x)
             fence()
-            if self.slot_headers[rank][slot][SEQUENCE] == sequence:
-                return update
+            if self.slot_headers[rank][place.slot][SEQUENCE] == place.sequence:
+                return place.update
         return None
 
-    def notes(self, rank: int) -> tuple[int, int]:
-        """Return what the newest message of a learner says about itself; zeros without one."""
-        place = self._newest(rank, range(-1, 1 << 62))
-        header = self.slot_headers[rank][place[0]] if place else np.zeros(NOTE + 2, np.int64)
-        return int(header[NOTE]), int(header[NOTE + 1])
+    def notes(self, rank: int, update: int) -> tuple[int, int] | None:
+        """Return what a learner's message of `update` says about itself; None if it is not there any more."""
+        place = self._newest(rank, range(update, update + 1))
+        return None if place is None else place.notes
 
     def newest(self, rank: int, updates: range) -> int | None:
         """Return the update of the newest message of `rank` among `updates`, None without one."""
         place = self._newest(rank, updates)
-        return None if place is None else place[2]
+        return None if place is None else place.update
 
     def posted(self, rank: int) -> list[int]:
         """Return the updates of a learner's whole messages, the oldest first."""
         both = [self._newest(rank, range(FAR))]
         if both[0] is not None:
-            both.append(self._newest(rank, range(both[0][2])))
-        return sorted(place[2] for place in both if place is not None)
+            both.append(self._newest(rank, range(both[0].update)))
+        return sorted(place.update for place in both if place is not None)
 
     def slot_of(self, rank: int, update: int) -> int:
         """Return where the message of `update` lies; it must be there, and nobody about to overwrite it."""
         place = self._newest(rank, range(update, update + 1))
         assert place is not None, (rank, update)
-        return place[0]
+        return place.slot
 
-    def _newest(self, rank: int, updates: range) -> tuple[int, int, int] | None:
-        """Return (slot, sequence, update) of the newest whole message among `updates`."""
-        found: tuple[int, int, int] | None = None
+    def _newest(self, rank: int, updates: range) -> _Place | None:
+        """Return where the newest whole message among `updates` is."""
+        found: _Place | None = None
         for slot, header in enumerate(self.slot_headers[rank]):
             sequence = int(header[SEQUENCE])
             fence()
             update = int(header[UPDATE])
+            notes = int(header[NOTE]), int(header[NOTE + 1])
             fence()
             whole = sequence and sequence % 2 == 0 and int(header[SEQUENCE]) == sequence
-            if whole and update in updates and (found is None or update > found[2]):
-                found = (slot, sequence, update)
+            if whole and update in updates and (found is None or update > found.update):
+                found = _Place(slot, sequence, update, notes)
         return found
 
 

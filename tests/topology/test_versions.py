@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import mmap
+import types
 from functools import partial
 
 import pytest
@@ -76,3 +78,27 @@ def test_readers_in_different_threads_do_not_get_in_each_others_way():
         assert all(torch.equal(x, torch.full_like(x, 0.5)) for x in into)
     boxes.meanwhile = partial(versions.copy, 0, others)
     assert versions.disagreement() == pytest.approx(2.0 / 3.0)
+
+
+@pytest.mark.parametrize("mixes", ["parameters", "gradients"])
+def test_what_is_behind_a_version_is_told_of_that_version(mixes):
+    like = [torch.zeros(3), torch.zeros(2, dtype=torch.float64)]
+    versions, boxes = make(2, like, mixes)
+    posted = itertools.count()
+
+    def post():
+        number = next(posted)
+        for rank in range(2):
+            version = number + (rank == 1)  # learner 0 is the last
+            values = [torch.full_like(x, float(version)) for x in like]
+            versions.post(rank, values, version, updates=10 * version, env_steps=100 * version)
+
+    post()
+    into = [torch.empty_like(x) for x in like]
+    for _ in range(6):
+        boxes.meanwhile = post
+        source = versions.read_next(into)
+        assert source.at == (10 * source.version, 100 * source.version)
+    each = versions.newest(1)
+    learner = types.SimpleNamespace(updates_per_version=10, update=10 * each - 20)
+    assert versions.version_at(learner, [0, 1]) == each - 2
