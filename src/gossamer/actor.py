@@ -407,6 +407,11 @@ class Actor:
         group.relog(logs)
         return True
 
+    @property
+    def thread_ids(self) -> list[int]:
+        """What the system calls the threads that compute actions beside the caller's."""
+        return self._infer.thread_ids
+
     def close(self) -> None:
         """Free the environments."""
         with ExitStack() as closing:

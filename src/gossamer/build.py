@@ -89,6 +89,11 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
             f"--learner-threads {config.learner_threads}: on a GPU a batch is learnt whole; leave it out, "
             "or use --device cpu"
         )
+    if device == "cuda" and config.actor_threads > 1:
+        raise ConfigError(
+            f"--actor-threads {config.actor_threads}: a GPU computes all actions at once; leave it out, or use "
+            "--device cpu"
+        )
     pixels = spec.obs_kind == "pixels"
     precision = config.precision
     if precision == "auto":
@@ -114,7 +119,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         micro_batch_rows=config.micro_batch_rows or micro,
         learner_threads=config.learner_threads
         or (_learner_threads(cores, lag) if pixels and device == "cpu" else 1),
-        actor_threads=config.actor_threads or (_actor_threads(cores, lag) if pixels else 1),
+        actor_threads=config.actor_threads
+        or (_actor_threads(cores, lag) if pixels and device == "cpu" else 1),
         env_threads=config.env_threads or min(cores, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,

@@ -57,10 +57,13 @@ def read(numbers: Sequence[Tensor | float], device: torch.device) -> list[float]
     return [float(x) if isinstance(x, (int, float)) else found[id(x)] for x in numbers]
 
 
-def use_deterministic_algorithms() -> None:
-    """Let this process compute the same on a GPU every time; before the first work is done there."""
+def use_deterministic_algorithms(deterministic: bool) -> None:
+    """Let this process compute the same on a GPU every time, or as fast as it can; before any work is done there."""
     import torch
 
+    if not deterministic:  # an earlier run of this process may have been
+        torch.use_deterministic_algorithms(False)
+        return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what its matrix products ask for
     torch.use_deterministic_algorithms(True)
     # Nobody reads memory before it is written.

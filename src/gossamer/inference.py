@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import threading
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import TYPE_CHECKING
 
@@ -33,8 +34,9 @@ class Inference:
 
     def __init__(self, policy: ActorCritic, num_threads: int = 1):
         self._policy, self._num_threads = policy, num_threads
-        # Threads start when they are first needed.
-        self._pool = ThreadPoolExecutor(max(num_threads - 1, 1), "inference", use_threads, (1,))
+        self.thread_ids: list[int] = []
+        """What the system calls the threads beside the caller's; they start when they are first needed."""
+        self._pool = ThreadPoolExecutor(max(num_threads - 1, 1), "inference", self._begin)
 
     def __call__(
         self,
@@ -61,6 +63,10 @@ class Inference:
             wait(rest)
         said = [first, *(future.result() for future in rest)]
         return PolicyOutput(*(torch.cat(x, dim=1) for x in zip(*said, strict=True)))
+
+    def _begin(self) -> None:
+        use_threads(1)
+        self.thread_ids.append(threading.get_native_id())
 
     def _ask(self, *share: Tensor) -> PolicyOutput:
         with torch.no_grad():  # which every thread has its own of

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -20,7 +21,7 @@ from gossamer.topology import FOREVER, Single
 from gossamer.types import RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Generator, Iterator, Mapping, Sequence
 
     from gossamer.algorithms.base import Algorithm
     from gossamer.collective import Collective
@@ -196,8 +197,7 @@ class Learner:
             if self.topology.mixes == "gradients" and self._minibatch is not None:
                 self._descend(self._take_control())
         self.update += 1
-        with torch.enable_grad():
-            self._minibatch = next(self._minibatches, None)
+        self._minibatch = self._next_minibatch()
         if self._minibatch is None and self.topology.mixes == "gradients":
             self._updates_left = min(self._updates_left, 1)  # everyone's: they decide alike
         if self._minibatch is None and not (self._updates_left and self._keeps_pace):
@@ -225,7 +225,24 @@ class Learner:
         _add_sums(self._row_sums, {"lag_versions_mean": (self.lag_versions, 1.0)})
         self._set_learning_rate()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
-        self._minibatch = next(self._minibatches)
+        self._minibatch = self._next_minibatch()
+
+    def _next_minibatch(self) -> Batch | None:
+        assert self._batch is not None
+        with torch.enable_grad(), self._memory_told(self._batch):
+            return next(self._minibatches, None)
+
+    @contextmanager
+    def _memory_told(self, batch: Batch) -> Generator[None]:
+        """Context in which a GPU's memory that runs out ends the run with what helps."""
+        try:
+            yield
+        except torch.cuda.OutOfMemoryError as error:
+            rows = self._micro_batches.rows_of(batch)
+            raise RunFailed(
+                f"the GPU's memory is too small to learn {rows:,} rows at a time "
+                f"({' '.join(str(error).split())[:120]}); learn fewer: --micro-batch-rows {max(rows // 2, 1)}"
+            ) from None
 
     def _observe(self) -> None:
         """Take the batch into the moments; what is derived from them waits for the version's end."""
@@ -275,14 +292,8 @@ class Learner:
                 minibatch, cuts, 1.0 if grouped else divisor, self._gradients[thread]
             )
 
-        try:
+        with self._memory_told(minibatch):
             done = self._micro_batches.share_out(minibatch, accumulate)
-        except torch.cuda.OutOfMemoryError as error:
-            rows = self._micro_batches.rows_of(minibatch)
-            raise RunFailed(
-                f"the GPU's memory is too small to learn {rows:,} rows at a time "
-                f"({' '.join(str(error).split())[:120]}); learn fewer: --micro-batch-rows {max(rows // 2, 1)}"
-            ) from None
         for gradient in self._gradients[1 : len(done)]:
             torch._foreach_add_(self._gradients[0], gradient)
         for sums in done:

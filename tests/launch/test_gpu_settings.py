@@ -66,6 +66,9 @@ def test_defaults_are_sized_for_a_gpu():
     on_cpu = planned(device="cpu")[2]
     assert (on_cpu.device, on_cpu.env_groups) == ("cpu", 1)
     assert planned(num_envs=8, env_groups=1)[2].num_envs == 8
+    assert plan.actor_threads == 1
+    with pytest.raises(ConfigError, match="--actor-threads 2: a GPU computes all actions at once"):
+        planned(actor_threads=2)
 
 
 class Reached(Exception):
@@ -84,23 +87,25 @@ def test_deterministic_algorithms_are_set_before_anything_is_made(monkeypatch, d
         return dataclasses.replace(make_plan(config, spec, machine), device=device)
 
     monkeypatch.setattr("gossamer.launch.run.make_plan", plan_of)
-    monkeypatch.setattr("gossamer.launch.run.use_deterministic_algorithms", reached("set"))
+    monkeypatch.setattr(
+        "gossamer.launch.run.use_deterministic_algorithms", lambda on: reached(on)()
+    )
     name = "gossamer.launch.run.refuse_what_memory_cannot_hold"
     monkeypatch.setattr(name, reached("not set"))
-    for asked, expected in ((True, "set" if device == "cuda" else "not set"), (False, "not set")):
+    for asked in (True, False):
+        expected = str(asked) if device == "cuda" else "not set"
         with pytest.raises(Reached, match=f"^{expected}$"):
             train(make_config("CartPole-v1", {"deterministic": asked}), quiet=True)
 
 
 def test_deterministic_algorithms_hold_for_the_whole_process():
-    code = (
-        "import os, torch; from gossamer.devices import use_deterministic_algorithms as use; use();"
-    )
-    code += (
-        "print(torch.are_deterministic_algorithms_enabled(), os.environ['CUBLAS_WORKSPACE_CONFIG'])"
-    )
+    code = "import os, torch; from gossamer.devices import use_deterministic_algorithms as use; use(True);"
+    code += "print(torch.are_deterministic_algorithms_enabled(), os.environ['CUBLAS_WORKSPACE_CONFIG']);"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True :4096:8\n"
+    code += "use(False); print(torch.are_deterministic_algorithms_enabled())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True :4096:8\nFalse\n"
 
 
 def test_exactness_is_claimed_only_where_sums_have_an_order():

@@ -9,7 +9,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossamer.launch.local import _balance
+from gossamer.launch.local import balance
 from gossamer.machine import l2_cache_bytes, lower_priority, native_threads
 
 pytestmark = pytest.mark.skipif(
@@ -18,38 +18,43 @@ pytestmark = pytest.mark.skipif(
 
 
 def niceness_after(waits):
-    """Nice values of a thread that balances, and of another that stands for a simulator's."""
+    """Nice values of a thread that balances, and of others that stand for a simulator's and inference's."""
     found, done = {}, threading.Event()
-    started = threading.Event()
+    started = threading.Barrier(3)
 
-    def simulate():
-        found["id"] = threading.get_native_id()
-        started.set()
+    def wait(role):
+        found[role] = threading.get_native_id()
+        started.wait(10.0)
         done.wait(10.0)
 
     def act():
         parts = SimpleNamespace(
-            queue=SimpleNamespace(waited_seconds=waits), simulators=frozenset({found["id"]})
+            queue=SimpleNamespace(waited_seconds=waits),
+            simulators=frozenset({found["simulator"]}),
+            actor=SimpleNamespace(thread_ids=[found["inference"]]),
         )
-        _balance(parts)
+        balance(parts)
         own = threading.get_native_id()
-        found["nice"] = [os.getpriority(os.PRIO_PROCESS, tid) for tid in (own, found["id"])]
+        everyone = (own, found["simulator"], found["inference"])
+        found["nice"] = [os.getpriority(os.PRIO_PROCESS, tid) for tid in everyone]
 
-    simulator = threading.Thread(target=simulate)
-    simulator.start()
-    assert started.wait(10.0)
+    others = [threading.Thread(target=wait, args=(x,)) for x in ("simulator", "inference")]
+    for other in others:
+        other.start()
+    started.wait(10.0)
     actor = threading.Thread(target=act)
     actor.start()
     actor.join(10.0)
     done.set()
-    simulator.join(10.0)
+    for other in others:
+        other.join(10.0)
     return found["nice"]
 
 
 def test_acting_gives_way_to_a_learner_that_it_waits_for():
     usual = os.getpriority(os.PRIO_PROCESS, 0)
-    assert niceness_after({"slot": 1.0, "get": 2.0}) == [usual, usual]
-    assert niceness_after({"slot": 2.0, "get": 1.0}) == [max(usual, 10)] * 2
+    assert niceness_after({"slot": 1.0, "get": 2.0}) == [usual] * 3
+    assert niceness_after({"slot": 2.0, "get": 1.0}) == [max(usual, 10)] * 3
 
 
 def test_threads_are_known_while_they_live():

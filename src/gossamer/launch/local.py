@@ -86,17 +86,18 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
             queue.put(slot)
         collected += 1
         if lag is None and collected == began + waiting + BALANCE_AFTER:
-            _balance(parts)
+            balance(parts)
 
 
-def _balance(parts: Parts) -> None:
+def balance(parts: Parts) -> None:
     """Let acting give way where the learner is the bottleneck.
 
     Without a set lag the roles hold each other back by the queue alone. Where stepping is the
     bottleneck, a learner of higher priority would starve it and then wait.
     """
     if parts.queue.waited_seconds["slot"] > parts.queue.waited_seconds["get"]:
-        lower_priority([threading.get_native_id(), *parts.simulators])
+        acting = [threading.get_native_id(), *parts.actor.thread_ids]
+        lower_priority([*acting, *parts.simulators])
 
 
 def start_thread(

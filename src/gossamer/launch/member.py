@@ -184,8 +184,8 @@ def _serve(channel: Channel, task: Task) -> None:
     use_threads(1)
     keep_freed_memory()
     config, plan = from_dict(task.config), Plan(**task.plan)
-    if config.deterministic and plan.device != "cpu":
-        use_deterministic_algorithms()
+    if plan.device != "cpu":
+        use_deterministic_algorithms(config.deterministic)
     folder = RunFolder(task.folder)
     folder.join()
     mixed, policy = task.mixed_sizes, task.policy_sizes

@@ -188,8 +188,8 @@ def _train(
             config = resuming.for_this_machine(config, machine, given, saved)
             plan, more = resumed_plan(checkpoint, config, spec, machine, given, before)
         processes = len(layout.ranks) if layout else 0
-        if config.deterministic and plan.device != "cpu":
-            use_deterministic_algorithms()
+        if plan.device != "cpu":
+            use_deterministic_algorithms(config.deterministic)
         replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint, torso)
         refuse_what_a_gpu_cannot_hold(config, spec, plan, torso)
         for line in replays if not quiet else ():
