@@ -46,5 +46,6 @@ class Clock(gymnasium.Env[Any, Any]):
     def step(self, action: Any) -> Any:
         time.sleep(0.002)
         self.left -= 1
-        paid = 0.0 if self.left else time.monotonic()
+        # A float32 tells thousandths of a second apart only of small numbers.
+        paid = 0.0 if self.left else time.monotonic() % 10_000
         return np.zeros(1, np.float32), paid, not self.left, False, {}

@@ -12,7 +12,7 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 import broken_envs
 import psutil
@@ -55,6 +55,11 @@ def stop(
     return code, err
 
 
+def slow(*values: Any) -> Any:
+    """Return a case that is for the slow tests."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
     folder = tmp_path / "run"
@@ -86,38 +91,26 @@ def test_time_is_kept_in_the_midst_of_a_batch(tmp_path: Path, placement: str) ->
 
 
 @pytest.mark.parametrize(
-    "number",
+    ("line", "number"),
     [
-        signal.SIGINT,
-        pytest.param(signal.SIGTERM, marks=pytest.mark.slow),
-        pytest.param(signal.SIGHUP, marks=pytest.mark.slow),
+        ("broken_envs:Stuck --placement inline", signal.SIGINT),
+        slow("broken_envs:Stuck --placement inline", signal.SIGTERM),
+        slow("broken_envs:Stuck --placement inline", signal.SIGHUP),
+        slow("broken_envs:Stuck --placement local", signal.SIGINT),
+        ("broken_envs:Stuck --env.workers 2", signal.SIGINT),
+        slow("broken_envs:Spins --placement inline", signal.SIGINT),
+        ("broken_envs:Stuck --num-learners 2 topology:gossip", signal.SIGINT),
+        (
+            "broken_envs:StuckInEvaluation --evaluation.every-seconds 0.1 --placement inline",
+            signal.SIGINT,
+        ),
+        ("broken_envs:StuckInEvaluation --evaluation.every-seconds 0.1", signal.SIGINT),
     ],
-)
-@pytest.mark.parametrize(
-    "words",
-    [
-        ["broken_envs:Stuck", "--placement", "inline"],
-        pytest.param(["broken_envs:Stuck", "--placement", "local"], marks=pytest.mark.slow),
-        ["broken_envs:Stuck", "--env.workers", "2"],
-        pytest.param(["broken_envs:Spins", "--placement", "inline"], marks=pytest.mark.slow),
-        ["broken_envs:Stuck", "--num-learners", "2", "topology:gossip"],
-        [
-            "broken_envs:StuckInEvaluation",
-            "--evaluation.every-seconds",
-            "0.1",
-            "--placement",
-            "inline",
-        ],
-        ["broken_envs:StuckInEvaluation", "--evaluation.every-seconds", "0.1"],
-    ],
-    ids=lambda words: " ".join(words),
 )
 def test_an_environment_that_never_returns_holds_up_no_stop(
-    tmp_path: Path, words: list[str], number: signal.Signals
+    tmp_path: Path, line: str, number: signal.Signals
 ) -> None:
-    if number is not signal.SIGINT and words[:3] != ["broken_envs:Stuck", "--placement", "inline"]:
-        pytest.skip("they are answered alike")
-    folder = tmp_path / "run"
+    words, folder = line.split(), tmp_path / "run"
     evaluates = "broken_envs:StuckInEvaluation" in words
     with Sitting(
         [words[0], "algorithm:vtrace", "--run-folder", "run", *QUICK, *WITHIN, *words[1:]], tmp_path
@@ -297,9 +290,11 @@ def test_what_is_slow_but_lives_is_waited_for(tmp_path: Path, words: list[str]) 
 
 def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> None:
     words = ["CartPole-v1", *QUICK, "--total-env-steps", "32", "--patience-seconds", "1"]
-    with Sitting([*words, "--algorithm.passes", "1500", "--lag", "0"], tmp_path) as sitting:
-        code, _, err = sitting.end(90.0)
+    words += ["--run-folder", "run", "--algorithm.passes", "3000", "--lag", "0"]
+    with Sitting(words, tmp_path) as sitting:
+        code, _, err = sitting.end(180.0)
     assert code == 0, err
+    assert summary_of(tmp_path / "run")["seconds"] > 1.5, "longer than anyone's patience"
 
 
 @pytest.mark.parametrize(

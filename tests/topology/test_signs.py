@@ -123,7 +123,7 @@ def test_learners_that_wait_for_others_live_as_long_as_those():
 
 def test_a_slow_neighbour_is_waited_for_and_a_stuck_one_is_named():
     boxes = boxes_for(3, (1, 0))
-    box = mailbox(boxes, 0, patience_seconds=0.6)
+    box = mailbox(boxes, 0, patience_seconds=1.5)
     waits_for = mailbox(boxes, 1)
     boxes.headers[1][AWAITS] = 2 + 1
     over = threading.Event()
