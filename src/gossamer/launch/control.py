@@ -228,12 +228,14 @@ class Control:
 
     def leave(self) -> None:
         """Take notice that the run ends here, and of a batch that is left unlearnt nothing is saved."""
-        self.tell_lost()
+        self._tell_lost(self._saved_env_steps)
 
-    def tell_lost(self) -> None:
-        """Say from where on nothing is saved."""
+    def leave_at_once(self) -> None:
+        """Take notice of the same where a checkpoint that is being written will not be."""
+        self._tell_lost(self._saved_before if self._saver.busy else self._saved_env_steps)
+
+    def _tell_lost(self, saved: int | None) -> None:
         self.exit_reason = self.exit_reason or self.watch.reason
-        saved = self._saved_before if self._saver.busy else self._saved_env_steps
         at = "at all" if saved is None else f"after env step {saved:,}"
         words = at_work()
         self.recorder.say(

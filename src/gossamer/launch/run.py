@@ -568,7 +568,7 @@ class _Run:
         if failure is not None:
             control.exit_reason = f"failed: {words.headline(failure)}"
         elif not control.saved:
-            control.tell_lost()
+            control.leave_at_once()
         with suppress(OSError):
             folder.write_json("summary.json", self._summary(run, control))
         last = words.ending(self._summary(run, control), folder)

@@ -123,7 +123,8 @@ class Wakeup:
         signal.set_wakeup_fd(self._before)
         with self._closing:
             for end in self._pipe:
-                os.close(end)
+                with contextlib.suppress(OSError):
+                    os.close(end)
             self._pipe = ()
 
     def heard(self, number: int) -> bool:
@@ -136,7 +137,8 @@ class Wakeup:
     def unheard(self, now: float) -> list[int]:
         """Return the signals to be answered: a second after they came nobody has heard them."""
         before, self._looked_at = self._looked_at, now
-        with self._closing, contextlib.suppress(BlockingIOError):
+        # OSError: an environment may close what is not its own.
+        with self._closing, contextlib.suppress(OSError):
             for number in os.read(self._pipe[0], 1000) if self._pipe else b"":
                 if number in self._numbers:
                     self._waiting.setdefault(number, before)
