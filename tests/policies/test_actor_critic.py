@@ -89,7 +89,7 @@ def test_automatic_initial_noise_has_one_size_for_any_number_of_components():
         params = policy(*rows(spec, 1, 1)).action_params.detach()
         deviation = policy.distribution(params).log_std.exp()
         assert deviation.shape == (1, 1, components)
-        assert deviation.square().sum().item() == pytest.approx(1.5)
+        assert deviation.square().sum().item() == pytest.approx(3.0)
 
 
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gossamer.policies.settings import PolicyConfig
     from gossamer.types import EnvSpec
 
-INITIAL_VARIANCE = 1.5
+INITIAL_VARIANCE = 3.0
 """Automatic variance of a Gaussian policy's first actions, summed over their components."""
 VALUE_WINDOW = 1e6
 """Value targets remembered by the value moments."""

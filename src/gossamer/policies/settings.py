@@ -49,7 +49,7 @@ class PolicyConfig:
     amplified."""
     init_log_std: float | Literal["auto"] = 0.0
     """Gaussian actions: natural logarithm of the initial standard deviation of each component, in units of the
-    policy's actions. auto: a variance of 1.5 divided among the components, so that the noise costs the same for any number of
+    policy's actions. auto: a variance of 3 divided among the components, so that the noise costs the same for any number of
     components if the environment charges the square of an action."""
     squash: bool = False
     """Gaussian actions: squash actions into their bounds with tanh. Needs finite bounds."""
