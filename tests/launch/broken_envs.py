@@ -306,7 +306,7 @@ class HangsInNativeCode(Plain):
 class SlowDisk(Plain):
     """After some steps this process writes to disk a little at a time."""
 
-    seconds = 0.15
+    seconds = 0.08
     taken = 0
 
     def reward(self) -> float:
