@@ -13,6 +13,7 @@ import importlib.util
 import json
 import math
 import os
+import shlex
 import shutil
 import sys
 from typing import TYPE_CHECKING, NoReturn
@@ -172,7 +173,9 @@ def _train(words: list[str]) -> None:
         asked.resume,
         named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
         trust=asked.trust,
-        how=f"gossamer train {{}} --resume {asked.resume}, or add --trust",
+        how=lambda name: (
+            f"gossamer train {shlex.quote(name)} --resume {shlex.quote(asked.resume or '')}, or add --trust"
+        ),
     )
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
     if asked.show_config:

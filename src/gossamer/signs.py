@@ -24,6 +24,8 @@ START_SECONDS = 300.0
 """What begins has at least so long: it imports, and compiles, before it can show anything."""
 CONSTRUCTOR = "its constructor"
 """What an environment is at while it is made."""
+CLOSE = "close"
+"""What it is at while it is closed."""
 GIVEN_UP = "; the run is given up as stuck"
 _REGISTERED: weakref.WeakSet[Sign] = weakref.WeakSet()
 _REGISTERING = threading.Lock()
@@ -45,7 +47,7 @@ class Sign:
         self.echoes = 0
         """Signs of life, seen from here, of someone in another process for whom this role waits."""
         self.doing = ""
-        """What an environment was asked for and has not done yet: constructor, reset or step."""
+        """What an environment was asked for and has not done yet: constructor, reset, step or close."""
         self.env = -1
         """Which environment that is, among those of the run; -1: all of them together."""
         self.parts = list(parts)

@@ -10,8 +10,9 @@ import random
 import signal
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import gymnasium
 import numpy as np
@@ -19,6 +20,9 @@ import psutil
 from gymnasium import spaces
 
 from gossamer.record import files
+
+if TYPE_CHECKING:
+    from gossamer.group import Group
 
 RELEASED = threading.Event()
 """Set by a test that has seen enough of `Stuck`."""
@@ -322,3 +326,57 @@ class DeadDisk(SlowDisk):
     """After some steps what this process writes to disk never gets there."""
 
     seconds = 600.0
+
+
+class HangsInClose(Plain):
+    """Does not close once this process has trained."""
+
+    taken = 0
+
+    def reward(self) -> float:
+        HangsInClose.taken += 1
+        return 1.0
+
+    def close(self) -> None:
+        if HangsInClose.taken > 100:
+            mark_stuck()
+            self.fail()
+
+    def fail(self) -> None:
+        RELEASED.wait(600)
+
+
+class HangsInNativeClose(HangsInClose):
+    """Hangs where no signal interrupts it."""
+
+    def fail(self) -> None:
+        hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+
+
+class CrashesInClose(HangsInClose):
+    """Takes its process with it."""
+
+    def fail(self) -> None:
+        os.kill(os.getpid(), signal.SIGSEGV)
+
+
+class DiesAtItsEnd(Plain):
+    """Kills one process when it takes the snapshot with which it would end."""
+
+    taken = 0
+
+    def reward(self) -> float:
+        DiesAtItsEnd.taken += 1
+        if DiesAtItsEnd.taken == 100:
+            from gossamer.launch import snapshot  # not where torch is not needed
+
+            take = snapshot.take
+
+            def take_or_die(group: Group, **how: Any) -> Any:
+                if group.has_learnt(512):
+                    with suppress(FileExistsError), Path(os.environ["STUCK_FILE"]).open("x"):
+                        os.kill(os.getpid(), signal.SIGKILL)
+                return take(group, **how)
+
+            snapshot.take = take_or_die
+        return 1.0

@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 
 from gossamer.record.checkpoint import CheckpointStore
@@ -39,6 +40,11 @@ QUICK = [
     "fp32",
 ]
 """Settings under which a version takes milliseconds."""
+
+
+def slow(*values: Any) -> Any:
+    """Return a case that is for the slow tests."""
+    return pytest.param(*values, marks=pytest.mark.slow)
 
 
 class Sitting:

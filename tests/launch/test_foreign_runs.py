@@ -95,6 +95,10 @@ def test_one_from_elsewhere_is_refused(
     resume = "train --resume run --total-env-steps 128"
     refused(resume, here, capsys, "gossamer train trap:make --resume run", "--trust")
     refused("eval run --env CartPole-v1", here, capsys, "import and call trap:make")
+    shutil.copytree("run", "{a};b")
+    rewrite(Path("{a};b/config.json"), env_id="trap:make;c")
+    refused("eval {a};b", here, capsys, "gossamer eval '{a};b' --env 'trap:make;c'")
+    refused("train --resume {a};b", here, capsys, "gossamer train 'trap:make;c' --resume '{a};b'")
     for call in (
         gossamer.load_policy,
         gossamer.evaluate,

@@ -138,6 +138,10 @@ def test_from_a_cpu_to_a_gpu_the_run_keeps_what_is_its_own() -> None:
         resumed(plan, replace(made, num_envs=16), LARGE, "num_envs")
     stays, _ = resumed(plan, replace(made, device="cpu"), WITH_GPU)
     assert stays == replace(plan, cores=2, learner_threads=1, env_threads=2, actor_threads=1)
+    made, plan = plan_of(LARGE, actor_threads=2)
+    assert resumed(plan, made, WITH_GPU)[0].actor_threads == 1
+    with pytest.raises(ConfigError, match="--actor-threads 2: a GPU computes all actions at once"):
+        resumed(plan, made, WITH_GPU, "actor_threads")
 
 
 def test_a_gpu_that_is_asked_for_anew_and_is_not_there_is_refused() -> None:

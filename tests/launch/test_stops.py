@@ -12,12 +12,12 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 import broken_envs
 import psutil
 import pytest
-from sittings import QUICK, Sitting, checkpoints, summary_of, wait_for
+from sittings import QUICK, Sitting, checkpoints, slow, summary_of, wait_for
 
 from gossamer import cli
 from gossamer.launch import watch
@@ -55,11 +55,6 @@ def stop(
     return code, err
 
 
-def slow(*values: Any) -> Any:
-    """Return a case that is for the slow tests."""
-    return pytest.param(*values, marks=pytest.mark.slow)
-
-
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
     folder = tmp_path / "run"
@@ -71,6 +66,11 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
     assert "present batch was abandoned: nothing after env step 0 is saved" in err
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert checkpoints(folder) == [0], "what the run began with"
+    with Sitting(["--resume", "run"], tmp_path) as sitting:
+        sitting.wait_for(lambda: "resumed exactly" in log_of(folder), "going on")
+        code, err = stop(sitting, folder)
+    assert code == 0
+    assert "nothing after env step 0 is saved" in err, "nor more than before"
     again = ["--resume", "run", "--algorithm.passes", "1", "--total-env-steps", "64"]
     with Sitting(again, tmp_path) as sitting:
         code, _, err = sitting.end()

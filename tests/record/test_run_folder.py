@@ -123,15 +123,19 @@ def test_a_full_disk_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 
 def test_discard_removes_what_it_made_and_nothing_else(tmp_path: Path) -> None:
-    (tmp_path / "mine.txt").write_text("x")
+    mine = ["log.txt", "mine.txt", "wandb"]
+    for name in mine[:2]:
+        (tmp_path / name).write_text("x")
+    (tmp_path / "wandb").mkdir()
     given = RunFolder.create(str(tmp_path), **NAMES)
     given.write_start({}, {}, [])
+    given.checkpoints().save(0, {}, {})
     MetricLog(tmp_path / "metrics.jsonl").close()
     given.discard()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == mine
     made = RunFolder.create(str(tmp_path / "a" / "b"), **NAMES)
     made.discard()
-    assert [path.name for path in tmp_path.iterdir()] == ["mine.txt"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == mine
     opened = start(str(tmp_path / "run"), "")
     RunFolder(opened.path).discard()
     assert (opened.path / "config.json").exists()

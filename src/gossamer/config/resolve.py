@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -25,7 +25,6 @@ COMMAND_LINE = "command line"
 """Layer label of what was typed."""
 GIVEN = "settings"
 """Layer label of what a program gave."""
-_IN_PYTHON = "env_id={!r}, or trust=True"
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
 
@@ -208,12 +207,17 @@ def make_config(
     return resolve(given=given, configs=presets, resumed=saved)[0]
 
 
+def in_python(name: str) -> str:
+    """Say what to write in Python so that the code of this name is used."""
+    return f"env_id={name!r}, or trust=True"
+
+
 def saved_settings(
     run: str | None,
     *,
     named: Sequence[Tree] = (),
     trust: bool = False,
-    how: str = "",
+    how: Callable[[str], str] = in_python,
 ) -> dict[str, Any] | None:
     """Return what a run was trained with; None for no run.
 
@@ -221,7 +225,7 @@ def saved_settings(
         run: which.
         named: settings given beside it; code they name may be imported.
         trust: import whatever the run names.
-        how: what to type, for the error, the name going into the braces; empty: in Python.
+        how: what to type, for the error, so that the code of this name is used.
 
     Raises:
         ConfigError: there is no such run, its settings are damaged, or they would import code and nothing shows that
@@ -245,7 +249,7 @@ def saved_settings(
         others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise ConfigError(
             f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
-            f"that you began this run on this machine; if you trust it, type {(how or _IN_PYTHON).format(value)}"
+            f"that you began this run on this machine; if you trust it, type {how(value)}"
         )
     return saved
 

@@ -13,7 +13,7 @@ from gymnasium import Wrapper
 
 from gossamer.envs.making import RAISED, close_env, readable, space_of
 from gossamer.envs.spaces import action_format, obs_format
-from gossamer.signs import CONSTRUCTOR
+from gossamer.signs import CLOSE, CONSTRUCTOR
 from gossamer.types import RunFailed, StepResult
 
 if TYPE_CHECKING:
@@ -186,5 +186,7 @@ class Episodes:
 
     def close(self) -> None:
         """Close every environment."""
-        for env in self.envs:
+        for i, env in enumerate(self.envs):
+            self._begins(i, CLOSE)
             close_env(self._env_id, env)
+        self._sign.doing = ""

@@ -27,7 +27,7 @@ from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
 from gossamer.envs.making import close_env, make_gym_env
 from gossamer.envs.spaces import check_actions
 from gossamer.machine import in_thread
-from gossamer.signs import CONSTRUCTOR, Sign
+from gossamer.signs import CLOSE, CONSTRUCTOR, Sign
 from gossamer.types import ConfigError, RunFailed, StepResult
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ LOOK_SECONDS = 0.5
 _LOST = (EOFError, OSError)
 _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Signals that reach the whole process group; the launcher decides when workers end."""
-_DOINGS = ("", CONSTRUCTOR, "reset", "step")
+_DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
 _WORDS = 3
 """Of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
 

@@ -167,6 +167,7 @@ class Control:
         self._scores = {int(learner): score for learner, score in state.get("scores", [])}
         self.scores_saved, self.best_saved = dict(self._scores), best_saved_in(state)
         self._evaluation_budget = state.get("evaluation_budget")
+        self._saved_env_steps = self._saved_before = snapshot.env_steps_of(state)
 
     def begin(self, run: Run) -> None:
         """Take charge of a run that is ready."""
@@ -271,7 +272,8 @@ class Control:
         self._saved_at, self._saved_updates = time.monotonic(), updates
 
     def _write(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        self._saver.save(updates, tensors, state)
+        with self.watch.saving():  # the one before it may still be written
+            self._saver.save(updates, tensors, state)
         self._saved_before = self._saved_env_steps
         self._saved_env_steps = snapshot.env_steps_of(state)
 

@@ -87,6 +87,9 @@ def _check_plan(plan: dict[str, Any]) -> None:
         "precision": tuple(PRECISIONS),
         "lag": (None, 0, 1),
     }
+    needed = ("device", "precision", "learner_threads", "actor_threads")
+    _demand(all(name in plan for name in needed), "plan")
+    _demand(type(plan.get("lag")) in (int, type(None)), "plan.lag")
     zero, texts = ("max_episode_steps", "cores"), ("hardware", "torch")
     for field in dataclasses.fields(Plan):
         if field.name in allowed:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json as json_module
+import shlex
 import signal
 import sys
 import threading
@@ -13,14 +14,14 @@ from typing import TYPE_CHECKING
 import torch
 
 from gossamer.build import build_policy, find_device
-from gossamer.config import check_ranges, from_dict, saved_settings
+from gossamer.config import check_ranges, from_dict, in_python, saved_settings
 from gossamer.envs.registry import read_spec
 from gossamer.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.launch.damage import refuse_damaged_policies, refuse_damaged_score
 from gossamer.launch.snapshot import policy_of
 from gossamer.launch.watch import Overdue, Watch, tell
 from gossamer.machine import num_cores, threads
-from gossamer.reading import clipped
+from gossamer.reading import clipped, visible
 from gossamer.record.checkpoint import BEST, CANDIDATE
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
@@ -133,7 +134,9 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
     return average
 
 
-def _config_of(run: str, env_id: str = "", *, trust: bool = False, how: str = "") -> TrainConfig:
+def _config_of(
+    run: str, env_id: str = "", *, trust: bool = False, how: Callable[[str], str] = in_python
+) -> TrainConfig:
     """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
     saved = saved_settings(run, named=[{"env_id": env_id}], trust=trust, how=how)
     assert saved is not None
@@ -183,7 +186,7 @@ def _load_policy(
     policy = build_policy(config, spec, torso)
     _put_weights(policy, checkpoint, learner)
     for warning in checkpoint.warnings:
-        print(f"gossamer: {warning}", file=sys.stderr)
+        print(f"gossamer: {visible(warning)}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
 
 
@@ -194,7 +197,8 @@ def _whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> in
         return learner or 0
     if "num_learners" not in state:  # the best evaluated, alone
         return state.get("learner")
-    return "average" if state["policy_of"] is None else state["policy_of"]
+    whose = state.get("policy_of", 0)
+    return "average" if whose is None else whose
 
 
 def _whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
@@ -273,17 +277,22 @@ def _watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
     ) as watch:
 
         def last_words() -> int:
-            tell(f"gossamer: {watch.failure or 'interrupted'}")
-            return 1 if watch.failure else 130
+            failure = watch.failure
+            tell(f"gossamer: {'interrupted' if failure is None else _without_advice(failure)}")
+            return 1 if failure is not None else 130
 
         watch.last_words = last_words
         try:
             yield watch
         except Overdue as overdue:
             if overdue.failure is not None:
-                silence, _, _ = str(overdue.failure).partition(GIVEN_UP)
-                raise RunFailed(silence) from None
+                raise RunFailed(_without_advice(overdue.failure)) from None
             raise KeyboardInterrupt from None
+
+
+def _without_advice(failure: RunFailed) -> str:
+    """Say what is stuck; how a run is given more patience is not for who evaluates it."""
+    return str(failure).partition(GIVEN_UP)[0]
 
 
 def _play(
@@ -395,7 +404,10 @@ def evaluate_run(
     """Do what `gossamer eval` promises and print the result."""
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
-    how = f"gossamer eval {run} --env {{}}, or add --trust"
+
+    def how(name: str) -> str:  # quoted: names are a stranger's
+        return f"gossamer eval {shlex.quote(run)} --env {shlex.quote(name)}, or add --trust"
+
     config = _config_of(run, env_id, trust=trust, how=how)
     with _watched(config, last_resort=True) as watch:
         _evaluate_run(folder, config, watch, where, episodes=episodes, checkpoint=checkpoint, learner=learner,

@@ -396,7 +396,11 @@ class Fleet:
     def _bury(self) -> None:
         for i, process in enumerate(self._processes):
             over = process.done or any(message["kind"] == "done" for message in process.held)
-            if not over and process.channel.closed and process.popen.poll() is not None:
+            if over or not process.channel.closed or process.popen.poll() is None:
+                continue
+            if i in self._finals:  # all that it had to give is here
+                process.done = True
+            else:
                 self._on_death(i, process)
 
     def _on_death(self, index: int, process: Process) -> None:
@@ -434,4 +438,6 @@ class Fleet:
                 self._memory.boxes.mark_left(rank)
             heirs = heirs_of(self.config, ranks, self._memory.versions)
         self._processes[index] = self._start(index, heirs)
+        # Where others have reached the end, the new one may not: it is told.
+        self._ending = False
         self._write_processes()

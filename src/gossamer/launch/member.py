@@ -157,7 +157,6 @@ def main(descriptor: int, blocks: tuple[int, ...] | None = None) -> int:
     try:
         task = Task(**messages[0])
         _serve(channel, task if blocks is None else dataclasses.replace(task, blocks=blocks))
-        channel.send({"kind": "done"})
     except BrokenPipeError:
         return 1
     except BaseException as error:  # noqa: BLE001 - told to the launcher, which ends the run
@@ -268,6 +267,8 @@ def _learn(
         control = MemberControl(config, group, channel, orders, task)
         channel.send({"kind": "ready", "differs": spec.differs})
         (run_local if task.overlaps else run_inline)(group, control)
+        # What comes now is no part of the run: an environment may crash or hang when it is closed.
+        channel.send({"kind": "done"})
     except BaseException as error:
         # Before the others notice: they would tell that this one has left.
         _tell_failure(channel, error)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 JOIN_SECONDS = 20.0
 """Longest wait for a process that was killed."""
+CLOSE_SECONDS = 5.0
+"""Longest wait for processes that are done and close their environments."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,7 +155,12 @@ def _copy(end: socket.socket, task: Task, environment: dict[str, str]) -> Copy |
 
 
 def end_processes(processes: Sequence[Process]) -> None:
-    """Kill what still runs, and wait until all are gone."""
+    """Wait a little for those that are done to close what they hold, kill what still runs, wait until all are gone."""
+    until = time.monotonic() + CLOSE_SECONDS
+    for process in processes:
+        if process.done:
+            with suppress(subprocess.TimeoutExpired):
+                process.popen.wait(max(until - time.monotonic(), 0.0))
     for process in processes:
         process.channel.close()
         if process.popen.poll() is None:

@@ -192,7 +192,7 @@ def for_this_machine(
     if config.device == "cuda" and not machine.gpus:
         freed["device"] = "auto"
     if machine.gpus and config.device != "cpu":
-        freed["learner_threads"] = 0  # a GPU learns batches whole
+        freed |= {"learner_threads": 0, "actor_threads": 0}  # a GPU computes batches whole
     if machine.cores < saved.get("cores", 0):
         names = ("learner_threads", "actor_threads", "env_threads")
         freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}

@@ -293,7 +293,16 @@ class _Run:
                 self._begin(folder)
                 return self._run(work, group, control, folder)
         finally:
-            group.close()
+            self._close(group)
+
+    def _close(self, run: Group | Fleet) -> None:
+        """Close what a run holds, within the bound of a stop: an environment may hang there too."""
+        try:
+            with self.watch.within(self.config.stop_within_seconds):
+                run.close()
+        except Overdue:
+            at = at_work()
+            tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
 
     @contextmanager
     def _patience(self) -> Generator[None]:
@@ -326,7 +335,8 @@ class _Run:
             load_weights(policy, source, "last")
             config = self.config = replace(config, init_from=str(source.path.resolve()))
         fleet = Fleet(config, self.spec, self.plan, tried=self.tried)
-        with contextlib.closing(fleet):
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close, fleet)
             folder = self._open()
             store = folder.checkpoints(config.keep_checkpoints)
             control = self.control = Control(config, self.recorder, store, self.watch)
@@ -355,7 +365,9 @@ class _Run:
         watch.settle()
         watch.reason = control.exit_reason  # no other end is asked for, but by a signal
         if run.stuck:
-            self.recorder.say("The final evaluation was skipped: an earlier one is still running")
+            self.recorder.say(
+                "The final evaluation was skipped: an environment is still in a step or an evaluation"
+            )
             return
         seconds = math.inf
         if "total_env_steps" not in control.exit_reason:
@@ -543,6 +555,8 @@ class _Run:
             recorder.say(line)
         recorder.say(words.ending(summary, folder))
         folder.unlock()
+        # If closing does not end: the run has.
+        self.watch.last_words = lambda: int(failure is not None)
         if failure is not None:
             words.raise_failure(failure, folder)
         return TrainResult(folder.path, summary)

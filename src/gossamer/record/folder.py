@@ -56,7 +56,8 @@ class RunFolder:
         self._lock: int | None = None
         self._member: int | None = None
         self._created: list[Path] = []  # by this object, outermost first
-        self._ours = False  # locked before anything was in it
+        self._ours = False  # locked before a run was in it
+        self._found: set[str] = set()  # what was in it all the same
 
     @classmethod
     def create(
@@ -100,6 +101,7 @@ class RunFolder:
                 folder.lock()
             # Asked again under the lock: another process may have been quicker.
             folder._ours = not _holds_run(folder.path)
+            folder._found = {x for x in ("log.txt", *_OWN_FOLDERS) if (folder.path / x).exists()}
             if not folder._ours:
                 raise ConfigError(
                     f"--run-folder {target} already holds a run; "
@@ -194,9 +196,9 @@ class RunFolder:
     def discard(self) -> None:
         """Remove a run that `create` made and that has not begun; of a given folder, its files."""
         if self._ours:
-            for name in (*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS):
+            for name in {*_OWN_NAMES, *_ROW_FILES, "log.txt", LOCK, MEMBERS} - self._found:
                 (self.path / name).unlink(missing_ok=True)
-            for name in _OWN_FOLDERS:
+            for name in set(_OWN_FOLDERS) - self._found:
                 shutil.rmtree(self.path / name, ignore_errors=True)
         for path in reversed(self._created):
             with suppress(OSError):

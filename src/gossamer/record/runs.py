@@ -268,7 +268,7 @@ def _cells(row: RunRow) -> tuple[str, ...]:
         _show(row.mean_return_last_100, ".4g"),
         _show(row.best_evaluation, ".4g"),
         row.state,
-        row.run,
+        visible(row.run),
     )
 
 
