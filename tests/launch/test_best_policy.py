@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import json
 from collections import Counter
 from dataclasses import replace
@@ -19,6 +20,7 @@ from gossamer.evaluator import Contest, Evaluation, Interrupted, Source
 from gossamer.launch.best import BestPolicy
 from gossamer.launch.evaluation import evaluate
 from gossamer.launch.run import train
+from gossamer.record import checkpoint
 from gossamer.record.checkpoint import CheckpointStore, Score
 
 torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
@@ -252,6 +254,26 @@ def test_damaged_policies_are_done_without(fakes: Fakes) -> None:
     assert fakes.contest() is None
     assert not fakes.best.waiting
     assert fakes.version() == 1
+
+
+def test_policies_that_cannot_be_read_for_now_are_kept(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.consider(0, 5.0)
+    fakes.consider(1, 9.0)
+
+    def gone(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    with monkeypatch.context() as during:
+        during.setattr(checkpoint, "read_plain", gone)
+        during.setattr(checkpoint, "open_plain", gone)
+        assert fakes.contest() is None
+        fakes.consider(2, 7.0)
+    assert fakes.best.waiting
+    assert (fakes.version(), fakes.version("candidate")) == (0, 1)
+    assert fakes.told[-1] == (Score(5.0, 1), Score(9.0, 1))
+    assert fakes.contest() is not None
 
 
 class Slow:

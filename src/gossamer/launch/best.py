@@ -7,17 +7,17 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.evaluator import Contest, Source
 from gossamer.launch.recorder import name_of
-from gossamer.record.checkpoint import BEST, CANDIDATE, Checkpoint, Score
+from gossamer.record.checkpoint import BEST, CANDIDATE, Checkpoint, Score, UnreadableError
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
     from gossamer.evaluator import Evaluation, Evaluator
     from gossamer.launch.recorder import Recorder
-    from gossamer.record.checkpoint import CheckpointStore
+    from gossamer.record.checkpoint import CheckpointStore, Scored
 
 _PREFIX = "learner.policy."
 PATIENCE_SECONDS = 2.0
@@ -40,13 +40,15 @@ class BestPolicy:
 
     def __init__(self, store: CheckpointStore, recorder: Recorder):
         self._store, self._recorder = store, recorder
+        # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
+        self._scores: dict[Scored, Score | None] = {x: store.score(x) for x in (BEST, CANDIDATE)}
         self._loaded: tuple[Checkpoint, Checkpoint | None] | None = None
         self._decided: dict[str, Any] = {}  # the candidate that was confirmed or not last
 
     @property
     def waiting(self) -> bool:
         """Whether there is a candidate."""
-        return self._store.score(CANDIDATE) is not None
+        return self._scores[CANDIDATE] is not None
 
     def consider(
         self,
@@ -66,28 +68,34 @@ class BestPolicy:
             names: theirs.
             at: updates and env steps behind it.
         """
-        score, best = Score(result.mean, len(result.returns)), self._store.score(BEST)
+        score, best = Score(result.mean, len(result.returns)), self._scores[BEST]
         identity = {"version": source.version, "learner": name_of(source.learner)}
         if math.isnan(score.mean) or identity == self._decided:
             return
         if best is not None:
-            waiting = self._store.score(CANDIDATE)
+            waiting = self._scores[CANDIDATE]
             if score.mean <= max(best.mean, -math.inf if waiting is None else waiting.mean):
                 return
-        self._store.save_scored(
+        self._save(
             BEST if best is None else CANDIDATE,
             at[0],
             {_PREFIX + name: x for name, x in zip(names, tensors, strict=True)},
-            {**identity, "env_steps": at[1], "mean": score.mean},
+            {**identity, "env_steps": at[1]},
             score,
         )
         self._tell()
 
     def contest(self, names: Sequence[str]) -> Contest | None:
-        """Return the candidate and the best, tensors in the order of these names; None without a candidate."""
-        candidate, best = self._load(CANDIDATE), self._load(BEST)
+        """Return the candidate and the best, tensors in the order of these names.
+
+        None without a candidate, or if one of them cannot be read for now.
+        """
+        try:
+            candidate, best = self._load(CANDIDATE), self._load(BEST)
+        except UnreadableError:
+            return None
         if candidate is None or (best is not None and _identity(candidate) == _identity(best)):
-            self._store.discard(CANDIDATE)  # damaged, or the best already: a kill came between
+            self._discard_candidate()  # damaged, or the best already: a kill came between
             self._tell()
             return None
         self._loaded = candidate, best
@@ -116,9 +124,8 @@ class BestPolicy:
         kept, result = (challenger, candidate) if wins else (holder, best)
         if kept is not None and result is not None and not math.isnan(result.mean):
             score = Score(result.mean, len(result.returns))
-            state = {**kept.state, "mean": score.mean}
-            self._store.save_scored(BEST, kept.updates, kept.tensors, state, score)
-        self._store.discard(CANDIDATE)
+            self._save(BEST, kept.updates, kept.tensors, kept.state, score)
+        self._discard_candidate()
         self._tell()
         self._loaded, self._decided = None, _identity(challenger)
 
@@ -139,11 +146,28 @@ class BestPolicy:
         evaluator.confirm(stop)
 
     def _tell(self) -> None:
-        self._recorder.on_scores(self._store.score(BEST), self._store.score(CANDIDATE))
+        self._recorder.on_scores(self._scores[BEST], self._scores[CANDIDATE])
 
-    def _load(self, name: Any) -> Checkpoint | None:
+    def _save(
+        self,
+        name: Scored,
+        updates: int,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        score: Score,
+    ) -> None:
+        self._store.save_scored(name, updates, tensors, {**state, "mean": score.mean}, score)
+        self._scores[name] = score
+
+    def _discard_candidate(self) -> None:
+        self._store.discard(CANDIDATE)
+        self._scores[CANDIDATE] = None
+
+    def _load(self, name: Scored) -> Checkpoint | None:
         try:
             return self._store.load(name)
+        except UnreadableError:
+            raise
         except ConfigError:  # none, or damaged
             return None
 

@@ -22,7 +22,7 @@ from gossamer.launch.snapshot import policy_of
 from gossamer.launch.watch import Overdue, Watch, tell
 from gossamer.machine import num_cores, threads
 from gossamer.reading import clipped, visible
-from gossamer.record.checkpoint import BEST, CANDIDATE
+from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
@@ -91,14 +91,14 @@ def refuse_other_best(
 ) -> None:
     """Refuse to continue a run whose best policy, or the candidate for it, is of another network."""
     for name in (BEST, CANDIDATE):
-        found = None
-        with contextlib.suppress(
-            ConfigError
-        ):  # there is none, or the run does without a damaged one
+        try:
             found = store.load(name)
-        if found is not None:
-            refuse_damaged_score(found)
-            refuse_misfit(config, spec, found, torso)
+        except UnreadableError:
+            raise
+        except ConfigError:  # there is none, or the run does without a damaged one
+            continue
+        refuse_damaged_score(found)
+        refuse_misfit(config, spec, found, torso)
 
 
 def _misfit(checkpoint: Checkpoint, reason: str) -> ConfigError:

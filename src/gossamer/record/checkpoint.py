@@ -74,6 +74,10 @@ class DamagedError(Exception):
     """A checkpoint is incomplete or its bytes are not those that were saved."""
 
 
+class UnreadableError(ConfigError):
+    """A checkpoint may be whole, and cannot be read for now."""
+
+
 class CheckpointStore:
     """The checkpoints of one run: `<updates>/` for the newest ones, `best/` and `candidate/`.
 
@@ -329,12 +333,14 @@ def _remove(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def _unreadable(path: Path, error: OSError | MemoryError) -> DamagedError | ConfigError:
+def _unreadable(path: Path, error: OSError | MemoryError) -> DamagedError | UnreadableError:
     """Return the error for what cannot be read: damaged only if another try would not read it either."""
     if isinstance(error, OSError) and error.errno in GONE:
         return DamagedError(f"{path.name}: {_reason(error)}")
     # The checkpoint may be whole. To take an older one would give up what was learnt since.
-    return ConfigError(f"{path} cannot be read: {_reason(error) or 'there is too little memory'}")
+    return UnreadableError(
+        f"{path} cannot be read: {_reason(error) or 'there is too little memory'}"
+    )
 
 
 def _reason(error: Exception) -> str:
