@@ -60,7 +60,7 @@ def main() -> None:
     before: tuple[dict[str, Any], float] | None = None
     reached: dict[str, Any] | None = None
     for updates in folder.checkpoints().list():
-        checkpoint = load_weights(policy, folder, updates)
+        checkpoint = load_weights([policy], folder, updates)
         recorder = checkpoint.state["recorder"]
         mean = Window.of(recorder, config.num_learners).mean(asked.window)
         training = float("-inf") if mean is None else mean

@@ -169,12 +169,18 @@ def _train(words: list[str]) -> None:
         raise ConfigError(
             "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
         )
+    resume = None
+    if asked.resume is not None:
+        from gossamer.record.folder import RunFolder  # loads what --help does not need
+
+        # Once: what is "last" now may not be so any more when everything is imported.
+        resume = RunFolder.open(asked.resume).path
     saved = saved_settings(
-        asked.resume,
+        resume,
         named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
         trust=asked.trust,
         how=lambda name: (
-            f"gossamer train {shlex.quote(name)} --resume {shlex.quote(asked.resume or '')}, or add --trust"
+            f"gossamer train {shlex.quote(name)} --resume {shlex.quote(str(resume))}, or add --trust"
         ),
     )
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
@@ -193,7 +199,7 @@ def _train(words: list[str]) -> None:
         config,
         layers=layers,
         argv=["gossamer", "train", *words],
-        resume=asked.resume,
+        resume=resume,
         config_given=explicit(layers),
     )
 

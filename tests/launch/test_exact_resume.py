@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import os
 import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from sittings import QUICK, summary_of
 
+from gossamer import cli
 from gossamer.config import TrainConfig, make_config
 from gossamer.launch.run import train
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.runs import find_runs
 
 SMALL_ATARI: dict[str, Any] = {
     "num_envs": 4,
@@ -136,3 +140,22 @@ def test_a_last_checkpoint_that_takes_longer_than_anyones_patience_fails_nobody(
     run = config("CartPole-v1", tmp_path / "run", 1600, placement="local", lag="1")
     run = dataclasses.replace(run, patience_seconds=1.0, checkpoint_every_seconds=0.01)
     assert train(run, quiet=True).summary["exit_reason"] == "done: total_env_steps reached"
+
+
+def test_last_is_the_run_that_was_last_when_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may begin while torch is imported."""
+    monkeypatch.chdir(tmp_path)
+    for seed in ("1", "2"):
+        words = ["CartPole-v1", "--seed", seed, "--total-env-steps", "64", *QUICK]
+        assert cli.main(["train", *words]) == 0
+    first, last = sorted(find_runs(Path("runs")), key=lambda x: x.name[-1])
+
+    def train_later(*args: Any, **named: Any) -> Any:
+        os.utime(first / "config.json", (2e9, 2e9))
+        return train(*args, **named)
+
+    monkeypatch.setattr("gossamer.launch.run.train", train_later)
+    assert cli.main(["train", "--resume", "last", "--total-env-steps", "128"]) == 0
+    assert [summary_of(run)["env_steps"] >= 128 for run in (first, last)] == [False, True]

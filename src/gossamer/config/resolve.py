@@ -19,6 +19,8 @@ from gossamer.replay.settings import ReplaySettings, UniformSettings
 from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from gossamer.record.folder import RunFolder
 
 COMMAND_LINE = "command line"
@@ -213,7 +215,7 @@ def in_python(name: str) -> str:
 
 
 def saved_settings(
-    run: str | None,
+    run: str | Path | None,
     *,
     named: Sequence[Tree] = (),
     trust: bool = False,

@@ -32,7 +32,7 @@ from gossamer.trials import build_trials
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from types import FrameType
 
     from gossamer.config import TrainConfig
@@ -43,18 +43,22 @@ if TYPE_CHECKING:
 
 
 def load_weights(
-    policy: ActorCritic, folder: RunFolder, which: str | int, learner: int | None = None
+    policies: Iterable[ActorCritic],
+    folder: RunFolder,
+    which: str | int,
+    learner: int | None = None,
 ) -> Checkpoint:
-    """Load a checkpoint's parameters and moments into a network that fits; return the checkpoint.
+    """Load a checkpoint's parameters and moments into networks that fit; return the checkpoint.
 
     Args:
-        policy: the network.
+        policies: the networks, which begin alike.
         folder: of the run.
         which: "last", "best", "candidate" or a number of updates.
         learner: whose; None: the run's policy, which for learners that mix parameters is their average.
     """
     checkpoint = _read_weights(folder, which)
-    _put_weights(policy, checkpoint, learner)
+    for policy in policies:
+        _put_weights(policy, checkpoint, learner)
     return checkpoint
 
 
@@ -135,10 +139,14 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
 
 
 def _config_of(
-    run: str, env_id: str = "", *, trust: bool = False, how: Callable[[str], str] = in_python
+    folder: RunFolder,
+    env_id: str = "",
+    *,
+    trust: bool = False,
+    how: Callable[[str], str] = in_python,
 ) -> TrainConfig:
     """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
-    saved = saved_settings(run, named=[{"env_id": env_id}], trust=trust, how=how)
+    saved = saved_settings(folder.path, named=[{"env_id": env_id}], trust=trust, how=how)
     assert saved is not None
     config = from_dict(saved)
     check_ranges(config)
@@ -169,8 +177,9 @@ def load_policy(
             only if it is named here.
         trust: import the environment that the run names, wherever the run comes from.
     """
-    config = _config_of(run, env_id, trust=trust)
-    return _load_policy(RunFolder.open(run), config, checkpoint, learner, torso)[0]
+    folder = RunFolder.open(run)
+    config = _config_of(folder, env_id, trust=trust)
+    return _load_policy(folder, config, checkpoint, learner, torso)[0]
 
 
 def _load_policy(
@@ -251,9 +260,10 @@ def evaluate(
         trust: likewise.
     """
     where = find_device(device, has_gpu=torch.cuda.is_available())
-    config = _config_of(run, env_id, trust=trust)
+    folder = RunFolder.open(run)
+    config = _config_of(folder, env_id, trust=trust)
     with _watched(config, last_resort=False) as watch:
-        policy = _load_policy(RunFolder.open(run), config, checkpoint, learner, torso)[0].to(where)
+        policy = _load_policy(folder, config, checkpoint, learner, torso)[0].to(where)
         trials = _trials(config, policy, episodes, seed)
         return _play(trials, policy, watch, sample=sample, seed=seed)
 
@@ -408,7 +418,7 @@ def evaluate_run(
     def how(name: str) -> str:  # quoted: names are a stranger's
         return f"gossamer eval {shlex.quote(run)} --env {shlex.quote(name)}, or add --trust"
 
-    config = _config_of(run, env_id, trust=trust, how=how)
+    config = _config_of(folder, env_id, trust=trust, how=how)
     with _watched(config, last_resort=True) as watch:
         _evaluate_run(folder, config, watch, where, episodes=episodes, checkpoint=checkpoint, learner=learner,
                       sample=sample, seed=seed, json=json, video=video, render=render)  # fmt: skip

@@ -250,8 +250,9 @@ def _learn(
             if not snapshot.put_back(group, checkpoint):
                 spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         elif config.init_from:
+            source = RunFolder.open(config.init_from)
+            load_weights([part.policy for part in parts], source, "last")
             for part in parts:
-                load_weights(part.policy, RunFolder.open(config.init_from), "last")
                 part.learner.replay.fill_first()
         orders = Orders(blocks[2], task.num_processes)
         if task.transport != "memory":

@@ -75,7 +75,7 @@ def train(
     *,
     layers: Mapping[str, str] | None = None,
     argv: list[str] | None = None,
-    resume: str | None = None,
+    resume: str | Path | None = None,
     config_given: set[str] | frozenset[str] = frozenset(),
     torso: torch.nn.Module | None = None,
     quiet: bool = False,
@@ -125,7 +125,7 @@ def _train(
     began: float,
     layers: Mapping[str, str],
     argv: list[str],
-    resume: str | None,
+    resume: str | Path | None,
     config_given: set[str] | frozenset[str],
     torso: torch.nn.Module | None,
     quiet: bool,
@@ -273,8 +273,9 @@ class _Run:
 
         try:
             if config.init_from and checkpoint is None:
+                policies = [parts.policy for parts in group.parts]
+                load_weights(policies, RunFolder.open(config.init_from), "last")
                 for parts in group.parts:
-                    load_weights(parts.policy, RunFolder.open(config.init_from), "last")
                     parts.learner.replay.fill_first()
             if checkpoint is not None:
                 restoring = time.monotonic()
@@ -328,11 +329,11 @@ class _Run:
         transport_of(config, self.plan.device)
         policy = build_policy(config, self.spec)
         if self.checkpoint is not None and self.folder is not None:
-            load_weights(policy, self.folder, self.checkpoint.updates)
+            load_weights([policy], self.folder, self.checkpoint.updates)
             resuming.refuse_replays(config, self.plan, policy, self.checkpoint)
         elif config.init_from:
             source = RunFolder.open(config.init_from)
-            load_weights(policy, source, "last")
+            load_weights([policy], source, "last")
             config = self.config = replace(config, init_from=str(source.path.resolve()))
         fleet = Fleet(config, self.spec, self.plan, tried=self.tried)
         with contextlib.ExitStack() as stack:

@@ -119,7 +119,7 @@ class RunFolder:
         return folder
 
     @classmethod
-    def open(cls, run: str, *, root: str = "runs") -> RunFolder:
+    def open(cls, run: str | Path, *, root: str = "runs") -> RunFolder:
         """Find an existing run; not locked, so that a running one can be read.
 
         Args:

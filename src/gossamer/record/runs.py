@@ -28,14 +28,17 @@ _STOPPED = ("signal", "stopped", "interrupt", "sig")
 _FAILED = ("fail", "error", "crash", "dead", "nonfinite", "non_finite")
 
 
-def find_run(run: str, root: str = "runs") -> Path:
+def find_run(run: str | Path, root: str = "runs") -> Path:
     """Return the run folder that is meant; ConfigError if there is none, or more than one.
 
     Args:
         run: Its path or one above it, "last" for the one started last, or a part of one path below
-            `root`, in any letter case; a beginning or an end is preferred.
+            `root`, in any letter case; a beginning or an end is preferred. A `Path` is that of a run that
+            has been found before.
         root: Where runs are kept.
     """
+    if isinstance(run, Path):
+        return run
     given = expand(run)
     if run != "last" and is_run(given):
         return given
