@@ -216,15 +216,22 @@ def refuse_replays(
             )
         largest = max(own or room, key=lambda one: one.nbytes)
         left = 0.9 * free - (needed - largest.nbytes)
-        fits = max(int(left / largest.nbytes * largest.columns), shares.total)
+        fits = int(left / largest.nbytes * largest.columns)
+        sizes = (
+            f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
+            f"{free / 1e9:.1f} GB are free"
+        )
+        if fits < shares.total:  # of one batch
+            raise ConfigError(
+                f"{sizes}; a smaller replay would not fit either: --num-envs {max(num_envs // 2, 1)}"
+            )
         settings = config.replays[largest.entry]
         assert isinstance(settings, UniformSettings)
         name, unit = "capacity", 1
         if settings.capacity is None:
             name, unit = "capacity_steps", config.unroll_length
         raise ConfigError(
-            f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
-            f"{free / 1e9:.1f} GB are free; keep fewer steps, or keep them elsewhere (path): "
+            f"{sizes}; keep fewer steps, or keep them elsewhere (path): "
             f"{_typed(largest.entry, name, fits * unit)}"
         )
     return told

@@ -52,9 +52,9 @@ def read(numbers: Sequence[Tensor | float], device: torch.device) -> list[float]
     """Return numbers as Python's; from a GPU all come in one copy."""
     if not is_gpu(device):
         return [float(x) for x in numbers]
-    held = {id(x): x for x in numbers if not isinstance(x, (int, float))}
-    found = dict(zip(held, stacked(list(held.values()), device).tolist(), strict=True))
-    return [float(x) if isinstance(x, (int, float)) else found[id(x)] for x in numbers]
+    held = [x for x in numbers if not isinstance(x, (int, float))]
+    found = iter(stacked(held, device).tolist() if held else ())
+    return [float(x) if isinstance(x, (int, float)) else next(found) for x in numbers]
 
 
 def use_deterministic_algorithms(deterministic: bool) -> None:

@@ -119,7 +119,10 @@ class Source(NamedTuple):
     """Updates and env steps behind them; None: to be found by the version."""
 
     def number(self, *, confirms: bool) -> int:
-        """Return the number of an evaluation, which has episodes of its own: no other's number is the same."""
+        """Return the number of an evaluation, which chooses its episodes: another one than any other's of the run.
+
+        It begins anew after four million versions, with episodes that played no part for as long.
+        """
         learner = 0 if self.learner is None else self.learner + 1  # up to 65536
         return (self.version << 18 | learner << 1 | confirms) % MAX_NUMBER
 

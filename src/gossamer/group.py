@@ -109,10 +109,6 @@ class Versions:
         """Let the next to be scored be the run's policy: of learners that never talk the best one's."""
         self._turn = self._turn + self._turn % 2 if self._mixes else best or 0
 
-    def copy(self, rank: int, into: list[Tensor]) -> int:
-        """Copy the newest version of a learner into tensors; return its number."""
-        return self._copy(rank, into).version
-
     def _copy(self, rank: int, into: list[Tensor]) -> _Heard:
         heard = self._room()
         found = self._read(rank, heard)

@@ -250,8 +250,7 @@ class Mailbox:
         self.waited_seconds = 0.0
         self._turn = 0  # which of two announcements is next
         self._stop, self._sign = stop, sign
-        self._patience = Patience(patience_seconds, "", lambda: 0)
-        self._patience.count, self._patience.words = self._life, self._last_words
+        self._patience = Patience(patience_seconds, "", self._life, self._last_words)
         self._peer = rank  # who is waited for
         self._header = boxes.headers[rank]
 

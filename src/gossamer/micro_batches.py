@@ -51,7 +51,7 @@ class MicroBatches:
 
     def cut(self, batch: Batch) -> Cuts:
         """Column ranges of a batch's micro-batches, as many for each thread where there are enough."""
-        columns = max(self._rows // (batch.unroll_length + 1), 1)
+        columns = max(self._rows // len(batch.obs), 1)
         total, n = batch.num_columns, self.num_threads
         # Even parts: a small rest would cost nearly as much as a full part.
         parts = min(math.ceil(total / columns / n) * n, total)

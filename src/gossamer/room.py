@@ -41,6 +41,8 @@ TOLD_BYTES = 1 << 30
 """Of network and trajectories, from which on their size is told."""
 BYTES_PER_ENV = 20_000
 """Of the smallest simulator."""
+CONTEXT_NBYTES = 512 << 20
+"""Of a GPU, for each process that uses it."""
 BYTES_PER_LEARNER = 300_000
 """Of the objects around one."""
 BYTES_PER_PROCESS = 160 << 20
@@ -184,9 +186,22 @@ def refuse_what_memory_cannot_hold(
 
 
 def refuse_what_a_gpu_cannot_hold(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, torso: nn.Module | None = None
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    torso: nn.Module | None = None,
+    *,
+    processes: int = 0,
 ) -> None:
-    """Refuse to learn more rows at a time than the GPU has memory for, before anything is made there."""
+    """Refuse to learn more rows at a time than the GPU has memory for, before anything is made there.
+
+    Args:
+        config: every setting.
+        spec: of the environment.
+        plan: the machine's part.
+        torso: the user's own feature layers.
+        processes: of the learners, beside this one; 0: they are in this one.
+    """
     if plan.device == "cpu":
         return
     free, _ = torch.cuda.mem_get_info()
@@ -201,13 +216,17 @@ def refuse_what_a_gpu_cannot_hold(
     )
     # Policy, gradient, two averages, acting copy, two boards and three messages.
     fixed = 10 * sum(x.nbytes for x in policy.shared_tensors()) + 2 * batch
-    learners = math.ceil(config.num_learners / max(torch.cuda.device_count(), 1))
-    needed = learners * fixed + rows * each  # learners of a process take turns
+    gpus = max(torch.cuda.device_count(), 1)
+    learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
+    kept = learners * fixed + beside * CONTEXT_NBYTES
+    at_a_time = max(beside, 1)  # learners of a process take turns
+    needed = kept + at_a_time * rows * each
     if needed <= free:
         return
-    left = free - learners * fixed
+    left = (free - kept) // at_a_time
     what = f"{learners} learners and {rows:,}" if learners > 1 else f"{rows:,}"
-    told = f"{what} rows learnt at a time take about {size_in_words(needed)} of the GPU's memory, of which "
+    where = f" in each of {at_a_time} processes" * (at_a_time > 1)
+    told = f"{what} rows learnt at a time{where} take about {size_in_words(needed)} of the GPU's memory, of which "
     if left < each * (config.unroll_length + 1):  # of one column
         raise ConfigError(
             f"{told}{size_in_words(free)} are free; fewer environments or a smaller network may fit: "

@@ -133,7 +133,7 @@ class Patience:
         return max(self.seconds, TIMES_THE_LONGEST * self.longest) if self.seconds else float("inf")
 
     def wait(self, what: str) -> Wait:
-        """Begin to wait for something; look again and again, or RunFailed does not come."""
+        """Begin to wait for something. Only `Wait.look`, called again and again, notices that it takes too long."""
         return Wait(self, what)
 
 

@@ -25,6 +25,11 @@ def test_every_preset_resolves_with_every_algorithm(preset: str, algorithm: str)
     assert config.algorithm.name == algorithm
 
 
+def test_a_suite_that_changes_leaves_the_networks_that_were_measured() -> None:
+    policy = resolve({}, configs=["breakout"])[0].policy
+    assert (policy.torso, policy.last_filters) == ("nature", 64)
+
+
 def resolve_keys(preset: str) -> set[str]:
     from gossamer.config.files import config_layer
 

@@ -90,6 +90,22 @@ class Sleeping(Silent):
         return super().step(action)
 
 
+class FirstProcess(Silent):
+    """Takes a process that is not the first to make it with it."""
+
+    def __init__(self) -> None:
+        import multiprocessing
+        import os
+        from pathlib import Path
+
+        if multiprocessing.parent_process() is None:
+            return
+        try:
+            Path(os.environ["FIRST_PROCESS"]).mkdir()
+        except FileExistsError:
+            os._exit(3)
+
+
 class Painted(Silent):
     """Shows a picture as bright as the step."""
 

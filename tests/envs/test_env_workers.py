@@ -1,3 +1,4 @@
+import multiprocessing
 import os
 import signal
 import time
@@ -46,6 +47,17 @@ def run_on(envs, when, action):
     while True:
         envs.send(action)
         envs.recv()
+
+
+def test_a_start_that_fails_leaves_no_process(tmp_path, monkeypatch):
+    """Not even where the error is kept, as a notebook does."""
+    monkeypatch.setenv("FIRST_PROCESS", str(tmp_path / "first"))
+    before = set(multiprocessing.active_children())
+    with pytest.raises(EnvWorkerDied, match="died at its start") as kept:
+        make_vec_env(
+            "counting_envs:FirstProcess", num_envs=3, seed=1, settings=EnvConfig(workers=3)
+        )
+    assert set(multiprocessing.active_children()) <= before, kept
 
 
 def test_closing_ends_all_processes_even_in_mid_step(envs):

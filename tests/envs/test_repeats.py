@@ -6,6 +6,7 @@ import threading
 import time
 
 import leaky_envs
+import numpy as np
 import pytest
 
 from gossamer.envs import repeats
@@ -55,7 +56,7 @@ def test_the_trial_leaves_failures_to_the_run():
 
 
 def test_the_trial_ends_in_time_whatever_the_environment_does(monkeypatch):
-    monkeypatch.setattr(repeats, "PATIENCE_SECONDS", 0.2)
+    monkeypatch.setattr(repeats, "TRIAL_SECONDS", 0.2)
     released = threading.Event()
 
     def waits(self, action):
@@ -66,3 +67,34 @@ def test_the_trial_ends_in_time_whatever_the_environment_does(monkeypatch):
     assert differs("leaky_envs:Repeats") == ""
     assert time.monotonic() - began < 30
     released.set()
+
+
+def test_a_trial_that_nobody_waits_for_makes_nothing_more(monkeypatch):
+    """The run's own environment is made by then, which may not bear another one beside it."""
+    monkeypatch.setattr(repeats, "STEP_SECONDS", 0.2)
+    released, closed = threading.Event(), threading.Event()
+    made = []
+
+    class Slow:
+        spec = None
+
+        def start(self, episodes):
+            made.append("reset")
+            released.wait(60)
+            return np.zeros((1, 2))
+
+        def close(self):
+            made.append("closed")
+            closed.set()
+
+    def make():
+        made.append("made")
+        return Slow()
+
+    assert repeats.what_differs(make) == ""
+    released.set()
+    assert closed.wait(30)
+    trials = [x for x in threading.enumerate() if x.name == "trial"]
+    for trial in trials:
+        trial.join(30)
+    assert made == ["made", "reset", "closed"]

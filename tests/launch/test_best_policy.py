@@ -16,10 +16,11 @@ from test_exact_resume import SMALL
 
 from gossamer import cli
 from gossamer.config import TrainConfig, make_config
-from gossamer.evaluator import Contest, Evaluation, Interrupted, Source
+from gossamer.evaluator import Contest, Evaluation, Interrupted, Source, play_trials
 from gossamer.launch.best import BestPolicy
 from gossamer.launch.evaluation import evaluate
 from gossamer.launch.run import train
+from gossamer.machine import threads
 from gossamer.record import checkpoint
 from gossamer.record.checkpoint import CheckpointStore, Score
 
@@ -350,6 +351,25 @@ def test_evaluating_changes_nothing_about_what_is_learnt(tmp_path: Path) -> None
         found.append(CheckpointStore(tmp_path / name / "checkpoints", 1).load("last").tensors)
     assert any(row["confirmation"] for row in evaluations(tmp_path / "with"))
     assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_every_evaluation_computes_as_the_others_do_the_last_one_too(
+    tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in another order would tell another score of the same policy."""
+    seen: list[int] = []
+
+    def asked(*args: Any, **named: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return play_trials(*args, **named)
+
+    monkeypatch.setattr("gossamer.evaluator.play_trials", asked)
+    with threads(2):
+        made = config(tmp_path / "run", "CartPole-v1", 4, placement=placement, **SHORT)
+        train(made, quiet=True)
+    assert len(seen) >= len(evaluations(tmp_path / "run")) > 1
+    assert set(seen) == {1}
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])

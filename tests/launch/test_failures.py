@@ -178,7 +178,7 @@ def test_a_stuck_env_is_given_up(
     tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
     monkeypatch.setattr(gossamer.launch.local, "JOIN_SECONDS", 0.1)
-    monkeypatch.setattr(gossamer.envs.repeats, "PATIENCE_SECONDS", 0.1)  # the trial is stuck too
+    monkeypatch.setattr(gossamer.envs.repeats, "TRIAL_SECONDS", 0.1)  # the trial is stuck too
     broken_envs.RELEASED.clear()
     try:
         words = ["--placement", placement, "--patience-seconds", "1"]

@@ -144,6 +144,10 @@ def test_what_the_device_cannot_hold_is_refused_with_rows_that_fit(gpu, settings
     assert found is not None, told.value
     assert 129 <= int(found[1]) < plan.micro_batch_rows
     refuse_what_a_gpu_cannot_hold(*planned(**settings, micro_batch_rows=int(found[1])))
+    with pytest.raises(ConfigError, match="learnt at a time in each of 3 processes"):
+        refuse_what_a_gpu_cannot_hold(
+            *planned(**settings, micro_batch_rows=int(found[1])), processes=3
+        )
     gpu(1 << 20)
     with pytest.raises(ConfigError, match="--num-envs 256"):
         refuse_what_a_gpu_cannot_hold(config, spec, plan)

@@ -16,6 +16,9 @@ import pytest
 from sittings import QUICK
 
 from gossamer import cli
+from gossamer.config import make_config
+from gossamer.launch.run import train
+from gossamer.types import ConfigError
 
 LINE = 400
 ROOM_KIB = 300_000
@@ -271,11 +274,13 @@ def test_settings_of_a_run(name: str, run: Path, capsys: Any) -> None:
     assert capsys.readouterr().out.isascii()
 
 
-@pytest.mark.parametrize("content", [DEEP, '{"a":' * 10_000, "[1,", b"\xff\xfe", "9" * 5000])
+@pytest.mark.parametrize("content", [DEEP, '{"a":' * 10_000, "[1,", b"\xff\xfe", "9" * 5000, "[1]"])
 def test_settings_that_are_none(content: str | bytes, run: Path, capsys: Any) -> None:
     (run / "config.json").write_bytes(content if isinstance(content, bytes) else content.encode())
     refused("eval run", capsys, "config.json is damaged")
     refused(RESUME, capsys, "config.json is damaged")
+    with pytest.raises(ConfigError, match=r"config\.json is damaged"):
+        train(make_config("CartPole-v1", {}), resume=str(run))
     assert cli.main(["runs", "."]) == 0
 
 

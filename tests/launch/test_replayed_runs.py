@@ -95,8 +95,8 @@ def test_impact_on_a_circular_replay_resumes_exactly(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"prefetch_batches": 0}, "--prefetch-batches"),
-        ({"replays": [*MIX[:2], {**MIX[2], "capacity": 50}]}, "replay 2 has"),
+        ({"prefetch_batches": 0}, "settings of --prefetch-batches;"),
+        ({"replays": [*MIX[:2], {**MIX[2], "capacity": 50}]}, "settings of replay 2;"),
     ],
 )
 def test_what_was_kept_under_other_settings_is_refused(

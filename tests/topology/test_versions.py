@@ -55,7 +55,7 @@ def test_the_average_of_some_or_all(device):
     assert all(torch.equal(x, torch.full_like(x, 1.0)) for x in into)
     assert versions.average(into, [1, 2]) == 11
     assert all(torch.equal(x, torch.full_like(x, 1.5)) for x in into)
-    assert versions.copy(2, into) == 12
+    assert versions.average(into, [2]) == 12
     assert all(torch.equal(x, torch.full_like(x, 2.0)) for x in into)
     assert versions.disagreement() == pytest.approx(2.0 / 3.0)
 
@@ -68,15 +68,15 @@ def test_readers_in_different_threads_do_not_get_in_each_others_way():
         values = [torch.full_like(x, float(rank)) for x in like]
         versions.post(rank, values, 10, updates=5, env_steps=7)
     into, others = ([torch.empty_like(x) for x in like] for _ in range(2))
-    for meanwhile in (versions.disagreement, partial(versions.copy, 2, others)):
+    for meanwhile in (versions.disagreement, partial(versions.average, others, [2])):
         boxes.meanwhile = meanwhile
-        versions.copy(1, into)
+        versions.average(into, [1])
         assert boxes.meanwhile is None
         assert all(torch.equal(x, torch.full_like(x, 1.0)) for x in into)
         boxes.meanwhile = meanwhile
         versions.average(into, [0, 1])
         assert all(torch.equal(x, torch.full_like(x, 0.5)) for x in into)
-    boxes.meanwhile = partial(versions.copy, 0, others)
+    boxes.meanwhile = partial(versions.average, others, [0])
     assert versions.disagreement() == pytest.approx(2.0 / 3.0)
 
 

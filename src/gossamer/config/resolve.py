@@ -238,9 +238,7 @@ def saved_settings(
     from gossamer.record.folder import RunFolder  # loads what --help does not need
 
     folder = RunFolder.open(run)
-    saved = folder.read_json("config.json")
-    if not isinstance(saved, dict):
-        raise ConfigError(f"{folder.path / 'config.json'} is damaged: it holds no settings")
+    saved = folder.read_settings()
     code = code_in(saved)
     again = {value for tree in named for value in code_in(tree).values()}
     foreign = {

@@ -27,7 +27,7 @@ EPISODE_STEPS = 100
 """Longest episode of the trial."""
 EPISODE_SECONDS = 0.25
 """Its first episode is cut after so long; the others are played as far."""
-PATIENCE_SECONDS = 10.0
+TRIAL_SECONDS = 10.0
 """Longest time for all of it, instances that are slow to make included."""
 STEP_SECONDS = 3.0
 """A step that takes longer ends it."""
@@ -52,16 +52,20 @@ def what_differs(make: Callable[[], VecEnv]) -> str:
     pulse = _Pulse()
 
     def play() -> None:
-        with suppress(Exception), unwatched():
+        with suppress(Exception), unwatched():  # what fails here fails in the run too
             found.append(_compare(make, pulse))
 
     thread = threading.Thread(target=play, name="trial", daemon=True)
     thread.start()
-    until = time.monotonic() + PATIENCE_SECONDS
+    until = time.monotonic() + TRIAL_SECONDS
     while thread.is_alive() and time.monotonic() < min(until, pulse.step_ends_before):
         thread.join(0.05)
     pulse.over = True
     return found[0] if found else ""
+
+
+class _Abandoned(Exception):
+    """Nobody waits for the trial any more."""
 
 
 class _Pulse:
@@ -72,6 +76,11 @@ class _Pulse:
     step_ends_before = math.inf
     """Time of the monotonic clock after which a step takes too long."""
 
+    def check(self) -> None:
+        """End the trial if nobody waits: the run's own environments are being made."""
+        if self.over:
+            raise _Abandoned
+
 
 def _compare(make: Callable[[], VecEnv], pulse: _Pulse) -> str:
     with closing(make()) as envs:
@@ -81,7 +90,9 @@ def _compare(make: Callable[[], VecEnv], pulse: _Pulse) -> str:
         first.append(_play(envs, 1, pulse, most))
         again = [_play(envs, episode, pulse, most) for episode in (1, 0)]
     pulse.step_ends_before = math.inf
+    pulse.check()
     with closing(make()) as envs:
+        pulse.check()
         again.append(_play(envs, 1, pulse, most))
     pairs = zip((first[1], first[0], first[1]), again, strict=True)
     return next(filter(None, (_difference(one, other) for one, other in pairs)), "")
@@ -92,10 +103,12 @@ def _play(
 ) -> list[Row]:
     """Play an episode by actions that depend on its number alone; the first row has no reward."""
     rng = np.random.default_rng(episode)
+    pulse.check()
     pulse.step_ends_before = time.monotonic() + STEP_SECONDS
     rows = [(envs.start(np.array([episode])).tobytes(), 0.0, False)]
     until = time.monotonic() + seconds
-    while not rows[-1][2] and len(rows) <= most and not pulse.over:
+    while not rows[-1][2] and len(rows) <= most:
+        pulse.check()
         pulse.step_ends_before = time.monotonic() + STEP_SECONDS
         envs.send(_random_action(envs.spec.action, rng))
         result = envs.recv()

@@ -31,7 +31,7 @@ from gossamer.signs import CLOSE, CONSTRUCTOR, Sign
 from gossamer.types import ConfigError, RunFailed, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -195,10 +195,38 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
 
 
 class _Workers(AsyncVectorEnv):
-    """Closed by `WorkerEnvs` alone: its own way waits for answers from processes that may be stuck."""
+    """Ended by `end` alone: its own way waits for answers from processes that may be stuck."""
+
+    def __init__(self, shares: Sequence[_Share]):
+        self.processes, self.parent_pipes = [], []  # so that those of a failed start can be ended
+        try:
+            # spawn: forking a process that has threads can leave a child with locks held for ever;
+            # resets are ours (DISABLED): they must carry the next episode's seed
+            super().__init__(
+                [partial(_ShareEnv, share) for share in shares],
+                copy=False,
+                context="spawn",
+                autoreset_mode=AutoresetMode.DISABLED,
+            )
+        except BaseException:
+            self.end()
+            raise
 
     def __del__(self) -> None:
         pass
+
+    def end(self) -> None:
+        """End the processes, whatever they are at."""
+        if self.closed:
+            return
+        self.closed = True
+        for process in self.processes:
+            process.kill()  # below a learner's process they ignore what asks them to end
+        for process in self.processes:
+            process.join()
+        for pipe in self.parent_pipes:
+            if pipe is not None:  # pyright: ignore[reportUnnecessaryComparison]
+                pipe.close()
 
 
 class WorkerEnvs:
@@ -225,7 +253,10 @@ class WorkerEnvs:
         stuck_steps = gym_stuck_steps(env_id, settings)
         # Gone as soon as all have opened it.
         file = tempfile.NamedTemporaryFile(prefix="gossamer-")  # noqa: SIM115 - closed below
-        file.truncate(8 * _WORDS * num_workers)
+        file.write(
+            bytes(8 * _WORDS * num_workers)
+        )  # a hole would be a crash where the disk is full
+        file.flush()
         words = _Words(file.name)
         self.sign = Sign(
             seeds.whose, [_SharedSign(seeds.whose, words, i) for i in range(num_workers)]
@@ -261,14 +292,7 @@ class WorkerEnvs:
         def begin() -> AsyncVectorEnv:
             # A process begins with the signals blocked that the thread has blocked which starts it.
             signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_TERMINAL)
-            # spawn: forking a process that has threads can leave a child with locks held for ever;
-            # resets are ours (DISABLED): they must carry the next episode's seed
-            return _Workers(
-                [partial(_ShareEnv, share) for share in shares],
-                copy=False,
-                context="spawn",
-                autoreset_mode=AutoresetMode.DISABLED,
-            )
+            return _Workers(shares)
 
         try:
             self._workers = in_thread(begin, "begin workers").result()
@@ -381,15 +405,4 @@ class WorkerEnvs:
 
     def close(self) -> None:
         """End the worker processes."""
-        if self._workers.closed:
-            return
-        # AsyncVectorEnv.close waits for an answer from each worker, which a dead or hung one never
-        # gives
-        self._workers.closed = True
-        for process in self._workers.processes:
-            process.kill()  # below a learner's process they ignore what asks them to end
-        for process in self._workers.processes:
-            process.join()
-        for pipe in self._workers.parent_pipes:
-            if pipe is not None:  # pyright: ignore[reportUnnecessaryComparison]
-                pipe.close()
+        self._workers.end()

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore, Scored
 
 _PREFIX = "learner.policy."
-PATIENCE_SECONDS = 2.0
+EXPLAINED_AFTER_SECONDS = 2.0
 """A confirmation at the end of a run that takes longer is told of."""
 
 
@@ -138,7 +138,7 @@ class BestPolicy:
         evaluator.evaluate_newest(stop)
         if not self.waiting:
             return
-        if evaluator.confirming_cost > PATIENCE_SECONDS:
+        if evaluator.confirming_cost > EXPLAINED_AFTER_SECONDS:
             self._recorder.say(
                 f"playing {evaluator.confirming_episodes} episodes each with the candidate and the best policy "
                 "(Ctrl-C skips this)"

@@ -32,7 +32,7 @@ from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.launch.watch import Overdue, Watch, at_work, tell
 from gossamer.links import Stopped
-from gossamer.machine import keep_freed_memory, process_began, this_machine
+from gossamer.machine import keep_freed_memory, process_began, this_machine, threads
 from gossamer.reading import visible
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
@@ -56,8 +56,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
 
 
-PATIENCE_SECONDS = 1.5
-"""Restoring that takes longer is explained."""
+EXPLAINED_AFTER_SECONDS = 1.5
+"""Restoring, and a last evaluation, that take longer are explained."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,7 @@ def _train(
         ranks = range(0 if fleet else config.num_learners)
         mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
         checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
-        before: dict[str, Any] = {} if folder is None else folder.read_json("config.json")
+        before = {} if folder is None else folder.read_settings()
         if folder is not None and checkpoint is not None:
             resuming.refuse_changes(before, to_dict(config))
             refuse_damaged(checkpoint, config.num_learners)
@@ -191,7 +191,7 @@ def _train(
         if plan.device != "cpu":
             use_deterministic_algorithms(config.deterministic)
         replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint, torso)
-        refuse_what_a_gpu_cannot_hold(config, spec, plan, torso)
+        refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
         for line in replays if not quiet else ():
             print(line, flush=True)  # before any is made
         run = _Run(
@@ -310,7 +310,7 @@ class _Run:
         """Tell what takes so long, if it does: long episodes are replayed."""
         envs = self.plan.num_envs * self.config.num_learners
         told = f"bringing {envs} environments back to where they were, by replaying their episodes"
-        timer = threading.Timer(PATIENCE_SECONDS, partial(print, told, flush=True))
+        timer = threading.Timer(EXPLAINED_AFTER_SECONDS, partial(print, told, flush=True))
         if not self.quiet:
             timer.start()
         try:
@@ -374,11 +374,11 @@ class _Run:
         if "total_env_steps" not in control.exit_reason:
             before = evaluator.longest_seconds + evaluator.confirming_cost
             seconds = max(self.config.stop_within_seconds, 2 * before)
-            if before > PATIENCE_SECONDS:
+            if before > EXPLAINED_AFTER_SECONDS:
                 self.recorder.say(
                     f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
                 )
-        with watch.within(seconds):
+        with watch.within(seconds), threads(1):  # as in every evaluation before
             try:
                 control.finish_evaluating(evaluator, lambda: control.interrupted() or watch.over)
             except (Interrupted, Overdue) as ended:
@@ -413,7 +413,7 @@ class _Run:
 
     def _begin(self, folder: RunFolder) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
-        before = None if self.folder is None else folder.read_json("config.json")
+        before = None if self.folder is None else folder.read_settings()
         try:
             facts = words.mixing_facts(self.config)
             known = words.env_facts(self.spec) if self.tried else {}

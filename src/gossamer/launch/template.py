@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
 """Handed over with one request; Linux takes 253."""
-START_SECONDS = 60.0
+ANSWER_SECONDS = 60.0
 """Longest wait for a template that is still importing, and for its answer."""
 _FIXED = (
     "GOMP",
@@ -148,7 +148,7 @@ class Template:
                 except OSError:
                     self.closed = True
                     return None
-                give_up = time.monotonic() + START_SECONDS
+                give_up = time.monotonic() + ANSWER_SECONDS
                 try:
                     while not self._answers and not self.closed:
                         self._receive(0.1)

@@ -13,7 +13,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.machine import free_disk
 from gossamer.reading import clipped, expand, parse_json, read_plain
@@ -230,6 +230,13 @@ class RunFolder:
         except (OSError, ValueError) as error:
             reason = getattr(error, "strerror", None) or " ".join(str(error).split())
             raise ConfigError(f"{self.path / name} is damaged: {reason}") from None
+
+    def read_settings(self) -> dict[str, Any]:
+        """What config.json holds; ConfigError if it is missing or damaged."""
+        saved = self.read_json("config.json")
+        if not isinstance(saved, dict):
+            raise ConfigError(f"{self.path / 'config.json'} is damaged: it holds no settings")
+        return cast("dict[str, Any]", saved)
 
     def log(self, text: str) -> None:
         """Append a line to log.txt with the time before it."""

@@ -190,7 +190,7 @@ class Form:
             return
         _check(fits=bool(self.layouts), what="the replays")
         for i, (layout, size) in enumerate(zip(self.layouts, self.num_places, strict=True)):
-            _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1} has")
+            _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1}")
         ahead = 0
         while coming := part_of(state, f"coming.{ahead}."):
             ahead += 1

@@ -321,7 +321,7 @@ def columns_lost(
         state: of the replay; empty: there was none.
         settings: those it has now.
         capacity: columns that there is room for now.
-        unroll_length: env steps of a column.
+        unroll_length: rows of a column.
     """
     # Older runs have not saved how many it held; if they were never resumed it is what was stored.
     held = state.get("full", state.get("inserted", capacity))
