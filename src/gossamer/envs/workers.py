@@ -253,9 +253,8 @@ class WorkerEnvs:
         stuck_steps = gym_stuck_steps(env_id, settings)
         # Gone as soon as all have opened it.
         file = tempfile.NamedTemporaryFile(prefix="gossamer-")  # noqa: SIM115 - closed below
-        file.write(
-            bytes(8 * _WORDS * num_workers)
-        )  # a hole would be a crash where the disk is full
+        # Written, as a hole in a file on a full disk is a crash where it is first used.
+        file.write(bytes(8 * _WORDS * num_workers))
         file.flush()
         words = _Words(file.name)
         self.sign = Sign(
@@ -289,7 +288,7 @@ class WorkerEnvs:
         self._tells = True  # until the workers know better
         self._reports: tuple[Any, ...] | None = None  # of all workers, since the last step
 
-        def begin() -> AsyncVectorEnv:
+        def begin() -> _Workers:
             # A process begins with the signals blocked that the thread has blocked which starts it.
             signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_TERMINAL)
             return _Workers(shares)
