@@ -126,6 +126,7 @@ class Learner:
         self._updates_left = 0  # of this version, posts included that hold nothing new
         self._keeps_pace = False
         self._observed = False  # whether the moments hold this version's batch
+        self._learns = True  # whether this version's gradients are followed
         self._control = torch.zeros(CONTROL_VALUES, dtype=torch.float64, device=self._device)
 
     def mixed(self) -> list[Tensor]:
@@ -223,6 +224,10 @@ class Learner:
         self._observed = False
         self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
         _add_sums(self._row_sums, {"lag_versions_mean": (self.lag_versions, 1.0)})
+        if not self._learns:  # what the last version's KL said of the rate says nothing
+            self._state.lr_scale = 1.0
+        # The same in all updates of a version: those that average gradients agree on it.
+        self._learns = self.env_steps >= self._config.learn_start
         self._set_learning_rate()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
         self._minibatch = self._next_minibatch()
@@ -357,7 +362,8 @@ class Learner:
             self._skip(norm)
             return
         self._nonfinite_in_a_row = 0
-        self.optimizer.step()
+        if self._learns:
+            self.optimizer.step()
         sums = {name: (values[2 * i], values[2 * i + 1]) for i, name in enumerate(held)}
         sums["learner/grad_norm"] = (norm, 1.0)
         _add_sums(self._row_sums, sums)

@@ -42,6 +42,9 @@ class OptimizerConfig:
     """adamw: decoupled weight decay, >= 0; adam and rmsprop: L2 penalty."""
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
+    learn_start: int = 0
+    """Env steps of all learners before the first optimizer step. Batches until then set the running means and
+    deviations of observations and values only, which change too fast to learn from."""
 
 
 def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) -> float:

@@ -154,6 +154,31 @@ def test_the_schedule_counts_env_steps_of_everyone():
     assert rates == pytest.approx([0.8, 0.65, 0.5, 0.35, 0.2, 0.2])
 
 
+def test_before_learn_start_only_the_moments_learn():
+    first, second, third = batches_of(3)
+    steps = int(first.valid.sum()) + 1
+    policy = small_policy(normalize_obs=True, value_norm=True)
+    before = {name: x.clone() for name, x in policy.named_parameters()}
+    algorithm = PPO(passes=2, num_minibatches=2, value_norm=True, target_kl_nats=1e3)
+    learner = make_learner(
+        policy,
+        algorithm,
+        first,
+        second,
+        third,
+        optimizer=OptimizerConfig(learn_start=steps, schedule="constant"),
+    )
+    for seen in (int(first.valid.sum()), int(first.valid.sum() + second.valid.sum())):
+        learn(learner)
+        assert all(torch.equal(x, before[name]) for name, x in policy.named_parameters())
+        assert policy.obs_moments.count == seen
+        assert policy.value_moments.count == 2 * seen, "of both passes"
+        assert not learner.optimizer.state
+    assert learn(learner)["learner/learning_rate"] == pytest.approx(5e-4)
+    changed = {name for name, x in policy.named_parameters() if not torch.equal(x, before[name])}
+    assert changed == {name for name, x in before.items() if x.numel()}
+
+
 def test_the_kl_scales_the_scheduled_rate():
     policy = small_policy()
     algorithm = PPO(passes=1, num_minibatches=1, target_kl_nats=1e3)
