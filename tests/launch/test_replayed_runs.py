@@ -166,8 +166,8 @@ def test_of_a_fleet_it_is_refused_before_anything_is_written(tmp_path: Path) -> 
     shared = [*MIX[:2], {**MIX[2], "shared": True}]
     fractions = [{**MIX[0], "fraction": 0.5}, {**MIX[1], "fraction": 0.25}, MIX[2]]
     for changed, says in (
-        ({"replays": smaller}, "replay 2 has"),
-        ({"replays": shared}, "replay 2 has"),
+        ({"replays": smaller}, "settings of replay 2"),
+        ({"replays": shared}, "settings of replay 2"),
         ({"replays": fractions}, "the fractions"),
         ({"replays": [{"name": "queue"}]}, "the replays"),
         ({"replay_burn_in": 1, "policy.core": "gru"}, "network"),
