@@ -43,8 +43,8 @@ class OptimizerConfig:
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
     learn_start: int = 0
-    """Env steps of all learners before the first optimizer step. Batches until then set the running means and
-    deviations of observations and values only, which change too fast to learn from."""
+    """Env steps of all learners before the first optimizer step, below total_env_steps. Batches until then set the
+    running means and deviations of observations and values only, which change too fast to learn from."""
 
 
 def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) -> float:

@@ -111,6 +111,16 @@ def test_minibatches_that_nobody_asked_for_are_no_more_than_environments() -> No
     assert resolve(recurrent)[0].algorithm.num_minibatches == 2
 
 
+def test_a_short_run_learns_from_its_first_batch_on_unless_a_later_start_is_asked_for() -> None:
+    pong: Any = {"env_id": "PongNoFrameskip-v4"}
+    assert resolve(pong)[0].optimizer.learn_start == 2000
+    config, layers = resolve({**pong, "total_env_steps": "4000"})
+    assert config.optimizer.learn_start == 0
+    assert layers["optimizer.learn_start"] == "suite atari, 0 for so few steps"
+    asked = {**pong, "total_env_steps": "4000", "optimizer": {"learn_start": "3999"}}
+    assert resolve(asked)[0].optimizer.learn_start == 3999
+
+
 def test_a_suite_has_settings_for_one_algorithm() -> None:
     ppo, others = resolve({"env_id": "CartPole-v1"})[0], ("a2c", "vtrace", "laser", "impact")
     assert ppo.algorithm.name == "ppo"
@@ -290,6 +300,10 @@ def test_an_environment_is_needed() -> None:
             "--algorithm.num-minibatches 2, or --algorithm.deal rows",
         ),
         ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),
+        (
+            {"total_env_steps": 500, "optimizer": {"learn_start": 500}},
+            "would learn nothing: --optimizer.learn-start 0",
+        ),
         ({"placement": "inline", "lag": "free"}, "use --lag 1, or --placement local"),
         ({"replays": [{"fraction": 0.5}]}, "sum to 0.5"),
         ({"replays": ["queue", "queue"]}, "2 queues among queue, queue; it must hold exactly one"),

@@ -335,6 +335,11 @@ def _check_counts(config: TrainConfig) -> None:
         )
     if config.num_envs:
         check_minibatches(config, config.num_envs)
+    if config.optimizer.learn_start >= config.total_env_steps:
+        raise ConfigError(
+            f"optimizer.learn_start is {config.optimizer.learn_start}, but the run ends after {config.total_env_steps} "
+            "env steps and would learn nothing: --optimizer.learn-start 0"
+        )
     if config.actors_per_learner:
         raise ConfigError(
             f"actors_per_learner is {config.actors_per_learner}; separate actor processes are not available yet: "

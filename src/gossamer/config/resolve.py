@@ -75,6 +75,7 @@ def resolve(
     config, origin = merge(TrainConfig, layers)
     config = _merge_ratio(config, origin, [layer.label for layer in layers])
     config = _with_fewer_minibatches(config, origin)
+    config = _with_an_early_start(config, origin)
     validate(config)
     return config, origin
 
@@ -92,12 +93,24 @@ def _algorithm_of(layers: Sequence[Layer]) -> str | None:
 def _with_fewer_minibatches(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
     """Fit a number of minibatches that nobody asked for to the environments that somebody asked for."""
     name, most = "algorithm.num_minibatches", config.num_envs
-    preset = origin[name] == "default" or origin[name].startswith("suite ")
     rows = may_deal_rows(config) and suite_of(config.env_id) != "atari"
-    if not preset or rows or not 0 < most < config.algorithm.num_minibatches:
+    if not _is_preset(origin[name]) or rows or not 0 < most < config.algorithm.num_minibatches:
         return config
     origin[name] += ", at most num_envs"
     return replace(config, algorithm=replace(config.algorithm, num_minibatches=most))
+
+
+def _with_an_early_start(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
+    """Let a run that somebody wants short learn from its first batch on, unless somebody asked for a later start."""
+    name, late = "optimizer.learn_start", config.optimizer.learn_start
+    if not _is_preset(origin[name]) or 10 * late <= config.total_env_steps:
+        return config
+    origin[name] += ", 0 for so few steps"
+    return replace(config, optimizer=replace(config.optimizer, learn_start=0))
+
+
+def _is_preset(origin: str) -> bool:
+    return origin == "default" or origin.startswith("suite ")
 
 
 def with_ratio(config: TrainConfig) -> TrainConfig:
