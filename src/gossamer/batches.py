@@ -221,9 +221,10 @@ def refuse_replays(
             f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
             f"{free / 1e9:.1f} GB are free"
         )
-        if fits < shares.total:  # of one batch
+        least = sum(one.nbytes * shares.total / one.columns for one in own)  # of one batch each
+        if not path and least + beside > 0.9 * free:
             raise ConfigError(
-                f"{sizes}; a smaller replay would not fit either: --num-envs {max(num_envs // 2, 1)}"
+                f"{sizes}; smaller replays would not fit either: --num-envs {max(num_envs // 2, 1)}"
             )
         settings = config.replays[largest.entry]
         assert isinstance(settings, UniformSettings)
@@ -232,7 +233,7 @@ def refuse_replays(
             name, unit = "capacity_steps", config.unroll_length
         raise ConfigError(
             f"{sizes}; keep fewer steps, or keep them elsewhere (path): "
-            f"{_typed(largest.entry, name, fits * unit)}"
+            f"{_typed(largest.entry, name, max(fits, shares.total) * unit)}"
         )
     return told
 

@@ -119,9 +119,9 @@ class Source(NamedTuple):
     """Updates and env steps behind them; None: to be found by the version."""
 
     def number(self, *, confirms: bool) -> int:
-        """Return the number of an evaluation, which chooses its episodes: another one than any other's of the run.
+        """Return the number by which an evaluation chooses its episodes; no two of a run have the same.
 
-        It begins anew after four million versions, with episodes that played no part for as long.
+        Numbers repeat after four million versions.
         """
         learner = 0 if self.learner is None else self.learner + 1  # up to 65536
         return (self.version << 18 | learner << 1 | confirms) % MAX_NUMBER

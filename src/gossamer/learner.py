@@ -224,8 +224,6 @@ class Learner:
         self._observed = False
         self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
         _add_sums(self._row_sums, {"lag_versions_mean": (self.lag_versions, 1.0)})
-        if not self._learns:  # what the last version's KL said of the rate says nothing
-            self._state.lr_scale = 1.0
         # The same in all updates of a version: those that average gradients agree on it.
         self._learns = self.env_steps >= self._config.learn_start
         self._set_learning_rate()
@@ -277,6 +275,8 @@ class Learner:
         if not self._observed:
             self._observe()
         self.policy.refresh()
+        if not self._learns:  # a policy that has not moved says nothing about the learning rate
+            self._state.lr_scale = 1.0
         self._own_env_steps += self._batch_env_steps
         self.version += 1
         env_steps, self.env_steps = self.env_steps, self._own_env_steps
@@ -368,7 +368,8 @@ class Learner:
         sums["learner/grad_norm"] = (norm, 1.0)
         _add_sums(self._row_sums, sums)
         means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
-        self._algorithm.after_update(self._state, means)
+        if self._learns:
+            self._algorithm.after_update(self._state, means)
 
     def _skip(self, norm: float) -> None:
         self.nonfinite_updates += 1

@@ -43,8 +43,9 @@ class OptimizerConfig:
     max_grad_norm: float = 0.5
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
     learn_start: int = 0
-    """Env steps of all learners before the first optimizer step, below total_env_steps. Batches until then set the
-    running means and deviations of observations and values only, which change too fast to learn from."""
+    """Env steps of all learners that are only observed, in [0, total_env_steps): batches that begin before set the
+    running means and deviations of observations and values, which change too fast to learn from, and no parameter.
+    Their minibatches count as updates. 0: learn from the first batch on."""
 
 
 def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) -> float:

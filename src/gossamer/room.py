@@ -41,8 +41,8 @@ TOLD_BYTES = 1 << 30
 """Of network and trajectories, from which on their size is told."""
 BYTES_PER_ENV = 20_000
 """Of the smallest simulator."""
-CONTEXT_NBYTES = 512 << 20
-"""Of a GPU, for each process that uses it."""
+BYTES_PER_CONTEXT = 512 << 20
+"""GPU memory that a process takes before it holds any tensor."""
 BYTES_PER_LEARNER = 300_000
 """Of the objects around one."""
 BYTES_PER_PROCESS = 160 << 20
@@ -218,7 +218,7 @@ def refuse_what_a_gpu_cannot_hold(
     fixed = 10 * sum(x.nbytes for x in policy.shared_tensors()) + 2 * batch
     gpus = max(torch.cuda.device_count(), 1)
     learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
-    kept = learners * fixed + beside * CONTEXT_NBYTES
+    kept = learners * fixed + beside * BYTES_PER_CONTEXT
     at_a_time = max(beside, 1)  # learners of a process take turns
     needed = kept + at_a_time * rows * each
     if needed <= free:
@@ -228,6 +228,11 @@ def refuse_what_a_gpu_cannot_hold(
     where = f" in each of {at_a_time} processes" * (at_a_time > 1)
     told = f"{what} rows learnt at a time{where} take about {size_in_words(needed)} of the GPU's memory, of which "
     if left < each * (config.unroll_length + 1):  # of one column
+        if beside > 1 and learners * fixed + BYTES_PER_CONTEXT + rows * each <= free:
+            raise ConfigError(
+                f"{told}{size_in_words(free)} are free; learners of one process share what it needs: "
+                f"--learners-per-process {learners}"
+            )
         raise ConfigError(
             f"{told}{size_in_words(free)} are free; fewer environments or a smaller network may fit: "
             f"--num-envs {max(plan.num_envs // 2, 1)}"

@@ -103,9 +103,14 @@ def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch)
             told(replays=mix(**settings))
         name, value = str(caught.value).split("--replays.1.")[1].split()
         told(replays=mix(**{name.replace("-", "_"): int(value)}))
+    # Two that are too large are made smaller one after the other.
+    third = {"name": "uniform", "fraction": 0.25, "capacity": 10**6}
+    both = [{"name": "queue", "fraction": 0.5}, {**third, "capacity": 2 * 10**6}, third]
+    with pytest.raises(ConfigError, match=r"--replays.1.capacity \d+$"):
+        told(replays=both)
     monkeypatch.setattr(batches, "_free", lambda *_: 10**5)
     with pytest.raises(
-        ConfigError, match=r"a smaller replay would not fit either: --num-envs \d+$"
+        ConfigError, match=r"smaller replays would not fit either: --num-envs \d+$"
     ):
         told(replays=mix(capacity=1000))
 

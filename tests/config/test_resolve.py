@@ -117,8 +117,11 @@ def test_a_short_run_learns_from_its_first_batch_on_unless_a_later_start_is_aske
     config, layers = resolve({**pong, "total_env_steps": "4000"})
     assert config.optimizer.learn_start == 0
     assert layers["optimizer.learn_start"] == "suite atari, 0 for so few steps"
-    asked = {**pong, "total_env_steps": "4000", "optimizer": {"learn_start": "3999"}}
-    assert resolve(asked)[0].optimizer.learn_start == 3999
+    asked = {**pong, "total_env_steps": "4000", "optimizer": {"learn_start": "3000"}}
+    assert resolve(asked)[0].optimizer.learn_start == 3000, "the last of four batches is learnt"
+    # Batches of many learners are long: the first that begins late enough may be the last.
+    many = {**pong, "num_learners": "32", "total_env_steps": "30_000"}
+    assert resolve(many)[0].optimizer.learn_start == 0
 
 
 def test_a_suite_has_settings_for_one_algorithm() -> None:
@@ -302,7 +305,11 @@ def test_an_environment_is_needed() -> None:
         ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),
         (
             {"total_env_steps": 500, "optimizer": {"learn_start": 500}},
-            "would learn nothing: --optimizer.learn-start 0",
+            "nothing would be learnt: --optimizer.learn-start 0",
+        ),
+        (
+            {"total_env_steps": 500, "num_envs": 16, "optimizer": {"learn_start": 33}},
+            "nothing would be learnt: --optimizer.learn-start 0",
         ),
         ({"placement": "inline", "lag": "free"}, "use --lag 1, or --placement local"),
         ({"replays": [{"fraction": 0.5}]}, "sum to 0.5"),

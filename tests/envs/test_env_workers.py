@@ -1,9 +1,14 @@
+import errno
+import itertools
 import multiprocessing
 import os
 import signal
+import tempfile
 import time
+from multiprocessing.context import SpawnProcess
 
 import numpy as np
+import psutil
 import pytest
 
 from gossamer.envs.registry import make_vec_env
@@ -58,6 +63,30 @@ def test_a_start_that_fails_leaves_no_process(tmp_path, monkeypatch):
             "counting_envs:FirstProcess", num_envs=3, seed=1, settings=EnvConfig(workers=3)
         )
     assert set(multiprocessing.active_children()) <= before, kept
+
+
+def test_a_process_that_cannot_be_started_is_told_in_one_line(monkeypatch):
+    before = {x.pid for x in psutil.Process().children(recursive=True)}
+    start, starts = SpawnProcess.start, itertools.count()
+
+    def refused(process):
+        if next(starts) == 1:
+            raise BlockingIOError(errno.EAGAIN, "Resource temporarily unavailable")
+        start(process)
+
+    monkeypatch.setattr(SpawnProcess, "start", refused)
+    with pytest.raises(ConfigError, match=r"4 worker processes cannot be started .*--env.workers 2"):
+        make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=4))
+    assert {x.pid for x in psutil.Process().children(recursive=True)} <= before
+
+
+def test_a_full_temporary_folder_is_told_in_one_line(monkeypatch):
+    def full(*_, **__):
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    with pytest.raises(ConfigError, match=r"No space left on device.*--env.workers 0"):
+        make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=2))
 
 
 def test_closing_ends_all_processes_even_in_mid_step(envs):

@@ -22,7 +22,7 @@ from gossamer.launch.evaluation import evaluate
 from gossamer.launch.run import train
 from gossamer.machine import threads
 from gossamer.record import checkpoint
-from gossamer.record.checkpoint import CheckpointStore, Score
+from gossamer.record.checkpoint import CheckpointStore, Score, UnreadableError
 
 torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
 
@@ -266,11 +266,14 @@ def test_policies_that_cannot_be_read_for_now_are_kept(
     def gone(*_: object) -> None:
         raise OSError(errno.ESTALE, "Stale file handle")
 
-    with monkeypatch.context() as during:
-        during.setattr(checkpoint, "read_plain", gone)
-        during.setattr(checkpoint, "open_plain", gone)
-        assert fakes.contest() is None
-        fakes.consider(2, 7.0)
+    for silent in ([(checkpoint, "read_plain"), (checkpoint, "open_plain")], [(Path, "stat")]):
+        with monkeypatch.context() as during:
+            for where, name in silent:
+                during.setattr(where, name, gone)
+            assert fakes.contest() is None
+            with pytest.raises(UnreadableError, match="Stale file handle"):
+                BestPolicy(fakes.store, fakes.recorder)  # which would take the next one for the first
+            fakes.consider(2, 7.0)
     assert fakes.best.waiting
     assert (fakes.version(), fakes.version("candidate")) == (0, 1)
     assert fakes.told[-1] == (Score(5.0, 1), Score(9.0, 1))

@@ -216,6 +216,17 @@ def test_open_finds_by_path_last_and_parts(root: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("letters", [str, str.lower])
+def test_a_path_object_is_the_run_itself(
+    root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = start(f"{root}/one", root)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for given in (run.path, type(tmp_path)("~/runs/one")):
+        assert RunFolder.open(given).path.samefile(run.path)
+    with pytest.raises(ConfigError, match="is no run folder"):
+        RunFolder.open(run.path.parent)
+
+
 def test_open_takes_any_part_that_fits_one_run(
     root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, letters: Any
 ) -> None:

@@ -11,6 +11,7 @@ from core_fakes import CONSTANT, learn, make_learner, poisoned, random_batch, sm
 from groups import vector_of
 
 from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.optimizers import OptimizerConfig
@@ -174,9 +175,27 @@ def test_before_learn_start_only_the_moments_learn():
         assert policy.obs_moments.count == seen
         assert policy.value_moments.count == 2 * seen, "of both passes"
         assert not learner.optimizer.state
+        state = learner.state_dict()
+        assert state["algorithm.lr_scale"] == 1.0, "one that is resumed here goes on alike"
+        assert state["algorithm.kl_nats"] == 0.0
     assert learn(learner)["learner/learning_rate"] == pytest.approx(5e-4)
     changed = {name for name, x in policy.named_parameters() if not torch.equal(x, before[name])}
     assert changed == {name for name, x in before.items() if x.numel()}
+
+
+def test_a_target_policy_has_the_moments_with_which_learning_begins():
+    first, second = batches_of(2)
+    policy = small_policy(normalize_obs=True, value_norm=True)
+    algorithm = Impact(passes=2, num_minibatches=2, value_norm=True, target_every_updates=100)
+    optimizer = OptimizerConfig(learn_start=1, schedule="constant")
+    learner = make_learner(policy, algorithm, first, second, optimizer=optimizer)
+    learn(learner)
+    moments = {k: x.clone() for k, x in policy.state_dict().items() if "moments" in k}
+    learn(learner)
+    assert moments
+    for name, x in moments.items():
+        assert torch.equal(learner.state_dict()[f"algorithm.tensors.target.{name}"], x), name
+        assert not torch.equal(policy.state_dict()[name], x), "the policy's have moved on"
 
 
 def test_the_kl_scales_the_scheduled_rate():

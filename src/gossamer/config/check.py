@@ -335,16 +335,22 @@ def _check_counts(config: TrainConfig) -> None:
         )
     if config.num_envs:
         check_minibatches(config, config.num_envs)
-    if config.optimizer.learn_start >= config.total_env_steps:
+    if config.optimizer.learn_start and first_learnt(config) >= config.total_env_steps:
         raise ConfigError(
-            f"optimizer.learn_start is {config.optimizer.learn_start}, but the run ends after {config.total_env_steps} "
-            "env steps and would learn nothing: --optimizer.learn-start 0"
+            f"optimizer.learn_start is {config.optimizer.learn_start}, but the last batch begins before, as the run ends "
+            f"after {config.total_env_steps} env steps; nothing would be learnt: --optimizer.learn-start 0"
         )
     if config.actors_per_learner:
         raise ConfigError(
             f"actors_per_learner is {config.actors_per_learner}; separate actor processes are not available yet: "
             "--actors-per-learner 0 steps the environments in the learner's process"
         )
+
+
+def first_learnt(config: TrainConfig) -> int:
+    """Return the env steps at which the first batch begins that is learnt; of unknown environments at least."""
+    batch = max(config.num_envs * config.unroll_length * config.num_learners, 1)
+    return -(-config.optimizer.learn_start // batch) * batch
 
 
 def may_deal_rows(config: TrainConfig) -> bool:

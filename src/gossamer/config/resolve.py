@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
-from gossamer.config.check import may_deal_rows, validate
+from gossamer.config.check import first_learnt, may_deal_rows, validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
@@ -102,8 +102,8 @@ def _with_fewer_minibatches(config: TrainConfig, origin: dict[str, str]) -> Trai
 
 def _with_an_early_start(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
     """Let a run that somebody wants short learn from its first batch on, unless somebody asked for a later start."""
-    name, late = "optimizer.learn_start", config.optimizer.learn_start
-    if not _is_preset(origin[name]) or 10 * late <= config.total_env_steps:
+    name = "optimizer.learn_start"
+    if not _is_preset(origin[name]) or 10 * first_learnt(config) <= config.total_env_steps:
         return config
     origin[name] += ", 0 for so few steps"
     return replace(config, optimizer=replace(config.optimizer, learn_start=0))

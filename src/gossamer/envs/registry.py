@@ -147,7 +147,7 @@ def read_spec(
 def try_to_repeat(spec: EnvSpec, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
     """Play short episodes twice, where it is not known whether they come back; return the spec with what differs.
 
-    An environment with workers is stepped in one: a step that takes its process with it leaves this one alone.
+    With workers it is stepped in a worker process, so that a step which ends its process does not end this one.
 
     Args:
         spec: as `read_spec` returned it.

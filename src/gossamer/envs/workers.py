@@ -220,13 +220,31 @@ class _Workers(AsyncVectorEnv):
         if self.closed:
             return
         self.closed = True
-        for process in self.processes:
+        started = [process for process in self.processes if process.pid is not None]
+        for process in started:
             process.kill()  # below a learner's process they ignore what asks them to end
-        for process in self.processes:
+        for process in started:
             process.join()
         for pipe in self.parent_pipes:
             if pipe is not None:  # pyright: ignore[reportUnnecessaryComparison]
                 pipe.close()
+
+
+def _zeroed_file(nbytes: int) -> tempfile._TemporaryFileWrapper[bytes]:
+    """Return a temporary file of zeros that has its room on the disk: a hole would be a crash where it is first used."""
+    file = None
+    try:
+        file = tempfile.NamedTemporaryFile(prefix="gossamer-")  # noqa: SIM115 - the caller closes it
+        file.write(bytes(nbytes))
+        file.flush()
+    except OSError as error:
+        if file is not None:
+            file.close()
+        raise ConfigError(
+            f"no file can be written in {tempfile.gettempdir()} ({error.strerror}), which worker processes need: "
+            "make room there, set TMPDIR to another folder, or use --env.workers 0"
+        ) from None
+    return file
 
 
 class WorkerEnvs:
@@ -252,10 +270,7 @@ class WorkerEnvs:
         make_env = partial(make_gym_env, env_id, max_episode_steps)
         stuck_steps = gym_stuck_steps(env_id, settings)
         # Gone as soon as all have opened it.
-        file = tempfile.NamedTemporaryFile(prefix="gossamer-")  # noqa: SIM115 - closed below
-        # Written, as a hole in a file on a full disk is a crash where it is first used.
-        file.write(bytes(8 * _WORDS * num_workers))
-        file.flush()
+        file = _zeroed_file(8 * _WORDS * num_workers)
         words = _Words(file.name)
         self.sign = Sign(
             seeds.whose, [_SharedSign(seeds.whose, words, i) for i in range(num_workers)]
@@ -295,8 +310,13 @@ class WorkerEnvs:
 
         try:
             self._workers = in_thread(begin, "begin workers").result()
-        except _LOST as error:
+        except (EOFError, ConnectionError) as error:
             raise EnvWorkerDied(f"a worker process of {env_id} died at its start") from error
+        except OSError as error:
+            raise ConfigError(
+                f"{num_workers} worker processes cannot be started ({error.strerror or error}): "
+                f"--env.workers {num_workers // 2}"
+            ) from error
         finally:
             self.sign.doing = ""
             file.close()

@@ -32,7 +32,7 @@ from gossamer.trials import build_trials
 from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import FrameType
 
     from gossamer.config import TrainConfig
@@ -57,8 +57,9 @@ def load_weights(
         learner: whose; None: the run's policy, which for learners that mix parameters is their average.
     """
     checkpoint = _read_weights(folder, which)
+    tensors = _policy_tensors(checkpoint, learner)
     for policy in policies:
-        _put_weights(policy, checkpoint, learner)
+        _put_weights(policy, checkpoint, tensors)
     return checkpoint
 
 
@@ -68,8 +69,9 @@ def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
     return checkpoint
 
 
-def _put_weights(policy: ActorCritic, checkpoint: Checkpoint, learner: int | None) -> None:
-    tensors = _policy_tensors(checkpoint, learner)
+def _put_weights(
+    policy: ActorCritic, checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]
+) -> None:
     try:
         policy.load_state_dict(tensors)
     except RuntimeError as error:
@@ -193,7 +195,7 @@ def _load_policy(
     checkpoint = _read_weights(folder, which)
     refuse_misfit(config, spec, checkpoint, torso)
     policy = build_policy(config, spec, torso)
-    _put_weights(policy, checkpoint, learner)
+    _put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
@@ -416,7 +418,7 @@ def evaluate_run(
     folder = RunFolder.open(run)
 
     def how(name: str) -> str:  # quoted: names are a stranger's
-        return f"gossamer eval {shlex.quote(run)} --env {shlex.quote(name)}, or add --trust"
+        return f"gossamer eval {shlex.quote(str(folder.path))} --env {shlex.quote(name)}, or add --trust"
 
     config = _config_of(folder, env_id, trust=trust, how=how)
     with _watched(config, last_resort=True) as watch:

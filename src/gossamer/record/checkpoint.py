@@ -30,6 +30,8 @@ TENSORS = "tensors.safetensors"
 STATE = "state.json"
 MAX_STATE_BYTES = 64 << 20
 """Of state.json: a hundred thousand learners have less."""
+ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
+"""What a look at a path says if it leads nowhere."""
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO}
 """Errors that come again: the bytes are lost. Others (memory, descriptors, permissions, network) may pass."""
 FORMAT = 1
@@ -53,7 +55,7 @@ class Checkpoint:
     """A verified checkpoint, read from disk."""
 
     updates: int
-    """Optimizer steps behind it."""
+    """Updates of learner 0 behind it."""
     tensors: dict[str, Tensor]
     """On the CPU, contiguous, writable; those that were not wanted on device meta, which holds nothing."""
     state: dict[str, Any]
@@ -105,7 +107,7 @@ class CheckpointStore:
         are, the partial one is removed and OSError is raised.
 
         Args:
-            updates: Optimizer steps so far, the checkpoint's name.
+            updates: of learner 0 so far, the checkpoint's name.
             tensors: Any device and memory format; shared storage is stored twice.
             state: Whatever JSON holds, floats exactly.
         """
@@ -128,11 +130,17 @@ class CheckpointStore:
             self._write(name, updates, tensors, state, facts)
 
     def score(self, name: Scored = BEST) -> Score | None:
-        """Return the score of the best policy, or of the candidate; None if there is none."""
+        """Return the score of the best policy, or of the candidate; None if there is none.
+
+        Raises:
+            UnreadableError: there may be one.
+        """
         try:
             manifest = self._read_manifest(self._find(name))
             episodes = manifest.get("episodes")
             return Score(float(manifest["score"]), episodes if type(episodes) is int else None)
+        except UnreadableError:
+            raise
         except (DamagedError, ConfigError, KeyError, TypeError, ValueError, OverflowError):
             return None
 
@@ -144,9 +152,11 @@ class CheckpointStore:
 
     def list(self) -> list[int]:
         """Updates of the checkpoints that exist, ascending; whether they are intact shows on load."""
-        names = {path.name.removesuffix(".old") for path in self._folders()}
-        found = (name for name in names if name.isdecimal())
-        return sorted(int(name) for name in found if (self._find(name) / MANIFEST).is_file())
+        try:
+            names = {path.name.removesuffix(".old") for path in self._folders()}
+        except OSError as error:
+            raise UnreadableError(f"{self.folder} cannot be read: {_reason(error)}") from None
+        return sorted(int(name) for name in names if name.isdecimal() and self._exists(name))
 
     def load(
         self, which: str | int = "last", wanted: Callable[[str], bool] = lambda _: True
@@ -164,7 +174,7 @@ class CheckpointStore:
                 f"checkpoint {which!r} is not one of last, best, candidate or a number of updates"
             )
         name = str(which)
-        if not (self._find(name) / MANIFEST).is_file():
+        if not self._exists(name):
             have = ", ".join(map(str, self.list()[-5:])) or "none"
             raise ConfigError(f"no checkpoint {name} in {self.folder} (there: {have}); use last")
         try:
@@ -192,7 +202,10 @@ class CheckpointStore:
 
     def _rivals(self) -> tuple[str, ...]:
         """Return a line about the policy that may be better than the best; nothing if there is none."""
-        waiting = self.score(CANDIDATE)
+        try:
+            waiting = self.score(CANDIDATE)
+        except UnreadableError:
+            waiting = None
         if waiting is None:
             return ()
         return (
@@ -257,7 +270,7 @@ class CheckpointStore:
     def _swap_in(self, partial: Path, final: Path) -> Path:
         # A folder cannot be replaced in one step: between the two renames `_find` reads the old one.
         old = final.with_name(final.name + ".old")
-        if final.exists():
+        if _is_there(final):
             final.rename(old)
         partial.rename(final)
         sync_folder(self.folder)
@@ -268,10 +281,10 @@ class CheckpointStore:
         """Remove what a killed process left half done; finish what it left half replaced."""
         for path in self._folders():
             final = path.with_name(path.name.removesuffix(".old"))
-            if path.suffix == ".old" and not (final / MANIFEST).is_file():
+            if path.suffix == ".old" and not _is_there(final / MANIFEST):
                 _remove(final)
                 path.rename(final)
-            elif path.suffix in (".old", ".partial") or not (path / MANIFEST).is_file():
+            elif path.suffix in (".old", ".partial") or not _is_there(path / MANIFEST):
                 _remove(path)
 
     def _prune(self) -> None:
@@ -283,12 +296,25 @@ class CheckpointStore:
     def _folders(self) -> list[Path]:
         try:
             return sorted(path for path in self.folder.iterdir() if _ours(path))
-        except OSError:
+        except OSError as error:
+            if error.errno not in ABSENT:
+                raise
             return []
 
     def _find(self, name: str) -> Path:
         final, old = self.folder / name, self.folder / f"{name}.old"
-        return old if not final.exists() and old.exists() else final
+        try:
+            return old if not _is_there(final) and _is_there(old) else final
+        except OSError as error:
+            raise UnreadableError(f"{final} cannot be read: {_reason(error)}") from None
+
+    def _exists(self, name: str) -> bool:
+        """Whether a checkpoint has its manifest, without which it does not exist."""
+        path = self._find(name)
+        try:
+            return _is_there(path / MANIFEST)
+        except OSError as error:
+            raise UnreadableError(f"{path} cannot be read: {_reason(error)}") from None
 
     def _read_manifest(self, path: Path) -> dict[str, Any]:
         try:
@@ -324,6 +350,17 @@ class CheckpointStore:
 def _ours(path: Path) -> bool:
     name = path.name.removesuffix(".old").removesuffix(".partial")
     return path.is_dir() and (name.isdecimal() or name in (BEST, CANDIDATE))
+
+
+def _is_there(path: Path) -> bool:
+    """Whether a path exists; OSError where the disk does not tell, which must not look like absence."""
+    try:
+        path.stat()
+    except OSError as error:
+        if error.errno not in ABSENT:
+            raise
+        return False
+    return True
 
 
 def _remove(path: Path) -> None:

@@ -33,13 +33,14 @@ def find_run(run: str | Path, root: str = "runs") -> Path:
 
     Args:
         run: Its path or one above it, "last" for the one started last, or a part of one path below
-            `root`, in any letter case; a beginning or an end is preferred. A `Path` is that of a run that
-            has been found before.
+            `root`, in any letter case; a beginning or an end is preferred. A `Path` is a run's own.
         root: Where runs are kept.
     """
+    given = expand(str(run))
     if isinstance(run, Path):
-        return run
-    given = expand(run)
+        if is_run(given):
+            return given
+        raise ConfigError(f"{run} is no run folder; gossamer runs lists them")
     if run != "last" and is_run(given):
         return given
     runs = find_runs(Path(root))
