@@ -97,24 +97,33 @@ def main() -> None:
     what = parser.add_mutually_exclusive_group(required=True)
     what.add_argument("--record", type=Path, metavar="FILE", help="train and write the hashes")
     what.add_argument("--check", type=Path, metavar="FILE", help="train and compare with them")
-    what.add_argument("--against", metavar="REVISION", help="compare with a revision, trained here and now")
+    what.add_argument(
+        "--against", metavar="REVISION", help="compare with a revision, trained here and now"
+    )
     what.add_argument("--hash", type=Path, metavar="RUN", help=argparse.SUPPRESS)
     parser.add_argument("--only", nargs="+", choices=list(RUNS), default=list(RUNS), metavar="NAME")
     asked = parser.parse_args()
     if asked.hash is not None:
         print(json.dumps(hashes(asked.hash)))
     elif asked.record is not None:
-        asked.record.write_text(json.dumps({"machine": machine(), "runs": record(asked.only, HERE)}, indent=1))
+        asked.record.write_text(
+            json.dumps({"machine": machine(), "runs": record(asked.only, HERE)}, indent=1)
+        )
     elif asked.check is not None:
         before = json.loads(asked.check.read_text())
         if before["machine"] != machine():
-            sys.exit(f"{asked.check} is of {before['machine']}, this is {machine()}: record it here, or use --against")
+            sys.exit(
+                f"{asked.check} is of {before['machine']}, this is {machine()}: record it here, or use --against"
+            )
         compare(before["runs"], record(asked.only, HERE))
     else:
         with tempfile.TemporaryDirectory() as home:
             tree = Path(home) / "before"
             git = ["git", "-C", str(HERE)]
-            subprocess.run([*git, "worktree", "add", "--quiet", "--detach", str(tree), asked.against], check=True)
+            subprocess.run(
+                [*git, "worktree", "add", "--quiet", "--detach", str(tree), asked.against],
+                check=True,
+            )
             try:
                 before = record(asked.only, tree)
             finally:
@@ -128,7 +137,11 @@ def machine() -> dict[str, Any]:
 
     from gossamer.machine import processor_name
 
-    return {"processor": processor_name(), "cores": len(os.sched_getaffinity(0)), "torch": torch.__version__}
+    return {
+        "processor": processor_name(),
+        "cores": len(os.sched_getaffinity(0)),
+        "torch": torch.__version__,
+    }
 
 
 def record(names: list[str], tree: Path) -> dict[str, dict[str, Any]]:
@@ -140,7 +153,14 @@ def record(names: list[str], tree: Path) -> dict[str, dict[str, Any]]:
         began = time.monotonic()
         with tempfile.TemporaryDirectory() as home:
             run = Path(home) / "run"
-            first = [*words.split(), *COMMON.split(), "--total-env-steps", str(steps // 2), "--run-folder", str(run)]
+            first = [
+                *words.split(),
+                *COMMON.split(),
+                "--total-env-steps",
+                str(steps // 2),
+                "--run-folder",
+                str(run),
+            ]
             rest = ["--resume", str(run), "--total-env-steps", str(steps)]
             if "replay" in words:
                 first.append("--checkpoint-replay")
@@ -150,13 +170,19 @@ def record(names: list[str], tree: Path) -> dict[str, dict[str, Any]]:
                     env=environ, cwd=home, capture_output=True, text=True, check=False,
                 )  # fmt: skip
                 if done.returncode != 0:
-                    sys.exit(f"{name}: gossamer train {' '.join(argv)} ended with {done.returncode}:\n{done.stderr}")
+                    sys.exit(
+                        f"{name}: gossamer train {' '.join(argv)} ended with {done.returncode}:\n{done.stderr}"
+                    )
             told = subprocess.run(
                 [sys.executable, __file__, "--hash", str(run)],
                 env=environ, check=True, capture_output=True, text=True,
             )  # fmt: skip
         found[name] = json.loads(told.stdout)
-        print(f"{name}: {found[name]['parameters'][:12]} ({time.monotonic() - began:.0f} s)", file=sys.stderr, flush=True)
+        print(
+            f"{name}: {found[name]['parameters'][:12]} ({time.monotonic() - began:.0f} s)",
+            file=sys.stderr,
+            flush=True,
+        )
     return found
 
 
@@ -172,7 +198,9 @@ def hashes(run: Path) -> dict[str, Any]:
             parameters.update(tensor.contiguous().numpy().tobytes())
     rows = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
     # Processes write as they come; each learner's and environment's episodes are in order.
-    told = sorted((x.get("learner", 0), x["env"], i, x["return"], x["length"]) for i, x in enumerate(rows))
+    told = sorted(
+        (x.get("learner", 0), x["env"], i, x["return"], x["length"]) for i, x in enumerate(rows)
+    )
     played = [(learner, env, total, length) for learner, env, _, total, length in told]
     summary = json.loads((run / "summary.json").read_text())
     return {

@@ -109,9 +109,7 @@ def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch)
     with pytest.raises(ConfigError, match=r"--replays.1.capacity \d+$"):
         told(replays=both)
     monkeypatch.setattr(batches, "_free", lambda *_: 10**5)
-    with pytest.raises(
-        ConfigError, match=r"smaller replays would not fit either: --num-envs \d+$"
-    ):
+    with pytest.raises(ConfigError, match=r"smaller replays would not fit either: --num-envs \d+$"):
         told(replays=mix(capacity=1000))
 
 

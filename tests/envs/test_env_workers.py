@@ -75,7 +75,9 @@ def test_a_process_that_cannot_be_started_is_told_in_one_line(monkeypatch):
         start(process)
 
     monkeypatch.setattr(SpawnProcess, "start", refused)
-    with pytest.raises(ConfigError, match=r"4 worker processes cannot be started .*--env.workers 2"):
+    with pytest.raises(
+        ConfigError, match=r"4 worker processes cannot be started .*--env.workers 2"
+    ):
         make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=4))
     assert {x.pid for x in psutil.Process().children(recursive=True)} <= before
 

@@ -272,7 +272,7 @@ def test_policies_that_cannot_be_read_for_now_are_kept(
                 during.setattr(where, name, gone)
             assert fakes.contest() is None
             with pytest.raises(UnreadableError, match="Stale file handle"):
-                BestPolicy(fakes.store, fakes.recorder)  # which would take the next one for the first
+                fakes.again()  # which would take the next policy for the first
             fakes.consider(2, 7.0)
     assert fakes.best.waiting
     assert (fakes.version(), fakes.version("candidate")) == (0, 1)

@@ -40,7 +40,7 @@ SMALL: dict[str, Any] = {
 def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
     atari = "NoFrameskip" in env_id
     base = make_config(env_id, SMALL_ATARI if atari else SMALL)
-    optimizer = dataclasses.replace(base.optimizer, schedule="constant")
+    optimizer = dataclasses.replace(base.optimizer, schedule="constant", learn_start=0)
     return dataclasses.replace(
         base, run_folder=str(folder), total_env_steps=steps, optimizer=optimizer, **settings
     )

@@ -154,7 +154,7 @@ def test_what_the_device_cannot_hold_is_refused_with_rows_that_fit(gpu, settings
     # What processes take by themselves is more than there is.
     many = planned(num_envs=4, unroll_length=4, num_learners=48)
     gpu(20 << 30)
-    with pytest.raises(ConfigError, match="--learners-per-process 48$"):
+    with pytest.raises(ConfigError, match=r"--learners-per-process 48$"):
         refuse_what_a_gpu_cannot_hold(*many, processes=48)
     refuse_what_a_gpu_cannot_hold(config, spec, dataclasses.replace(plan, device="cpu"))
 

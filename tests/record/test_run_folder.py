@@ -215,7 +215,6 @@ def test_open_finds_by_path_last_and_parts(root: str, tmp_path: Path) -> None:
         RunFolder.open("last", root=str(tmp_path / "none"))
 
 
-@pytest.mark.parametrize("letters", [str, str.lower])
 def test_a_path_object_is_the_run_itself(
     root: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +226,7 @@ def test_a_path_object_is_the_run_itself(
         RunFolder.open(run.path.parent)
 
 
+@pytest.mark.parametrize("letters", [str, str.lower])
 def test_open_takes_any_part_that_fits_one_run(
     root: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path, letters: Any
 ) -> None:

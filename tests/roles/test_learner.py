@@ -174,7 +174,7 @@ def test_before_learn_start_only_the_moments_learn():
         assert all(torch.equal(x, before[name]) for name, x in policy.named_parameters())
         assert policy.obs_moments.count == seen
         assert policy.value_moments.count == 2 * seen, "of both passes"
-        assert not learner.optimizer.state
+        assert not any(learner.optimizer.state.values())
         state = learner.state_dict()
         assert state["algorithm.lr_scale"] == 1.0, "one that is resumed here goes on alike"
         assert state["algorithm.kl_nats"] == 0.0

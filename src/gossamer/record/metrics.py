@@ -58,7 +58,10 @@ METRICS: Mapping[str, Metric] = {
     "env_steps": Metric(
         "steps", "decisions learnt from, summed over learners; reset rows do not count"
     ),
-    "updates": Metric("updates", "minibatches of this learner: an optimizer step each, but for those before optimizer.learn_start"),
+    "updates": Metric(
+        "updates",
+        "minibatches of this learner: an optimizer step each, but for those before optimizer.learn_start",
+    ),
     "version": Metric("versions", "batches learnt so far; the version of the current parameters"),
     "learner": Metric("rank", "rank of the learner that wrote the row"),
     "steps_per_second": Metric(
