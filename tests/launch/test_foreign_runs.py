@@ -119,6 +119,16 @@ def test_one_from_elsewhere_is_refused(
         "train --config again.json --resume run --total-env-steps 128",
     ],
 )
+def test_a_module_with_a_colon_in_its_name_is_no_way_around(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    (here / "nowhere:trap.py").write_text(MODULE)
+    rewrite(here / "run" / "config.json", env_id="nowhere:trap:make")
+    come_from_elsewhere(here, monkeypatch)
+    for words in ("eval run --episodes 1", "train --resume run --total-env-steps 128"):
+        refused(words, here, capsys, "would import and call nowhere:trap:make")
+
+
 def test_named_again_or_trusted_it_is_used(
     words: str, here: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
