@@ -119,6 +119,15 @@ def test_one_from_elsewhere_is_refused(
         "train --config again.json --resume run --total-env-steps 128",
     ],
 )
+def test_named_again_or_trusted_it_is_used(
+    words: str, here: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    come_from_elsewhere(here, monkeypatch)
+    (here / "again.json").write_text('{"env_id": "trap:make"}')
+    assert cli.main(words.split()) == 0
+    assert (here / "sprung").exists()
+
+
 def test_a_module_with_a_colon_in_its_name_is_no_way_around(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
@@ -127,15 +136,6 @@ def test_a_module_with_a_colon_in_its_name_is_no_way_around(
     come_from_elsewhere(here, monkeypatch)
     for words in ("eval run --episodes 1", "train --resume run --total-env-steps 128"):
         refused(words, here, capsys, "would import and call nowhere:trap:make")
-
-
-def test_named_again_or_trusted_it_is_used(
-    words: str, here: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    come_from_elsewhere(here, monkeypatch)
-    (here / "again.json").write_text('{"env_id": "trap:make"}')
-    assert cli.main(words.split()) == 0
-    assert (here / "sprung").exists()
 
 
 def test_the_same_in_python(here: Path, monkeypatch: pytest.MonkeyPatch) -> None:
