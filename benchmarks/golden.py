@@ -71,7 +71,7 @@ RUNS: dict[str, tuple[str, int]] = {
     ),
     "diffusion-tasks": (
         "RandomExtremeAcrobot-v1 --num-envs 2 --unroll-length 8 algorithm:a2c topology:diffusion "
-        f"--topology.graph ring {FOUR} --placement inline",
+        f"--topology.adjacency ring {FOUR} --placement inline",
         1600,
     ),
     "allreduce": (f"{CART} algorithm:vtrace topology:allreduce {FOUR} --placement inline", 3200),

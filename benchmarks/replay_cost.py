@@ -104,8 +104,9 @@ def forward_seconds() -> float:
     import torch
 
     from gossamer import make_config
-    from gossamer.batches import CANDIDATE_COLUMNS
-    from gossamer.build import build_inference_policy, build_policy, make_plan
+    from gossamer.build.plan import make_plan
+    from gossamer.build.replays import CANDIDATE_COLUMNS
+    from gossamer.build.roles import build_inference_policy, build_policy
     from gossamer.envs.registry import read_spec
     from gossamer.machine import keep_freed_memory
     from gossamer.replay.recent import RecentPolicy

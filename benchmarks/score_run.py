@@ -14,15 +14,15 @@ import time
 from dataclasses import replace
 from typing import Any
 
-from gossamer.build import build_policy
-from gossamer.config import from_dict
+from gossamer.build.evaluation_tasks import build_trials
+from gossamer.build.roles import build_policy
+from gossamer.config import from_dict, saved_settings
 from gossamer.envs.registry import read_spec
-from gossamer.evaluator import play
 from gossamer.launch.evaluation import load_weights
 from gossamer.launch.recorder import WINDOW, Window
 from gossamer.machine import num_cores, threads
 from gossamer.record.folder import RunFolder
-from gossamer.trials import build_trials
+from gossamer.roles.evaluator import play
 
 
 def main() -> None:
@@ -48,7 +48,7 @@ def main() -> None:
         parser.error(f"--window {asked.window}: from 1 to {WINDOW}")
 
     folder = RunFolder.open(asked.run)
-    config = from_dict(folder.read_json("config.json"))
+    config = from_dict(saved_settings(folder.path) or {})
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     policy = build_policy(config, spec).requires_grad_(False)
     trial = build_trials(

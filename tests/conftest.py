@@ -9,6 +9,9 @@ from pathlib import Path
 import pytest
 from hypothesis import settings
 
+# What tests share, environments such as "broken_envs:Raises" among it, is imported by its bare name, also in the
+# processes that tests start.
+sys.path.insert(0, str(Path(__file__).parent / "support"))
 # Benchmarks share a module, as they do when one is started.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 

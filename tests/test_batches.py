@@ -11,8 +11,10 @@ from core_fakes import random_batch, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.micro_batches import MicroBatches
-from gossamer.types import PER_COLUMN, empty_trajectory
+from gossamer.ops.micro_batches import MicroBatches
+from gossamer.types import Batch, empty_trajectory, kinds_of
+
+KINDS = kinds_of(Batch)
 
 
 def tensors(batch):
@@ -31,7 +33,7 @@ def test_taken_columns_are_those_that_indexing_gives_in_the_same_memory_order(sh
     chosen = torch.tensor([4, 0, 2])
     taken = slot.take(chosen)
     for name, x in tensors(slot):
-        expected = x[chosen] if name in PER_COLUMN else x[:, chosen]
+        expected = x[:, chosen] if KINDS[name].rows else x[chosen]
         assert torch.equal(getattr(taken, name), expected), name
     order = sorted(range(slot.obs.ndim), key=lambda i: -slot.obs.stride(i))
     assert taken.obs.permute(order).is_contiguous(), "images stay channels last"
@@ -43,7 +45,7 @@ def test_columns_are_views():
     batch = random_batch(spec_of(), 3, 5)
     part = batch.columns(1, 3)
     for name, x in tensors(batch):
-        assert torch.equal(getattr(part, name), x[1:3] if name in PER_COLUMN else x[:, 1:3]), name
+        assert torch.equal(getattr(part, name), x[:, 1:3] if KINDS[name].rows else x[1:3]), name
     part.reward.fill_(9.0)
     assert (batch.reward[:, 1:3] == 9.0).all()
 

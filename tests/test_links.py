@@ -8,8 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 import torch
 
-from gossamer.links import Gate, Roles, Stopped, StopSignal, ThreadBoard, ThreadQueue
-from gossamer.types import ActionSpec, EnvSpec, RunFailed, empty_trajectory
+from gossamer.errors import RunFailed
+from gossamer.links.stopping import Stopped, StopSignal
+from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
+from gossamer.types import ActionSpec, EnvSpec, empty_trajectory
 
 SPEC = EnvSpec("Fake-v0", (2,), "vector", ActionSpec("categorical", (2,)), "fake", 10)
 

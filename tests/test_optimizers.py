@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 
-from gossamer.optimizers import OptimizerConfig, make_optimizer, scheduled
+from gossamer.roles.optimizers import OptimizerConfig, make_optimizer, scheduled
 
 FLAT = OptimizerConfig(learning_rate=(0.1,), schedule="constant", epsilon=0.01, decay=0.9)
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from gossamer import tune
 from gossamer.config import resolve
+from gossamer.tools import tune
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -20,7 +20,7 @@ def tuned(
     def rate(_: Any, changes: dict[str, Any]) -> float:
         return 1000.0 * max((rates.get(name, 1.0) for name in changes), default=1.0)
 
-    monkeypatch.setattr(tune, "_rate", rate)
+    monkeypatch.setattr(tune, "measured_rate", rate)
     tune.main("CartPole-v1", seconds=100.0, output=str(target))
     return capsys.readouterr().out
 

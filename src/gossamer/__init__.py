@@ -12,18 +12,18 @@ if TYPE_CHECKING:
     from gossamer.config import EvaluationConfig as EvaluationConfig
     from gossamer.config import TrainConfig as TrainConfig
     from gossamer.config import make_config as make_config
+    from gossamer.errors import ConfigError as ConfigError
+    from gossamer.errors import RunFailed as RunFailed
     from gossamer.launch.evaluation import evaluate as evaluate
     from gossamer.launch.evaluation import load_policy as load_policy
     from gossamer.launch.run import train as train
-    from gossamer.types import ConfigError as ConfigError
-    from gossamer.types import RunFailed as RunFailed
 
     __version__: str
 
 _HOMES = {
-    "ConfigError": "gossamer.types",
+    "ConfigError": "gossamer.errors",
     "EvaluationConfig": "gossamer.config",
-    "RunFailed": "gossamer.types",
+    "RunFailed": "gossamer.errors",
     "TrainConfig": "gossamer.config",
     "evaluate": "gossamer.launch.evaluation",
     "load_policy": "gossamer.launch.evaluation",

@@ -18,10 +18,10 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
-from gossamer.reading import clipped, visible
-from gossamer.streams import Streams
-from gossamer.types import ConfigError, RunFailed
+from gossamer.system.reading import clipped, visible
+from gossamer.system.streams import Streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -54,7 +54,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(argv))
     words = sys.argv[1:]
     # For hours, whoever reads on.
-    trains = words[:1] == ["train"] and not {"-h", "--help", "--show-config"} & set(words)
+    trains = words[:1] == ["train"] and not {"-h", "--help", "--help-all", "--show-config"} & set(
+        words
+    )
     streams = Streams(breaks=not trains)
     try:
         code = _main(words)
@@ -145,6 +147,16 @@ def _importing() -> Generator[None]:
             gc.enable()
 
 
+def _typed(name: str, value: str) -> str:
+    """Return what names the code of a setting on the command line; quoted, as names are a stranger's."""
+    section = name.removesuffix(".name")
+    if name == "env_id":
+        return shlex.quote(value)
+    if section in ("algorithm", "topology"):
+        return shlex.quote(f"{section}:{value}")
+    return f"--{name} {shlex.quote(value)}"
+
+
 def _train(words: list[str]) -> None:
     from gossamer.config import (
         config_layer,
@@ -159,7 +171,8 @@ def _train(words: list[str]) -> None:
     asked = parse_train(words)
     if asked.wants_help:
         width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-        print(train_help(width=width, color=_colors()))
+        chosen = (f"{x}:{asked.chosen(x)}" for x in ("algorithm", "topology"))
+        print(train_help(every=asked.wants_all, chosen=chosen, width=width, color=_colors()))
         return
     if asked.trust and asked.resume is None:
         raise ConfigError(
@@ -179,8 +192,8 @@ def _train(words: list[str]) -> None:
         resume,
         named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
         trust=asked.trust,
-        how=lambda name: (
-            f"gossamer train {shlex.quote(name)} --resume {shlex.quote(str(resume))}, or add --trust"
+        how=lambda name, value: (
+            f"gossamer train {_typed(name, value)} --resume {shlex.quote(str(resume))}, or add --trust"
         ),
     )
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
@@ -238,7 +251,7 @@ def _eval(words: list[str]) -> None:
     parser.add_argument(
         "--trust",
         action="store_true",
-        help="import the run's module:function environment even if the run began elsewhere",
+        help="import the run's environment and parts (module:NAME) even if the run began elsewhere",
     )
     parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
     parser.add_argument(
@@ -284,7 +297,7 @@ def _bench(words: list[str]) -> None:
         help="time to measure for, in all, at least 20 [80]",
     )
     asked = parser.read(words)
-    from gossamer.bench import main as bench
+    from gossamer.tools.bench import main as bench
 
     bench(json=asked.json, seconds=asked.seconds)
 
@@ -305,7 +318,7 @@ def _tune(words: list[str]) -> None:
     asked = parser.read(words)
     if not asked.output.endswith(".toml"):
         raise ConfigError(f"--output is {asked.output}; a preset file ends in .toml: tuned.toml")
-    from gossamer.tune import main as tune
+    from gossamer.tools.tune import main as tune
 
     tune(asked.env_id, seconds=asked.seconds, output=asked.output)
 

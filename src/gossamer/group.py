@@ -10,33 +10,29 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.batches import shared_blocks
-from gossamer.build import (
-    Parts,
-    build_evaluator,
-    build_parts,
-    build_policy,
-    resumes_exactly,
-)
-from gossamer.evaluator import Source
-from gossamer.links import StopSignal
-from gossamer.mailboxes import Mailbox, Mailboxes
-from gossamer.mixer import message_sizes, vectors, views
+from gossamer.build.plan import resumes_exactly
+from gossamer.build.replays import shared_blocks
+from gossamer.build.roles import Parts, build_evaluator, build_parts, build_policy
+from gossamer.links.shared_memory import Mailbox, Mailboxes
+from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
-from gossamer.signs import PATIENCE_SECONDS
-from gossamer.topology import blend
+from gossamer.roles.evaluator import Source
+from gossamer.roles.mixer import message_sizes, vectors, views
+from gossamer.system.signs import PATIENCE_SECONDS
+from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
     import threading
     from collections.abc import Callable, Sequence
 
-    from gossamer.actor import Episode
-    from gossamer.batches import Blocks
-    from gossamer.build import Plan
-    from gossamer.collective import Collective
+    from gossamer.build.plan import Plan
+    from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluator
-    from gossamer.learner import Learner
+    from gossamer.links.collective import Collective
+    from gossamer.roles.actor import Episode
+    from gossamer.roles.evaluator import Evaluator
+    from gossamer.roles.learner import Learner
+    from gossamer.topology.base import RunPolicy
     from gossamer.types import EnvSpec
 
 
@@ -48,21 +44,21 @@ class _Heard(NamedTuple):
     """Updates and env steps."""
 
 
-class Versions:
+class PolicyBoards:
     """The newest policy of every learner, in shared memory, and whose evaluation is to score next.
 
     In turn: the average of the learners and one of them; alike learners are scored as
-    one, and those that never talk have no average. The launcher reads policies while the evaluator does: what
+    one, and independent ones have no average. The launcher reads policies while the evaluator does: what
     a read needs room for is its own.
 
     Args:
         boxes: a mailbox for each learner.
         like: the tensors of a policy.
-        mixes: what the topology mixes: "parameters", "gradients", or "" for learners on their own.
+        run_policy: the topology's.
     """
 
-    def __init__(self, boxes: Mailboxes, like: Sequence[Tensor], mixes: str):
-        self._boxes, self._mixes = boxes, mixes
+    def __init__(self, boxes: Mailboxes, like: Sequence[Tensor], run_policy: RunPolicy):
+        self._boxes, self._run_policy = boxes, run_policy
         self._views = [[views(message, like) for message in slots] for slots in boxes.messages]
         self._like = like
         self._turn = 0
@@ -78,11 +74,11 @@ class Versions:
     def read_next(self, into: list[Tensor]) -> Source:
         """Copy what is to be scored next into tensors; return whose it is."""
         learner: int | None = 0
-        if self._mixes == "parameters" and self._turn % 2 == 0:
+        averages = self._run_policy == "average"
+        if averages and self._turn % 2 == 0:
             learner = None
-        elif self._mixes != "gradients":
-            size = self._boxes.num_learners
-            learner = (self._turn // (2 if self._mixes else 1)) % size
+        elif self._run_policy != "first":
+            learner = (self._turn // (2 if averages else 1)) % self._boxes.num_learners
         self._turn += 1
         heard = self._average(into) if learner is None else self._copy(learner, into)
         return Source(heard.version, learner, heard.at)
@@ -101,13 +97,13 @@ class Versions:
         )
 
     def score_next(self, learner: int) -> None:
-        """Let the next to be scored be one of learners that never talk; others have their order."""
-        if not self._mixes:
+        """Let the next to be scored be one of independent learners; others have their order."""
+        if self._run_policy == "best":
             self._turn = learner
 
     def score_policy_next(self, best: int | None) -> None:
-        """Let the next to be scored be the run's policy: of learners that never talk the best one's."""
-        self._turn = self._turn + self._turn % 2 if self._mixes else best or 0
+        """Let the next to be scored be the run's policy: of independent learners the best one's."""
+        self._turn = best or 0 if self._run_policy == "best" else self._turn + self._turn % 2
 
     def _copy(self, rank: int, into: list[Tensor]) -> _Heard:
         heard = self._room()
@@ -205,7 +201,7 @@ class Memory:
         size, topology = config.num_learners, config.topology
         self.boxes = Mailboxes(blocks[0], size, sizes.mixed)
         boards = Mailboxes(blocks[1], size, sizes.policy)
-        self.versions = Versions(boards, like, "" if topology.name == "single" else topology.mixes)
+        self.versions = PolicyBoards(boards, like, topology.run_policy)
 
 
 @dataclass
@@ -244,7 +240,7 @@ class Group:
         return max(parts.learner.env_steps for parts in self.parts)
 
     def has_learnt(self, env_steps: int) -> bool:
-        """Whether its learners have learnt from so many; those that never talk each from its share."""
+        """Whether its learners have learnt from so many; independent ones each from its share."""
         reached = [parts.learner.env_steps >= env_steps for parts in self.parts]
         return any(reached) if self.first.learner.topology.talks else all(reached)
 
@@ -292,18 +288,18 @@ class Group:
                 others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
                 learner.version = self.memory.versions.version_at(learner, others)
 
-    def inherit(self, parts: Parts, heirs: Sequence[int]) -> None:
+    def inherit(self, parts: Parts, donors: Sequence[int]) -> None:
         """Let a learner that has died begin with others' average, and go on counting where it was."""
         assert self.memory is not None
         learner, versions = parts.learner, self.memory.versions
-        versions.average(parts.policy.shared_tensors(), heirs)
+        versions.average(parts.policy.shared_tensors(), donors)
         parts.policy.refresh()
         own = self.memory.boxes.env_steps(learner.rank)
         size = self.memory.boxes.num_learners
         everyone = sum(map(self.memory.boxes.env_steps, range(size)))
         learner.take_over(
             # Later than what the dead one showed, of which the newest is what all look at.
-            version=max(*map(versions.newest, heirs), versions.newest(learner.rank) + 1),
+            version=max(*map(versions.newest, donors), versions.newest(learner.rank) + 1),
             own_env_steps=own,
             env_steps=everyone if learner.topology.talks else own * size,
         )

@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
-from gossamer.reading import expand
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

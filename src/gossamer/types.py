@@ -5,11 +5,12 @@ Shapes: T unroll length, B columns (environments), P action-distribution paramet
 
 from __future__ import annotations
 
-import math
-from dataclasses import dataclass, fields, replace
+import re
+from dataclasses import dataclass, field, fields, replace
+from functools import cache
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 
-from gossamer import devices
+from gossamer.system import devices
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gossamer.signs import Sign
+    from gossamer.system.signs import Sign
 
 Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 """Metric name -> (sum, count); sums and counts add over micro-batches and learners."""
@@ -27,12 +28,15 @@ Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"]
 
 
-class ConfigError(ValueError):
-    """The user's mistake, told in one line: what was wrong, the value, what is allowed, what to type."""
+class Imported(str):
+    """Type of a setting that names code of the user's, as module:NAME."""
+
+    __slots__ = ()
 
 
-class RunFailed(RuntimeError):
-    """A run that cannot go on; the message is for the user and the exit code is 1."""
+def snake_case(name: str) -> str:
+    """Return a class's name as settings write names: MyLoss becomes my_loss."""
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +180,58 @@ class PolicyOutput(NamedTuple):
     """[S, B] recurrent state after the last row; S = 0 without a core"""
 
 
+class FieldKind(NamedTuple):
+    """What a field of a trajectory holds. Whatever allocates, cuts, moves, checks or stores trajectories follows from it."""
+
+    dtype: Literal["float32", "int64", "bool", "obs", "action"]
+    """obs: uint8 for pixels, float32 for vectors. action: int64, float32 for continuous actions."""
+    rows: Literal["T", "T + 1", "S", ""] = "T"
+    """Leading dimension, before that of the columns; empty: one entry per column."""
+    entry: Literal["number", "obs", "action", "action_params"] = "number"
+    """What one row and column holds."""
+    on_host: bool = False
+    """Stays with the CPU: what is done depends on it, and a GPU would have to be waited for."""
+
+    @property
+    def column_dim(self) -> int:
+        """The dimension of the columns."""
+        return 1 if self.rows else 0
+
+    def rows_of(self, unroll_length: int, core_units: int) -> tuple[int, ...]:
+        """Return the number of rows, as what a shape begins with."""
+        t = unroll_length
+        return {"T": (t,), "T + 1": (t + 1,), "S": (core_units,), "": ()}[self.rows]
+
+    def entry_shape(self, spec: EnvSpec) -> tuple[int, ...]:
+        """Return the shape of an entry."""
+        action = spec.action
+        shapes = {
+            "number": (),
+            "obs": spec.obs_shape,
+            "action": action.shape,
+            "action_params": (action.num_params,),
+        }
+        return shapes[self.entry]
+
+    def shape(
+        self, spec: EnvSpec, *, unroll_length: int, num_columns: int, core_units: int
+    ) -> tuple[int, ...]:
+        """Return the shape of the field."""
+        return (*self.rows_of(unroll_length, core_units), num_columns, *self.entry_shape(spec))
+
+    def dtype_in(self, spec: EnvSpec) -> str:
+        """Return the name of the dtype."""
+        if self.dtype == "obs":
+            return "uint8" if spec.obs_kind == "pixels" else "float32"
+        if self.dtype == "action":
+            return "float32" if spec.action.kind == "gaussian" else "int64"
+        return self.dtype
+
+
+def _kind(*args: Any, **settings: Any) -> dict[str, FieldKind]:
+    return {"kind": FieldKind(*args, **settings)}
+
+
 @dataclass(slots=True)
 class Trajectory:
     """A fixed-length slice of experience from B environments.
@@ -184,20 +240,34 @@ class Trajectory:
     and moved to obs[t + 1]. Only `obs` and `starts` have T + 1 rows, so nothing needs shifting.
     """
 
-    obs: Tensor  # [T + 1, B, *obs_shape] raw; uint8 for pixels, float32 for vectors
-    action: Tensor  # [T, B, *action_shape] int64, or float32 for continuous actions
-    reward: Tensor  # [T, B] float32, unclipped
-    terminated: Tensor  # [T, B] bool: obs[t + 1] is final, its value is 0
-    truncated: Tensor  # [T, B] bool: a time limit; obs[t + 1] still has a value
-    valid: Tensor  # [T, B] bool: False on the reset row that follows an episode's end
-    starts: Tensor  # [T + 1, B] bool: an episode begins here; the recurrent state is cleared
-    behavior: Tensor  # [T, B, P] float32, parameters of the distribution that chose `action`
-    value: Tensor  # [T, B] float32, what the actor's value head said
-    core_state: Tensor  # [S, B] float32, recurrent state before row 0; S = 0 without a core
-    last_action: Tensor  # [B, *action_shape], the action before row 0
-    last_reward: Tensor  # [B] float32, the reward before row 0, unclipped
-    task: Tensor  # [B] int64, index of the task a column belongs to
-    version: Tensor  # [B] int64, version of the parameters that acted
+    obs: Tensor = field(metadata=_kind("obs", "T + 1", "obs"))
+    """[T + 1, B, *obs_shape] raw"""
+    action: Tensor = field(metadata=_kind("action", "T", "action"))
+    """[T, B, *action_shape]"""
+    reward: Tensor = field(metadata=_kind("float32"))
+    """[T, B] unclipped"""
+    terminated: Tensor = field(metadata=_kind("bool"))
+    """[T, B] obs[t + 1] is final, its value is 0"""
+    truncated: Tensor = field(metadata=_kind("bool"))
+    """[T, B] a time limit; obs[t + 1] still has a value"""
+    valid: Tensor = field(metadata=_kind("bool"))
+    """[T, B] False on the reset row that follows an episode's end"""
+    starts: Tensor = field(metadata=_kind("bool", "T + 1", on_host=True))
+    """[T + 1, B] an episode begins here; the recurrent state is cleared"""
+    behavior: Tensor = field(metadata=_kind("float32", "T", "action_params"))
+    """[T, B, P] parameters of the distribution that chose `action`"""
+    value: Tensor = field(metadata=_kind("float32"))
+    """[T, B] what the actor's value head said"""
+    core_state: Tensor = field(metadata=_kind("float32", "S"))
+    """[S, B] recurrent state before row 0; S = 0 without a core"""
+    last_action: Tensor = field(metadata=_kind("action", "", "action"))
+    """[B, *action_shape] the action before row 0"""
+    last_reward: Tensor = field(metadata=_kind("float32", ""))
+    """[B] the reward before row 0, unclipped"""
+    task: Tensor = field(metadata=_kind("int64", "", on_host=True))
+    """[B] index of the task a column belongs to"""
+    version: Tensor = field(metadata=_kind("int64", "", on_host=True))
+    """[B] version of the parameters that acted"""
 
     @property
     def continues(self) -> Tensor:
@@ -217,7 +287,7 @@ class Trajectory:
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
         return replace(
-            self, **{name: x.narrow(dim, start, stop - start) for name, x, dim in self._each()}
+            self, **{name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
         )
 
     def take(self, columns: Tensor) -> Self:
@@ -228,30 +298,36 @@ class Trajectory:
         }
         return replace(
             self,
-            **{name: _select(x, dim, index[x.device]) for name, x, dim in self._each()},
+            **{name: _select(x, dim, index[x.device]) for name, x, dim in self.each()},
         )
 
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""
         finite = self.reward.isfinite().all(0)
-        for name, x, dim in self._each():
+        for name, x, dim in self.each():
             if x.is_floating_point() and name != "reward":
                 finite &= x.isfinite().movedim(dim, 0).reshape(len(finite), -1).all(1)
         return finite
 
-    def _each(self) -> list[tuple[str, Tensor, int]]:
+    def each(self) -> list[tuple[str, Tensor, int]]:
         """Name, tensor and dimension of the columns."""
-        held = ((field.name, getattr(self, field.name)) for field in fields(self))
-        return [(name, x, 0 if name in PER_COLUMN else 1) for name, x in held if x is not None]
+        held = (
+            (name, getattr(self, name), kind.column_dim)
+            for name, kind in kinds_of(type(self)).items()
+        )
+        return [(name, x, dim) for name, x, dim in held if x is not None]
 
     def to(self, device: torch.device) -> Self:
         """Copy what is computed with to a device, without waiting for it; what is asked about stays.
 
         Fields that lie side by side in one block travel in one copy.
         """
+        from gossamer.system.blocks import ALIGNMENT
+
         if self.reward.device == device:
             return self
-        held = {name: x for name, x, _ in self._each() if name not in ON_HOST}
+        kinds = kinds_of(type(self))
+        held = {name: x for name, x, _ in self.each() if not kinds[name].on_host}
         block = self.obs.untyped_storage()
         beside = {k for k, x in held.items() if x.untyped_storage().data_ptr() == block.data_ptr()}
         moved: dict[str, Tensor] = {}
@@ -269,46 +345,27 @@ class Trajectory:
     def check(self, spec: EnvSpec) -> None:
         """Verify every shape and dtype once, where a trajectory crosses a link; raise ValueError."""
         t, b = self.reward.shape
-        expected: Mapping[str, tuple[int, ...]] = {
-            "obs": (t + 1, b, *spec.obs_shape),
-            "action": (t, b, *spec.action.shape),
-            "terminated": (t, b),
-            "truncated": (t, b),
-            "valid": (t, b),
-            "starts": (t + 1, b),
-            "behavior": (t, b, spec.action.num_params),
-            "value": (t, b),
-            "last_action": (b, *spec.action.shape),
-            "last_reward": (b,),
-            "version": (b,),
-        }
-        for name, shape in expected.items():
-            got = tuple(getattr(self, name).shape)
-            if got != shape:
-                raise ValueError(f"trajectory.{name} has shape {got}, expected {shape}")
-        for name, dtype in _dtypes(spec).items():
-            got = str(getattr(self, name).dtype).removeprefix("torch.")
+        units = len(self.core_state)
+        for name, kind in kinds_of(type(self)).items():
+            x = getattr(self, name)
+            if x is None:
+                continue
+            shape = kind.shape(spec, unroll_length=t, num_columns=b, core_units=units)
+            if tuple(x.shape) != shape:
+                raise ValueError(f"trajectory.{name} has shape {tuple(x.shape)}, expected {shape}")
+            got, dtype = str(x.dtype).removeprefix("torch."), kind.dtype_in(spec)
             if got != dtype:
                 raise ValueError(f"trajectory.{name} is {got}, expected {dtype}")
 
 
-PER_COLUMN = frozenset(
-    {"last_action", "last_reward", "task", "version", "replayed", "entry",
-     "burn_in", "online_weight", "replayed_weight"}
-)  # fmt: skip
-"""Fields whose first axis is the column; `core_state` is [S, B] and follows the row rule."""
-ON_HOST = frozenset({"starts", "task", "version", "replayed", "entry", "burn_in"})
-"""Fields that stay with the CPU: what is done depends on them, and a GPU would have to be waited for."""
-ALIGNMENT = 64
-"""Bytes; where fields begin in the block of a slot that is copied to a GPU."""
+@cache
+def kinds_of(what: type[Trajectory]) -> Mapping[str, FieldKind]:
+    """Return what every field of a trajectory or batch holds, by name."""
+    return {x.name: x.metadata["kind"] for x in fields(what)}
 
 
-def _dtypes(spec: EnvSpec) -> dict[str, str]:
-    action = "float32" if spec.action.kind == "gaussian" else "int64"
-    obs = "uint8" if spec.obs_kind == "pixels" else "float32"
-    flags = dict.fromkeys(("terminated", "truncated", "valid", "starts"), "bool")
-    numbers = dict.fromkeys(("reward", "behavior", "value", "core_state", "last_reward"), "float32")
-    return {"obs": obs, "action": action, "last_action": action, **flags, **numbers}
+STORED = kinds_of(Trajectory)
+"""The fields of a trajectory, all of which a replay keeps."""
 
 
 def empty_trajectory(
@@ -323,64 +380,55 @@ def empty_trajectory(
     """Allocate a trajectory slot, zeroed; in shared memory, or in one block pinned for a GPU."""
     import torch
 
-    t, b = unroll_length, num_columns
-    dtypes = _dtypes(spec)
-    shapes: dict[str, tuple[int, ...]] = {
-        "obs": (t + 1, b, *spec.obs_shape),
-        "action": (t, b, *spec.action.shape),
-        "behavior": (t, b, spec.action.num_params),
-        "starts": (t + 1, b),
-        "core_state": (core_units, b),
-        "last_action": (b, *spec.action.shape),
-        "last_reward": (b,),
-        "task": (b,),
-        "version": (b,),
-    }
-    kinds = {x.name: getattr(torch, dtypes.get(x.name, "int64")) for x in fields(Trajectory)}
-    block, offset = torch.empty(0, dtype=torch.uint8), 0
-    if pinned:  # side by side, for one copy
-        sizes = [math.prod(shapes.get(k, (t, b))) * kind.itemsize for k, kind in kinds.items()]
-        total = sum(-(-n // ALIGNMENT) * ALIGNMENT for n in sizes)
-        block = devices.pinned(torch.zeros(total, dtype=torch.uint8))
-    made: dict[str, Tensor] = {}
-    for name, dtype in kinds.items():
-        shape = shapes.get(name, (t, b))
+    from gossamer.system.blocks import lay_out, views
+
+    wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
+    for name, kind in STORED.items():
+        shape = kind.shape(
+            spec, unroll_length=unroll_length, num_columns=num_columns, core_units=core_units
+        )
         if len(shape) == 5:
             # Pixels lie channels last, the layout convolutions want: written once so by the actor,
             # then read as views by inference and learning.
             *lead, channels, height, width = shape
             shape = (*lead, height, width, channels)
-        if pinned:
-            size = math.prod(shape) * dtype.itemsize
-            x = block[offset : offset + size].view(dtype).view(shape)
-            offset += -(-size // ALIGNMENT) * ALIGNMENT
-        else:
-            x = torch.zeros(shape, dtype=dtype)
-        made[name] = x.movedim(-1, 2) if len(shape) == 5 else x
-        if shared:
-            made[name].share_memory_()
-    return Trajectory(**made)
+        wanted[name] = getattr(torch, kind.dtype_in(spec)), shape
+    if pinned:  # side by side, for one copy
+        places, nbytes = lay_out((name, dtype, shape) for name, (dtype, shape) in wanted.items())
+        made = views(devices.pinned(torch.zeros(nbytes, dtype=torch.uint8)), places)
+    else:
+        made = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in wanted.items()}
+    if shared:
+        for x in made.values():
+            x.share_memory_()
+    return Trajectory(**{name: x.movedim(-1, 2) if x.ndim == 5 else x for name, x in made.items()})
 
 
 @dataclass(slots=True)
 class Batch(Trajectory):
     """Columns to learn from, online and replayed, and what `Algorithm.minibatches` adds."""
 
-    replayed: Tensor  # [B] bool: the column came from a replay that keeps entries
-    entry: Tensor  # [B] int64: the replay's entry id, -1 for online columns
-    # [B] int64: rows at a column's start that only warm up its recurrent state; None: none anywhere.
-    burn_in: Tensor | None = None
-    target: Tensor | None = None  # [T, B] learning target of the value, where computed beforehand
-    advantage: Tensor | None = None  # [T, B] likewise
-    advantage_weight: Tensor | None = None  # [T, B] importance weight in it; None: all are 1
-    target_log_prob: Tensor | None = None  # [T, B] log pi(a|x) of a target policy
-    keep: Tensor | None = (
-        None  # [T, B] rows to learn from, where they are fewer than the valid ones
-    )
-    # [B] what rows of a column weigh in terms of the loss that are means over online, or over
-    # replayed columns alone; None: there are no replayed columns.
-    online_weight: Tensor | None = None
-    replayed_weight: Tensor | None = None
+    replayed: Tensor = field(metadata=_kind("bool", "", on_host=True))
+    """[B] the column came from a replay that keeps entries"""
+    entry: Tensor = field(metadata=_kind("int64", "", on_host=True))
+    """[B] the replay's entry id, -1 for online columns"""
+    burn_in: Tensor | None = field(default=None, metadata=_kind("int64", "", on_host=True))
+    """[B] rows at a column's start that only warm up its recurrent state; None: none anywhere"""
+    target: Tensor | None = field(default=None, metadata=_kind("float32"))
+    """[T, B] learning target of the value, where computed beforehand"""
+    advantage: Tensor | None = field(default=None, metadata=_kind("float32"))
+    """[T, B] likewise"""
+    advantage_weight: Tensor | None = field(default=None, metadata=_kind("float32"))
+    """[T, B] importance weight in it; None: all are 1"""
+    target_log_prob: Tensor | None = field(default=None, metadata=_kind("float32"))
+    """[T, B] log pi(a|x) of a target policy"""
+    keep: Tensor | None = field(default=None, metadata=_kind("bool"))
+    """[T, B] rows to learn from, where they are fewer than the valid ones"""
+    online_weight: Tensor | None = field(default=None, metadata=_kind("float32", ""))
+    """[B] what rows of a column weigh in terms of the loss that are means over online columns alone; None: there
+    are no replayed columns"""
+    replayed_weight: Tensor | None = field(default=None, metadata=_kind("float32", ""))
+    """[B] likewise for replayed columns"""
 
     @property
     def kept(self) -> Tensor:
@@ -393,7 +441,7 @@ def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:
     import torch
 
     b = trajectory.num_columns
-    held = {field.name: getattr(trajectory, field.name) for field in fields(Trajectory)}
+    held = {name: getattr(trajectory, name) for name in STORED}
     return Batch(
         **held,
         replayed=torch.zeros(b, dtype=torch.bool),

@@ -228,15 +228,15 @@ def test_the_learning_rate_follows_the_kl():
     algorithm, state = PPO(target_kl_nats=0.1), state_for()
     for kl, scale in [(0.21, 1 / 1.5), (0.15, 1 / 1.5), (0.06, 1 / 1.5), (0.04, 1.0), (0.0, 1.5)]:
         algorithm.after_update(state, {"learner/mean_kl_nats": kl})
-        algorithm._adapt_learning_rate(state)
+        algorithm.adapt_learning_rate(state)
         assert state.lr_scale == pytest.approx(scale)
     for kl, bound in [(1.0, 0.01), (0.0, 100.0)]:
         for _ in range(50):
             algorithm.after_update(state, {"learner/mean_kl_nats": kl})
-            algorithm._adapt_learning_rate(state)
+            algorithm.adapt_learning_rate(state)
         assert math.isclose(state.lr_scale, bound)
     off = state_for()
     PPO().after_update(off, {"learner/mean_kl_nats": 9.0})
-    PPO()._adapt_learning_rate(off)
+    PPO().adapt_learning_rate(off)
     assert off.lr_scale == 1.0
     assert off.kl_nats == 9.0

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from gossamer.config import TrainConfig, parse_train, resolve
 from gossamer.config.tree import ELSEWHERE, names_of
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -177,18 +177,18 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --replays.x.capacity 3", "--replays.x.capacity is not a setting"),
         ("CartPole-v1 --seed.x 3", "--seed.x is not a setting"),
         ("CartPole-v1 --seed 3 --algorithm.passes 0", "algorithm.passes is 0; it must be >= 1"),
-        ("CartPole-v1 algorithm:dqn", "allowed: a2c, vtrace, laser, ppo, impact"),
+        ("CartPole-v1 algorithm:dqn", "allowed: a2c, ppo, vtrace, impact, laser"),
         ("CartPole-v1 topology:gosip", "did you mean gossip"),
         (
             "CartPole-v1 topology:gala",
-            "'gala'; allowed: single, allreduce, gossip, diffusion; topology:gossip is GALA",
+            "'gala'; allowed: single, allreduce, diffusion, gossip; topology:gossip is GALA",
         ),
         ("CartPole-v1 topology:diff-dac", "; topology:diffusion is Diff-DAC"),
         ("CartPole-v1 --topology DiffDAC", "; topology:diffusion is Diff-DAC"),
-        ("CartPole-v1 algorithm:gala", "allowed: a2c, vtrace, laser, ppo, impact"),
+        ("CartPole-v1 algorithm:gala", "allowed: a2c, ppo, vtrace, impact, laser"),
         (
             "CartPole-v1 algorithm:PPO",
-            "allowed: a2c, vtrace, laser, ppo, impact; did you mean ppo?",
+            "allowed: a2c, ppo, vtrace, impact, laser; did you mean ppo?",
         ),
         ("CartPole-v1 --algorithm V-Trace", "did you mean vtrace?"),
         ("CartPole-v1 Algorithm:PPO", "did you mean algorithm:ppo?"),
@@ -203,7 +203,7 @@ def test_resume_and_show_config_are_read() -> None:
         ("--num-envs 3", "no environment given"),
         (
             "CartPole-v1 algorithm:a2c --algorithm.clip-rho 1",
-            "is a setting of vtrace, laser, impact, not of a2c",
+            "is a setting of vtrace, impact, laser, not of a2c",
         ),
         ("CartPole-v1 --= 3", "is not a setting"),
         ("CartPole-v1 --", "is not a setting"),

@@ -14,7 +14,7 @@ import pytest
 from gossamer import cli
 from gossamer.config import from_dict, make_config, settings_table, to_dict
 from gossamer.config.show import setting_groups
-from gossamer.types import ConfigError, RunFailed
+from gossamer.errors import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -215,7 +215,7 @@ def test_a_reader_that_leaves_early_is_no_error() -> None:
 
 
 def test_every_setting_has_a_docstring_and_is_in_help_and_table(capsys: Any) -> None:
-    assert cli.main(["train", "--help"]) == 0
+    assert cli.main(["train", "--help-all"]) == 0
     text, table = capsys.readouterr().out, settings_table()
     rows = [row for group in setting_groups() for row in group.rows]
     assert len(rows) > 80

@@ -6,7 +6,7 @@ import pytest
 
 from gossamer.config import resolve
 from gossamer.config.files import preset_names
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 
 @pytest.mark.parametrize("preset", preset_names())

@@ -10,15 +10,17 @@ from typing import Any
 
 import pytest
 
-from gossamer import batches, room
-from gossamer.batches import make_block, refuse_replays
-from gossamer.build import build_policy, make_plan
+from gossamer.build import preflight as room
+from gossamer.build import replays as batches
+from gossamer.build.plan import make_plan
+from gossamer.build.preflight import refuse_what_memory_cannot_hold
+from gossamer.build.replays import make_block, refuse_replays
+from gossamer.build.roles import build_policy
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError
 from gossamer.launch.run import train
 from gossamer.record.checkpoint import Checkpoint
-from gossamer.room import refuse_what_memory_cannot_hold
-from gossamer.types import ConfigError
 
 QUEUE = {"name": "queue", "fraction": 0.5}
 PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}
@@ -94,7 +96,7 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
 
 
 def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 2 * 10**8)
+    monkeypatch.setattr(batches, "free_bytes", lambda *_: 2 * 10**8)
     for settings, says in (
         ({"capacity": 10**7}, r"--replays.1.capacity \d{3,4}$"),
         ({"capacity_steps": 10**8}, r"--replays.1.capacity-steps \d{4,5}$"),
@@ -108,7 +110,7 @@ def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch)
     both = [{"name": "queue", "fraction": 0.5}, {**third, "capacity": 2 * 10**6}, third]
     with pytest.raises(ConfigError, match=r"--replays.1.capacity \d+$"):
         told(replays=both)
-    monkeypatch.setattr(batches, "_free", lambda *_: 10**5)
+    monkeypatch.setattr(batches, "free_bytes", lambda *_: 10**5)
     with pytest.raises(ConfigError, match=r"smaller replays would not fit either: --num-envs \d+$"):
         told(replays=mix(capacity=1000))
 
@@ -145,7 +147,7 @@ def test_folders_on_one_disk_share_its_room(
 ) -> None:
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-    monkeypatch.setattr(batches, "_free", lambda path: 2 * 10**8 if path else 10**10)
+    monkeypatch.setattr(batches, "free_bytes", lambda path: 2 * 10**8 if path else 10**10)
     entries = [
         {"name": "uniform", "fraction": 0.25, "capacity": 1000, "path": str(tmp_path / name)}
         for name in ("a", "b")
@@ -164,7 +166,7 @@ def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyP
     size = 14 * 10**7
 
     def check(made: TrainConfig, free: int, **known: int) -> None:
-        monkeypatch.setattr(batches, "_free", lambda *_: free)
+        monkeypatch.setattr(batches, "free_bytes", lambda *_: free)
         refuse_replays(made, spec, policy, num_envs=8, **known)
 
     enough = 2 * size + 5 * 10**7
@@ -183,7 +185,7 @@ def test_what_a_checkpoint_puts_back_needs_room_once(monkeypatch: pytest.MonkeyP
 
 
 def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 35 * 10**7)
+    monkeypatch.setattr(batches, "free_bytes", lambda *_: 35 * 10**7)
     alone: dict[str, Any] = {"num_envs": 1, "algorithm.num_minibatches": 1}
     common = {"prefetch_batches": 30, **alone}
     told(replays=mix(capacity=1000), **common)
@@ -194,7 +196,7 @@ def test_policies_to_measure_with_need_room_too(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_what_a_ratio_stands_for_has_settings_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 10**8)
+    monkeypatch.setattr(batches, "free_bytes", lambda *_: 10**8)
     with pytest.raises(ConfigError, match=r"\(path\): --replays\.1\.capacity-steps \d+$") as caught:
         told(replay_ratio=3.0)
     name, value = str(caught.value).split("--")[1].split()
@@ -219,13 +221,13 @@ def test_replays_of_a_kind_are_told_apart() -> None:
 def test_copies_for_checkpoints_need_room_too(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(batches, "_free", lambda path: 10**10 if path else 10**8)
+    monkeypatch.setattr(batches, "free_bytes", lambda path: 10**10 if path else 10**8)
     on_disk = mix(path=str(tmp_path), capacity=1000)
     told(replays=on_disk)
     with pytest.raises(ConfigError, match="--checkpoint-replay false"):
         told(replays=on_disk, checkpoint_replay=True)
     # Processes may have handed theirs over while the copies before are still being written.
-    monkeypatch.setattr(batches, "_free", lambda _: 60 * 10**7)
+    monkeypatch.setattr(batches, "free_bytes", lambda _: 60 * 10**7)
     two = {"num_learners": 2, "topology.name": "single", "checkpoint_replay": True}
     told(replays=on_disk, **two, placement="inline")
     with pytest.raises(ConfigError, match=r"copies of what replays hold take 0\.6 GB"):
@@ -342,7 +344,7 @@ def test_checkpoints_are_as_large_as_told(tmp_path: Path, settings: dict[str, An
 
 
 def test_batches_that_wait_need_room_too(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(batches, "_free", lambda *_: 3 * 10**8)
+    monkeypatch.setattr(batches, "free_bytes", lambda *_: 3 * 10**8)
     told(replays=mix(capacity=1000))
     with pytest.raises(ConfigError, match="and what learns from them"):
         told(replays=mix(capacity=1000), prefetch_batches=64)

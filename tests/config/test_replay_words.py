@@ -7,15 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from gossamer.batches import share_out
+from gossamer.build.replays import share_out
 from gossamer.config import TrainConfig, make_config, parse_train, resolve, to_dict
-from gossamer.replay.settings import (
-    CircularSettings,
-    EliteSettings,
-    QueueSettings,
-    UniformSettings,
-)
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.replay.selectors.circular import CircularSettings
+from gossamer.replay.selectors.elite import EliteSettings
+from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.replay.settings import QueueSettings
 
 
 def typed(*words: str) -> TrainConfig:

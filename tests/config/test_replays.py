@@ -6,15 +6,13 @@ from typing import Any
 
 import pytest
 
-from gossamer.batches import Shares, share_out
+from gossamer.build.replays import Shares, share_out
 from gossamer.config import TrainConfig, make_config, parse_train, resolve
-from gossamer.replay.settings import (
-    AttentiveSettings,
-    EliteSettings,
-    QueueSettings,
-    UniformSettings,
-)
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.replay.selectors.attentive import AttentiveSettings
+from gossamer.replay.selectors.elite import EliteSettings
+from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.replay.settings import QueueSettings
 
 
 def given(**settings: Any) -> TrainConfig:
@@ -99,7 +97,7 @@ QUEUE = {"name": "queue", "fraction": 0.5}
         ({"replays": [QUEUE, {"type": "custom", "alfa_annealing_factor": "x"}]}, "is 'x'"),
         (
             {"replay_ratio": 1.0, "algorithm.name": "ppo"},
-            "algorithm:vtrace, algorithm:laser, algorithm:impact",
+            "algorithm:vtrace, algorithm:impact, algorithm:laser",
         ),
         ({"replay_ratio": 1.0, "algorithm.name": "a2c"}, "algorithm:vtrace"),
         ({"replays": [QUEUE, {"type": "normal"}]}, "type is 'normal'; it must be one of queue"),

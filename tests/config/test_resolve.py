@@ -24,8 +24,9 @@ from gossamer.config import (
 from gossamer.config.check import RANGES, range_of
 from gossamer.config.files import suite_layer
 from gossamer.config.tree import fields_of, find_annotation, flatten, members, merge, names_of
+from gossamer.errors import ConfigError
 from gossamer.replay.settings import QueueSettings
-from gossamer.types import ConfigError
+from gossamer.types import Imported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -193,7 +194,7 @@ def test_a_setting_of_another_kind_is_refused_with_its_owner() -> None:
         ("stop_after_seconds = nan", "it must be a finite number"),
         ("algorithm = 3", "algorithm is 3; it must be a section of settings"),
         ('lag = "2"', "one of auto, 0, 1, free"),
-        ('[algorithm]\nname = "dqn"', "allowed: a2c, vtrace, laser, ppo, impact"),
+        ('[algorithm]\nname = "dqn"', "allowed: a2c, ppo, vtrace, impact, laser"),
         ('[algorithm]\nname = "vtrac"', "did you mean vtrace?"),
         ('[optimizer]\nlearning_rate = "big"', "it must be a number, for example 0.0005"),
         ('[optimizer]\nlearning_rate = [1, "big"]', "each entry a number, for example [0.0005]"),
@@ -403,6 +404,7 @@ def values_for(annotation: Any, name: str) -> st.SearchStrategy[Any]:
         float: st.floats(allow_nan=False, allow_infinity=False),
         bool: st.booleans(),
         str: st.text(max_size=20),
+        Imported: st.just("my_parts:Wide"),
     }[annotation]
 
 

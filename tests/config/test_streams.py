@@ -121,7 +121,7 @@ def test_a_pipe_that_does_not_wait_is_waited_for(unbuffered: str) -> None:
     ours, theirs = os.pipe()
     os.set_blocking(theirs, False)
     fcntl.fcntl(theirs, fcntl.F_SETPIPE_SZ, 4096)
-    words, env = [*GOSSAMER, "train", "CartPole-v1", "--help"], {**os.environ, "COLUMNS": "80"}
+    words, env = [*GOSSAMER, "train", "CartPole-v1", "--help-all"], {**os.environ, "COLUMNS": "80"}
     with subprocess.Popen(
         words,
         stdout=theirs,

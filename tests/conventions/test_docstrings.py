@@ -15,10 +15,11 @@ SETTINGS = [
     *sorted((PACKAGE / "algorithms").glob("*.py")),
     *sorted((PACKAGE / "config").glob("train*.py")),
     PACKAGE / "envs" / "settings.py",
-    PACKAGE / "optimizers.py",
+    PACKAGE / "roles" / "optimizers.py",
     PACKAGE / "policies" / "settings.py",
-    PACKAGE / "replay" / "base.py",
-    PACKAGE / "topology.py",
+    PACKAGE / "replay" / "settings.py",
+    *sorted((PACKAGE / "replay" / "selectors").glob("*.py")),
+    *sorted((PACKAGE / "topology").glob("*.py")),
 ]
 
 

@@ -29,7 +29,7 @@ assert code in (None, 0), code
 """
 IMPORT_ALL = """
 import gossamer
-import gossamer.types, gossamer.config, gossamer.cli, gossamer.topology, gossamer.optimizers
+import gossamer.types, gossamer.config, gossamer.cli, gossamer.topology.gossip, gossamer.roles.optimizers
 import gossamer.record.folder, gossamer.record.metrics, gossamer.record.runs
 import gossamer.algorithms.a2c, gossamer.algorithms.vtrace, gossamer.algorithms.ppo
 import gossamer.replay.settings, gossamer.policies.settings, gossamer.envs.settings

@@ -11,12 +11,12 @@ TOUR = [
     "ops/returns.py",
     "algorithms/base.py",
     "algorithms/vtrace.py",
-    "topology.py",
+    "topology/base.py",
     "replay/base.py",
-    "actor.py",
-    "learner.py",
+    "roles/actor.py",
+    "roles/learner.py",
     "launch/inline.py",
-    "build.py",
+    "build/roles.py",
 ]
 MAX_LINES = 3_200
 

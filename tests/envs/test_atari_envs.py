@@ -7,7 +7,7 @@ pytest.importorskip("ale_py")
 from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 SMALL = EnvConfig(size=36)
 

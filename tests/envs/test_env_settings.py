@@ -9,8 +9,8 @@ import gossamer
 from gossamer.envs.atari import atari_protocol
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import FAMILIES_ONLY, EnvConfig, suite_of
+from gossamer.errors import ConfigError
 from gossamer.machine import install_command
-from gossamer.types import ConfigError
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_a_missing_extra_says_what_to_type(env_id, blocked, extra):
         f"import sys; sys.modules[{blocked!r}] = None\n"
         "from gossamer.envs.registry import read_spec\n"
         "from gossamer.envs.settings import EnvConfig\n"
-        "from gossamer.types import ConfigError\n"
+        "from gossamer.errors import ConfigError\n"
         "try: read_spec(sys.argv[1], EnvConfig())\n"
         "except ConfigError as error: print(error)\n"
     )

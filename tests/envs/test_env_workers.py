@@ -14,7 +14,7 @@ import pytest
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
 from gossamer.envs.workers import EnvWorkerDied
-from gossamer.types import ConfigError, RunFailed
+from gossamer.errors import ConfigError, RunFailed
 
 
 @pytest.fixture

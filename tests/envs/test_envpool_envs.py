@@ -4,7 +4,7 @@ from rolling import Rolling, random_actions
 
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 pytest.importorskip("envpool", reason="EnvPool is an optional extra")
 

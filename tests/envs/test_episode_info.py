@@ -10,7 +10,7 @@ from rolling import Rolling, random_actions
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.seeding import Tasks
 from gossamer.envs.settings import EnvConfig
-from gossamer.types import ConfigError, RunFailed
+from gossamer.errors import ConfigError, RunFailed
 
 
 def make(name, workers=None, num_envs=4):

@@ -10,7 +10,7 @@ from rolling import Rolling, assert_resumes, assert_same_rows, random_actions
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.seeding import episode_seed
 from gossamer.envs.settings import EnvConfig
-from gossamer.types import ConfigError, RunFailed
+from gossamer.errors import ConfigError, RunFailed
 
 DEFAULTS = EnvConfig()
 

@@ -8,7 +8,7 @@ from gossamer.envs.registry import make_vec_env
 from gossamer.envs.render import make_render_env
 from gossamer.envs.seeding import EVALUATION_RANK
 from gossamer.envs.settings import EnvConfig
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 
 def as_seen(screen: np.ndarray) -> np.ndarray:

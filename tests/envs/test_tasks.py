@@ -6,14 +6,15 @@ import numpy as np
 import pytest
 from rolling import Rolling, assert_resumes, random_actions
 
-from gossamer.build import build_env_groups, make_plan
+from gossamer.build.evaluation_tasks import build_trials, tasks_in_words, training_tasks
+from gossamer.build.plan import make_plan
+from gossamer.build.roles import build_env_groups
 from gossamer.config import make_config
 from gossamer.envs import multitask
 from gossamer.envs.registry import known_ids, make_vec_env, read_spec
 from gossamer.envs.seeding import Tasks
 from gossamer.envs.settings import EnvConfig
-from gossamer.trials import build_trials, tasks_in_words, training_tasks
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 multitask.register()
 

@@ -5,7 +5,7 @@ import pytest
 
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
-from gossamer.types import ConfigError, RunFailed
+from gossamer.errors import ConfigError, RunFailed
 
 DEFAULTS = EnvConfig()
 
@@ -53,7 +53,10 @@ def test_a_broken_environment_is_refused_in_one_line(name, message):
         ("wrong_envs:rihgt", "has a function of that name; did you mean wrong_envs:right[?]$"),
         ("wrong_envs:RIGHT", "did you mean wrong_envs:right[?]$"),
         ("wrong_envs:zzzzz", "nor has a function of that name$"),
-        ("needs_missing:make", "cannot be imported: No module named 'notthere'$"),
+        (
+            "needs_missing:make",
+            "cannot be imported: No module named 'notthere' \\(.*needs_missing.py, line 3\\)$",
+        ),
         ("notthere:make", "start gossamer in the folder that holds notthere, or install it$"),
         (
             "ale_py:ALE/Pong-v5",

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sittings import QUICK, checkpoints, summary_of
+from sessions import QUICK, checkpoints, summary_of
 
 from gossamer import cli
 from gossamer.record.folder import LOCK, MEMBERS, RunFolder

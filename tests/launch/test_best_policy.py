@@ -12,17 +12,17 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import SMALL
+from runs import SMALL
 
 from gossamer import cli
 from gossamer.config import TrainConfig, make_config
-from gossamer.evaluator import Contest, Evaluation, Interrupted, Source, play_trials
 from gossamer.launch.best import BestPolicy
 from gossamer.launch.evaluation import evaluate
 from gossamer.launch.run import train
 from gossamer.machine import threads
 from gossamer.record import checkpoint
 from gossamer.record.checkpoint import CheckpointStore, Score, UnreadableError
+from gossamer.roles.evaluator import Contest, Evaluation, Interrupted, Source, play_trials
 
 torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
 
@@ -367,7 +367,7 @@ def test_every_evaluation_computes_as_the_others_do_the_last_one_too(
         seen.append(torch.get_num_threads())
         return play_trials(*args, **named)
 
-    monkeypatch.setattr("gossamer.evaluator.play_trials", asked)
+    monkeypatch.setattr("gossamer.roles.evaluator.play_trials", asked)
     with threads(2):
         made = config(tmp_path / "run", "CartPole-v1", 4, placement=placement, **SHORT)
         train(made, quiet=True)

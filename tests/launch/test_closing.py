@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from sittings import QUICK, Sitting, checkpoints, slow, summary_of
+from sessions import QUICK, Session, checkpoints, slow, summary_of
 
 MARGIN_SECONDS = 20.0
 TWO = ["--num-learners", "2", "--learner-threads", "1"]
@@ -35,9 +35,9 @@ def test_an_environment_that_hangs_in_close_holds_up_no_end(
 ) -> None:
     words = [f"broken_envs:{kind}", "--run-folder", "run", *QUICK, "--placement", placement]
     words += ["--stop-within-seconds", "1", "--total-env-steps", "512"]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(sitting.stuck.exists, "an environment that hangs")
-        code, _, err = sitting.end(MARGIN_SECONDS)
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "an environment that hangs")
+        code, _, err = session.end(MARGIN_SECONDS)
     assert code == 0, err
     assert "Traceback" not in err
     if kind == "HangsInClose":
@@ -58,8 +58,8 @@ def test_learners_are_done_before_their_environments_close(
     tmp_path: Path, kind: str, topology: list[str]
 ) -> None:
     words = [f"broken_envs:{kind}", "--run-folder", "run", *QUICK, *topology]
-    with Sitting([*words, "--total-env-steps", "512"], tmp_path) as sitting:
-        code, _, err = sitting.end()
+    with Session([*words, "--total-env-steps", "512"], tmp_path) as session:
+        code, _, err = session.end()
     assert code == 0, err
     assert "has died" not in err
     ended(tmp_path)
@@ -68,8 +68,8 @@ def test_learners_are_done_before_their_environments_close(
 def test_a_learner_that_dies_when_others_have_reached_the_end(tmp_path: Path) -> None:
     """In lock-step: the one that takes over cannot know that the end has been reached."""
     words = ["broken_envs:DiesAtItsEnd", "--run-folder", "run", *QUICK, *IN_STEP]
-    with Sitting([*words, "--total-env-steps", "512"], tmp_path) as sitting:
-        code, _, err = sitting.end()
+    with Session([*words, "--total-env-steps", "512"], tmp_path) as session:
+        code, _, err = session.end()
     assert code == 0, err
     summary = summary_of(tmp_path / "run")
     assert summary["exit_reason"] == "done: total_env_steps reached"

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import SMALL, state_of
+from runs import SMALL, state_of
 
 from gossamer.config import make_config
 from gossamer.launch.run import train

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sittings import QUICK, Sitting, summary_of, tensors_of
+from sessions import QUICK, Session, summary_of, tensors_of
 
 from gossamer.config import parse_train, resolve
 from gossamer.launch.run import train
@@ -37,8 +37,8 @@ WORDS = [
 @pytest.mark.timeout(400)  # on a busy machine two processes in lock-step wait for a core in turn
 def test_delayed_learners_stay_alike_and_are_those_of_lock_step(tmp_path: Path) -> None:
     """1,000 updates of two processes: equal to each other and to learners that take turns, to the bit."""
-    with Sitting([*WORDS, "--run-folder", str(tmp_path / "local")], tmp_path) as sitting:
-        code, out, err = sitting.end(300.0)
+    with Session([*WORDS, "--run-folder", str(tmp_path / "local")], tmp_path) as session:
+        code, out, err = session.end(300.0)
     assert code == 0, (out, err)
     processes = json.loads((tmp_path / "local" / "processes.json").read_text())
     assert len({row["pid"] for row in processes if row["role"] == "learner"}) == 2

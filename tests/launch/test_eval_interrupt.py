@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 import gossamer
+from gossamer.errors import ConfigError
 from gossamer.record.folder import RunFolder
-from gossamer.types import ConfigError
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "PongNoFrameskip-v4"])

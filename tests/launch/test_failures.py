@@ -18,7 +18,7 @@ from typing import Any
 import broken_envs
 import psutil
 import pytest
-from sittings import QUICK, checkpoints, summary_of, wait_for
+from sessions import QUICK, checkpoints, summary_of, wait_for
 
 import gossamer.envs.repeats
 import gossamer.launch.local
@@ -203,7 +203,7 @@ def test_an_error_of_the_evaluator_ends_the_run(
     def broken(*_: object, **__: object) -> None:
         raise error
 
-    monkeypatch.setattr("gossamer.evaluator.play", broken)
+    monkeypatch.setattr("gossamer.roles.evaluator.play", broken)
     began = time.monotonic()
     code = train("CartPole-v1", tmp_path / "run", "--evaluation.every-seconds", "0.01", steps=10**7)
     assert code == 1

@@ -9,39 +9,20 @@ import os
 import signal
 import time
 from pathlib import Path
-from typing import Any
 
 import psutil
 import pytest
 import torch
-from sittings import QUICK, Sitting, checkpoints, summary_of, wait_for
-from test_exact_resume import SMALL, assert_same, state_of
+from fleets import TOPOLOGIES, assert_same_rows, config, pids_of
+from runs import state_of
+from sessions import QUICK, Session, checkpoints, summary_of, wait_for
 
-from gossamer.config import TrainConfig, make_config
+from gossamer.config import make_config
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.launch.fleet import Fleet, GroupDied
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.types import ConfigError, RunFailed
-
-TOPOLOGIES: dict[str, dict[str, Any]] = {
-    "allreduce": {"name": "allreduce"},
-    "gossip in step": {"name": "gossip", "max_staleness": 0},
-    "diffusion": {"name": "diffusion", "adjacency": "complete", "link_drop": 0.3},
-}
-
-
-def config(folder: Path, topology: dict[str, Any], steps: int, **settings: Any) -> TrainConfig:
-    given = {
-        **SMALL,
-        "num_learners": 3,
-        "topology": topology,
-        "learner_threads": 1,
-        "run_folder": str(folder),
-        "total_env_steps": steps,
-        **settings,
-    }
-    return make_config("CartPole-v1", given)
 
 
 @pytest.mark.parametrize(
@@ -88,28 +69,7 @@ def test_resumed_equals_uninterrupted(
             assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
 
 
-def assert_same_rows(one: Path, other: Path) -> None:
-    """Processes tell their episodes in any order."""
-    for folder in (one, other):
-        path = folder / "episodes.jsonl"
-        lines = sorted(path.read_text().splitlines(), key=lambda x: _order(json.loads(x)))
-        path.write_text("\n".join(lines) + "\n")
-    assert_same(one, other)
-
-
-def _order(row: dict[str, Any]) -> tuple[int, int, int]:
-    return row["learner"], row["env"], row["env_steps"]
-
-
 WORDS = ["CartPole-v1", *QUICK, "--num-learners", "3", "--checkpoint-every-seconds", "0.5"]
-
-
-def pids_of(folder: Path) -> list[int]:
-    try:
-        rows = json.loads((folder / "processes.json").read_text())
-    except (OSError, ValueError):
-        return []
-    return [row["pid"] for row in rows if row["role"] == "learner"]
 
 
 @pytest.mark.parametrize(
@@ -126,15 +86,15 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
     folder = tmp_path / "run"
     words = [*WORDS, f"topology:{topology}", "--total-env-steps", "60000"]
     words += ["--run-folder", str(folder)]
-    with Sitting(words, tmp_path) as sitting:
+    with Session(words, tmp_path) as session:
         for _ in range(deaths):
-            sitting.wait_for(lambda: len(set(pids_of(folder))) == 3, "three processes")
+            session.wait_for(lambda: len(set(pids_of(folder))) == 3, "three processes")
             before = pids_of(folder)
             seen = _rows(folder)
-            sitting.wait_for(lambda seen=seen: _rows(folder) > seen + 1, "progress")
+            session.wait_for(lambda seen=seen: _rows(folder) > seen + 1, "progress")
             os.kill(before[1], signal.SIGKILL)
-            sitting.wait_for(lambda before=before: pids_of(folder)[1] != before[1], "a new process")
-        code, out, err = sitting.end(120.0)
+            session.wait_for(lambda before=before: pids_of(folder)[1] != before[1], "a new process")
+        code, out, err = session.end(120.0)
     assert code == 0, (out, err)
     summary = summary_of(folder)
     assert summary["restarts"] == deaths
@@ -181,12 +141,12 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         "--run-folder",
         str(folder),
     ]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
         before = pids_of(folder)
         os.kill(before[2], signal.SIGKILL)
-        sitting.wait_for(lambda: not set(pids_of(folder)) & set(before), "new processes")
-        code, out, err = sitting.end(120.0)
+        session.wait_for(lambda: not set(pids_of(folder)) & set(before), "new processes")
+        code, out, err = session.end(120.0)
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
     assert summary_of(folder)["env_steps"] >= 40_000
@@ -209,10 +169,10 @@ def test_a_signal_before_the_learners_have_begun_ends_the_run(tmp_path: Path) ->
         "--run-folder",
         str(folder),
     ]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: len(pids_of(folder)) == 3, "three processes")
-        sitting.process.send_signal(signal.SIGINT)
-        code, out, err = sitting.end()
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: len(pids_of(folder)) == 3, "three processes")
+        session.process.send_signal(signal.SIGINT)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert summary_of(folder)["env_steps"] < 10_000_000
@@ -248,11 +208,11 @@ def test_everyone_goes_with_the_launcher(tmp_path: Path) -> None:
         "--run-folder",
         str(folder),
     ]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
         pids = pids_of(folder)
         assert all(map(psutil.pid_exists, pids))
-        sitting.process.kill()
+        session.process.kill()
         killed = time.monotonic()
         wait_for(lambda: not any(map(_runs, pids)), "the end of all learners")
         # a second on a machine that does nothing else
@@ -280,15 +240,15 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         "--run-folder",
         str(folder),
     ]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: _rows(folder) > 1 and bool(checkpoints(folder)), "progress")
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: _rows(folder) > 1 and bool(checkpoints(folder)), "progress")
         before = pids_of(folder)
         os.kill(before[0], signal.SIGKILL)
-        sitting.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
+        session.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
         seen = checkpoints(folder)[-1]
-        sitting.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
-        sitting.process.send_signal(signal.SIGTERM)
-        code, out, err = sitting.end(60.0)
+        session.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
+        session.process.send_signal(signal.SIGTERM)
+        code, out, err = session.end(60.0)
     assert code == 0, (out, err)
     steps = summary_of(folder)["env_steps"]
     # Without the checkpoint it was resumed from, another death is survived too.
@@ -300,11 +260,11 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         "--total-env-steps",
         str(steps + 20_000),
     ]
-    with Sitting(more, tmp_path) as sitting:
+    with Session(more, tmp_path) as session:
         first = checkpoints(folder)
-        sitting.wait_for(lambda: not set(first) & set(checkpoints(folder)), "later checkpoints")
+        session.wait_for(lambda: not set(first) & set(checkpoints(folder)), "later checkpoints")
         os.kill(pids_of(folder)[1], signal.SIGKILL)
-        code, out, err = sitting.end(120.0)
+        code, out, err = session.end(120.0)
     assert code == 0, (out, err)
     assert summary_of(folder)["env_steps"] >= steps + 20_000
     assert summary_of(folder)["restarts"] == 1
@@ -350,10 +310,10 @@ def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
         "--run-folder",
         str(folder),
     ]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: _rows(folder) > 1, "progress")
-        sitting.process.send_signal(signal.SIGINT)
-        code, out, err = sitting.end(60.0)
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: _rows(folder) > 1, "progress")
+        session.process.send_signal(signal.SIGINT)
+        code, out, err = session.end(60.0)
     assert code == 0, (out, err)
     summary = summary_of(folder)
     assert summary["exit_reason"] == "stopped by SIGINT"

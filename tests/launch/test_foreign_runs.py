@@ -10,13 +10,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sittings import QUICK
+from sessions import QUICK
 
 import gossamer
 from gossamer import cli
 from gossamer.config import code_in
+from gossamer.errors import ConfigError
 from gossamer.record.origin import began_here, mark
-from gossamer.types import ConfigError
 
 LINE = 400
 MODULE = """

@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import SMALL, state_of
+from runs import SMALL, state_of
 
 import gossamer
-from gossamer.build import device_of, make_plan
+from gossamer.build.plan import device_of, make_plan
 from gossamer.config import make_config
-from gossamer.devices import Mark, own_stream
 from gossamer.envs.registry import read_spec
 from gossamer.launch.run import train
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
+from gossamer.system.devices import Mark, own_stream
 
 pytestmark = pytest.mark.gpu
 

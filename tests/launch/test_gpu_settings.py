@@ -13,23 +13,25 @@ import torch
 
 from gossamer import evaluate
 from gossamer.algorithms.a2c import A2C
-from gossamer.bench import limit_of
-from gossamer.build import make_plan, resumes_exactly
+from gossamer.build.plan import make_plan, resumes_exactly
+from gossamer.build.preflight import refuse_what_a_gpu_cannot_hold
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.launch.resume import why_not_exact
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import EXACT
-from gossamer.learner import Learner
-from gossamer.links import Roles, StopSignal, ThreadQueue
+from gossamer.links.stopping import StopSignal
+from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.machine import Machine
-from gossamer.micro_batches import MicroBatches
-from gossamer.optimizers import OptimizerConfig
+from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.base import ReplayMix
-from gossamer.room import refuse_what_a_gpu_cannot_hold
-from gossamer.types import ConfigError, RunFailed, empty_trajectory
+from gossamer.roles.learner import Learner
+from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.tools.bench import limit_of
+from gossamer.types import empty_trajectory
 
 MACHINE = Machine(2, "a processor", ("a GPU",), ("cpu", "cuda"), "2.13.0")
 
@@ -99,7 +101,7 @@ def test_deterministic_algorithms_are_set_before_anything_is_made(monkeypatch, d
 
 
 def test_deterministic_algorithms_hold_for_the_whole_process():
-    code = "import os, torch; from gossamer.devices import use_deterministic_algorithms as use; use(True);"
+    code = "import os, torch; from gossamer.system.devices import use_deterministic_algorithms as use; use(True);"
     code += "print(torch.are_deterministic_algorithms_enabled(), os.environ['CUBLAS_WORKSPACE_CONFIG']);"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True :4096:8\n"

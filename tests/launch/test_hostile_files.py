@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sittings import QUICK
+from sessions import QUICK
 
 from gossamer import cli
 from gossamer.config import make_config
+from gossamer.errors import ConfigError
 from gossamer.launch.run import train
-from gossamer.types import ConfigError
 
 LINE = 400
 ROOM_KIB = 300_000

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from sittings import QUICK, Sitting, checkpoints, episodes_of, summary_of, tensors_of
+from sessions import QUICK, Session, checkpoints, episodes_of, summary_of, tensors_of
 
 from gossamer import cli
 
@@ -27,14 +27,14 @@ def test_killed_equals_uninterrupted(tmp_path: Path, kills: int, total: int) -> 
     for _ in range(kills):
         before = checkpoints(two)
         begin = ["--resume", str(two)] if before else ["--run-folder", str(two), *words]
-        with Sitting(begin, tmp_path) as sitting:
-            sitting.wait_for(lambda b=before: checkpoints(two)[-1:] > b[-1:], "a checkpoint")
-            sitting.let_run(chance.uniform(0.0, 0.3))
-            sitting.process.kill()
-            code, _, err = sitting.end()
+        with Session(begin, tmp_path) as session:
+            session.wait_for(lambda b=before: checkpoints(two)[-1:] > b[-1:], "a checkpoint")
+            session.let_run(chance.uniform(0.0, 0.3))
+            session.process.kill()
+            code, _, err = session.end()
         assert code == -9, err
-    with Sitting(["--resume", str(two)], tmp_path) as sitting:
-        code, _, err = sitting.end(600.0)  # most of the steps are still to come
+    with Session(["--resume", str(two)], tmp_path) as session:
+        code, _, err = session.end(600.0)  # most of the steps are still to come
     assert code == 0, err
     assert summary_of(two)["exit_reason"] == "done: total_env_steps reached"
     a, b = tensors_of(one), tensors_of(two)

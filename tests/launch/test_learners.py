@@ -9,13 +9,13 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import SMALL, assert_same, returns_of, state_of
+from runs import SMALL, assert_same, returns_of, state_of
 
 from gossamer.config import TrainConfig, make_config
+from gossamer.errors import ConfigError
 from gossamer.launch.evaluation import evaluate, load_policy
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
-from gossamer.types import ConfigError
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {
     "single": {"name": "single"},

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import SMALL, returns_of
+from runs import SMALL, returns_of
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.launch.run import train
@@ -74,10 +74,10 @@ def test_what_only_a_resume_finds_does_not_end_the_run(
     assert meta_of(tmp_path)["env_comes_back"], "the trial is too short to see it"
     assert exact(tmp_path)
     begun = len(returns_of(tmp_path))
-    for sitting in (1, 2):
-        longer = config(env_id, tmp_path, steps + 2048 * sitting, placement=placement)
+    for session in (1, 2):
+        longer = config(env_id, tmp_path, steps + 2048 * session, placement=placement)
         summary = train(longer, resume=str(tmp_path), quiet=True).summary
-        assert summary["env_steps"] >= steps + 2048 * sitting
+        assert summary["env_steps"] >= steps + 2048 * session
         said = [line for line in log_of(tmp_path) if line.startswith("resumed ")][-1]
         told = "environments did not come back to where they were"
         assert said.startswith(f"resumed with new episodes (not exactly: {told}) at")

@@ -7,14 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from sittings import QUICK, Sitting, summary_of
+from sessions import QUICK, Session, summary_of
 
 from gossamer import cli
-from gossamer.build import make_plan
+from gossamer.build.plan import make_plan
+from gossamer.build.preflight import refuse_large
 from gossamer.config import make_config
+from gossamer.errors import ConfigError
 from gossamer.record.runs import list_runs
-from gossamer.room import refuse_large
-from gossamer.types import ActionSpec, ConfigError, EnvSpec
+from gossamer.types import ActionSpec, EnvSpec
 
 
 def words(env_id: str, folder: Path) -> list[str]:
@@ -22,8 +23,8 @@ def words(env_id: str, folder: Path) -> list[str]:
 
 
 def test_one_that_ends_the_process_is_no_success(tmp_path: Path) -> None:
-    with Sitting(words("broken_envs:LeavesLater", tmp_path / "run"), tmp_path) as sitting:
-        code, _, err = sitting.end()
+    with Session(words("broken_envs:LeavesLater", tmp_path / "run"), tmp_path) as session:
+        code, _, err = session.end()
     assert code == 1
     assert err.splitlines()[-1].startswith(
         "gossamer: the process was ended from within, by os._exit(0)"
@@ -36,8 +37,8 @@ def test_one_that_ends_the_process_is_no_success(tmp_path: Path) -> None:
 def test_learners_that_end_as_if_all_were_well_have_died(tmp_path: Path) -> None:
     several = ["--num-learners", "2", "topology:gossip"]
     begun = [*words("broken_envs:Leaves", tmp_path / "run"), *several]
-    with Sitting(begun, tmp_path) as sitting:
-        code, _, err = sitting.end(240.0)
+    with Session(begun, tmp_path) as session:
+        code, _, err = session.end(240.0)
     assert code == 1
     assert "times before it had learnt anything (exit code 0)" in err.splitlines()[-1]
     (row,) = list_runs(str(tmp_path))
@@ -45,8 +46,8 @@ def test_learners_that_end_as_if_all_were_well_have_died(tmp_path: Path) -> None
 
 
 def test_one_that_closes_the_files_of_the_run_fails_in_one_line(tmp_path: Path) -> None:
-    with Sitting(words("broken_envs:ClosesFiles", tmp_path / "run"), tmp_path) as sitting:
-        code, _, err = sitting.end()
+    with Session(words("broken_envs:ClosesFiles", tmp_path / "run"), tmp_path) as session:
+        code, _, err = session.end()
     assert code == 1
     assert "Traceback" not in err
     assert err.splitlines()[-1].startswith(
@@ -87,7 +88,7 @@ def test_a_text_that_cannot_be_encoded_is_told_and_kept(tmp_path: Path, capsys: 
 def test_spaces_that_nobody_has_memory_for_are_refused_before_they_are_made(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, says: str, capsys: Any
 ) -> None:
-    monkeypatch.setattr("gossamer.room.free_memory", lambda: 60 << 30)
+    monkeypatch.setattr("gossamer.build.preflight.free_memory", lambda: 60 << 30)
     assert cli.main(["train", *words(f"broken_envs:{name}", tmp_path / "run")]) == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"gossamer: broken_envs:{name} {says}")
@@ -107,7 +108,7 @@ def told(spec: EnvSpec, **settings: Any) -> list[str]:
 
 
 def test_what_is_large_is_told_and_what_is_usual_is_not(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("gossamer.room.free_memory", lambda: 100 << 30)
+    monkeypatch.setattr("gossamer.build.preflight.free_memory", lambda: 100 << 30)
     assert told(spec_of(4)) == []
     assert told(spec_of(4, 84, 84)) == []
     assert told(spec_of(300_000), **{"policy.hidden_sizes": [8]}) == [], "large, and no burden"
@@ -116,7 +117,7 @@ def test_what_is_large_is_told_and_what_is_usual_is_not(monkeypatch: pytest.Monk
     assert line.startswith("a network of 256,000,")
     # 4 environments, 2 trajectories of 17 rows
     assert line.endswith(f"trajectories {4 * 2 * 17 * 8e6 / 2**30:.1f} GiB; 100 GiB are free")
-    monkeypatch.setattr("gossamer.room.free_memory", lambda: 4 << 30)
+    monkeypatch.setattr("gossamer.build.preflight.free_memory", lambda: 4 << 30)
     with pytest.raises(ConfigError, match=r"and trajectories 1\.0 GiB; 4 GiB are free: .* layers$"):
         told(spec_of(2_000_000), **{"policy.hidden_sizes": [64]})
     with pytest.raises(ConfigError, match=r"--num-envs 8$"):

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import SMALL_ATARI, assert_same, config
+from runs import SMALL_ATARI, assert_same, config
 
-from gossamer.build import Plan, make_plan
+from gossamer.build.plan import Plan, make_plan
 from gossamer.config import TrainConfig, make_config, to_dict
 from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError
 from gossamer.launch import run
 from gossamer.launch.resume import for_this_machine, resumed_plan
 from gossamer.launch.run import train
 from gossamer.machine import Machine, this_machine
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-from gossamer.types import ConfigError
 
 PONG = "PongNoFrameskip-v4"
 SMALL = Machine(cores=2, processor="Small", gpus=(), bf16=(), torch="2.0")

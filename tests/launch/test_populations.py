@@ -9,18 +9,18 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import SMALL, state_of
+from runs import SMALL, state_of
 
 from gossamer import cli
 from gossamer.algorithms.a2c import A2C
 from gossamer.config import TrainConfig, make_config, validate
-from gossamer.launch.evaluation import _whose_in_words
+from gossamer.errors import ConfigError
+from gossamer.launch.evaluation import whose_in_words
+from gossamer.launch.messages import learners_in_words
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
-from gossamer.launch.words import learners_in_words
-from gossamer.optimizers import OptimizerConfig
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore, Score
-from gossamer.types import ConfigError
+from gossamer.roles.optimizers import OptimizerConfig
 
 A_VERSION = 2 * 64
 
@@ -272,7 +272,7 @@ def test_eval_tells_why_a_learner_is_the_one(
     best = state.get("best_learner", 0) or 0
     held = {**state, "num_learners": 2, "policy_of": best}
     made = config(tmp_path, "topology.name", "single")
-    text = _whose_in_words(Checkpoint(1, {}, held, tmp_path), None, made)
+    text = whose_in_words(Checkpoint(1, {}, held, tmp_path), None, made)
     assert text == f"learner {best} of 2{why}, "
 
 

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import SMALL, assert_same
-from test_fleet import assert_same_rows
+from fleets import assert_same_rows
+from runs import SMALL, assert_same
 
-from gossamer import batches
+from gossamer.build import replays as batches
 from gossamer.config import TrainConfig, make_config
+from gossamer.errors import ConfigError
 from gossamer.group import Group
 from gossamer.launch.run import train
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-from gossamer.types import ConfigError
 
 MIX: list[dict[str, Any]] = [
     {"name": "queue", "fraction": 0.25},

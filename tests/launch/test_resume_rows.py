@@ -6,7 +6,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from test_exact_resume import SMALL
+from runs import SMALL
 
 from gossamer.config import make_config
 from gossamer.launch.run import train

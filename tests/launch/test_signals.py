@@ -19,7 +19,7 @@ from typing import Any
 
 import psutil
 import pytest
-from sittings import QUICK, Sitting, checkpoints, env_steps_logged, summary_of, wait_for
+from sessions import QUICK, Session, checkpoints, env_steps_logged, summary_of, wait_for
 
 from gossamer import cli
 
@@ -28,7 +28,7 @@ TOTAL = 10_000_000  # never reached
 
 @dataclass
 class Ended:
-    """How one sitting ended."""
+    """How one session ended."""
 
     code: int
     out: str
@@ -43,24 +43,24 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def sittings(folder: Path) -> list[Ended]:
+def sessions(folder: Path) -> list[Ended]:
     """A run stopped by SIGINT, resumed with another setting, stopped by SIGTERM."""
     ended: list[Ended] = []
     first = ["CartPole-v1", "--run-folder", str(folder), f"--total-env-steps={TOTAL}", *QUICK]
     second = ["--resume", str(folder), "--keep-checkpoints", "2"]
     for words, number in ((first, signal.SIGINT), (second, signal.SIGTERM)):
         before = env_steps_logged(folder)
-        with Sitting(words, folder.parent) as sitting:
-            sitting.wait_for(lambda b=before: env_steps_logged(folder) > b, "a row of metrics")
-            sitting.signal(number)
-            code, out, err = sitting.end()
+        with Session(words, folder.parent) as session:
+            session.wait_for(lambda b=before: env_steps_logged(folder) > b, "a row of metrics")
+            session.signal(number)
+            code, out, err = session.end()
         ended.append(Ended(code, out, err, summary_of(folder), checkpoints(folder)))
     return ended
 
 
 @pytest.mark.parametrize(("which", "name"), [(0, "SIGINT"), (1, "SIGTERM")])
-def test_one_signal_saves_and_exits_0(sittings: list[Ended], which: int, name: str) -> None:
-    ended = sittings[which]
+def test_one_signal_saves_and_exits_0(sessions: list[Ended], which: int, name: str) -> None:
+    ended = sessions[which]
     assert ended.code == 0
     assert ended.summary["exit_reason"] == f"stopped by {name}"
     assert ended.checkpoints[-1] == ended.summary["updates"], "the last state is on disk"
@@ -68,18 +68,18 @@ def test_one_signal_saves_and_exits_0(sittings: list[Ended], which: int, name: s
     assert "next: gossamer train --resume" in ended.err.splitlines()[-1]
 
 
-def test_resuming_goes_on_where_it_stopped(sittings: list[Ended], folder: Path) -> None:
-    first, second = (ended.summary for ended in sittings)
+def test_resuming_goes_on_where_it_stopped(sessions: list[Ended], folder: Path) -> None:
+    first, second = (ended.summary for ended in sessions)
     assert second["updates"] > first["updates"]
-    assert second["seconds"] > first["seconds"], "over all sittings"
-    assert f"resumed exactly at {first['env_steps']:,} env steps" in sittings[1].err
-    assert "changed: keep_checkpoints 3 -> 2" in sittings[1].err
-    assert sittings[1].err.count("changed: ") == 1
+    assert second["seconds"] > first["seconds"], "over all sessions"
+    assert f"resumed exactly at {first['env_steps']:,} env steps" in sessions[1].err
+    assert "changed: keep_checkpoints 3 -> 2" in sessions[1].err
+    assert sessions[1].err.count("changed: ") == 1
     assert f"resumed exactly at {first['env_steps']:,}" in (folder / "log.txt").read_text()
 
 
-def test_a_pipe_sees_plain_lines(sittings: list[Ended]) -> None:
-    for ended in sittings:
+def test_a_pipe_sees_plain_lines(sessions: list[Ended]) -> None:
+    for ended in sessions:
         assert ended.out == ""
         assert "\033" not in ended.err
         lines = [line for line in ended.err.splitlines() if line.startswith("steps ")]
@@ -88,9 +88,9 @@ def test_a_pipe_sees_plain_lines(sittings: list[Ended]) -> None:
 
 
 def test_resuming_a_finished_run_is_quick(
-    sittings: list[Ended], folder: Path, capsys: pytest.CaptureFixture[str]
+    sessions: list[Ended], folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    steps = sittings[1].summary["env_steps"]
+    steps = sessions[1].summary["env_steps"]
     before = (folder / "config.json").read_bytes()
     (folder / "summary.json").unlink()  # as if killed between the checkpoint and the summary
     for _ in range(2):
@@ -100,10 +100,10 @@ def test_resuming_a_finished_run_is_quick(
         assert "is finished (done: total_env_steps reached)" in capsys.readouterr().out
     assert summary_of(folder)["env_steps"] == steps
     assert (folder / "config.json").read_bytes() == before
-    seconds = ["--stop-after-seconds", "1"]  # both sittings together took longer
+    seconds = ["--stop-after-seconds", "1"]  # both sessions together took longer
     assert cli.main(["train", "--resume", str(folder), *seconds]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"stop_after_seconds reached by its [\d.]+ s over all sittings", said)
+    assert re.search(r"stop_after_seconds reached by its [\d.]+ s over all sessions", said)
 
 
 @pytest.mark.parametrize(
@@ -114,16 +114,16 @@ def test_two_signals_end_a_stuck_run_at_once(
 ) -> None:
     workers = ["--env.workers", "2"] if first is signal.SIGTERM else []
     words = ["broken_envs:Stuck", "algorithm:vtrace", "--run-folder", "run", *QUICK, *workers]
-    with Sitting(words, tmp_path) as sitting:
+    with Session(words, tmp_path) as session:
         log = tmp_path / "run" / "log.txt"
-        sitting.wait_for(lambda: log.exists() and "run folder" in log.read_text(), "the start")
-        children = psutil.Process(sitting.process.pid).children(recursive=True)
-        sitting.signal(first)
+        session.wait_for(lambda: log.exists() and "run folder" in log.read_text(), "the start")
+        children = psutil.Process(session.process.pid).children(recursive=True)
+        session.signal(first)
         with pytest.raises(Exception, match="timed out"):
-            sitting.process.wait(1.0)  # the update cannot be finished: an environment is stuck
+            session.process.wait(1.0)  # the update cannot be finished: an environment is stuck
         began = time.monotonic()
-        sitting.signal(second)
-        code, _, err = sitting.end()
+        session.signal(second)
+        code, _, err = session.end()
     assert code == 128 + second
     assert time.monotonic() - began < 5.0
     assert "Traceback" not in err
@@ -179,11 +179,11 @@ def test_nohup_is_heard(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", f"--total-env-steps={TOTAL}", *QUICK]
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children begin with what is ignored
     try:
-        with Sitting(words, tmp_path) as sitting:
+        with Session(words, tmp_path) as session:
             folder = tmp_path / "run"
-            sitting.wait_for(lambda: env_steps_logged(folder), "a row of metrics")
-            sitting.signal(signal.SIGHUP)
+            session.wait_for(lambda: env_steps_logged(folder), "a row of metrics")
+            session.signal(signal.SIGHUP)
             seen = env_steps_logged(folder)
-            sitting.wait_for(lambda: env_steps_logged(folder) > seen, "another row")
+            session.wait_for(lambda: env_steps_logged(folder) > seen, "another row")
     finally:
         signal.signal(signal.SIGHUP, before)

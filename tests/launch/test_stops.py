@@ -17,12 +17,12 @@ from typing import Literal
 import broken_envs
 import psutil
 import pytest
-from sittings import QUICK, Sitting, checkpoints, slow, summary_of, wait_for
+from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
 
 from gossamer import cli
 from gossamer.launch import watch
 from gossamer.launch.watch import SlowCalls
-from gossamer.signs import Sign
+from gossamer.system.signs import Sign
 
 MARGIN_SECONDS = 10.0
 """After the bound, by which a run has ended."""
@@ -37,20 +37,20 @@ def log_of(folder: Path) -> str:
 
 
 def stop(
-    sitting: Sitting,
+    session: Session,
     folder: Path,
     number: signal.Signals = signal.SIGINT,
     *,
     hangs: bool | Literal["busily"] = False,
 ) -> tuple[int, str]:
     """Ask a run that has begun to stop; return its exit code and what it said, if it ended in time."""
-    sitting.wait_for(lambda: "run folder" in log_of(folder), "the start")
+    session.wait_for(lambda: "run folder" in log_of(folder), "the start")
     if hangs:
-        sitting.wait_for(sitting.stuck.exists, "an environment that hangs")
+        session.wait_for(session.stuck.exists, "an environment that hangs")
     # That was the trial's environment; the run is in the midst of it, and slow beside one that spins.
-    sitting.let_run(5.0 if hangs == "busily" else 1.5)
-    sitting.signal(number)
-    code, _, err = sitting.end(2.0 + MARGIN_SECONDS)
+    session.let_run(5.0 if hangs == "busily" else 1.5)
+    session.signal(number)
+    code, _, err = session.end(2.0 + MARGIN_SECONDS)
     assert "Traceback" not in err
     return code, err
 
@@ -59,21 +59,21 @@ def stop(
 def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", "--run-folder", "run", "--placement", placement, *ENDLESS]
-    with Sitting(words, tmp_path) as sitting:
-        code, err = stop(sitting, folder)
+    with Session(words, tmp_path) as session:
+        code, err = stop(session, folder)
     assert code == 0
     assert "Saving a checkpoint, then stopping, within 2 s." in err
     assert "present batch was abandoned: nothing after env step 0 is saved" in err
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert checkpoints(folder) == [0], "what the run began with"
-    with Sitting(["--resume", "run"], tmp_path) as sitting:
-        sitting.wait_for(lambda: "resumed exactly" in log_of(folder), "going on")
-        code, err = stop(sitting, folder)
+    with Session(["--resume", "run"], tmp_path) as session:
+        session.wait_for(lambda: "resumed exactly" in log_of(folder), "going on")
+        code, err = stop(session, folder)
     assert code == 0
     assert "nothing after env step 0 is saved" in err, "nor more than before"
     again = ["--resume", "run", "--algorithm.passes", "1", "--total-env-steps", "64"]
-    with Sitting(again, tmp_path) as sitting:
-        code, _, err = sitting.end()
+    with Session(again, tmp_path) as session:
+        code, _, err = session.end()
     assert code == 0, err
     assert "resumed exactly at 0 env steps" in err
 
@@ -81,8 +81,8 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_time_is_kept_in_the_midst_of_a_batch(tmp_path: Path, placement: str) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--placement", placement, *ENDLESS]
-    with Sitting([*words, "--stop-after-seconds", "3"], tmp_path) as sitting:
-        code, _, err = sitting.end()
+    with Session([*words, "--stop-after-seconds", "3"], tmp_path) as session:
+        code, _, err = session.end()
     summary = summary_of(tmp_path / "run")
     assert code == 0, err
     assert "Traceback" not in err
@@ -112,11 +112,11 @@ def test_an_environment_that_never_returns_holds_up_no_stop(
 ) -> None:
     words, folder = line.split(), tmp_path / "run"
     evaluates = "broken_envs:StuckInEvaluation" in words
-    with Sitting(
+    with Session(
         [words[0], "algorithm:vtrace", "--run-folder", "run", *QUICK, *WITHIN, *words[1:]], tmp_path
-    ) as sitting:
+    ) as session:
         spins = words[0] == "broken_envs:Spins"
-        code, err = stop(sitting, folder, number, hangs="busily" if spins else True)
+        code, err = stop(session, folder, number, hangs="busily" if spins else True)
     assert code == 0, err
     assert summary_of(folder)["exit_reason"] == f"stopped by {number.name}"
     if evaluates:  # a batch is whole
@@ -130,9 +130,9 @@ def test_an_environment_that_never_returns_holds_up_no_stop(
 
 def test_a_slow_environment_is_left_between_two_steps(tmp_path: Path) -> None:
     words = ["broken_envs:Slow", "--run-folder", "run", *QUICK, *WITHIN, "--unroll-length", "4096"]
-    with Sitting(words, tmp_path) as sitting:
+    with Session(words, tmp_path) as session:
         began = time.monotonic()
-        code, err = stop(sitting, tmp_path / "run")
+        code, err = stop(session, tmp_path / "run")
     assert code == 0
     assert "nothing at all is saved" in err or "nothing after env step 0 is saved" in err
     assert time.monotonic() - began < 60.0
@@ -142,8 +142,8 @@ def test_a_slow_environment_is_left_between_two_steps(tmp_path: Path) -> None:
 def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, workers: str) -> None:
     kind = "broken_envs:StuckAtStart" if workers == "0" else "broken_envs:StuckInWorkers"
     words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
-    with Sitting([*words, *WITHIN, "--stop-after-seconds", "8"], tmp_path) as sitting:
-        code, out, err = sitting.end(8.0 + 2.0 + MARGIN_SECONDS)
+    with Session([*words, *WITHIN, "--stop-after-seconds", "8"], tmp_path) as session:
+        code, out, err = session.end(8.0 + 2.0 + MARGIN_SECONDS)
     assert code == 1
     assert out == ""
     assert "stopped before training began: --stop-after-seconds 8 have passed" in err
@@ -151,10 +151,10 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
         assert "; environment 0 is in its constructor" in err
     assert len(err.splitlines()) <= 2
     assert not (tmp_path / "run").exists()
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(sitting.stuck.exists, "an environment that hangs")
-        sitting.signal(signal.SIGINT)
-        code, _, err = sitting.end(MARGIN_SECONDS)
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "an environment that hangs")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end(MARGIN_SECONDS)
     assert code == 130
     assert "Traceback" not in err
 
@@ -163,12 +163,12 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
 def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, workers: str) -> None:
     kind = "broken_envs:StuckInEvaluation" if workers == "0" else "broken_envs:Stuck"
     words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
-    with Sitting([*words, "--lag", "0", "--total-env-steps", "32"], tmp_path) as sitting:
-        assert sitting.end()[0] == 0
-    with Sitting(["run", "--episodes", "16"], tmp_path, command="eval") as sitting:
-        sitting.wait_for(sitting.stuck.exists, "an environment that hangs")
-        sitting.signal(signal.SIGINT)
-        code, _, err = sitting.end(5.0 + MARGIN_SECONDS)
+    with Session([*words, "--lag", "0", "--total-env-steps", "32"], tmp_path) as session:
+        assert session.end()[0] == 0
+    with Session(["run", "--episodes", "16"], tmp_path, command="eval") as session:
+        session.wait_for(session.stuck.exists, "an environment that hangs")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end(5.0 + MARGIN_SECONDS)
     assert code == 130
     assert "evaluation's environment" in err
     assert err.splitlines()[-1] == "gossamer: interrupted"
@@ -177,12 +177,12 @@ def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, wor
 
 def test_an_evaluation_gives_up_a_stuck_environment(tmp_path: Path) -> None:
     words = ["broken_envs:StuckInEvaluation", "--run-folder", "run", *QUICK, "--lag", "0"]
-    with Sitting([*words, "--total-env-steps", "32"], tmp_path) as sitting:
-        assert sitting.end()[0] == 0
+    with Session([*words, "--total-env-steps", "32"], tmp_path) as session:
+        assert session.end()[0] == 0
     settings = json.loads((tmp_path / "run" / "config.json").read_text())
     (tmp_path / "run" / "config.json").write_text(json.dumps({**settings, "patience_seconds": 5.0}))
-    with Sitting(["run", "--episodes", "4"], tmp_path, command="eval") as sitting:
-        code, _, err = sitting.end()
+    with Session(["run", "--episodes", "4"], tmp_path, command="eval") as session:
+        code, _, err = session.end()
     assert code == 1
     assert re.fullmatch(
         r"gossamer: evaluation's environment \d has shown no sign of life for \d+ s: it is in step\n",
@@ -197,8 +197,8 @@ def test_a_learner_whose_environment_is_stuck_ends_the_run(
 ) -> None:
     words = ["broken_envs:StuckOnce", "--run-folder", "run", *QUICK, "--patience-seconds", "2"]
     several = ["--num-learners", "4" if layout else "2", "topology:gossip", *layout]
-    with Sitting([*words, *several], tmp_path) as sitting:
-        code, _, err = sitting.end(90.0)
+    with Session([*words, *several], tmp_path) as session:
+        code, _, err = session.end(90.0)
     assert code == 1
     assert re.search(
         r"environment 0 .*(is in step|has shown no sign of life)", err.splitlines()[-1]
@@ -242,8 +242,8 @@ def test_a_slow_environment_is_named_where_the_run_is_watched(
 
 def test_a_launcher_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--num-learners", "3", "topology:gossip", *QUICK]
-    with Sitting(words, tmp_path) as sitting:
-        launcher = psutil.Process(sitting.process.pid)
+    with Session(words, tmp_path) as session:
+        launcher = psutil.Process(session.process.pid)
 
         def learners() -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):  # others come and go
@@ -251,10 +251,10 @@ def test_a_launcher_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) ->
                 return [x for x in found if any("gossamer.launch." in y for y in x.cmdline())]
             return []
 
-        sitting.wait_for(learners, "the first process")
+        session.wait_for(learners, "the first process")
         children = learners()
-        sitting.signal(signal.SIGKILL)
-        sitting.process.wait(10.0)
+        session.signal(signal.SIGKILL)
+        session.process.wait(10.0)
         gone, alive = psutil.wait_procs(children, timeout=2.0)
     assert gone
     assert not alive
@@ -283,16 +283,16 @@ def test_a_process_whose_launcher_has_gone_imports_nothing() -> None:
 def test_what_is_slow_but_lives_is_waited_for(tmp_path: Path, words: list[str]) -> None:
     """A trajectory takes twice as long as anybody is waited for who shows no sign of life."""
     steps = ["--unroll-length", "30", "--total-env-steps", "120", "--patience-seconds", "3"]
-    with Sitting(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path) as sitting:
-        code, _, err = sitting.end(90.0)
+    with Session(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path) as session:
+        code, _, err = session.end(90.0)
     assert code == 0, err
 
 
 def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> None:
     words = ["CartPole-v1", *QUICK, "--total-env-steps", "32", "--patience-seconds", "1"]
     words += ["--run-folder", "run", "--algorithm.passes", "1500", "--lag", "0"]
-    with Sitting(words, tmp_path) as sitting:
-        code, _, err = sitting.end(180.0)
+    with Session(words, tmp_path) as session:
+        code, _, err = session.end(180.0)
     assert code == 0, err
     assert summary_of(tmp_path / "run")["seconds"] > 1.0, "longer than anyone's patience"
 
@@ -309,10 +309,10 @@ def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> Non
 def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: list[str]) -> None:
     folder = tmp_path / "run"
     given = [*QUICK, *WITHIN, "--evaluation.every-seconds", "1000", "--stop-at-return", "5"]
-    with Sitting(
+    with Session(
         ["broken_envs:StuckInEvaluation", "--run-folder", "run", *given, *words], tmp_path
-    ) as sitting:
-        code, _, err = sitting.end(100.0)
+    ) as session:
+        code, _, err = session.end(100.0)
     assert code == 0, err
     assert "Traceback" not in err
     assert "The final evaluation was skipped: it takes longer than 2 s" in err
@@ -324,8 +324,8 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     often = ["--evaluation.every-seconds", "0.1", "--evaluation.max-time-fraction", "1"]
     words = [*QUICK, *often, "--evaluation.episodes", "2", "--num-envs", "1"]
     words += ["--stop-after-seconds", "12"]
-    with Sitting(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as sitting:
-        code, _, err = sitting.end(90.0)
+    with Session(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as session:
+        code, _, err = session.end(90.0)
     assert code == 0, err
     said = re.search(r"evaluating the last policy, for at most (\d+) s \(Ctrl-C skips this\)", err)
     assert said, err
@@ -335,8 +335,8 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
 
 def test_what_no_signal_interrupts_ends_with_the_code_of_a_stop(tmp_path: Path) -> None:
     words = ["broken_envs:HangsInNativeCode", "--run-folder", "run", *QUICK, *WITHIN]
-    with Sitting([*words, "--placement", "inline"], tmp_path) as sitting:
-        code, err = stop(sitting, tmp_path / "run", hangs=True)
+    with Session([*words, "--placement", "inline"], tmp_path) as session:
+        code, err = stop(session, tmp_path / "run", hangs=True)
     assert code == 0, err
     assert "ended from within" not in err
     assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGINT"
@@ -348,10 +348,10 @@ def test_a_last_checkpoint_that_is_written_slowly_is_written(
 ) -> None:
     words = ["broken_envs:SlowDisk", "--run-folder", "run", *QUICK, "--stop-within-seconds", "0.5"]
     words += ["--placement", placement, "--checkpoint-every-seconds", "0"]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(sitting.stuck.exists, "the disk to slow down")
-        sitting.signal(signal.SIGINT)
-        code, _, err = sitting.end()
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "the disk to slow down")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end()
     assert code == 0, err
     assert "The last checkpoint is still being written" in log_of(tmp_path / "run")
     assert checkpoints(tmp_path / "run")[-1] == summary_of(tmp_path / "run")["updates"]
@@ -360,10 +360,10 @@ def test_a_last_checkpoint_that_is_written_slowly_is_written(
 def test_a_disk_that_is_dead_holds_up_no_stop(tmp_path: Path) -> None:
     words = ["broken_envs:DeadDisk", "--run-folder", "run", *QUICK, *WITHIN]
     words += ["--placement", "inline", "--checkpoint-every-seconds", "0"]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(sitting.stuck.exists, "the disk to die")
-        sitting.signal(signal.SIGINT)
-        code, _, err = sitting.end(2.0 + MARGIN_SECONDS + watch.LAST_RESORT_SECONDS)
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "the disk to die")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end(2.0 + MARGIN_SECONDS + watch.LAST_RESORT_SECONDS)
     assert code == 0, err
     assert checkpoints(tmp_path / "run") == [0]
     assert "nothing after env step 0 is saved" in log_of(tmp_path / "run")
@@ -371,11 +371,11 @@ def test_a_disk_that_is_dead_holds_up_no_stop(tmp_path: Path) -> None:
 
 def test_a_terminal_that_says_twice_that_it_is_closed_is_heard_once(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--placement", "inline", *ENDLESS]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: "run folder" in log_of(tmp_path / "run"), "the start")
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: "run folder" in log_of(tmp_path / "run"), "the start")
         for _ in range(3):
-            sitting.signal(signal.SIGHUP)
-            sitting.let_run(0.6)
-        code, _, err = sitting.end()
+            session.signal(signal.SIGHUP)
+            session.let_run(0.6)
+        code, _, err = session.end()
     assert code == 0, err
     assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGHUP"

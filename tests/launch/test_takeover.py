@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 import torch
-from test_fleet import TOPOLOGIES, config
+from fleets import TOPOLOGIES, config
 
-from gossamer.build import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.group import build_group
@@ -53,7 +53,7 @@ def test_it_begins_with_the_average_of_its_heirs_and_counts_on(group):
     boxes = group.memory.boxes
     for rank, parts in enumerate(group.parts):
         parts.learner.version = 10 + rank
-        parts.learner.mixer.mailbox.report(1000 * (rank + 1))
+        parts.learner.mixer.peers.report(1000 * (rank + 1))
         group.publish(parts)
     theirs = [group.parts[rank].policy.shared_tensors() for rank in (0, 2)]
     expected = [(a.double() + b.double()) / 2 for a, b in zip(*theirs, strict=True)]
@@ -61,7 +61,7 @@ def test_it_begins_with_the_average_of_its_heirs_and_counts_on(group):
     group.inherit(new, [0, 2])
     for x, y in zip(new.policy.shared_tensors(), expected, strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-6, atol=1e-7)
-    # its own last version was 13, the newest of the heirs' 12
+    # its own last version was 13, the newest of the donors' 12
     assert new.learner.version == 14
     assert new.actor.env_steps == 4000
     assert new.learner.env_steps == 1000 + 2000 + 3000 + 4000
@@ -104,8 +104,8 @@ def test_the_others_go_on_before_a_new_process_is_there(
             fleet._processes[1].popen.kill()
         order(fleet)
 
-    def waits_for_the_others(fleet: Fleet, process: int, heirs: Any = None) -> Any:
-        if heirs is not None:
+    def waits_for_the_others(fleet: Fleet, process: int, donors: Any = None) -> Any:
+        if donors is not None:
             before = fleet._memory.boxes.env_steps(0)
             soon = time.monotonic() + 20.0
             while (made := fleet._memory.boxes.env_steps(0) - before) < 2_000:
@@ -113,7 +113,7 @@ def test_the_others_go_on_before_a_new_process_is_there(
                     break
                 time.sleep(0.01)
             learnt.append(made)
-        return start(fleet, process, heirs)
+        return start(fleet, process, donors)
 
     monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
     monkeypatch.setattr(Fleet, "_start", waits_for_the_others)

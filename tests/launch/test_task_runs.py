@@ -10,51 +10,18 @@ from pathlib import Path
 from typing import Any
 
 import gymnasium
-import numpy as np
 import pytest
-from sittings import QUICK, Sitting, summary_of
-from test_exact_resume import SMALL
+from runs import SMALL
+from sessions import QUICK, Session, summary_of
+from windy_envs import Windy
 
 from gossamer.cli import main
 from gossamer.config import TrainConfig, make_config
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.launch.run import train
-from gossamer.types import ConfigError, RunFailed
 
 
-class Windy(gymnasium.Env[Any, Any]):
-    """Pays its task; tells of it in numpy's numbers."""
-
-    observation_space = gymnasium.spaces.Box(-1.0, 1.0, (1,), np.float32)
-    action_space = gymnasium.spaces.Discrete(2)
-
-    def set_task(self, seed: int) -> None:
-        self.wind = np.float32(seed % 1000)
-
-    @property
-    def episode_info(self) -> dict[str, Any]:
-        return {"wind": self.wind, "steps": np.int64(self.steps), "gust": np.float64("nan")}
-
-    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
-        super().reset(seed=seed)
-        self.steps = 0
-        return np.zeros(1, np.float32), {}
-
-    def step(self, action: Any) -> Any:
-        self.steps += 1
-        return np.zeros(1, np.float32), float(self.wind), self.steps == 5, False, {}
-
-
-class Breaks(Windy):
-    """Cannot tell of an episode that has gone on for five steps."""
-
-    @property
-    def episode_info(self) -> dict[str, Any]:
-        if self.steps == 5:
-            raise ArithmeticError("no wind")
-        return super().episode_info
-
-
-def config(folder: Path, env_id: str = "test_task_runs:Windy", **settings: Any) -> TrainConfig:
+def config(folder: Path, env_id: str = "windy_envs:Windy", **settings: Any) -> TrainConfig:
     given = {
         **SMALL,
         "num_learners": 2,
@@ -97,7 +64,7 @@ def test_everyone_plays_the_same_tasks_wherever_learners_are(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_cannot_be_told_ends_the_run_in_words(tmp_path: Path, workers: int) -> None:
-    made = config(tmp_path / "run", "test_task_runs:Breaks", env={"workers": workers})
+    made = config(tmp_path / "run", "windy_envs:Breaks", env={"workers": workers})
     with pytest.raises(RunFailed, match=r"environment \d failed in episode 0:(.|\n)*no wind"):
         train(made, quiet=True)
 
@@ -114,13 +81,13 @@ def test_a_learner_that_took_over_plays_the_same_tasks(tmp_path: Path) -> None:
         rows = json.loads(path.read_text() or "[]") if path.exists() else []
         return next((x["pid"] for x in rows if x.get("role") == "learner" and x.get("rank")), 0)
 
-    with Sitting(words, tmp_path) as sitting:
+    with Session(words, tmp_path) as session:
         episodes = folder / "episodes.jsonl"
-        sitting.wait_for(lambda: episodes.exists() and len(rows_of(folder)) > 20, "episodes")
+        session.wait_for(lambda: episodes.exists() and len(rows_of(folder)) > 20, "episodes")
         victim = pid()
         assert victim
         os.kill(victim, signal.SIGKILL)
-        code, out, err = sitting.end(120.0)
+        code, out, err = session.end(120.0)
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
     tasks = {(row["env"], row["task"], row["info"]["mass"]) for row in rows_of(folder)}

@@ -11,9 +11,9 @@ from typing import Any
 
 import psutil
 import pytest
-from sittings import QUICK, Sitting, summary_of
-from test_exact_resume import SMALL
-from test_fleet import assert_same_rows, pids_of
+from fleets import assert_same_rows, pids_of
+from runs import SMALL
+from sessions import QUICK, Session, summary_of
 
 from gossamer.config import make_config
 from gossamer.launch.run import train
@@ -81,16 +81,16 @@ def test_a_killed_template_takes_its_copies_along_and_the_run_goes_on(tmp_path: 
     folder = tmp_path / "run"
     words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
     words += ["--run-folder", str(folder), "--total-env-steps", "40000"]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: len(set(pids_of(folder))) == 2, "two processes")
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: len(set(pids_of(folder))) == 2, "two processes")
         before = pids_of(folder)
         (parent,) = parents_of(folder)
-        assert parent != sitting.process.pid
+        assert parent != session.process.pid
         rows = folder / "metrics.jsonl"
-        sitting.wait_for(lambda: rows.exists() and rows.stat().st_size, "progress")
+        session.wait_for(lambda: rows.exists() and rows.stat().st_size, "progress")
         os.kill(parent, signal.SIGKILL)
-        sitting.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
-        code, out, err = sitting.end(120.0)
+        session.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
+        code, out, err = session.end(120.0)
     assert code == 0, (out, err)
     assert err.count("has died (signal 9); a new one takes over") == 2
     assert summary_of(folder)["restarts"] == 2
@@ -99,10 +99,10 @@ def test_a_killed_template_takes_its_copies_along_and_the_run_goes_on(tmp_path: 
 def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:
     words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
     words += ["--run-folder", str(tmp_path / "run"), "--total-env-steps", "2000"]
-    with Sitting(words, tmp_path) as sitting:
-        sitting.wait_for(lambda: len(set(pids_of(tmp_path / "run"))) == 2, "two processes")
-        everyone = psutil.Process(sitting.process.pid).children(recursive=True)
-        code, out, err = sitting.end(60.0)
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: len(set(pids_of(tmp_path / "run"))) == 2, "two processes")
+        everyone = psutil.Process(session.process.pid).children(recursive=True)
+        code, out, err = session.end(60.0)
     assert code == 0, (out, err)
     assert len(everyone) >= 3
     _, alive = psutil.wait_procs(everyone, timeout=5.0)

@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 import torch
-from test_exact_resume import state_of
-from test_fleet import config
+from fleets import config
+from runs import state_of
 
+from gossamer.errors import ConfigError
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
-from gossamer.types import ConfigError
 
 
 def test_gradients_may_travel_through_sockets(tmp_path: Path) -> None:

@@ -7,12 +7,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from test_exact_resume import SMALL
+from runs import SMALL
 
 from gossamer.config import TrainConfig, make_config
+from gossamer.launch.messages import ending, mixing_facts, mixing_in_words
 from gossamer.launch.resume import summary_of
 from gossamer.launch.run import train
-from gossamer.launch.words import ending, mixing_facts, mixing_in_words
 from gossamer.record.checkpoint import Score
 from gossamer.record.folder import RunFolder
 
@@ -41,8 +41,8 @@ def test_a_figure_that_is_true_only_if_messages_arrive_says_so() -> None:
 
 
 def test_who_has_nobody_to_talk_to_is_told_what_to_type() -> None:
-    others = "topology:gossip, topology:allreduce or topology:diffusion let them"
-    assert said("single", 4) == f"4 learners that never talk ({others})"
+    others = "topology:gossip, topology:allreduce or topology:diffusion"
+    assert said("single", 4) == f"4 independent learners (to let them mix: {others})"
     assert said("single", 1) == ""
     for topology in ("gossip", "allreduce", "diffusion"):
         told = said(topology, 1)

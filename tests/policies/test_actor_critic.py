@@ -10,10 +10,11 @@ import pytest
 import torch
 from core_fakes import CONTINUOUS, DISCRETE, small_policy, spec_of
 
+from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
 from gossamer.policies.torsos import orthogonal
-from gossamer.types import ActionSpec, ConfigError
+from gossamer.types import ActionSpec
 
 KINDS = {
     "categorical": DISCRETE,

@@ -21,9 +21,9 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CheckpointStore, Score
 from gossamer.record.files import SLICE_BYTES, write_hashed
-from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -107,7 +107,7 @@ def test_every_moment_of_a_save(store: CheckpointStore, monkeypatch: pytest.Monk
         assert check(after, "best") == 2
         if picture.name.endswith("killed"):
             seen.append(found)
-        after.save(4, tensors(4), {"n": 4})  # the next sitting goes on, and clears up
+        after.save(4, tensors(4), {"n": 4})  # the next session goes on, and clears up
         assert check(after, "last") == 4
         left = {path.name for path in picture.iterdir()}
         assert left == {"4", "best", str(found)}

@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gossamer.errors import ConfigError
 from gossamer.record.tensorboard import TensorboardWriter
 from gossamer.record.wandb_log import WandbLog
-from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from pathlib import Path

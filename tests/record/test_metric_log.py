@@ -174,7 +174,7 @@ def test_what_environments_tell_has_columns_of_its_own(tmp_path: Path) -> None:
 def test_columns_are_those_of_the_first_episode_whatever_comes_later(tmp_path: Path) -> None:
     told = [{"mass": 1.0, "wind": 2.0}, {"wind": 3.0, "new": 9.0}, None, {"wind": 5.0, "mass": 4.0}]
     for i, info in enumerate(told):
-        log = EpisodeLog(tmp_path, 0.0, "mine")  # every sitting reads the header that is there
+        log = EpisodeLog(tmp_path, 0.0, "mine")  # every session reads the header that is there
         log.write(env=0, episode_return=i, length=1, env_steps=i, time_s=i, info=info)
         log.close()
     _, rows = read_monitor(tmp_path / "monitor" / "0.monitor.csv")
@@ -189,10 +189,10 @@ def test_columns_are_those_of_the_first_episode_whatever_comes_later(tmp_path: P
 
 
 def test_monitor_files_go_on_after_a_resume(tmp_path: Path) -> None:
-    for sitting in range(2):
-        log = EpisodeLog(tmp_path, 1234.5 + sitting, "Pong")
-        assert log.count == sitting
-        log.write(env=0, episode_return=sitting, length=1, env_steps=1, time_s=1.0)
+    for session in range(2):
+        log = EpisodeLog(tmp_path, 1234.5 + session, "Pong")
+        assert log.count == session
+        log.write(env=0, episode_return=session, length=1, env_steps=1, time_s=1.0)
         log.close()
     header, rows = read_monitor(tmp_path / "monitor" / "0.monitor.csv")
     assert header["t_start"] == 1234.5

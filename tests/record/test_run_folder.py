@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.record import folder as folder_module
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog, read_rows
 from gossamer.record.runs import find_runs, is_running
-from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -168,13 +168,13 @@ def test_creating_where_another_process_creates(tmp_path: Path) -> None:
     assert (tmp_path / "run" / ".lock").exists()
 
 
-def test_no_sitting_begins_before_the_last_ones_children_ended(
+def test_no_session_begins_before_the_last_ones_children_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "MEMBERS_SECONDS", 0.1)
     run = start(str(tmp_path / "run"), "")
     with other_process(run.path, "join"):
-        with pytest.raises(ConfigError, match="earlier sitting still run"):
+        with pytest.raises(ConfigError, match="earlier session still run"):
             run.lock()
         assert not is_running(run.path)
     run.lock()
@@ -183,11 +183,11 @@ def test_no_sitting_begins_before_the_last_ones_children_ended(
     child.unlock()
 
 
-def test_a_late_child_does_not_join_a_starting_sitting(
+def test_a_late_child_does_not_join_a_starting_session(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(folder_module, "take_lock", lambda *_, **__: None)
-    with pytest.raises(RunFailed, match="another sitting"):
+    with pytest.raises(RunFailed, match="another session"):
         RunFolder(tmp_path).join()
 
 
@@ -274,19 +274,24 @@ def test_a_typed_path_is_that_run_or_one_below_it(
         RunFolder.open("./runs/CartPole-v1")
 
 
-def test_start_records_the_sittings(tmp_path: Path) -> None:
+def test_start_records_the_sessions(tmp_path: Path) -> None:
     run = start(str(tmp_path / "run"), "")
     run.write_start({"clip_rho": float("inf")}, {}, ["gossamer", "train", "--resume", "last"])
     meta = run.read_json("meta.json")
-    assert [sitting["argv"][-1] for sitting in meta["sittings"]] == ["train", "last"]
-    assert meta["started_unix"] == meta["sittings"][0]["time_unix"]
+    assert [session["argv"][-1] for session in meta["sessions"]] == ["train", "last"]
+    assert meta["started_unix"] == meta["sessions"][0]["time_unix"]
     names = {"env_id": "CartPole-v1", "algorithm": "ppo", "topology": "single", "seed": 1}
     other = RunFolder.create(str(tmp_path / "other"), **names)
     other.write_start({}, {}, [], began=12.5)
     assert other.read_json("meta.json")["started_unix"] == 12.5
-    assert meta["sittings"][0]["versions"]["torch"]
-    assert meta["sittings"][0]["machine"]["cores"] >= 1
+    assert meta["sessions"][0]["versions"]["torch"]
+    assert meta["sessions"][0]["machine"]["cores"] >= 1
     assert run.read_json("config.json") == {"clip_rho": float("inf")}
+    # Older runs have another word for them.
+    run.write_json("meta.json", {"sittings": meta["sessions"]})
+    run.write_start({"env_id": "ALE/Pong-v5"}, {}, ["gossamer", "train", "--resume", "last"])
+    assert len(run.read_json("meta.json")["sessions"]) == 3
+    assert "sittings" not in run.read_json("meta.json")
 
 
 def test_json_for_others_is_strict(tmp_path: Path) -> None:

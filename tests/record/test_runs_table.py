@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
+from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Score
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import MetricLog
 from gossamer.record.runs import list_runs, runs_text, state_of
-from gossamer.types import ConfigError
 
 
 def make(root: Path, name: str, summary: dict[str, Any] | None) -> RunFolder:

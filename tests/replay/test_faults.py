@@ -11,17 +11,20 @@ from core_fakes import make_learner, random_batch, small_policy, spec_of
 from replay_fakes import B, ListQueue, T, make_mix, make_replay, sample, take, trajectory_of
 
 from gossamer.algorithms.laser import Laser
-from gossamer.build import make_plan
+from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError
 from gossamer.group import build_group
 from gossamer.launch.inline import run_inline
 from gossamer.launch.rows import Rows
 from gossamer.record.metrics import MetricLog
 from gossamer.replay import ring
 from gossamer.replay.ring import make_block
-from gossamer.replay.settings import AttentiveSettings, EliteSettings, UniformSettings
-from gossamer.types import ConfigError, as_batch, empty_trajectory
+from gossamer.replay.selectors.attentive import AttentiveSettings
+from gossamer.replay.selectors.elite import EliteSettings
+from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.types import as_batch, empty_trajectory
 
 SMALL = {
     "placement": "inline",
@@ -70,7 +73,7 @@ def test_a_trajectory_without_a_finite_column_is_not_stored():
     online = trajectory_of(random_batch(spec_of(), T, B))
     online.obs.fill_(np.inf)
     mix._store(online, -1)
-    assert [replay.inserted for replay, _ in mix._shares] == [0, 0]
+    assert [replay.inserted for replay, _ in mix.shares] == [0, 0]
     assert mix._queue.released == [0]
     mix.close()
 
@@ -101,13 +104,13 @@ def test_a_successor_knows_the_newest_where_the_most_moved_are_overwritten():
         batch.version.fill_(version)
         dead.add(trajectory_of(batch), anything)
         successor = make_replay(spec_of(), settings, capacity=2 * B)
-        for name, x in dead.segments.ring.fields.items():
-            successor.segments.ring.fields[name].copy_(x)
+        for name, x in dead.shards.ring.fields.items():
+            successor.shards.ring.fields[name].copy_(x)
         successor.take_over(inserted=dead.inserted, draws=0)
         assert successor.held == dead.held
-        versions = successor.segments.ring.fields["version"]
+        versions = successor.shards.ring.fields["version"]
         assert versions[successor._newest] == version
-        half = successor.segments.ring.sequence
+        half = successor.shards.ring.sequence
         half[successor._newest] |= 1  # it was being written
         successor.take_over(inserted=dead.inserted, draws=0)
         assert half[successor._newest] % 2 == 0
@@ -122,9 +125,9 @@ def test_the_multiplier_anneals_over_updates():
     }
     group = group_of(make_config("CartPole-v1", settings))
     run_inline(group, Watch(group, 11))
-    replay = group.first.learner.replay._shares[0].replay
+    replay = group.first.learner.replay.shares[0].replay
     assert replay.draws == 11  # one ahead, the first not possible; 4 updates each
-    assert replay._multiplier == pytest.approx(5.0 - 4.0 * 44 / 80)
+    assert replay.settings.multiplier(replay.updates) == pytest.approx(5.0 - 4.0 * 44 / 80)
     group.close()
 
 
@@ -192,7 +195,7 @@ def test_what_was_held_is_left_out_where_it_is_not_to_be_saved():
     assert state["coming.0.whole"]
     other, _, _ = make_mix(kind, ahead=2, saved=False)
     other.load_state_dict(state)
-    replay = other._shares[0].replay
+    replay = other.shares[0].replay
     assert (replay.held, replay.draws) == (0, state["0.draws"])
     sizes: list[int] = []
     for _ in range(8):

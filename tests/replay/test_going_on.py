@@ -6,12 +6,10 @@ import pytest
 import torch
 from replay_fakes import B, T, make_mix, same, take
 
-from gossamer.replay.settings import (
-    AttentiveSettings,
-    CircularSettings,
-    EliteSettings,
-    UniformSettings,
-)
+from gossamer.replay.selectors.attentive import AttentiveSettings
+from gossamer.replay.selectors.circular import CircularSettings
+from gossamer.replay.selectors.elite import EliteSettings
+from gossamer.replay.selectors.uniform import UniformSettings
 
 
 @pytest.mark.parametrize("threaded", [False, True])
@@ -34,7 +32,7 @@ def test_without_what_it_held_a_replay_goes_on_counting(ahead, threaded):
     assert not [name for name, x in state.items() if isinstance(x, torch.Tensor)]
     other, *_ = make_mix(*kinds, saved=False)
     other.load_state_dict(state)
-    after = other._shares[0].replay
+    after = other.shares[0].replay
     assert after.inserted == 12 * B
     assert after.draws == replayed > 2, "batches that were ready and are not kept were never drawn"
     assert after.stream() in drawn
@@ -45,7 +43,7 @@ def test_without_what_it_held_a_replay_goes_on_counting(ahead, threaded):
 
 
 def stream(mix):
-    return mix._shares[0].replay.stream()
+    return mix.shares[0].replay.stream()
 
 
 def sizes_of(mix, count):
@@ -104,7 +102,7 @@ def test_emptied_again_it_still_waits_for_what_it_held_at_first():
     again, *_ = make_mix(UniformSettings(), saved=False, capacity=40 * B)
     again.load_state_dict(state)
     assert sum(size > B for size in sizes_of(again, 41)) < 25
-    assert again._shares[0].replay.filling == 1.0
+    assert again.shares[0].replay.filling == 1.0
     smaller, *_ = make_mix(UniformSettings(), saved=False, capacity=4 * B)
     smaller.load_state_dict(state)
     assert sum(size > B for size in sizes_of(smaller, 41)) > 35, "there is no more room"
@@ -144,7 +142,7 @@ def test_who_takes_over_a_replay_of_a_dead_learners_own_fills_it_again():
     mix, *_ = make_mix(UniformSettings(), capacity=40 * B)
     mix.take_over(inserted=1000 * B, draws=900)
     assert sizes_of(mix, 6) == [B] * 6
-    assert mix._shares[0].replay.filling == pytest.approx(6 / 40)
+    assert mix.shares[0].replay.filling == pytest.approx(6 / 40)
 
 
 def test_what_is_older_than_this_number_has_held_what_was_stored():
@@ -155,7 +153,7 @@ def test_what_is_older_than_this_number_has_held_what_was_stored():
     other, *_ = make_mix(UniformSettings(), saved=False, capacity=40 * B)
     other.load_state_dict(state)
     take(other, 5)
-    assert other._shares[0].replay.filling == pytest.approx(5 / 20)
+    assert other.shares[0].replay.filling == pytest.approx(5 / 20)
 
 
 def test_a_circular_replay_works_off_what_waited_for_learn_start():
@@ -186,7 +184,7 @@ def test_a_policy_is_kept_only_while_it_measures():
 
         mix._policy.take = counted
         take(mix, 20, policy)
-        assert mix._shares[0].replay.draws > 10
+        assert mix.shares[0].replay.draws > 10
         assert 3 <= len(taken) <= 8
     mix, *_ = make_mix(EliteSettings(candidate_multiplier=1.0, insert="elite"))
     take(mix, 10)

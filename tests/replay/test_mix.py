@@ -23,14 +23,12 @@ from gossamer.algorithms.base import unroll
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.build import Parts
+from gossamer.build.roles import Parts
 from gossamer.group import Group
-from gossamer.replay.settings import (
-    AttentiveSettings,
-    CircularSettings,
-    EliteSettings,
-    UniformSettings,
-)
+from gossamer.replay.selectors.attentive import AttentiveSettings
+from gossamer.replay.selectors.circular import CircularSettings
+from gossamer.replay.selectors.elite import EliteSettings
+from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 
@@ -215,7 +213,7 @@ def test_what_fails_beside_the_learner_is_told_to_it():
     mix, *_ = make_mix(UniformSettings(), threaded=True)
     mix.sample()
     mix.release()
-    mix._shares[0].replay.segments.ring.write = None
+    mix.shares[0].replay.shards.ring.write = None
     with pytest.raises(TypeError, match="not callable"):
         take(mix, 3)
     mix.close()
@@ -223,7 +221,7 @@ def test_what_fails_beside_the_learner_is_told_to_it():
 
 def test_what_fails_to_close_leaves_nothing_open():
     mix, *_ = make_mix(UniformSettings(), threaded=True)
-    mix._shares[0].replay.segments.ring.write = None
+    mix.shares[0].replay.shards.ring.write = None
     mix.sample()
     mix._stored[0].exception(20.0)
     closed = []
@@ -261,7 +259,7 @@ def test_no_replay_hangs_loses_or_overfills(capacity, columns, strategy, insert,
         elite_batch=3,
     )
     mix, *_ = make_mix(kind, columns=columns, capacity=capacity)
-    replay = mix._shares[0].replay
+    replay = mix.shares[0].replay
     for k in range(10):
         batch = mix.sample()
         assert batch.num_columns in (B, B + columns)
@@ -269,7 +267,7 @@ def test_no_replay_hangs_loses_or_overfills(capacity, columns, strategy, insert,
             assert len(set(batch.entry[B:].tolist())) == columns
         mix.release()
         assert replay.held == min(capacity, (k + 1) * B)
-        held = replay.segments.ring.fields["version"][: replay.held]
+        held = replay.shards.ring.fields["version"][: replay.held]
         assert int(held.max()) == k, "the newest is there"
         if insert == "fifo":
             newest = [n for n in range(k + 1) for _ in range(B)][-capacity:]

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gossamer.replay.ring import Layout, Ring
-from gossamer.replay.segments import Segments
+from gossamer.replay.shards import ReplayShards
 from gossamer.types import ActionSpec, EnvSpec, Trajectory, empty_trajectory
 
 ATARI = EnvSpec(
@@ -125,11 +125,11 @@ def test_vectors_and_every_kind_of_action(action):
 
 def test_real_atari_is_rebuilt():
     pytest.importorskip("ale_py")
-    from gossamer.actor import Actor
     from gossamer.envs.registry import make_vec_env
     from gossamer.envs.settings import EnvConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.policies.settings import PolicyConfig
+    from gossamer.roles.actor import Actor
 
     envs = make_vec_env(
         "ALE/Breakout-v5", num_envs=3, seed=3, rank=0, first_env=0, num_threads=1,
@@ -175,15 +175,15 @@ def test_a_block_holds_what_it_is_said_to():
 def test_entries_tell_what_is_in_a_place_from_what_was():
     spec = pixels()
     ring = make_ring(Layout(spec, 4, 3), 4)
-    segments = Segments([ring])
+    shards = ReplayShards([ring])
     places = np.array([2, 1])
     ring.write([2, 1], play(spec, 4, 2, seed=1))
-    before = segments.entries(places, segments.sequences(places))
-    segments.count_use(places[:1], np.array([2]))
-    segments.count_use(places, np.array([2, 2]))
-    assert segments.uses(places, np.array([2, 2])).tolist() == [2, 1]
+    before = shards.entries(places, shards.sequences(places))
+    shards.count_use(places[:1], np.array([2]))
+    shards.count_use(places, np.array([2, 2]))
+    assert shards.uses(places, np.array([2, 2])).tolist() == [2, 1]
     ring.write([2, 1], play(spec, 4, 2, seed=2))
-    after = segments.entries(places, segments.sequences(places))
+    after = shards.entries(places, shards.sequences(places))
     assert len({*before.tolist(), *after.tolist()}) == 4
-    assert segments.uses(places, np.array([4, 4])).tolist() == [0, 0]
+    assert shards.uses(places, np.array([4, 4])).tolist() == [0, 0]
     assert (ring.sequence[places] == 4).all()

@@ -12,13 +12,11 @@ from replay_fakes import sample
 
 from gossamer.replay.base import ReplayMix, Share
 from gossamer.replay.ring import Layout, Ring
-from gossamer.replay.segments import Segments
-from gossamer.replay.settings import (
-    AttentiveSettings,
-    CircularSettings,
-    EliteSettings,
-    UniformSettings,
-)
+from gossamer.replay.selectors.attentive import AttentiveSettings
+from gossamer.replay.selectors.circular import CircularSettings
+from gossamer.replay.selectors.elite import EliteSettings
+from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.replay.shards import ReplayShards
 from gossamer.replay.store import Replay
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
@@ -53,7 +51,7 @@ def make(num_learners, settings, *, capacity=8, features=0):
     for rank in range(num_learners):
         rings = [BusyRing(layout, capacity, x) for x in blocks]
         candidates = empty_trajectory(SPEC, unroll_length=T, num_columns=32, core_units=0)
-        made.append(Replay(Segments(rings, rank), settings, candidates=candidates, seed=rank))
+        made.append(Replay(ReplayShards(rings, rank), settings, candidates=candidates, seed=rank))
     return made
 
 
@@ -76,8 +74,8 @@ def level_features(trajectory):
 def test_what_was_never_whole_is_not_there():
     one, other = make(2, UniformSettings())
     one.add(constant(1.0), None)
-    one.segments.ring.sequence[[1, 5]] |= 1  # 5 was never whole
-    assert other.segments.readable().tolist() == [0, 2, 3]
+    one.shards.ring.sequence[[1, 5]] |= 1  # 5 was never whole
+    assert other.shards.readable().tolist() == [0, 2, 3]
     assert other.ready(4) is None
     assert other.ready(3).tolist() == [0, 2, 3]
 
@@ -85,7 +83,7 @@ def test_what_was_never_whole_is_not_there():
 def test_without_columns_of_ones_own_a_batch_may_have_to_be_online_only():
     one, other = make(2, UniformSettings())
     one.add(constant(1.0), None)
-    other.segments._rings[0].hot = (0, 1, 2, 3)
+    other.shards.rings[0].hot = (0, 1, 2, 3)
     assert other.ready(4) is not None
     assert not sample(other, batch_of(4))
     assert other.draws == 0
@@ -98,9 +96,9 @@ def test_without_columns_of_ones_own_a_batch_may_have_to_be_online_only():
 
 def test_what_another_replay_has_no_columns_for_has_not_been_used():
     uniform, other = make(1, UniformSettings())[0], make(2, UniformSettings())[1]
-    other.segments._rings[0].fields["version"].fill_(1)
-    other.segments._rings[0].sequence[:] = 2  # another's, who is at all of them
-    other.segments._rings[0].hot = tuple(range(8))
+    other.shards.rings[0].fields["version"].fill_(1)
+    other.shards.rings[0].sequence[:] = 2  # another's, who is at all of them
+    other.shards.rings[0].hot = tuple(range(8))
     buffers = [batch_of(9 + 2 * B) for _ in range(2)]
     mix = ReplayMix(Online(), [Share(other, 9), Share(uniform, B)], buffers)
     for _ in range(4):
@@ -108,8 +106,8 @@ def test_what_another_replay_has_no_columns_for_has_not_been_used():
         mix.release()
     assert uniform.inserted == 4 * B
     assert uniform.draws == 0
-    every = uniform.segments.readable()
-    assert not uniform.segments.uses(every, uniform.segments.sequences(every)).any()
+    every = uniform.shards.readable()
+    assert not uniform.shards.uses(every, uniform.shards.sequences(every)).any()
     mix.close()
 
 
@@ -132,7 +130,7 @@ def test_what_is_drawn_anew_is_different():
     one.add(constant(1.0), None)
     one.add(constant(1.0), None)
     other.add(constant(2.0), None)
-    other.segments._rings[0].hot = (0, 3, 5)
+    other.shards.rings[0].hot = (0, 3, 5)
     for _ in range(30):
         batch = batch_of(9)
         assert sample(other, batch)
@@ -146,19 +144,19 @@ def test_an_entry_is_told_by_what_was_read():
     one, other = make(2, UniformSettings())
     one.add(constant(1.0), None)
     other.add(constant(2.0), None)
-    confirm = other.segments.confirm
+    confirm = other.shards.confirm
 
     def confirmed_just_before(places, sequences):
         seen = confirm(places, sequences)
-        one.segments.ring.sequence[:4] += 2
+        one.shards.ring.sequence[:4] += 2
         return seen
 
-    other.segments.confirm = confirmed_just_before
+    other.shards.confirm = confirmed_just_before
     batch = batch_of(8)
     assert sample(other, batch)
     assert sorted(batch.entry.tolist()) == [16, 17, 18, 19, 24, 25, 26, 27]
     places = np.arange(4)
-    assert other.segments.uses(places, other.segments.sequences(places)).tolist() == [0] * 4
+    assert other.shards.uses(places, other.shards.sequences(places)).tolist() == [0] * 4
 
 
 def test_attentive_sampling_waits_for_a_state_of_its_own():
@@ -190,7 +188,7 @@ def test_columns_without_features_are_no_candidates():
     assert not replay.measures
     replay.add(constant(2.0), None)
     longer = EliteSettings(strategy="nearest", candidate_multiplier=9.0)
-    again = Replay(replay.segments, longer, candidates=replay._candidates, seed=1)
+    again = Replay(replay.shards, longer, candidates=replay._candidates, seed=1)
     again.inserted = again._stored = 8
     nothing = lambda x: torch.zeros(T, x.num_columns, F)  # noqa: E731
     batch = batch_of(B)
@@ -208,8 +206,8 @@ def test_what_changes_while_it_is_measured_is_no_candidate(when):
     other.add(constant(2.0), level_features)
     batch = batch_of(B)
     own = np.arange(8, 12)
-    other.segments.count_use(own, other.segments.sequences(own))
-    ring = other.segments._rings[0]
+    other.shards.count_use(own, other.shards.sequences(own))
+    ring = other.shards.rings[0]
     setattr(ring, when, (0, 1, 2, 3))
     ring.times = 1  # while it is measured
     assert sample(other, batch, level_features)
@@ -226,12 +224,12 @@ def test_the_sequence_is_put_back_last():
             asked.append(name)
             return super().__getitem__(name)
 
-    state = Watched(replay.segments.state_dict())
+    state = Watched(replay.shards.state_dict())
     (other,) = make(1, EliteSettings(), features=F)
-    other.segments.load_state_dict(state)
+    other.shards.load_state_dict(state)
     assert asked[-1] == "ring.sequence"
     assert "ring.features" in asked
-    assert other.segments.readable().tolist() == [0, 1, 2, 3]
+    assert other.shards.readable().tolist() == [0, 1, 2, 3]
 
 
 def test_the_age_is_of_columns_of_ones_own():
@@ -258,8 +256,8 @@ def test_columns_of_a_segment_are_read_in_one_go():
         replay.add(written[-1], None)
     places = np.array([1, 17, 0, 9, 19, 8, 3])
     into = empty_trajectory(SPEC, unroll_length=T, num_columns=7, core_units=0)
-    assert (replays[0].segments.read(places, into) > 0).all()
-    assert [ring.reads for ring in replays[0].segments._rings] == [1, 1, 1]
+    assert (replays[0].shards.read(places, into) > 0).all()
+    assert [ring.reads for ring in replays[0].shards.rings] == [1, 1, 1]
     for i, place in enumerate(places.tolist()):
         source, column = written[place // 8], place % 8
         for name in ("obs", "action", "reward", "starts", "behavior"):
@@ -291,8 +289,8 @@ def test_a_successor_goes_on_where_the_dead_writer_was(steps, capacity):
 
     def replay():
         candidates = empty_trajectory(SPEC, unroll_length=T, num_columns=32, core_units=0)
-        segments = Segments([Ring(layout, capacity, block)], 0)
-        return Replay(segments, settings, candidates=candidates, seed=0)
+        shards = ReplayShards([Ring(layout, capacity, block)], 0)
+        return Replay(shards, settings, candidates=candidates, seed=0)
 
     dead, successor = replay(), replay()
     for step in range(steps):
@@ -301,17 +299,17 @@ def test_a_successor_goes_on_where_the_dead_writer_was(steps, capacity):
     successor.take_over(inserted=dead.inserted, draws=4)
     assert successor.held == dead.held
     assert (successor.ready(B) is not None) == (dead.ready(B) is not None) == (steps >= 4)
-    assert successor._multiplier == pytest.approx(2.2)
+    assert successor.settings.multiplier(successor.updates) == pytest.approx(2.2)
     # The oldest are overwritten next, as the dead one would have.
     assert successor._places(B, level_features) == dead._places(B, level_features)
     successor.add(constant(9.0), level_features)
-    every = successor.segments.readable()
-    ages = successor.segments.ages(every)
-    versions = successor.segments.ring.fields["version"].numpy()
+    every = successor.shards.readable()
+    ages = successor.shards.ages(every)
+    versions = successor.shards.ring.fields["version"].numpy()
     newest = [int(versions[place]) for place in every[np.argsort(ages)]]
     assert newest == sorted(newest, reverse=True)
     if steps == 1:
         fresh = replay()
-        fresh.segments.ring.sequence[:] = 0
+        fresh.shards.ring.sequence[:] = 0
         fresh.take_over(inserted=100, draws=1)
         assert fresh.held == 0, "nothing of it is there"

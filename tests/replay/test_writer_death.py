@@ -14,16 +14,17 @@ from pathlib import Path
 import pytest
 import torch
 
-HELPERS = Path(__file__).parents[1] / "core_helpers"
+HELPERS = Path(__file__).parents[1] / "support"
 sys.path.insert(0, str(HELPERS))
 
 from core_fakes import spec_of  # noqa: E402
 from replay_fakes import sample  # noqa: E402
 
-from gossamer.mailboxes import make_memory  # noqa: E402
+from gossamer.links.shared_memory import make_memory  # noqa: E402
 from gossamer.replay.ring import Layout, Ring  # noqa: E402
-from gossamer.replay.segments import Segments  # noqa: E402
-from gossamer.replay.settings import EliteSettings, UniformSettings  # noqa: E402
+from gossamer.replay.selectors.elite import EliteSettings  # noqa: E402
+from gossamer.replay.selectors.uniform import UniformSettings  # noqa: E402
+from gossamer.replay.shards import ReplayShards  # noqa: E402
 from gossamer.replay.store import Replay  # noqa: E402
 from gossamer.types import as_batch, empty_trajectory  # noqa: E402
 
@@ -34,22 +35,22 @@ WRITER, READER = 0, 1
 FEWEST_KILLS, MOST_KILLS = 5, 60
 
 
-def segments_of(descriptors, own):
+def shards_of(descriptors, own):
     blocks = [mmap.mmap(x, os.fstat(x).st_size) for x in descriptors]
-    return Segments([Ring(LAYOUT, CAPACITY, block) for block in blocks], own)
+    return ReplayShards([Ring(LAYOUT, CAPACITY, block) for block in blocks], own)
 
 
-def write(segments, places):
+def write(shards, places):
     """Fill columns with the numbers of the entries that they become."""
     trajectory = empty_trajectory(SPEC, unroll_length=T, num_columns=B, core_units=0)
     for i, place in enumerate(places):
-        times = ((int(segments.ring.sequence[place]) | 1) + 1) // 2
-        entry = times * segments.num_places + segments.first + place
+        times = ((int(shards.ring.sequence[place]) | 1) + 1) // 2
+        entry = times * shards.num_places + shards.first + place
         for x in (trajectory.obs, trajectory.reward, trajectory.value, trajectory.behavior):
             x[:, i] = entry
         trajectory.version[i] = trajectory.task[i] = entry
         trajectory.last_reward[i] = entry
-    segments.ring.write(places, trajectory, features_of(trajectory))
+    shards.ring.write(places, trajectory, features_of(trajectory))
 
 
 def features_of(trajectory):
@@ -57,9 +58,9 @@ def features_of(trajectory):
 
 
 def write_for_ever(descriptors):
-    segments, parent, first = segments_of(descriptors, WRITER), os.getppid(), 0
+    shards, parent, first = shards_of(descriptors, WRITER), os.getppid(), 0
     while os.getppid() == parent:
-        write(segments, [(first + i) % CAPACITY for i in range(B)])
+        write(shards, [(first + i) % CAPACITY for i in range(B)])
         first += B
 
 
@@ -88,7 +89,7 @@ def check(replay, batch):
         assert (x == entry[:, None]).all(), name
     moved = replay._picked.moved
     assert moved is None or (moved == 0.0).all(), "features of another column"
-    return int((entry % replay.segments.num_places < CAPACITY).sum())
+    return int((entry % replay.shards.num_places < CAPACITY).sum())
 
 
 @pytest.mark.parametrize("on_disk", [False, True])
@@ -96,12 +97,12 @@ def test_no_column_of_a_killed_writer_is_torn(tmp_path: Path, on_disk: bool) -> 
     path = str(tmp_path) if on_disk else ""
     nbytes = LAYOUT.nbytes(CAPACITY)
     descriptors = [make_memory(nbytes, path)[0] for _ in range(2)]
-    segments = segments_of(descriptors, READER)
+    shards = shards_of(descriptors, READER)
     replays = []
     for settings in (UniformSettings(), EliteSettings(strategy="least_used")):
         candidates = empty_trajectory(SPEC, unroll_length=T, num_columns=5, core_units=0)
-        replays.append(Replay(segments, settings, candidates=candidates, seed=1))
-    write(segments, [0, 1, 2, 3])
+        replays.append(Replay(shards, settings, candidates=candidates, seed=1))
+    write(shards, [0, 1, 2, 3])
     batch = as_batch(empty_trajectory(SPEC, unroll_length=T, num_columns=6, core_units=0))
     chance, kills, halves, others = random.Random(1), 0, 0, 0
     words = [sys.executable, __file__, *map(str, descriptors)]
@@ -126,7 +127,7 @@ def test_no_column_of_a_killed_writer_is_torn(tmp_path: Path, on_disk: bool) -> 
                 os.kill(writer, signal.SIGKILL)
                 assert nursery.stdout.readline() == "dead\n"
                 kills += 1
-                halves += int((segments._rings[WRITER].sequence % 2).any())
+                halves += int((shards.rings[WRITER].sequence % 2).any())
                 for replay in replays:
                     others += check(replay, batch)
         finally:

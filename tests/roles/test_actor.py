@@ -9,8 +9,9 @@ import pytest
 import torch
 from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small_policy, spec_of
 
-from gossamer.actor import Actor, write_obs
-from gossamer.types import RunFailed, Trajectory, empty_trajectory
+from gossamer.errors import RunFailed
+from gossamer.roles.actor import Actor, write_obs
+from gossamer.types import Trajectory, empty_trajectory
 
 
 class TaskEnvs(CountingEnvs):

@@ -9,7 +9,9 @@ import pytest
 import torch
 from core_fakes import CountingEnvs, small_policy
 
-from gossamer.evaluator import (
+from gossamer.links.stopping import StopSignal
+from gossamer.links.threads import Roles, ThreadBoard
+from gossamer.roles.evaluator import (
     Contest,
     Evaluation,
     Evaluator,
@@ -19,7 +21,6 @@ from gossamer.evaluator import (
     evaluate,
     play_trials,
 )
-from gossamer.links import Roles, StopSignal, ThreadBoard
 
 
 def uneven(env, episode):
@@ -333,7 +334,7 @@ class Clock:
 def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
     """Let an evaluator work for so long; return times of evaluations and contests, and its share."""
     clock, keeper, stop = Clock(), ListKeeper(), StopSignal()
-    monkeypatch.setattr("gossamer.evaluator.time", clock)
+    monkeypatch.setattr("gossamer.roles.evaluator.time", clock)
     evaluator, board = make_evaluator(keeper, stop, episodes=5, confirm_episodes=20, **settings)
     tensors = small_policy(seed=1).shared_tensors()
     board.publish(tensors, 0)

@@ -10,18 +10,19 @@ import torch
 from core_fakes import small_policy, spec_of
 from fake_gpu import META, fake_gpu
 
-from gossamer import devices
 from gossamer.algorithms.base import AlgorithmState
 from gossamer.algorithms.impact import Impact
 from gossamer.config import make_config
 from gossamer.launch.run import train
 from gossamer.launch.snapshot import policy_of
-from gossamer.links import Roles, StopSignal, ThreadBoard
-from gossamer.micro_batches import MicroBatches
+from gossamer.links.stopping import StopSignal
+from gossamer.links.threads import Roles, ThreadBoard
+from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.types import ON_HOST, as_batch, empty_trajectory
+from gossamer.system import devices
+from gossamer.types import as_batch, empty_trajectory, kinds_of
 
 
 @pytest.fixture
@@ -91,18 +92,18 @@ def test_a_slot_travels_in_one_copy(obs_shape):
     slot = empty_trajectory(spec_of(obs_shape=obs_shape), unroll_length=3, num_columns=2, core_units=5,
                             pinned=True)  # fmt: skip
     batch = as_batch(slot, burn_in=True)
-    for i, (_, x, _) in enumerate(batch._each()):
+    for i, (_, x, _) in enumerate(batch.each()):
         x.copy_(torch.full(x.shape, i + 1))
     moved = batch.to(torch.device("cpu", 0))  # another name of the same device
-    for name, x, _ in batch._each():
+    for name, x, _ in batch.each():
         assert torch.equal(getattr(moved, name), x), name
         assert getattr(moved, name).stride() == x.stride()
     with fake_gpu() as mode:
         away = batch.to(META)
     assert len(mode.sent) == 1
     assert mode.waits == []
-    for name, x, _ in away._each():
-        assert (x.device == META) == (name not in ON_HOST), name
+    for name, x, _ in away.each():
+        assert (x.device == META) == (not kinds_of(type(away))[name].on_host), name
     # Of a few columns of a large block not all of it.
     with fake_gpu() as mode:
         part = as_batch(empty_trajectory(spec_of(), unroll_length=3, num_columns=9, core_units=0,
@@ -154,7 +155,7 @@ class Marks:
 
 
 def test_a_version_is_copied_after_it_was_written_and_written_after_it_was_copied(monkeypatch):
-    monkeypatch.setattr("gossamer.links.Mark", Marks)
+    monkeypatch.setattr("gossamer.links.threads.Mark", Marks)
     monkeypatch.setattr(Marks, "told", [])
     x = [torch.zeros(3)]
     board = ThreadBoard(x, StopSignal(), Roles(1.0))  # marks 0 and 1: of its two places

@@ -8,7 +8,7 @@ import pytest
 import torch
 from core_fakes import CONTINUOUS, DISCRETE, small_policy, spec_of
 
-from gossamer.inference import Inference
+from gossamer.roles.inference import Inference
 
 
 def question(policy, columns):

@@ -14,8 +14,8 @@ from gossamer.algorithms.a2c import A2C
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.optimizers import OptimizerConfig
-from gossamer.types import RunFailed
+from gossamer.errors import RunFailed
+from gossamer.roles.optimizers import OptimizerConfig
 
 PIXELS = spec_of(obs_shape=(4, 36, 36))
 

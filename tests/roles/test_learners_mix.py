@@ -15,8 +15,11 @@ from gossamer.algorithms.a2c import A2C
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.optimizers import OptimizerConfig
-from gossamer.topology import AllReduce, Diffusion, Gossip, Single
+from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.topology.allreduce import AllReduce
+from gossamer.topology.diffusion import Diffusion
+from gossamer.topology.gossip import Gossip
+from gossamer.topology.single import Single
 
 PIXELS = spec_of(obs_shape=(4, 36, 36))
 
@@ -124,7 +127,7 @@ def test_nobody_waits_for_the_count_of_one_that_has_left():
     learners = make_group(RING, 3, A2C())
     lock_step(learners, 1)
     gone = learners.pop(1)
-    gone.mixer.mailbox.boxes.mark_left(1)
+    gone.mixer.peers.boxes.mark_left(1)
     lock_step(learners, 1)
     assert [a.env_steps for a in learners] == [decisions(learners, 2) + decisions([gone], 1)] * 2
 

@@ -11,9 +11,12 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from gossamer import graphs
-from gossamer.topology import AllReduce, Diffusion, Gossip, Single
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.topology import graphs
+from gossamer.topology.allreduce import AllReduce
+from gossamer.topology.diffusion import Diffusion
+from gossamer.topology.gossip import Gossip
+from gossamer.topology.single import Single
 
 
 def matrix_of(weights):

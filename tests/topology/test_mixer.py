@@ -7,10 +7,13 @@ import pytest
 import torch
 from groups import boxes_for, mailbox, make_mixers
 
-from gossamer.graphs import contraction
-from gossamer.mixer import Mixer, message_sizes
-from gossamer.topology import AllReduce, Diffusion, Gossip, Single
-from gossamer.types import RunFailed
+from gossamer.errors import RunFailed
+from gossamer.roles.mixer import Mixer, message_sizes
+from gossamer.topology.allreduce import AllReduce
+from gossamer.topology.diffusion import Diffusion
+from gossamer.topology.gossip import Gossip
+from gossamer.topology.graphs import contraction
+from gossamer.topology.single import Single
 
 
 def thetas_of(size, width=3, seed=0):
@@ -33,6 +36,7 @@ def rounds(mixers, updates, *, first=0):
             mixer.mix(update)
 
 
+@pytest.mark.parametrize("link", ["shared memory", "lists"])
 @pytest.mark.parametrize(
     "topology",
     [
@@ -47,10 +51,10 @@ def rounds(mixers, updates, *, first=0):
         AllReduce(),
     ],
 )
-def test_a_round_in_lock_step_is_the_mixing_matrix(topology):
+def test_a_round_in_lock_step_is_the_mixing_matrix(topology, link):
     size = 3 if getattr(topology, "graph", "").startswith("[") else 6
     thetas = thetas_of(size)
-    mixers, held = make_mixers(topology, thetas)
+    mixers, held = make_mixers(topology, thetas, link=link)
     expected = thetas.astype(np.float64)
     for update in range(7):
         rounds(mixers, 1, first=update)
@@ -146,7 +150,7 @@ def test_staleness_takes_the_newest_and_waits_only_for_too_old_ones():
     assert held[0].item() == 4.0
     assert mixers[0].messages == 1
     mixers[0].post(4)
-    mixers[0].mailbox._patience.seconds = 0.05
+    mixers[0].peers._patience.seconds = 0.05
     with pytest.raises(RunFailed, match=r"learner 1 has shown .* while the message of update 2"):
         mixers[0].mix(4)
     mixers[1].post(2)
@@ -157,7 +161,7 @@ def test_staleness_takes_the_newest_and_waits_only_for_too_old_ones():
 
 def test_those_that_left_drop_out():
     mixers, held = make_mixers(Diffusion(adjacency="complete"), [[0.0], [3.0], [9.0]])
-    mixers[1].mailbox.boxes.mark_left(2)
+    mixers[1].peers.boxes.mark_left(2)
     for mixer in mixers[:2]:
         mixer.post(0)
     for mixer in mixers[:2]:
@@ -165,7 +169,7 @@ def test_those_that_left_drop_out():
     assert [x.item() for x in held] == pytest.approx([1.0, 2.0, 9.0])
     # of a peer that left after posting, a synchronous reader still mixes what it posted in time
     mixers[1].post(1)
-    mixers[1].mailbox.boxes.mark_left(1)
+    mixers[1].peers.boxes.mark_left(1)
     mixers[0].post(1)
     mixers[0].mix(1)
     assert held[0].item() == pytest.approx(2.0 / 3.0 + 2.0 / 3.0)
@@ -174,7 +178,7 @@ def test_those_that_left_drop_out():
 def test_those_that_left_do_not_stop_the_others_from_mixing():
     topology = Gossip(graph="complete", missing="skip", max_staleness="never")
     mixers, held = make_mixers(topology, [[0.0], [3.0], [9.0]])
-    boxes = mixers[0].mailbox.boxes
+    boxes = mixers[0].peers.boxes
     boxes.mark_left(2)
     for mixer in mixers[:2]:
         mixer.post(0)
@@ -184,7 +188,7 @@ def test_those_that_left_do_not_stop_the_others_from_mixing():
 
 def test_one_that_has_left_is_heard_again_once_it_is_back():
     mixers, held = make_mixers(Gossip(), [[0.0], [4.0]])
-    mixers[0].mailbox.boxes.mark_left(1)
+    mixers[0].peers.boxes.mark_left(1)
     mixers[1].begin(7, 100)
     mixers[1].post(7)
     mixers[0].post(0)
@@ -196,7 +200,7 @@ def test_one_that_has_left_is_heard_again_once_it_is_back():
 def test_a_group_that_sums_gradients_ends_when_a_member_leaves():
     mixers, _ = make_mixers(AllReduce(), [[0.0], [4.0]])
     mixers[0].post(0)
-    mixers[0].mailbox.boxes.mark_left(1)
+    mixers[0].peers.boxes.mark_left(1)
     with pytest.raises(RunFailed, match="learner 1 has left"):
         mixers[0].mix(0)
 
@@ -205,7 +209,7 @@ def test_learners_on_their_own_post_nothing():
     mixers, held = make_mixers(Single(), [[1.0], [2.0]])
     rounds(mixers, 3)
     assert [x.item() for x in held] == [1.0, 2.0]
-    assert mixers[0].mailbox.boxes.newest(0, range(-1, 100)) is None
+    assert mixers[0].peers.boxes.newest(0, range(-1, 100)) is None
 
 
 def test_a_writer_waits_for_its_readers():
@@ -215,7 +219,7 @@ def test_a_writer_waits_for_its_readers():
     mixers[0].mix(0)
     mixers[0].post(1)
     # learner 1 has not mixed update 0 yet, and posting 2 would overwrite its message
-    mixers[0].mailbox._patience.seconds = 0.05
+    mixers[0].peers._patience.seconds = 0.05
     with pytest.raises(Exception, match=r"learner 1 has shown .* while the mixing of update 0"):
         mixers[0].post(2)
 
@@ -273,7 +277,7 @@ def test_messages_and_bytes_are_counted():
 def restarted(mixer, theta, update, *, topology=None):
     """A new mixer in the mailbox of one that was killed."""
     tensors = [torch.tensor(theta, dtype=torch.float32)]
-    box = mailbox(mixer.mailbox.boxes, mixer.mailbox.rank)
+    box = mailbox(mixer.peers.boxes, mixer.peers.rank)
     box.boxes.mark_left(box.rank)
     new = Mixer(topology or mixer.topology, box, tensors, seed=1)
     return new, new.begin(update, 0, late=True), tensors[0]
@@ -312,7 +316,7 @@ def test_one_that_is_back_in_lock_step_leaves_what_slow_readers_need():
     posted = held[1].item()
     # learner 1 has posted 3, which learner 0 can only mix when the slow learner 3 has posted too
     new, update, _ = restarted(mixers[1], [100.0], 3)
-    new.mailbox._patience.seconds = 0.05
+    new.peers._patience.seconds = 0.05
     new.post(update)
     with pytest.raises(RunFailed, match=r"learner 0 has shown .* while the mixing of update 3"):
         new.post(update + 1)  # over that message

@@ -8,7 +8,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.topology import FOREVER, AllReduce, Diffusion, Gossip, Single, blend
+from gossamer.topology.allreduce import AllReduce
+from gossamer.topology.base import FOREVER, blend
+from gossamer.topology.diffusion import Diffusion
+from gossamer.topology.gossip import Gossip
+from gossamer.topology.single import Single
 
 
 def matrix_at(topology, update, size, seed):

@@ -7,10 +7,11 @@ import threading
 import pytest
 from groups import boxes_for, mailbox
 
-from gossamer.links import Stopped, StopSignal, wait_until
-from gossamer.mailboxes import AWAITS, BEATS
-from gossamer.signs import Patience, Sign
-from gossamer.types import RunFailed
+from gossamer.errors import RunFailed
+from gossamer.links.shared_memory import AWAITS, BEATS
+from gossamer.links.stopping import Stopped, StopSignal
+from gossamer.links.threads import wait_until
+from gossamer.system.signs import Patience, Sign
 
 
 class Clock:

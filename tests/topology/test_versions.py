@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 import torch
 
-from gossamer.group import Versions
-from gossamer.mailboxes import Mailboxes
-from gossamer.mixer import message_sizes
+from gossamer.group import PolicyBoards
+from gossamer.links.shared_memory import Mailboxes
+from gossamer.roles.mixer import message_sizes
 
 
 class Interleaved(Mailboxes):
@@ -30,11 +30,11 @@ class Interleaved(Mailboxes):
         return update
 
 
-def make(num_learners, like, mixes="parameters"):
+def make(num_learners, like, run_policy="average"):
     sizes = message_sizes(like)
     memory = mmap.mmap(-1, Mailboxes.nbytes(num_learners, sizes))
     boxes = Interleaved(memory, num_learners, sizes)
-    return Versions(boxes, like, mixes), boxes
+    return PolicyBoards(boxes, like, run_policy), boxes
 
 
 @pytest.mark.parametrize(
@@ -80,10 +80,10 @@ def test_readers_in_different_threads_do_not_get_in_each_others_way():
     assert versions.disagreement() == pytest.approx(2.0 / 3.0)
 
 
-@pytest.mark.parametrize("mixes", ["parameters", "gradients"])
-def test_what_is_behind_a_version_is_told_of_that_version(mixes):
+@pytest.mark.parametrize("run_policy", ["average", "first", "best"])
+def test_what_is_behind_a_version_is_told_of_that_version(run_policy):
     like = [torch.zeros(3), torch.zeros(2, dtype=torch.float64)]
-    versions, boxes = make(2, like, mixes)
+    versions, boxes = make(2, like, run_policy)
     posted = itertools.count()
 
     def post():

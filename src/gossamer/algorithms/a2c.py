@@ -33,6 +33,7 @@ class A2C(Algorithm):
 
     name: ClassVar[str] = "a2c"
     corrects: ClassVar[bool] = False
+    bears_lag: ClassVar[bool] = False  # every row is taken for its own
 
     def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
         """Yield the batch's parts once; returns are fixed before the first part changes the policy."""

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
-from gossamer.devices import send
+from gossamer.errors import ConfigError
+from gossamer.system.devices import send
+from gossamer.types import snake_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,8 +18,8 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from gossamer.micro_batches import Cuts, MicroBatches
     from gossamer.ops.distributions import ActionDistribution
+    from gossamer.ops.micro_batches import Cuts, MicroBatches
     from gossamer.ops.returns import Returns
     from gossamer.types import Batch, Metrics, PolicyOutput
 
@@ -91,8 +93,14 @@ class Algorithm:
     """Settings that every actor-critic shares, and the hooks the learner calls."""
 
     name: ClassVar[str] = ""
+    default_kind: ClassVar[str] = "vtrace"
+    """The algorithm that is meant if none is named."""
     corrects: ClassVar[bool] = False
-    """Whether data from an older policy may be learnt from."""
+    """Whether data from an older policy may be replayed."""
+    bears_lag: ClassVar[bool] = True
+    """Whether a policy some versions old may have acted."""
+    min_online_fraction: ClassVar[float] = 0.0
+    """Smallest share of a batch that is not replayed."""
     online_entropy: ClassVar[bool] = False
     """Whether the entropy bonus is a mean over online columns only."""
     rejects: ClassVar[bool] = False
@@ -123,10 +131,36 @@ class Algorithm:
     """mean: the loss is divided by the valid rows of the minibatch. sum: it is not (IMPALA's published costs
     and gradient clip of 40 are for sums)."""
 
+    def __init_subclass__(cls) -> None:
+        """Name an algorithm that does not name itself after its class."""
+        if "name" not in vars(cls):
+            cls.name = snake_case(cls.__name__)
+
+    @classmethod
+    def refuse_part(cls) -> str:
+        """Return what a class of the user's lacks to be an algorithm; empty: nothing."""
+        if cls.minibatches is Algorithm.minibatches:
+            return "has no method minibatches(self, policy, batch, state), which yields what each update learns from"
+        if cls.loss is Algorithm.loss and cls.returns is Algorithm.returns:
+            return "has neither a method returns(self, batch, value, log_prob, now) nor a method loss(self, policy, batch, state)"
+        return ""
+
     @property
     def updates_per_batch(self) -> int:
         """How many minibatches `minibatches` yields of a batch, unless the KL ends it early."""
         return self.num_minibatches
+
+    def validate(self) -> None:
+        """Refuse settings that cannot work together; ranges of single numbers are checked elsewhere.
+
+        Raises:
+            ConfigError: one line with the setting, its value, what is allowed and what to type.
+        """
+        if self.scale_rewards and (self.normalize_advantage or not self.value_norm):
+            raise ConfigError(
+                "algorithm.scale_rewards needs normalised values and advantages that are not normalised: "
+                "--algorithm.value-norm --algorithm.normalize-advantage false"
+            )
 
     def init_state(self, policy: Policy, state: AlgorithmState) -> None:
         """Add to the state what the algorithm carries; nothing unless overridden."""

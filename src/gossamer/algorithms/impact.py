@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from gossamer.algorithms.base import AlgorithmState, Policy
-    from gossamer.micro_batches import Cuts
+    from gossamer.ops.micro_batches import Cuts
     from gossamer.types import Batch, Metrics
 
 

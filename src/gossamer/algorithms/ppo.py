@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 from gossamer.algorithms.base import (
@@ -14,7 +14,7 @@ from gossamer.algorithms.base import (
     value_loss,
     with_normalized_advantage,
 )
-from gossamer.types import PER_COLUMN
+from gossamer.types import Batch, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.algorithms.base import AlgorithmState, Policy
-    from gossamer.micro_batches import Cuts
+    from gossamer.ops.micro_batches import Cuts
     from gossamer.ops.returns import Returns
-    from gossamer.types import Batch, Metrics
+    from gossamer.types import Metrics
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class PPO(Algorithm):
         if self._deals_rows(policy, batch):
             batch = as_rows(batch)
         yield from self._parts(batch, state)
-        self._adapt_learning_rate(state)
+        self.adapt_learning_rate(state)
 
     def _deals_rows(self, policy: Policy, batch: Batch) -> bool:
         if self.deal != "auto":
@@ -122,7 +122,7 @@ class PPO(Algorithm):
         """Remember the KL of the minibatch just learnt."""
         state.kl_nats = metrics["learner/mean_kl_nats"]
 
-    def _adapt_learning_rate(self, state: AlgorithmState) -> None:
+    def adapt_learning_rate(self, state: AlgorithmState) -> None:
         # Once per batch, by how far its last minibatch found the policy to have moved: the first ones
         # have hardly moved whatever the rate.
         if not self.target_kl_nats:
@@ -184,12 +184,11 @@ def as_rows(batch: Batch) -> Batch:
         "last_reward": torch.cat([batch.last_reward[None], batch.reward[:-1]]).flatten(0, 1),
         "core_state": batch.core_state.new_zeros(0, t * b),
     }
-    for field in fields(batch):
-        x = getattr(batch, field.name)
-        if field.name in made or x is None:
+    for name, kind in kinds_of(Batch).items():
+        x = getattr(batch, name)
+        if name in made or x is None:
             continue
-        whole = field.name in PER_COLUMN
-        rows = x.expand(t, *x.shape) if whole else x[:t]
+        rows = x[:t] if kind.rows else x.expand(t, *x.shape)
         rows = rows.reshape(t * b, *rows.shape[2:])
-        made[field.name] = rows if whole else rows[None]
+        made[name] = rows[None] if kind.rows else rows
     return replace(batch, **made)

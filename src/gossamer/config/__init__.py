@@ -3,6 +3,7 @@
 from gossamer.config.arguments import Arguments, parse_train
 from gossamer.config.check import check_ranges, most_of, validate
 from gossamer.config.files import config_layer, preset_names, preset_summary
+from gossamer.config.own_parts import refuse_unimportable
 from gossamer.config.resolve import (
     code_in,
     explicit,
@@ -33,6 +34,7 @@ __all__ = [
     "parse_train",
     "preset_names",
     "preset_summary",
+    "refuse_unimportable",
     "resolve",
     "saved_settings",
     "settings_table",

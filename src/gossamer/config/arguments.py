@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
+import re
 import typing
 from collections import deque
 from dataclasses import dataclass, field
 from typing import Any
 
+from gossamer.config import own_parts
 from gossamer.config.files import is_config_name
 from gossamer.config.names import flag, near, place
 from gossamer.config.train_config import TrainConfig
@@ -20,11 +23,11 @@ from gossamer.config.tree import (
     unknown_setting,
 )
 from gossamer.config.values import SWITCH_WORDS, is_endless, is_switch, read_value
-from gossamer.reading import parse_json
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.system.reading import parse_json
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
 
 @dataclass
@@ -36,7 +39,15 @@ class Arguments:
     trust: bool = False
     show_config: bool = False
     wants_help: bool = False
+    wants_all: bool = False
+    reads_more: bool = False
+    """Settings come from files or a run too."""
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
+
+    def chosen(self, section: str) -> str:
+        """Return which kind of a part was typed; empty: none."""
+        asked = self.settings.get(section, "")
+        return str(asked.get("name", "")) if isinstance(asked, dict) else str(asked)
 
 
 def parse_train(words: Sequence[str]) -> Arguments:
@@ -48,18 +59,23 @@ def parse_train(words: Sequence[str]) -> Arguments:
     found = Arguments()
     rest = deque(words)
     choices = {name: members(f.annotation) for name, f in fields_of(TrainConfig).items()}
+    _use_own_parts(words, choices)
+    # Flags of a class that a file or the run names are looked at once that is read.
+    more = ("--config", "--resume", "--replays")
+    found.reads_more = any(word.partition("=")[0] in more for word in words)
     while rest:
         word = rest.popleft()
         kind, _, name = word.partition(":")
-        if word in ("-h", "--help"):
+        if word in ("-h", "--help", "--help-all"):
             found.wants_help = True
+            found.wants_all = found.wants_all or word == "--help-all"
         elif word.startswith("-") and len(word) > 1:
             _read_flag(word, rest, found)
         elif name and any(member_name(member) for member in choices.get(kind, ())):
             _choose(found.settings, kind, name)
         elif name and (sections := listed(find_annotation(TrainConfig, kind))):
             others = [str(member_name(section)) for section in sections[1:]]
-            added = name if name in others else others[0]
+            added = name if name in others else member_name(own_parts.default_of(sections))
             raise ConfigError(
                 f"{word} is not understood; {kind} is a list, to which this adds one: "
                 f"{flag(kind)}.1.name {added}"
@@ -74,6 +90,24 @@ def parse_train(words: Sequence[str]) -> Arguments:
         else:
             found.settings["env_id"] = word
     return found
+
+
+def _use_own_parts(words: Sequence[str], choices: Mapping[str, tuple[type, ...]]) -> None:
+    """Import the classes that words such as `algorithm:my_module:MyLoss` name: flags are theirs too."""
+    replays = listed(find_annotation(TrainConfig, "replays"))
+    for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
+        kind, _, name = word.partition(":")
+        kinds = choices.get(kind, ())
+        head, equals, attached = word.partition("=")
+        if flagged := re.fullmatch(r"--(algorithm|topology|replays\.\d+)(?:\.name)?", head):
+            kind, name = flagged[1], attached if equals else after
+            kinds = choices.get(kind, replays)
+        base = own_parts.open_base(kinds) if own_parts.is_name(name) else None
+        if base is not None:
+            try:
+                own_parts.find(name, base)
+            except ConfigError as error:
+                raise ConfigError(f"{kind}: {error}") from error
 
 
 def _choose(settings: dict[str, Any], kind: str, name: str) -> None:
@@ -128,10 +162,14 @@ def _read_setting(
     head: str, name: str, rest: deque[str], found: Arguments, *, attached: bool
 ) -> None:
     annotation = find_annotation(TrainConfig, name)
-    if annotation is None:
-        path, dot, last = name.removeprefix("no_").rpartition(".")
-        positive = path + dot + last.removeprefix("no_")
-        if attached or not is_switch(find_annotation(TrainConfig, positive)):
+    path, dot, last = name.removeprefix("no_").rpartition(".")
+    positive = path + dot + last.removeprefix("no_")
+    negated = positive != name and is_switch(find_annotation(TrainConfig, positive))
+    if annotation is None and not negated and found.reads_more and _may_be_own(name):
+        given = attached or (rest and not rest[0].startswith("--"))
+        place(found.settings, name, rest.popleft() if given else True)
+    elif annotation is None:
+        if attached or not negated:
             raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
         place(found.settings, positive, False)
     elif is_switch(annotation):
@@ -146,6 +184,13 @@ def _read_setting(
         place(found.settings, name, values)
     else:
         place(found.settings, name, _take(head, rest))
+
+
+def _may_be_own(name: str) -> bool:
+    section, _, setting = name.partition(".")
+    annotation = find_annotation(TrainConfig, section) if setting else None
+    kinds = members(annotation) or listed(annotation)
+    return bool(kinds) and own_parts.open_base(kinds) is not None
 
 
 def _take(head: str, rest: deque[str]) -> str:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, cast
 
-from gossamer.algorithms.laser import Laser
+from gossamer.config import own_parts
 from gossamer.config.names import flag
 from gossamer.config.train_config import PER_LEARNER
 from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
-from gossamer.reading import clipped, expand
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.system.importing import RAISED, failed
+from gossamer.system.reading import clipped, expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -29,8 +31,6 @@ class Range:
     """Allowed ends, the lowest first."""
 
 
-LASER_ONLINE = 1 / 8
-"""What may be learnt from the past alone leads astray: the least share of a batch that is not replayed."""
 _ANY = Range("any number", lambda _: True)
 _NOT_NEGATIVE = Range(">= 0", lambda x: x >= 0, (0,))
 _POSITIVE = Range("> 0", lambda x: x > 0)
@@ -178,7 +178,10 @@ def check_ranges(config: TrainConfig) -> None:
             f"policy.hidden_sizes has {len(config.policy.hidden_sizes)} entries, a layer each; it must have at most "
             f"{MAX_LAYERS}: --policy.hidden-sizes 64 64"
         )
+    own = own_settings(config)
     for name, value in flatten(to_tree(config)):
+        if name in own:  # whose class says what it takes, in `validate`
+            continue
         numbers = cast("list[Any]", value) if isinstance(value, list) else [value]
         allowed, most = range_of(name), most_of(name)
         for number in numbers:
@@ -190,6 +193,18 @@ def check_ranges(config: TrainConfig) -> None:
                 )
             if is_number and abs(number) > most:
                 raise ConfigError(f"{name} is {number:.12g}; it must be at most {most:_}")
+
+
+def own_settings(config: TrainConfig) -> set[str]:
+    """Return the dotted names of settings that only a class of the user's has."""
+    found: set[str] = set()
+    sections: dict[str, Any] = {"algorithm": config.algorithm, "topology": config.topology}
+    sections |= {f"replays.{i}": replay for i, replay in enumerate(config.replays)}
+    for section, part in sections.items():
+        for owner in type(part).__mro__:
+            if not own_parts.is_ours(owner):
+                found |= {f"{section}.{name}" for name in inspect.get_annotations(owner)}
+    return found
 
 
 def _example(config: TrainConfig, name: str, allowed: Range, number: float) -> str:
@@ -218,18 +233,19 @@ def _check_algorithm(config: TrainConfig) -> None:
             "lag is free, but with placement inline acting and learning take turns: use --lag 1, or "
             "--placement local"
         )
-    # PPO's ratio starts from the recorded behavior, so it lives with a known lag; A2C takes every
-    # row as its own.
-    if algorithm.name == "a2c" and config.lag not in ("auto", "0"):
+    if not algorithm.bears_lag and config.lag not in ("auto", "0"):
         raise ConfigError(
-            f"lag is {config.lag}, but a2c can learn only from data of its newest policy; "
+            f"lag is {config.lag}, but {algorithm.name} can learn only from data of its newest policy; "
             "use --lag 0, or an algorithm that corrects: algorithm:vtrace"
         )
-    if algorithm.scale_rewards and (algorithm.normalize_advantage or not algorithm.value_norm):
-        raise ConfigError(
-            "algorithm.scale_rewards needs normalised values and advantages that are not normalised: "
-            "--algorithm.value-norm --algorithm.normalize-advantage false"
-        )
+    try:
+        algorithm.validate()
+    except ConfigError:
+        raise
+    except RAISED as error:
+        raise failed(
+            own_parts.name_of(type(algorithm)) or algorithm.name, "fails in validate", error
+        ) from error
 
 
 def _check_replays(config: TrainConfig) -> None:
@@ -256,10 +272,10 @@ def _check_replays(config: TrainConfig) -> None:
             f"replays: fractions sum to {total:g}; they must sum to 1{_whole(config, total)}"
         )
     queue = next(replay.fraction for replay in config.replays if replay.name == "queue")
-    if isinstance(algorithm, Laser) and queue < LASER_ONLINE:
+    if queue < (least := algorithm.min_online_fraction):
         raise ConfigError(
-            f"replays: {queue:.3g} of each batch is online; laser learns from at least {LASER_ONLINE:g} "
-            "(Schmitt et al. 2020): --replay-ratio 7, or give the queue that fraction"
+            f"replays: {queue:.3g} of each batch is online; {algorithm.name} learns from at least {least:g}: "
+            f"--replay-ratio {1 / least - 1:.3g}, or give the queue that fraction"
         )
     burn_in = config.replay_burn_in
     if burn_in and (not old or config.policy.core == "none" or burn_in >= config.unroll_length):
@@ -272,11 +288,6 @@ def _check_replays(config: TrainConfig) -> None:
         elif config.policy.core == "none":
             why = "the policy has no recurrent state: --policy.core lstm"
         raise ConfigError(f"replay_burn_in is {burn_in}, but {why}")
-    if isinstance(algorithm, Laser) and not algorithm.max_kl_nats:
-        raise ConfigError(
-            "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "
-            "--algorithm.max-kl-nats 0.3"
-        )
 
 
 def _whole(config: TrainConfig, total: float) -> str:
@@ -307,8 +318,7 @@ def _check_counts(config: TrainConfig) -> None:
             f"learners_per_process is {per}, but {what}, so there are no processes to share: "
             "--learners-per-process 0"
         )
-    # Whether the graph fits so many learners.
-    config.topology.turns(config.num_learners, config.seed)
+    _check_topology(config)
     for name in PER_LEARNER:
         _check_per_learner(config, name)
     if config.topology.mixes == "gradients" and not config.same_start:
@@ -347,6 +357,52 @@ def _check_counts(config: TrainConfig) -> None:
         )
 
 
+def _check_topology(config: TrainConfig) -> None:
+    """Refuse a graph that does not fit so many learners, and matrices of the user's that are no averages."""
+    topology, size = config.topology, config.num_learners
+    if own_parts.is_ours(type(topology)):
+        topology.turns(size, config.seed)
+        return
+    name = own_parts.name_of(type(topology)) or type(topology).__name__
+    for attribute, allowed in (
+        ("run_policy", ("first", "average", "best")),
+        ("on_death", ("replace", "restart_group")),
+        ("mixes", ("parameters", "gradients")),
+    ):
+        value = getattr(topology, attribute)
+        if value not in allowed:
+            raise ConfigError(
+                f"{name}: {attribute} is {value!r}; it must be one of {', '.join(allowed)}"
+            )
+    if topology.mixes == "gradients" and topology.on_death != "restart_group":
+        raise ConfigError(
+            f"{name} mixes gradients, which nobody can do without a learner that has died: on_death must be restart_group"
+        )
+    if size == 1:
+        return
+    try:
+        turns = topology.turns(size, config.seed)
+        rows = [dict(row) for matrix in turns for row in matrix]
+        sums = [float(sum(row.values())) for row in rows]
+    except ConfigError:
+        raise
+    except RAISED as error:
+        raise failed(name, "fails in turns", error) from error
+    if not turns or any(len(matrix) != size for matrix in turns):
+        raise ConfigError(
+            f"{name}: turns must return one or more matrices with a row for each of {size} learners"
+        )
+    for i, (row, total) in enumerate(zip(rows, sums, strict=True)):
+        if not set(row) <= set(range(size)):
+            raise ConfigError(
+                f"{name}: row {i % size} names learner {max(row)}; there are learners 0 to {size - 1}"
+            )
+        if abs(total - 1.0) > 1e-6 or min(row.values()) < 0.0:
+            raise ConfigError(
+                f"{name}: row {i % size} sums to {total:g}; weights must be >= 0, and sum to 1"
+            )
+
+
 def first_learnt(config: TrainConfig) -> int:
     """Return the env steps at which the first batch begins that is learnt; of unknown environments at least."""
     batch = max(config.num_envs * config.unroll_length * config.num_learners, 1)
@@ -382,7 +438,7 @@ def check_minibatches(config: TrainConfig, num_envs: int, *, vectors: bool = Tru
 
 
 def _or_rows(config: TrainConfig) -> str:
-    can = config.algorithm.name == "ppo" and config.policy.core == "none"
+    can = hasattr(config.algorithm, "deal") and config.policy.core == "none"
     return ", or --algorithm.deal rows" if can else ""
 
 

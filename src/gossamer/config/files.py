@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gossamer.config.tree import Layer, Tree
-from gossamer.reading import expand, parse_json, parse_toml, read_plain
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.system.reading import expand, parse_json, parse_toml, read_plain
 
 _PRESETS = Path(__file__).parents[1] / "presets"
 

@@ -6,7 +6,7 @@ import difflib
 from collections.abc import Iterable, Mapping
 from typing import Any, cast
 
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 
 def flag(name: str) -> str:

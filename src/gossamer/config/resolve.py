@@ -7,21 +7,31 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
+from gossamer.algorithms.base import Algorithm
+from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, Tree, fields_of, find_annotation, merge, to_tree
+from gossamer.config.tree import (
+    Layer,
+    Tree,
+    as_written,
+    fields_of,
+    merge,
+    to_tree,
+)
 from gossamer.envs.settings import suite_of
-from gossamer.reading import clipped
+from gossamer.errors import ConfigError
 from gossamer.record.origin import began_here, is_found
-from gossamer.replay.settings import ReplaySettings, UniformSettings
-from gossamer.types import ConfigError
+from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.record.folder import RunFolder
+    from gossamer.replay.settings import ReplaySettings
 
 COMMAND_LINE = "command line"
 """Layer label of what was typed."""
@@ -58,7 +68,7 @@ def resolve(
     if command_line:
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
-        layers.append(Layer(GIVEN, given))
+        layers.append(Layer(GIVEN, as_written(given)))
     layers = [replace(layer, settings=nested(layer.settings)) for layer in layers]
     env_id = ""
     for layer in layers:
@@ -86,8 +96,18 @@ def _algorithm_of(layers: Sequence[Layer]) -> str | None:
         asked = layer.settings.get("algorithm")
         name = asked.get("name") if isinstance(asked, Mapping) else asked
         if isinstance(name, str):
-            return name
+            return _ours(name) if ":" in name else name
     return None
+
+
+def _ours(name: str) -> str:
+    """Return the algorithm of ours that a class of the user's is derived from: suites have settings for it."""
+    try:
+        part = own_parts.find(name, Algorithm)
+    except ConfigError:  # told where it is chosen
+        return name
+    bases = (x for x in part.__mro__ if issubclass(x, Algorithm) and x is not Algorithm)
+    return next((x.name for x in bases if own_parts.is_ours(x)), name)
 
 
 def _with_fewer_minibatches(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
@@ -211,7 +231,7 @@ def make_config(
         settings: by field name, nested or dotted: {"algorithm": {"name": "ppo"}, "algorithm.passes": 3}.
         presets: preset names or settings files; later ones win.
         resume: a run that is to be continued: what it was trained with holds where nothing else is given.
-        trust: import the environment that the run to be continued names, wherever the run comes from.
+        trust: import the environment and parts that the run to be continued names, wherever it comes from.
 
     Raises:
         ConfigError: a mistake in the settings, or no such run.
@@ -222,9 +242,9 @@ def make_config(
     return resolve(given=given, configs=presets, resumed=saved)[0]
 
 
-def in_python(name: str) -> str:
-    """Say what to write in Python so that the code of this name is used."""
-    return f"env_id={name!r}, or trust=True"
+def in_python(name: str, value: str) -> str:
+    """Say what to write in Python so that the code of this setting is used."""
+    return f"env_id={value!r}, or trust=True" if name == "env_id" else "trust=True"
 
 
 def saved_settings(
@@ -232,7 +252,7 @@ def saved_settings(
     *,
     named: Sequence[Tree] = (),
     trust: bool = False,
-    how: Callable[[str], str] = in_python,
+    how: Callable[[str, str], str] = in_python,
 ) -> dict[str, Any] | None:
     """Return what a run was trained with; None for no run.
 
@@ -240,7 +260,7 @@ def saved_settings(
         run: which.
         named: settings given beside it; code they name may be imported.
         trust: import whatever the run names.
-        how: what to type, for the error, so that the code of this name is used.
+        how: what to type, for the error, so that the code of a setting is used, by its dotted name and value.
 
     Raises:
         ConfigError: there is no such run, its settings are damaged, or they would import code and nothing shows that
@@ -262,7 +282,7 @@ def saved_settings(
         others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
         raise ConfigError(
             f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
-            f"that you began this run on this machine; if you trust it, type {how(value)}"
+            f"that you began this run on this machine; if you trust it, type {how(name, value)}"
         )
     return saved
 
@@ -275,22 +295,31 @@ def _began_here(folder: RunFolder, code: Mapping[str, str]) -> bool:
 
 
 def code_in(settings: Tree) -> dict[str, str]:
-    """Return, by dotted name, what settings would have imported: an environment or a part as module:name."""
+    """Return, by dotted name, what settings would have imported: an environment or a part, as module:NAME.
+
+    This depends on the settings alone, not on which classes are known already.
+    """
     found: dict[str, str] = {}
 
     def look(value: Any, path: str) -> None:
         if isinstance(value, Mapping):
-            for name, below in nested(cast("Tree", value)).items():
-                look(below, f"{path}.{name}" if path else name)
-        elif isinstance(value, (list, tuple)):
-            for i, below in enumerate(cast("Sequence[Any]", value)):
-                look(below, f"{path}.{i}")
-        elif isinstance(value, str) and ":" in value and not value.startswith("envpool:"):
-            is_text = find_annotation(TrainConfig, path) is str  # a path may have a colon too
-            if not is_text or path.rpartition(".")[2] in ("env_id", "name"):
-                found[path] = value
+            look(nested(cast("Tree", value)).get("name"), f"{path}.name")
+        elif isinstance(value, str) and ":" in value:
+            found[path] = value
 
-    look(settings, "")
+    tree = nested(settings)
+    env_id, policy, replays = (tree.get(name) for name in ("env_id", "policy", "replays"))
+    if not (isinstance(env_id, str) and env_id.startswith("envpool:")):
+        look(env_id, "env_id")
+    for section in ("algorithm", "topology"):
+        look(tree.get(section), section)
+    if isinstance(policy, Mapping):
+        look(nested(cast("Tree", policy)).get("torso"), "policy.torso")
+    entries = enumerate(replays) if isinstance(replays, (list, tuple)) else ()
+    if isinstance(replays, Mapping):
+        entries = cast("Tree", replays).items()
+    for key, entry in entries:
+        look(entry, f"replays.{key}")
     return found
 
 

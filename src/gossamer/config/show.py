@@ -6,21 +6,25 @@ What a setting means is written once, in the docstring under its field, and read
 from __future__ import annotations
 
 import ast
+import dataclasses
 import functools
+import re
 import sys
 import textwrap
 import typing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Literal, cast
+from typing import Any, Literal, NamedTuple, cast
 
+from gossamer.config import own_parts
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import fields_of, flatten, listed, member_name, members, to_tree
 from gossamer.config.values import is_switch, is_union, spell
+from gossamer.types import Imported
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
 
 @dataclass(frozen=True)
@@ -33,8 +37,7 @@ class Row:
     meaning: str
 
 
-@dataclass(frozen=True)
-class Group:
+class Group(NamedTuple):
     """Settings that are read together."""
 
     title: str
@@ -44,7 +47,10 @@ class Group:
 
 @functools.cache
 def _docs_of_module(module: str) -> dict[str, dict[str, str]]:
-    path = Path(str(sys.modules[module].__file__))
+    file = getattr(sys.modules[module], "__file__", None)
+    if file is None:  # a notebook
+        return {}
+    path = Path(str(file))
     found: dict[str, dict[str, str]] = {}
     for node in ast.parse(path.read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ClassDef):
@@ -85,7 +91,6 @@ def _rows(section: type, path: str) -> tuple[Row, ...]:
     )
 
 
-@functools.cache
 def setting_groups() -> tuple[Group, ...]:
     """Return every setting, grouped: the run's own, then each section, then each of its kinds."""
     groups = [Group("run", _intro(TrainConfig), _rows(TrainConfig, ""))]
@@ -116,16 +121,18 @@ def setting_groups() -> tuple[Group, ...]:
 def _list_groups(name: str, sections: tuple[type, ...]) -> Iterator[Group]:
     """Yield the settings of a list's entries: of each kind those that the kind it extends has not."""
     first, *others = (str(member_name(section)) for section in sections)
+    default = member_name(own_parts.default_of(sections))
     yield Group(
         name,
         f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list, of {first} and {', '.join(others)}; "
-        f"{flag(name)}.1.name {others[0]} adds entry 1 or changes its kind, and {flag(name)}.1.SETTING changes one "
+        f"{flag(name)}.1.name {default} adds entry 1 or changes its kind, and {flag(name)}.1.SETTING changes one "
         "setting of it. In the flags below, 1 stands for the entry's number.",
         (),
     )
     for i, section in enumerate(sections):
         rows = _rows(section, f"{name}.{min(i, 1)}.")
-        base = next((s for s in reversed(sections[:i]) if issubclass(section, s)), None)
+        earlier = ((s, set(_rows(s, f"{name}.{min(i, 1)}."))) for s in reversed(sections[:i]))
+        base = next((s for s, told in earlier if told and told <= set(rows)), None)
         had = _rows(base, f"{name}.{min(i, 1)}.") if base else ()
         own, intro = tuple(x for x in rows if x not in had), _intro(section)
         if base:
@@ -168,17 +175,68 @@ def show_config(config: TrainConfig, layers: Mapping[str, str]) -> str:
     return "\n".join(f"{left:<{width}}  # {label}" for left, label in rows)
 
 
-def train_help(*, width: int = 100, color: bool = False) -> str:
-    """Return the help of `gossamer train`, grouped by section."""
+COMMON: Mapping[str, tuple[str, ...]] = {
+    "how long": ("total_env_steps", "stop_after_seconds", "stop_at_return", "seed"),
+    "acting": ("num_envs", "unroll_length", "lag", "max_episode_steps", "env.workers"),
+    "learning": (
+        "optimizer.learning_rate", "optimizer.schedule", "optimizer.max_grad_norm",
+        "algorithm.discount", "algorithm.trace_lambda", "algorithm.entropy_cost", "algorithm.value_cost",
+        "algorithm.num_minibatches", "algorithm.passes", "algorithm.clip_ratio", "algorithm.reward_clip",
+        "algorithm.normalize_advantage", "algorithm.value_norm",
+    ),
+    "network": ("policy.torso", "policy.hidden_sizes", "policy.core", "policy.normalize_obs"),
+    "replay": ("replay_ratio", "replays.1.capacity_steps", "replays.1.shared", "checkpoint_replay"),
+    "several learners": (
+        "num_learners", "topology.graph", "topology.adjacency", "topology.max_staleness",
+    ),
+    "records": (
+        "run_folder", "init_from", "checkpoint_every_seconds", "keep_checkpoints", "evaluation.every_seconds",
+        "evaluation.episodes", "tensorboard", "wandb",
+    ),
+    "machine": ("placement", "device", "precision"),
+}  # fmt: skip
+"""Settings that most people use, which the short help tells."""
+
+
+def train_help(
+    *, every: bool = False, chosen: Iterable[str] = (), width: int = 100, color: bool = False
+) -> str:
+    """Return the help of `gossamer train`.
+
+    Args:
+        every: all settings, by section; otherwise those that most people use.
+        chosen: kinds of parts whose own settings are told too, such as "algorithm:ppo".
+        width: of a line.
+        color: titles are bold.
+    """
+    groups, rest = setting_groups(), ""
+    if not every:
+        known = {row.name: row for group in reversed(groups) for row in group.rows}
+        common = [
+            Group(title, "", tuple(known[x] for x in names)) for title, names in COMMON.items()
+        ]
+        told = {row.name for group in common for row in group.rows}
+        wanted = set(chosen)
+        own = [group for group in groups if group.title in wanted]
+        common += [g._replace(rows=tuple(r for r in g.rows if r.name not in told)) for g in own]
+        told |= {row.name for group in common for row in group.rows}
+        rest = f"All {len(known)} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
+        groups = tuple(common)
     lines = [_TRAIN_USAGE.rstrip()]
-    for group in setting_groups():
+    for group in groups:
         title = f"{group.title}:"
         lines += ["", f"\033[1m{title}\033[0m" if color else title]
         lines += textwrap.wrap(group.intro, width, initial_indent="  ", subsequent_indent="  ")
         for row in group.rows:
             if row.name != "env_id":  # told above, as ENV
-                lines += _help_of(row, width)
-    return "\n".join(lines)
+                lines += _help_of(_shortened(row) if group.title in COMMON else row, width)
+    return "\n".join([*lines, *(["", rest] if rest else [])])
+
+
+def _shortened(row: Row) -> Row:
+    """Return a setting with the first sentence of what it means."""
+    first = re.split(r"(?<=[^l]\.) ", row.meaning, maxsplit=1)[0]  # "et al." ends none
+    return dataclasses.replace(row, meaning=first)
 
 
 def _help_of(row: Row, width: int) -> Iterator[str]:
@@ -206,7 +264,9 @@ def _kind(annotation: Any) -> str:
         return "|".join(str(a) for a in typing.get_args(annotation))
     if origin is tuple:
         return _kind(typing.get_args(annotation)[0]) + " ..."
-    return {bool: "on or off", int: "N", float: "X", str: "TEXT"}[annotation]
+    return {bool: "on or off", int: "N", float: "X", str: "TEXT", Imported: "module:NAME"}[
+        annotation
+    ]
 
 
 def _default(value: Any) -> str:
@@ -239,13 +299,13 @@ general:
   --config NAME ...                   presets (see gossamer list) or .toml and .json files; later ones win
   --resume RUN                        continue a run: a path, part of its name, or last
   --trust                             with --resume: allow a run from another machine or user to import
-                                      its module:function environment
+                                      its environment and parts, such as module:function
   --show-config                       print every setting, its value and where it comes from; do not train
-  algorithm:NAME, topology:NAME       choose an algorithm or a topology
+  algorithm:NAME, topology:NAME       choose an algorithm or a topology; module:Class is one of your own
   --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off
   --replay-ratio X                    replay X columns per new one; --replays.1.name elite sets the kind of
                                       replay, --replays.1.capacity-steps 20000 its size
   --replays JSON                      all replays as a list, for example
         '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
-  -h, --help                          print this help
+  -h, --help, --help-all              print this help; with all settings
 """

@@ -3,16 +3,14 @@
 from dataclasses import dataclass, field, replace
 from typing import Literal
 
-from gossamer.algorithms.a2c import A2C
-from gossamer.algorithms.impact import Impact
-from gossamer.algorithms.laser import Laser
-from gossamer.algorithms.ppo import PPO
+from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.envs.settings import EnvConfig
-from gossamer.optimizers import OptimizerConfig
 from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.settings import QueueSettings, ReplaySettings
-from gossamer.topology import AllReduce, Diffusion, Gossip, Single
+from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.topology.base import Topology
+from gossamer.topology.single import Single
 
 PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
 """Settings of which there is one value, or one per learner."""
@@ -50,10 +48,10 @@ class TrainConfig:
     env_id: str = ""
     """Environment, by the name people know it: PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1,
     HalfCheetah-v5, envpool:Ant-v5, module:function. On the command line it has no flag."""
-    algorithm: A2C | VTrace | Laser | PPO | Impact = field(default_factory=VTrace)
-    """The loss: a2c, vtrace, laser, ppo or impact."""
-    topology: Single | AllReduce | Gossip | Diffusion = field(default_factory=Single)
-    """How learners mix: single, allreduce, gossip or diffusion."""
+    algorithm: Algorithm = field(default_factory=VTrace)
+    """The loss: one of the classes in algorithms/, or your own as module:Class."""
+    topology: Topology = field(default_factory=Single)
+    """How learners mix: one of the classes in topology/, or your own as module:Class."""
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
     """Sources of a batch: a queue (entry 0 by default) and replays. Their fractions sum to 1."""
     replay_ratio: float = 0.0

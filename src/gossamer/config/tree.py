@@ -13,6 +13,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, TypeVar, cast
 
+from gossamer.config import own_parts
 from gossamer.config.names import (
     ELSEWHERE,
     KINDS_ELSEWHERE,
@@ -24,7 +25,7 @@ from gossamer.config.names import (
     nested,
 )
 from gossamer.config.values import example, is_union, read_value, shown
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 T = TypeVar("T")
 Tree = Mapping[str, Any]
@@ -66,13 +67,21 @@ def fields_of(section: type) -> dict[str, Field]:
     return found
 
 
-@functools.cache
 def members(annotation: Any) -> tuple[type, ...]:
-    """Return the sections a field may hold; empty for a plain value."""
+    """Return the sections a field may hold, the user's own that are in use included; empty for a plain value."""
+    declared = _declared(annotation)
+    base = own_parts.open_base(declared) if declared else None
+    return (*declared, *own_parts.parts_of(base)) if base is not None else declared
+
+
+@functools.cache
+def _declared(annotation: Any) -> tuple[type, ...]:
+    if own_parts.is_open(annotation):
+        return own_parts.ours_of(annotation)
     if isinstance(annotation, type) and dataclasses.is_dataclass(annotation):
         return (annotation,)
     if is_union(annotation):
-        found = tuple(members(a) for a in typing.get_args(annotation))
+        found = tuple(_declared(a) for a in typing.get_args(annotation))
         if all(found):
             return tuple(member for group in found for member in group)
     return ()
@@ -86,6 +95,8 @@ def listed(annotation: Any) -> tuple[type, ...]:
 
 def member_name(section: type) -> str | None:
     """Return the name a section is chosen by, or None if it is the only one of its kind."""
+    if (own := own_parts.name_of(section)) is not None:
+        return own
     hint = typing.get_type_hints(section).get("name")
     return getattr(section, "name", None) if typing.get_origin(hint) is ClassVar else None
 
@@ -139,7 +150,7 @@ def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
         meant = ".".join(given if given.isdecimal() else part for given, part in parts)
     # The environment has no flag of its own: it is the one positional argument.
     shown = meant and (flag(meant) if layer.typed else meant)
-    hint = f"did you mean {shown}?" if shown else "gossamer train --help lists all settings"
+    hint = f"did you mean {shown}?" if shown else "gossamer train --help-all lists all settings"
     return ConfigError(f"{layer.shown(name)} is not a setting; {hint}")
 
 
@@ -165,11 +176,12 @@ class _Merge:
         sources: list[tuple[Layer, dict[str, Any]]],
         path: str,
     ) -> Any:
+        allowed, sources = self._with_own(allowed, sources, path)
         chosen, chooser = self._choose(allowed, default, sources, path)
         known = fields_of(chosen)
         others = {name for other in allowed for name in fields_of(other)} - set(known)
         own_name = member_name(chosen)
-        sources = self._for_member(allowed, own_name, sources, path)
+        sources = self._for_member(allowed, chosen, sources, path)
         for position, (layer, tree) in enumerate(sources):
             for name in tree:
                 if name in known or (name == "name" and own_name is not None):
@@ -196,26 +208,52 @@ class _Merge:
                 values[name] = self._leaf(field, start, given, chooser, dotted)
         return chosen(**values)
 
+    def _with_own(
+        self, allowed: tuple[type, ...], sources: list[tuple[Layer, dict[str, Any]]], path: str
+    ) -> tuple[tuple[type, ...], list[tuple[Layer, dict[str, Any]]]]:
+        """Return the sections that are allowed with those of the user's own that are asked for, by their one name."""
+        base = own_parts.open_base(allowed)
+        if base is None:
+            return allowed, sources
+        named: list[tuple[Layer, dict[str, Any]]] = []
+        for layer, tree in sources:
+            asked = tree.get("name")
+            if isinstance(asked, str) and ":" in asked:
+                try:
+                    part = own_parts.find(asked, base)
+                except ConfigError as error:
+                    raise ConfigError(f"{layer.shown(path.rstrip('.'))}: {error}") from error
+                allowed = allowed if part in allowed else (*allowed, part)
+                tree = {**tree, "name": own_parts.name_of(part)}
+            named.append((layer, tree))
+        return allowed, named
+
     def _for_member(
         self,
         allowed: tuple[type, ...],
-        chosen: str | None,
+        chosen: type,
         sources: list[tuple[Layer, dict[str, Any]]],
         path: str,
     ) -> list[tuple[Layer, dict[str, Any]]]:
-        """Spread tables named after the chosen member (`[algorithm.ppo]`) into their section."""
+        """Spread tables named after the chosen member (`[algorithm.ppo]`) into their section.
+
+        A class of the user's has that of the class of ours that it is derived from.
+        """
+        chosen = next(
+            (kind for kind in chosen.__mro__ if kind in allowed and own_parts.is_ours(kind)), chosen
+        )
         by_name = {member_name(member): member for member in allowed}
         spread: list[tuple[Layer, dict[str, Any]]] = []
         for layer, tree in sources:
-            own = {name: value for name, value in tree.items() if name not in by_name}
+            plain = {name: value for name, value in tree.items() if name not in by_name}
             for name in (name for name in tree if name in by_name):
                 table = self._table(layer, path + name, tree[name])
                 for key in table:
                     if key not in fields_of(by_name[name]):
                         raise unknown_setting(layer, f"{path}{name}.{key}", self._root)
-                if name == chosen:
-                    own |= table
-            spread.append((layer, own))
+                if by_name[name] is chosen:
+                    plain |= table
+            spread.append((layer, plain))
         return spread
 
     def _choose(
@@ -295,7 +333,7 @@ class _Merge:
                 kinds = [str(member_name(section)) for section in entry]
                 how = f"it must be a list of {', '.join(kinds)}"
                 if layer.typed:
-                    kind = value if value in kinds[1:] else kinds[min(1, len(kinds) - 1)]
+                    kind = value if value in kinds[1:] else member_name(own_parts.default_of(entry))
                     how += f"; one more beside the {kinds[0]}: {flag(dotted)}.1.name {kind}"
                 raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {how}")
             table = self._table(layer, dotted, value)
@@ -307,8 +345,8 @@ class _Merge:
                         f"0 to {len(sources) - 1}, and {len(sources)} adds one"
                     )
                 if index == len(sources):
-                    # What is added is of the second kind, unless it says something else.
-                    defaults.append(entry[min(index, 1, len(entry) - 1)]())
+                    # What is added is of the default kind, unless it says something else.
+                    defaults.append((own_parts.default_of(entry) if index else entry[0])())
                     sources.append([])
                 table = self._table(layer, f"{dotted}.{key}", one)
                 for section in entry:  # one that knows how others write it
@@ -347,11 +385,38 @@ class _Merge:
         )
 
 
+def as_written(settings: Tree) -> dict[str, Any]:
+    """Return settings from Python as a file would hold them: classes and instances of sections become tables."""
+
+    def written(value: Any, name: str = "") -> Any:
+        if isinstance(value, type) and dataclasses.is_dataclass(value):
+            kind = _name_of_kind(value)
+            return kind if name.rpartition(".")[2] == "name" else {"name": kind}
+        if dataclasses.is_dataclass(value):
+            return to_tree(value)
+        if isinstance(value, Mapping):
+            items = cast("Mapping[str, Any]", value).items()
+            return {key: written(x, key) for key, x in items}
+        if isinstance(value, (list, tuple)):
+            return [written(x) for x in cast("Sequence[Any]", value)]
+        return value
+
+    return {name: written(value, name) for name, value in settings.items()}
+
+
+def _name_of_kind(kind: type) -> str | None:
+    """Return the name a section is chosen by; a class of the user's is in use from now on."""
+    base = own_parts.open_base((kind,))
+    if base is not None and not own_parts.is_ours(kind):
+        own_parts.adopt(kind, base)
+    return member_name(kind)
+
+
 def to_tree(section: Any) -> dict[str, Any]:
     """Return a section as nested dicts of JSON values; `merge` reads them back."""
     kind = cast("type[Any]", type(section))
     found: dict[str, Any] = {}
-    if (name := member_name(kind)) is not None:
+    if (name := _name_of_kind(kind)) is not None:
         found["name"] = name
     for field in fields_of(kind):
         value = getattr(section, field)

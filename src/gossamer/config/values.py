@@ -9,7 +9,8 @@ import types
 import typing
 from typing import Any, Literal, cast
 
-from gossamer.reading import MAX_BITS
+from gossamer.system.reading import MAX_BITS
+from gossamer.types import Imported
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -51,6 +52,9 @@ def read_value(value: Any, annotation: Any, *, typed: bool = False) -> Any:
     elif annotation is str:
         if isinstance(value, str):
             return value
+    elif annotation is Imported:
+        if isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value):
+            return value
     elif annotation is int or annotation is float:
         number = _number(value, typed)
         if number is not None and annotation is float:
@@ -79,7 +83,13 @@ def expected(annotation: Any, written: Any = None) -> str:
         return wanted[0] if len(wanted) == 1 else f"a list, each entry {max(wanted, key=len)}"
     if annotation is float and is_endless(written):
         return "a finite number"
-    words = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+    words = {
+        bool: "true or false",
+        int: "a whole number",
+        float: "a number",
+        str: "text",
+        Imported: "module:NAME",
+    }
     return words[annotation]
 
 

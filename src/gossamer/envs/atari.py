@@ -18,9 +18,10 @@ import numpy as np
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import FAMILIES_ONLY, check_range, refuse_settings
 from gossamer.envs.spaces import check_actions
+from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
-from gossamer.signs import Sign
-from gossamer.types import ActionSpec, ConfigError, EnvSpec, StepResult
+from gossamer.system.signs import Sign
+from gossamer.types import ActionSpec, EnvSpec, StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

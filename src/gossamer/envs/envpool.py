@@ -14,9 +14,10 @@ from gossamer.envs.making import UNLIMITED_STEPS
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import action_format, check_actions, obs_format
+from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
-from gossamer.signs import Sign
-from gossamer.types import ConfigError, EnvSpec, StepResult
+from gossamer.system.signs import Sign
+from gossamer.types import EnvSpec, StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -11,10 +11,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium import Wrapper
 
-from gossamer.envs.making import RAISED, close_env, readable, space_of
+from gossamer.envs.making import close_env, space_of
 from gossamer.envs.spaces import action_format, obs_format
-from gossamer.signs import CLOSE, CONSTRUCTOR
-from gossamer.types import RunFailed, StepResult
+from gossamer.errors import RunFailed
+from gossamer.system.importing import RAISED, readable
+from gossamer.system.signs import CLOSE, CONSTRUCTOR
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.envs.seeding import SeedStream, Tasks
-    from gossamer.signs import Sign
+    from gossamer.system.signs import Sign
 
 
 def wrapped(env: Any, name: str) -> Any:

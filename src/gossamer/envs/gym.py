@@ -9,11 +9,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.envs.episodes import Episodes, telling, wrapped
-from gossamer.envs.making import RAISED, failed_env, make_gym_env, space_of, time_limit
+from gossamer.envs.making import make_gym_env, space_of, time_limit
 from gossamer.envs.settings import ATARI_ONLY, FAMILIES_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import action_format, check_actions, obs_format
-from gossamer.signs import Sign
-from gossamer.types import ConfigError, EnvSpec, StepResult
+from gossamer.errors import ConfigError
+from gossamer.system.importing import RAISED, failed
+from gossamer.system.signs import Sign
+from gossamer.types import EnvSpec, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -176,7 +178,7 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
         if isinstance(error, ValueError) and "(expected 5" in str(error) and name == "step":
             # a wrapper took apart what the environment returned
             raise ConfigError(f"{env_id}: step failed ({error}); {_FIVE_VALUES}") from error
-        raise failed_env(env_id, f"fails in {name}", error) from error
+        raise failed(env_id, f"fails in {name}", error) from error
 
 
 def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:

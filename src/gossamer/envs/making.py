@@ -5,17 +5,16 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
-import os
 import re
 import sys
-import traceback
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.envs.atari import atari_ids
 from gossamer.envs.settings import suite_of
+from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
-from gossamer.types import ConfigError
+from gossamer.system.importing import RAISED, as_module, failed, import_module
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -38,10 +37,10 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
     module_name, _, name = env_id.rpartition(":")
     if module_name.endswith(".py"):
         raise ConfigError(
-            f"{env_id} is not an environment: write the module without .py: {_as_module(module_name)}:{name}"
+            f"{env_id} is not an environment: write the module without .py: {as_module(module_name)}:{name}"
         )
     if module_name:
-        module = _import_module(module_name, env_id)
+        module = import_module(module_name, env_id, "an environment")
         if name not in gymnasium.registry:
             return _call_maker(module, env_id, max_episode_steps, render_mode)
     if name not in _registered_ids():
@@ -63,7 +62,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         message = " ".join(str(error).split())
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
-        raise failed_env(env_id, "cannot be made", error) from error
+        raise failed(env_id, "cannot be made", error) from error
 
 
 _ENGINES = {"box2d": "Box2D", "mujoco": "MuJoCo"}
@@ -96,41 +95,6 @@ def _tell_once(text: str) -> None:
             sys.stderr.write(f"{text}\n")
 
 
-def _import_module(module_name: str, env_id: str) -> ModuleType:
-    if not all(module_name.split(".")):
-        raise ConfigError(
-            f"{env_id} is not an environment: {module_name!r} cannot be the name of a module"
-        )
-    try:
-        return importlib.import_module(module_name)
-    except ModuleNotFoundError as error:
-        if error.name != module_name.split(".")[0]:
-            raise ConfigError(f"{env_id} cannot be imported: {error}") from error
-    except ImportError as error:
-        raise ConfigError(f"{env_id} cannot be imported: {error}") from error
-    except Exception as error:
-        raise failed_env(env_id, "cannot be imported", error) from error
-    # an installed command does not look into the folder it is started in; people expect it to
-    folder = os.getcwd()  # noqa: PTH109 - sys.path holds text
-    sys.path.insert(0, folder)
-    try:
-        return importlib.import_module(module_name)
-    except ImportError as error:
-        sys.path.remove(folder)
-        missing = module_name.split(".")[0]
-        hint = f"; start gossamer in the folder that holds {missing}, or install it"
-        raise ConfigError(
-            f"{env_id} cannot be imported: {error}{hint if error.name == missing else ''}"
-        ) from error
-    except Exception as error:
-        raise failed_env(env_id, "cannot be imported", error) from error
-
-
-def _as_module(file: str) -> str:
-    """Return the name under which a file on Python's path is imported."""
-    return re.sub(r"[/\\]+", ".", file.removesuffix(".py").lstrip("./\\"))
-
-
 def _call_maker(
     module: ModuleType, env_id: str, max_episode_steps: int, render_mode: str | None
 ) -> Any:
@@ -161,7 +125,7 @@ def _call_maker(
     try:
         env = maker(render_mode=render_mode) if takes_mode else maker()
     except RAISED as error:
-        raise failed_env(env_id, "cannot be made", error) from error
+        raise failed(env_id, "cannot be made", error) from error
     if not isinstance(env, gymnasium.Env):
         raise ConfigError(
             f"{env_id} returned {type(env).__name__}; it must return a gymnasium.Env and take no "
@@ -185,29 +149,6 @@ def _nearest_maker(module: ModuleType, name: str) -> str | None:
     return makers[found[0]] if found else None
 
 
-def failed_env(env_id: str, how: str, error: BaseException) -> ConfigError:
-    """Return the error for an environment whose own code raised one, with the place."""
-    place = traceback.extract_tb(error.__traceback__)[-1]
-    try:
-        text = " ".join(str(error).split())
-    except Exception:  # noqa: BLE001 - the error is the environment's, and so is its text
-        text = "(its text cannot be read)"
-    return ConfigError(
-        readable(
-            f"{env_id} {how}: {type(error).__name__}: {text} ({place.filename}, line {place.lineno})"
-        )
-    )
-
-
-def readable(text: str) -> str:
-    """Return a text with what no encoding has written out, so that it can be printed and kept."""
-    return text.encode(errors="backslashreplace").decode()
-
-
-RAISED = (Exception, SystemExit)
-"""What an environment's code may raise; one that calls sys.exit would end the program as if all were well."""
-
-
 def space_of(env_id: str, env: Any, name: str) -> Any:
     """Return an environment's `observation_space` or `action_space`; ConfigError if it has none."""
     try:
@@ -218,7 +159,7 @@ def space_of(env_id: str, env: Any, name: str) -> Any:
             f"gymnasium.spaces.{'Discrete(2)' if name == 'action_space' else 'Box(-1.0, 1.0, (3,))'}"
         ) from error
     except RAISED as error:
-        raise failed_env(env_id, f"fails in {name}", error) from error
+        raise failed(env_id, f"fails in {name}", error) from error
 
 
 def close_env(env_id: str, env: Any) -> None:
@@ -226,7 +167,7 @@ def close_env(env_id: str, env: Any) -> None:
     try:
         env.close()
     except RAISED as error:
-        _tell_once(f"gossamer: {failed_env(env_id, 'fails in close', error)}")
+        _tell_once(f"gossamer: {failed(env_id, 'fails in close', error)}")
 
 
 def time_limit(env: Any) -> int:
@@ -294,7 +235,7 @@ def _suggestion(env_id: str) -> str:
     near = nearest_ids(env_id)
     module, dot, function = env_id.rpartition(".")
     if function == "py":
-        return f"; an environment of your own is written {_as_module(env_id)}:FUNCTION"
+        return f"; an environment of your own is written {as_module(env_id)}:FUNCTION"
     if function in ("toml", "json"):
         return f"; a file of settings is given with --config {env_id}"
     if dot and not near and env_id.replace(".", "").isidentifier():

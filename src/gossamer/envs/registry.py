@@ -10,7 +10,7 @@ from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import known_ids, nearest_ids, unknown_id
 from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, SeedStream
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -11,8 +11,9 @@ import numpy as np
 from gossamer.envs.atari import AtariEnvs, AtariProtocol, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import unknown_id
 from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, SeedStream
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
-from gossamer.types import ConfigError, RunFailed, VecEnv
+from gossamer.types import VecEnv
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

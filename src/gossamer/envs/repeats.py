@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from gossamer.signs import unwatched
+from gossamer.system.signs import unwatched
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -6,7 +6,7 @@ import re
 from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from gossamer.types import ActionSpec, ConfigError
+from gossamer.errors import ConfigError
+from gossamer.types import ActionSpec
 
 if TYPE_CHECKING:
     from collections.abc import Callable

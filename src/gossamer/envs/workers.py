@@ -26,9 +26,10 @@ from gossamer.envs.episodes import Episodes
 from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
 from gossamer.envs.making import close_env, make_gym_env
 from gossamer.envs.spaces import check_actions
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import in_thread
-from gossamer.signs import CLOSE, CONSTRUCTOR, Sign
-from gossamer.types import ConfigError, RunFailed, StepResult
+from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -5,19 +5,19 @@ from __future__ import annotations
 import math
 from typing import TYPE_CHECKING, Any
 
-from gossamer.evaluator import Contest, Source
+from gossamer.errors import ConfigError
 from gossamer.launch.recorder import name_of
 from gossamer.record.checkpoint import BEST, CANDIDATE, Checkpoint, Score, UnreadableError
-from gossamer.types import ConfigError
+from gossamer.roles.evaluator import Contest, Source
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from torch import Tensor
 
-    from gossamer.evaluator import Evaluation, Evaluator
     from gossamer.launch.recorder import Recorder
     from gossamer.record.checkpoint import CheckpointStore, Scored
+    from gossamer.roles.evaluator import Evaluation, Evaluator
 
 _PREFIX = "learner.policy."
 EXPLAINED_AFTER_SECONDS = 2.0

@@ -10,12 +10,11 @@ import threading
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
-import torch
-
-from gossamer.mailboxes import make_memory
+from gossamer.links.shared_memory import make_memory
+from gossamer.system.blocks import Place, copy_into, lay_out_like, views
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping, Sequence
 
     from torch import Tensor
 
@@ -23,8 +22,6 @@ MESSAGE_BYTES = 1 << 20
 """Read at once."""
 MAX_DESCRIPTORS = 16
 """Taken over in one read."""
-ALIGNMENT = 64
-"""Bytes; where tensors begin in a block of memory."""
 
 
 class Channel:
@@ -71,38 +68,16 @@ class Channel:
         self.closed = True
 
 
-def pack(tensors: Mapping[str, Tensor]) -> tuple[int, list[list[Any]]]:
+def pack(tensors: Mapping[str, Tensor]) -> tuple[int, list[Place]]:
     """Copy tensors into new memory; return its file descriptor and where everything lies."""
-    sizes = [-(-x.numel() * x.element_size() // ALIGNMENT) * ALIGNMENT for x in tensors.values()]
-    descriptor, memory = make_memory(max(sum(sizes), 1))
-    layout: list[list[Any]] = []
-    offset = 0
-    for (name, x), size in zip(tensors.items(), sizes, strict=True):
-        stride = torch.empty_like(x, device="meta").stride()
-        kind = str(x.dtype).removeprefix("torch.")
-        layout.append([name, kind, list(x.shape), list(stride), offset])
-        _view(memory, layout[-1]).copy_(x)
-        offset += size
-    return descriptor, layout
+    places, nbytes = lay_out_like(tensors)
+    descriptor, memory = make_memory(max(nbytes, 1))
+    copy_into(memory, places, tensors)
+    return descriptor, places
 
 
-def unpack(descriptor: int, layout: list[list[Any]]) -> dict[str, Tensor]:
+def unpack(descriptor: int, layout: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
     """Return the tensors of `pack`, in its memory; the descriptor is closed."""
-    size = os.fstat(descriptor).st_size
-    memory = mmap.mmap(descriptor, size)
+    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
     os.close(descriptor)
-    return {place[0]: _view(memory, place) for place in layout}
-
-
-def _view(memory: mmap.mmap, place: list[Any]) -> Tensor:
-    _, kind, shape, stride, offset = place
-    dtype = getattr(torch, kind)
-    assert isinstance(dtype, torch.dtype), kind
-    count = 1
-    for n in shape:
-        count *= n
-    if not count:
-        return torch.empty(shape, dtype=dtype)
-    return torch.frombuffer(memory, dtype=dtype, count=count, offset=offset).as_strided(
-        shape, stride
-    )
+    return views(memory, (Place(*place) for place in layout))

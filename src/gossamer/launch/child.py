@@ -13,6 +13,6 @@ if __name__ == "__main__":
 
     ignore_signals()
     end_with(int(sys.argv[2]))
-    from gossamer.launch.member import main
+    from gossamer.launch.learner_process import main
 
     sys.exit(main(int(sys.argv[1])))

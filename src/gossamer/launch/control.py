@@ -20,11 +20,11 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Contest, Evaluation, Evaluator, Source
     from gossamer.group import Group
     from gossamer.launch.recorder import Recorder
     from gossamer.launch.watch import Watch
     from gossamer.record.checkpoint import CheckpointStore
+    from gossamer.roles.evaluator import Contest, Evaluation, Evaluator, Source
 
 
 REPEAT_SECONDS = 0.5
@@ -45,7 +45,7 @@ def end_of(
     Args:
         config: where the run ends.
         env_steps: learnt from so far.
-        seconds: of all sittings.
+        seconds: of all sessions.
         mean_return: of the last 100 training episodes; None before there are 100.
     """
     if env_steps >= config.total_env_steps:
@@ -72,8 +72,6 @@ def best_saved_in(state: Mapping[str, Any]) -> int | None:
     return best_of({int(learner): score for learner, score in state.get("scores", [])})
 
 
-OWN_POLICY = ("single", "allreduce")
-"""Topologies in which the policy of a run is that of one learner."""
 VERSIONS_REMEMBERED = 100_000
 """An evaluation may end this many versions after its own."""
 
@@ -158,7 +156,7 @@ class Control:
         self.scores_saved: dict[int, float] = {}
         """Those of the last checkpoint."""
         self.best_saved: int | None = None
-        """Which of learners that never talk was best then; its policy is the run's."""
+        """Which of independent learners was best then; its policy is the run's."""
         # Version -> updates and env steps behind it, for evaluations.
         self._behind: dict[int, tuple[int, int]] = {}
 
@@ -286,7 +284,7 @@ class Control:
         """Return what a checkpoint holds beside the learners."""
         assert self._run is not None
         self.scores_saved, self.best_saved = dict(self._scores), self._best()
-        own = self.config.num_learners == 1 or self.config.topology.name in OWN_POLICY
+        own = self.config.num_learners == 1 or self.config.topology.run_policy != "average"
         return {
             "recorder": self.recorder.state_dict(self._run.env_steps),
             "num_learners": self.config.num_learners,
@@ -300,7 +298,7 @@ class Control:
 
     def _best(self) -> int | None:
         size, scores = self.config.num_learners, dict(self._scores)  # an evaluator adds to them
-        if size > 1 and self.config.topology.name == "single" and len(scores) < size:
+        if size > 1 and self.config.topology.run_policy == "best" and len(scores) < size:
             # Until all have been evaluated, by what they earn in training.
             earned = {rank: self.recorder.mean_return_of(rank) for rank in range(size)}
             scores = {rank: mean for rank, mean in earned.items() if mean is not None}
@@ -308,7 +306,7 @@ class Control:
 
     @property
     def next_to_score(self) -> int:
-        """Which of learners that never talk has waited longest for an evaluation."""
+        """Which of independent learners has waited longest for an evaluation."""
         never = set(range(self.config.num_learners)) - set(self._scores)
         return min(never) if never else next(iter(self._scores))
 
@@ -334,7 +332,9 @@ class Control:
         if at is None:
             at = self._behind.get(source.version, (run.updates, run.env_steps))
         # Of learners that mix their parameters the average is the run's policy.
-        ships = learner is None or config.num_learners == 1 or config.topology.name in OWN_POLICY
+        ships = (
+            learner is None or config.num_learners == 1 or config.topology.run_policy != "average"
+        )
         self.recorder.on_evaluation(
             result,
             version=source.version,
@@ -343,7 +343,7 @@ class Control:
             learner=learner,
             ships=ships,
         )
-        if learner is not None and config.num_learners > 1 and config.topology.name == "single":
+        if learner is not None and config.num_learners > 1 and config.topology.run_policy == "best":
             self._scores.pop(learner, None)
             self._scores[learner] = result.mean
         if ships:

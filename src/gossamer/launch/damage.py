@@ -6,12 +6,12 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build import PRECISIONS, Plan
+from gossamer.build.plan import PRECISIONS, Plan
 from gossamer.config import most_of
+from gossamer.errors import ConfigError
 from gossamer.launch.recorder import Window
 from gossamer.launch.snapshot import EXACT
 from gossamer.record.checkpoint import STATE
-from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint

@@ -13,32 +13,33 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from gossamer.build import build_policy, find_device
+from gossamer.build.evaluation_tasks import build_trials
+from gossamer.build.plan import find_device
+from gossamer.build.roles import build_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
 from gossamer.envs.registry import read_spec
-from gossamer.evaluator import Evaluation, Interrupted, play_trials
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.launch.damage import refuse_damaged_policies, refuse_damaged_score
 from gossamer.launch.snapshot import policy_of
 from gossamer.launch.watch import Overdue, Watch, tell
 from gossamer.machine import num_cores, threads
-from gossamer.reading import clipped, visible
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
-from gossamer.signs import GIVEN_UP
-from gossamer.topology import blend
-from gossamer.trials import build_trials
-from gossamer.types import ConfigError, RunFailed
+from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
+from gossamer.system.reading import clipped, visible
+from gossamer.system.signs import GIVEN_UP
+from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import FrameType
 
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Trial
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.roles.evaluator import Trial
     from gossamer.types import EnvSpec, VecEnv
 
 
@@ -145,7 +146,7 @@ def _config_of(
     env_id: str = "",
     *,
     trust: bool = False,
-    how: Callable[[str], str] = in_python,
+    how: Callable[[str, str], str] = in_python,
 ) -> TrainConfig:
     """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
     saved = saved_settings(folder.path, named=[{"env_id": env_id}], trust=trust, how=how)
@@ -177,7 +178,7 @@ def load_policy(
         torso: feature layers of your own that the run was trained with.
         env_id: the run's environment again: as module:function it is imported of a run that began elsewhere
             only if it is named here.
-        trust: import the environment that the run names, wherever the run comes from.
+        trust: import the environment and parts that the run names, wherever the run comes from.
     """
     folder = RunFolder.open(run)
     config = _config_of(folder, env_id, trust=trust)
@@ -212,7 +213,7 @@ def _whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> in
     return "average" if whose is None else whose
 
 
-def _whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
+def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
     """Say whose policy was loaded; nothing where there is one learner."""
     whose, size, state = (
         _whose(checkpoint, learner, config.num_learners),
@@ -224,7 +225,7 @@ def _whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainCo
     if whose == "average":
         return f"average of {size} learners, "
     why, scores = "", state.get("scores")
-    if learner is None and config.topology.name == "single":
+    if learner is None and config.topology.run_policy == "best":
         why = ", the best evaluated" if scores is None or scores else ""
         # Until all had been evaluated.
         if scores is not None and len(scores) < size and state.get("best_learner") is not None:
@@ -417,8 +418,11 @@ def evaluate_run(
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
 
-    def how(name: str) -> str:  # quoted: names are a stranger's
-        return f"gossamer eval {shlex.quote(str(folder.path))} --env {shlex.quote(name)}, or add --trust"
+    def how(name: str, value: str) -> str:  # quoted: names are a stranger's
+        typed = f"gossamer eval {shlex.quote(str(folder.path))}"
+        if name != "env_id":
+            return f"{typed} --trust"
+        return f"{typed} --env {shlex.quote(value)}, or add --trust"
 
     config = _config_of(folder, env_id, trust=trust, how=how)
     with _watched(config, last_resort=True) as watch:
@@ -470,7 +474,7 @@ def _evaluate_run(
         return
     how = "sampled" if sample else "greedy"
     count, scores = _count_in_words(result), _scores_in_words(result)
-    whose = _whose_in_words(loaded, learner, config)
+    whose = whose_in_words(loaded, learner, config)
     print(f"checkpoint {checkpoint}, {whose}{count}, {how}, seed {seed}: {scores}")
     if (held_out := result.held_out) is not None:
         print(f"{_count_in_words(held_out)} held out: {_scores_in_words(held_out)}")

@@ -11,20 +11,20 @@ import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from gossamer.actor import Episode
-from gossamer.batches import shared_blocks
-from gossamer.build import build_evaluator, build_learner, build_policy
+from gossamer.build.replays import shared_blocks
+from gossamer.build.roles import build_evaluator, build_learner, build_policy
 from gossamer.config import to_dict
+from gossamer.errors import RunFailed
 from gossamer.group import Memory, Sizes
-from gossamer.launch import words
+from gossamer.launch import messages
 from gossamer.launch.channel import unpack
+from gossamer.launch.learner_process import FINAL, Task
 from gossamer.launch.local import JOIN_SECONDS, start_thread
-from gossamer.launch.member import FINAL, Task
 from gossamer.launch.orders import Orders
 from gossamer.launch.process import (
+    donors_of,
     end_processes,
     failure_of,
-    heirs_of,
     layout_of,
     rows_of,
     start_process,
@@ -33,12 +33,13 @@ from gossamer.launch.process import (
 from gossamer.launch.rows import Told
 from gossamer.launch.snapshot import EXACT, NOT_BACK
 from gossamer.launch.template import ready
-from gossamer.links import Roles, Stopped, StopSignal, ThreadQueue
-from gossamer.mailboxes import AWAITS, BEATS, make_memory
+from gossamer.links.shared_memory import AWAITS, BEATS, make_memory
+from gossamer.links.stopping import Stopped, StopSignal
+from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.base import ReplayMix
 from gossamer.replay.ring import make_shared_block
-from gossamer.signs import START_SECONDS, Patience
-from gossamer.types import RunFailed
+from gossamer.roles.actor import Episode
+from gossamer.system.signs import START_SECONDS, Patience
 
 if TYPE_CHECKING:
     import mmap
@@ -47,12 +48,12 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gossamer.build import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluator
     from gossamer.launch.control import Control
     from gossamer.launch.process import Process
     from gossamer.record.folder import RunFolder
+    from gossamer.roles.evaluator import Evaluator
     from gossamer.types import EnvSpec
 
 LOOK_SECONDS = 0.1
@@ -202,7 +203,7 @@ class Fleet:
         read = self._memory.versions.read_next
         self.evaluator = build_evaluator(self.config, self.plan, self._policy, read, self._stop)
 
-    def _start(self, process: int, heirs: dict[str, list[int]] | None = None) -> Process:
+    def _start(self, process: int, donors: dict[str, list[int]] | None = None) -> Process:
         ranks = self._layout.ranks[process]
         task = Task(
             config=to_dict(self.config),
@@ -217,8 +218,8 @@ class Fleet:
             cores=self._layout.cores[process],
             overlaps=self._layout.overlaps,
             resume=self._resume,
-            restarts=self._restarts_of[process] if heirs else 0,
-            heirs=heirs or {},
+            restarts=self._restarts_of[process] if donors else 0,
+            donors=donors or {},
             differs=self.spec.differs if self._tried else None,
             transport=transport_of(self.config, self.plan.device),
             meeting=str(self._meeting),
@@ -311,8 +312,8 @@ class Fleet:
         """Take notice that a process knows whether its environments come back."""
         if not self._tried or (differs and not self.spec.differs):
             self.spec = dataclasses.replace(self.spec, differs=differs)
-            self._folder.note(words.env_facts(self.spec))
-            told = words.new_episodes_in_words(self.spec)
+            self._folder.note(messages.env_facts(self.spec))
+            told = messages.new_episodes_in_words(self.spec)
             if differs == NOT_BACK:
                 told = f"not resumed exactly after all: {differs}; new episodes have begun"
             if differs:
@@ -421,14 +422,14 @@ class Fleet:
         process.channel.close()
         told = f"the process of {who} has died ({how}); "
         # Those that share a process would have to find their way back into step together.
-        if self.config.topology.mixes == "gradients" or (self._in_step and len(ranks) > 1):
+        if self.config.topology.on_death == "restart_group" or (self._in_step and len(ranks) > 1):
             self._control.recorder.say(told + "the group starts again from the last checkpoint")
             raise GroupDied
         self._control.recorder.say(told + "a new one takes over")
         self._orders.forget(index)
         self._parts.pop(index, None)
         self._finals.pop(index, None)
-        heirs = None
+        donors = None
         boxes = self._memory.boxes
         boxes.headers[ranks.start][AWAITS] = 0
         self._ready.discard(index)
@@ -436,8 +437,8 @@ class Fleet:
             self._orders.patch()  # before counts may differ
             for rank in ranks:
                 self._memory.boxes.mark_left(rank)
-            heirs = heirs_of(self.config, ranks, self._memory.versions)
-        self._processes[index] = self._start(index, heirs)
+            donors = donors_of(self.config, ranks, self._memory.versions)
+        self._processes[index] = self._start(index, donors)
         # Where others have reached the end, the new one may not: it is told.
         self._ending = False
         self._write_processes()

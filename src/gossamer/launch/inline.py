@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from gossamer.evaluator import Interrupted
 from gossamer.launch.watch import Overdue
 from gossamer.machine import threads
+from gossamer.roles.evaluator import Interrupted
 
 if TYPE_CHECKING:
-    from gossamer.build import Parts
+    from gossamer.build.roles import Parts
     from gossamer.group import Group
     from gossamer.launch.control import Overseer
 

@@ -10,17 +10,17 @@ import threading
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossamer.devices import on_own_stream
-from gossamer.links import Stopped
+from gossamer.links.stopping import Stopped
 from gossamer.machine import lower_priority, threads, use_threads
+from gossamer.system.devices import on_own_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from gossamer.build import Parts
+    from gossamer.build.roles import Parts
     from gossamer.group import Group
     from gossamer.launch.control import Overseer
-    from gossamer.links import StopSignal
+    from gossamer.links.stopping import StopSignal
 
 BALANCE_AFTER = 16
 """Trajectories of an actor without a set lag before it is known which role waits for the other."""
@@ -71,7 +71,7 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
 
     Args:
         parts: the learner's.
-        began: version the sitting begins with; there is none older on the board.
+        began: version the session begins with; there is none older on the board.
         waiting: trajectories that a resumed run had collected and not learnt.
     """
     actor, queue, lag = parts.actor, parts.queue, parts.plan.lag

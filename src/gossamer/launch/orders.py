@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from gossamer.mailboxes import fence
-from gossamer.types import RunFailed
+from gossamer.errors import RunFailed
+from gossamer.links.shared_memory import fence
 
 if TYPE_CHECKING:
     import mmap

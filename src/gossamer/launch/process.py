@@ -13,18 +13,18 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.launch.channel import Channel
 from gossamer.launch.template import MAX_DESCRIPTORS, Copy, template
 from gossamer.machine import num_cores
-from gossamer.types import ConfigError, RunFailed
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gossamer.config import TrainConfig
-    from gossamer.group import Versions
-    from gossamer.launch.member import Task
-    from gossamer.signs import Patience, Wait
+    from gossamer.group import PolicyBoards
+    from gossamer.launch.learner_process import Task
+    from gossamer.system.signs import Patience, Wait
 
 
 JOIN_SECONDS = 20.0
@@ -85,7 +85,7 @@ def transport_of(config: TrainConfig, device: str) -> str:
         return "memory"
     import torch
 
-    from gossamer.collective import can_use
+    from gossamer.links.collective import can_use
 
     per = len(layout_of(config).ranks[0])
     gpus = torch.cuda.device_count() if device == "cuda" else 0
@@ -187,14 +187,14 @@ def rows_of(layout: Layout, pids: list[int], restarts: list[int]) -> list[dict[s
     return rows
 
 
-def heirs_of(config: TrainConfig, gone: range, versions: Versions) -> dict[str, list[int]]:
+def donors_of(config: TrainConfig, gone: range, versions: PolicyBoards) -> dict[str, list[int]]:
     """Return, for each learner of a process that died, whose average it begins with again.
 
     Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
     """
     topology, size = config.topology, config.num_learners
     alive = [rank for rank in range(size) if rank not in gone and versions.newest(rank) >= 0]
-    others = alive if topology.name != "single" else []
+    others = alive if topology.talks else []
     turns = topology.turns(size, config.seed)
     return {
         str(rank): [x for x in alive if any(x in weights[rank] for weights in turns)]

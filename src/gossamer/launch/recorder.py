@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING, Any
 import psutil
 
 from gossamer.machine import MissingExtra
-from gossamer.reading import without_controls
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
+from gossamer.system.reading import without_controls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
-    from gossamer.actor import Episode
     from gossamer.config import TrainConfig
-    from gossamer.evaluator import Evaluation
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
+    from gossamer.roles.actor import Episode
+    from gossamer.roles.evaluator import Evaluation
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics.jsonl."""
@@ -153,7 +153,7 @@ class Recorder:
         self._workers: dict[int, psutil.Process] = {}
         self._watched: tuple[int, ...] = ()
         self._row_at = float("-inf")
-        # Steps and seconds behind the first update of every sitting.
+        # Steps and seconds behind the first update of every session.
         self._paced = [0, 0.0]
         self._first: tuple[float, int] | None = None
         self._last: float | None = None  # when the last version was learnt; closing down is no pace
@@ -195,7 +195,7 @@ class Recorder:
             self._others.append(WandbLog(folder.path, folder.read_json("config.json")))
 
     def go_back(self, state: dict[str, Any] | None) -> None:
-        """Forget what came after a checkpoint (None: everything) within a sitting, but not its time."""
+        """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
         self._window.load([])
         self._first, self._last = None, None
         before, self._paced = self.seconds_before, [0, 0.0]
@@ -208,7 +208,7 @@ class Recorder:
         self._watched = tuple(pids)
 
     def seconds(self) -> float:
-        """Wall time of the run, over all sittings."""
+        """Wall time of the run, over all sessions."""
         return self.seconds_before + time.time() - self.began
 
     def say(self, text: str) -> None:
@@ -269,7 +269,7 @@ class Recorder:
                 "evaluation_standard_error": result.standard_error,
                 "evaluation_episodes": len(result.returns),
             }
-            if self._config.num_learners > 1 and self._config.topology.name == "single":
+            if self._config.num_learners > 1 and self._config.topology.run_policy == "best":
                 self.last_evaluation["evaluation_learner"] = learner or 0
             if result.held_out is not None:
                 self.last_evaluation["evaluation_held_out_mean"] = result.held_out.mean
@@ -380,7 +380,7 @@ class Recorder:
         return {"cpu_percent": cpu, "memory_bytes": memory}
 
     def steps_per_second(self, env_steps: int) -> float | None:
-        """Env steps after the first update / seconds since, over all sittings; None before it."""
+        """Env steps after the first update / seconds since, over all sessions; None before it."""
         steps, seconds = self._pace(env_steps)
         return steps / seconds if seconds > 0 and steps > 0 else None
 

@@ -6,21 +6,21 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gossamer import build
-from gossamer.batches import capacity_of, form_of, kept_replays
-from gossamer.build import make_plan
+from gossamer.build.plan import make_plan
+from gossamer.build.plan import why_not_exact as why_not_in_plan
+from gossamer.build.replays import capacity_of, form_of, kept_replays
+from gossamer.errors import ConfigError
 from gossamer.launch.control import best_saved_in, end_of
 from gossamer.launch.recorder import Window
 from gossamer.launch.snapshot import EXACT, held_of, progress_of
 from gossamer.record.checkpoint import CANDIDATE
-from gossamer.replay.segments import part_of
+from gossamer.replay.shards import part_of
 from gossamer.replay.store import columns_lost
-from gossamer.types import ConfigError
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from gossamer.build import Plan
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
     from gossamer.policies.actor_critic import ActorCritic
@@ -59,7 +59,7 @@ def why_not_exact(
     config: TrainConfig, spec: EnvSpec, plan: Plan, checkpoint: Checkpoint
 ) -> list[str]:
     """Say why a run does not go on as if it had never stopped; nothing where it does."""
-    why, saved = build.why_not_exact(config, spec, plan), checkpoint.state["plan"]
+    why, saved = why_not_in_plan(config, spec, plan), checkpoint.state["plan"]
     changed = [x for x in SUMS if x in saved and saved[x] != getattr(plan, x)]
     if "device" in changed:  # the others follow
         changed = ["device"]

@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gossamer.build import Parts
+    from gossamer.build.roles import Parts
     from gossamer.group import Group
 
 
@@ -80,7 +80,7 @@ class Rows:
     def _shares(self, parts: Parts) -> dict[str, float]:
         mixer, evaluator = parts.learner.mixer, self._group.evaluator
         mixing = mixer.seconds if mixer else 0.0
-        waiting = mixer.mailbox.waited_seconds if mixer else 0.0
+        waiting = mixer.peers.waited_seconds if mixer else 0.0
         spent = {
             "share/env": parts.actor.seconds["env"],
             "share/inference": parts.actor.seconds["inference"],

@@ -13,14 +13,21 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build import Plan, build_policy, make_plan
-from gossamer.config import TrainConfig, code_in, to_dict, validate, with_ratio
-from gossamer.devices import use_deterministic_algorithms
+from gossamer.build.evaluation_tasks import tasks_in_words
+from gossamer.build.plan import Plan, make_plan
+from gossamer.build.preflight import (
+    refuse_full_shared_memory,
+    refuse_large,
+    refuse_what_a_gpu_cannot_hold,
+    refuse_what_memory_cannot_hold,
+)
+from gossamer.build.roles import build_policy
+from gossamer.config import TrainConfig, code_in, refuse_unimportable, to_dict, validate, with_ratio
 from gossamer.envs.registry import read_spec, try_to_repeat
-from gossamer.evaluator import Interrupted
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.group import build_group
+from gossamer.launch import messages, snapshot
 from gossamer.launch import resume as resuming
-from gossamer.launch import snapshot, words
 from gossamer.launch.control import Control, GroupControl, signals
 from gossamer.launch.damage import refuse_damaged
 from gossamer.launch.evaluation import load_weights, refuse_misfit, refuse_other_best
@@ -31,19 +38,13 @@ from gossamer.launch.process import layout_of, transport_of
 from gossamer.launch.recorder import Recorder, refuse_missing_writers
 from gossamer.launch.resume import resumed_plan, summary_of
 from gossamer.launch.watch import Overdue, Watch, at_work, tell
-from gossamer.links import Stopped
+from gossamer.links.stopping import Stopped
 from gossamer.machine import keep_freed_memory, process_began, this_machine, threads
-from gossamer.reading import visible
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
-from gossamer.room import (
-    refuse_full_shared_memory,
-    refuse_large,
-    refuse_what_a_gpu_cannot_hold,
-    refuse_what_memory_cannot_hold,
-)
-from gossamer.trials import tasks_in_words
-from gossamer.types import ConfigError, EnvSpec, RunFailed
+from gossamer.roles.evaluator import Interrupted
+from gossamer.system.devices import use_deterministic_algorithms
+from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Mapping
@@ -54,6 +55,7 @@ if TYPE_CHECKING:
     from gossamer.group import Group
     from gossamer.launch.control import Run
     from gossamer.record.checkpoint import Checkpoint
+    from gossamer.types import EnvSpec
 
 
 EXPLAINED_AFTER_SECONDS = 1.5
@@ -153,7 +155,7 @@ def _train(
             reason, summary = resuming.finished(config, folder, checkpoint)
             if reason:
                 if reason.endswith("stop_after_seconds reached"):
-                    reason += f" by its {summary['seconds']:.0f} s over all sittings"
+                    reason += f" by its {summary['seconds']:.0f} s over all sessions"
                 limit = resuming.raised(config, reason)
                 print(f"{folder.path} is finished ({reason}); to train it further: gossamer train "
                       f"--resume {folder.path} {limit}")  # fmt: skip
@@ -213,7 +215,7 @@ def _train(
 
 
 class _Run:
-    """One sitting of a run, from its parts to its summary."""
+    """One session of a run, from its parts to its summary."""
 
     def __init__(
         self,
@@ -326,6 +328,8 @@ class _Run:
                 "placement inline"
             )
         # Mistakes show here, before anything is written, and not in the processes.
+        for name in code_in(to_dict(config)).values():
+            refuse_unimportable(name)
         transport_of(config, self.plan.device)
         policy = build_policy(config, self.spec)
         if self.checkpoint is not None and self.folder is not None:
@@ -415,8 +419,8 @@ class _Run:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         before = None if self.folder is None else folder.read_settings()
         try:
-            facts = words.mixing_facts(self.config)
-            known = words.env_facts(self.spec) if self.tried else {}
+            facts = messages.mixing_facts(self.config)
+            known = messages.env_facts(self.spec) if self.tried else {}
             settings = to_dict(self.config)
             told = {**facts, **known, **self._origin(code_in(settings))}
             folder.write_start(settings, self.layers, self.argv, told, began=self.began)
@@ -461,7 +465,7 @@ class _Run:
         (folder.path / "summary.json").unlink(missing_ok=True)
 
     def _go_back(self, folder: RunFolder) -> None:
-        """Return to the last checkpoint, or the beginning, in the midst of a sitting."""
+        """Return to the last checkpoint, or the beginning, in the midst of a session."""
         store = folder.checkpoints()
         none = snapshot.names_of(range(0))
         self.checkpoint = store.load("last", none) if store.list() else None
@@ -475,7 +479,7 @@ class _Run:
     def _introduce(self, folder: RunFolder, before: Any, facts: Mapping[str, float]) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
-        if self.checkpoint is None and (told := words.new_episodes_in_words(self.spec)):
+        if self.checkpoint is None and (told := messages.new_episodes_in_words(self.spec)):
             recorder.say(told)
         if tasks := tasks_in_words(self.config, self.spec, num_envs=self.plan.num_envs):
             recorder.say(tasks)
@@ -490,7 +494,7 @@ class _Run:
         for line in self.replays:  # shown before
             with suppress(OSError):
                 folder.log(line)
-        if mixing := words.mixing_in_words(self.config, facts):
+        if mixing := messages.mixing_in_words(self.config, facts):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
         if self.unmarked:
@@ -500,7 +504,7 @@ class _Run:
                 self._say_filling()
             return
         updates, env_steps = self.progress
-        told = words.resumed_in_words(
+        told = messages.resumed_in_words(
             new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
             why=resuming.why_not_exact(self.config, self.spec, plan, self.checkpoint),
             env_steps=env_steps,
@@ -517,7 +521,7 @@ class _Run:
 
     def _say_filling(self) -> None:
         rows = resuming.rows_to_fill(self.config, self.plan, self.checkpoint)
-        self.recorder.say(words.filling_in_words(rows))
+        self.recorder.say(messages.filling_in_words(rows))
 
     def _run(
         self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
@@ -539,7 +543,7 @@ class _Run:
             self.watch.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            control.exit_reason = f"failed: {words.headline(error)}"
+            control.exit_reason = f"failed: {messages.headline(error)}"
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
@@ -550,16 +554,16 @@ class _Run:
                 write()
             except OSError as error:
                 failure = failure or error
-        for line in words.learners_in_words(
+        for line in messages.learners_in_words(
             config, control.scores_saved, recorder.mean_return_of, control.best_saved
         ):
             recorder.say(line)
-        recorder.say(words.ending(summary, folder))
+        recorder.say(messages.ending(summary, folder))
         folder.unlock()
         # If closing does not end: the run has.
         self.watch.last_words = lambda: int(failure is not None)
         if failure is not None:
-            words.raise_failure(failure, folder)
+            messages.raise_failure(failure, folder)
         return TrainResult(folder.path, summary)
 
     def _summary(self, run: Run, control: Control) -> dict[str, Any]:
@@ -581,13 +585,13 @@ class _Run:
         """Write down how the run ended, from a thread beside one that does not come back."""
         failure = self.watch.failure
         if failure is not None:
-            control.exit_reason = f"failed: {words.headline(failure)}"
+            control.exit_reason = f"failed: {messages.headline(failure)}"
         elif not control.saved:
             control.leave_at_once()
         with suppress(OSError):
             folder.write_json("summary.json", self._summary(run, control))
-        last = words.ending(self._summary(run, control), folder)
+        last = messages.ending(self._summary(run, control), folder)
         self.recorder.say(last)
         if failure is not None:
-            tell(f"gossamer: {words.headline(failure)}")
+            tell(f"gossamer: {messages.headline(failure)}")
         return int(failure is not None)

@@ -6,12 +6,12 @@ import importlib
 import sys
 from typing import TYPE_CHECKING, Any
 
+from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.envs.render import make_render_env
-from gossamer.evaluator import evaluate
+from gossamer.errors import ConfigError
 from gossamer.machine import install_command
-from gossamer.reading import expand
-from gossamer.trials import training_tasks
-from gossamer.types import ConfigError
+from gossamer.roles.evaluator import evaluate
+from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig

@@ -5,22 +5,23 @@ from __future__ import annotations
 import mmap
 import threading
 import time
-from dataclasses import asdict, fields
+from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
-import torch
 from torch import Tensor
 
-from gossamer.links import LOOK_SECONDS
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.machine import use_threads
-from gossamer.replay.segments import part_of
-from gossamer.topology import FOREVER
-from gossamer.types import ConfigError, RunFailed, Trajectory
+from gossamer.replay.shards import part_of
+from gossamer.system.blocks import copy_into, lay_out_like
+from gossamer.topology.base import FOREVER
+from gossamer.types import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gossamer.build import Parts
+    from gossamer.build.roles import Parts
     from gossamer.group import Group
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
     from gossamer.types import EnvSpec
@@ -30,8 +31,6 @@ NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""
 MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 """What is raised where a checkpoint's content is not of the kind that is expected."""
-ALIGNMENT = 64
-"""Bytes; where tensors begin in a snapshot."""
 
 
 def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
@@ -70,8 +69,7 @@ def _of_learner(parts: Parts, *, exact: bool) -> dict[str, Any]:
         # Before the first version nobody has acted yet.
         waiting = min(parts.plan.lag or 0, parts.learner.version)
         for i, trajectory in enumerate(parts.queue.wait_full(waiting)):
-            for field in fields(Trajectory):
-                held[f"queue.{i}.{field.name}"] = getattr(trajectory, field.name)
+            held |= {f"queue.{i}.{name}": getattr(trajectory, name) for name in STORED}
     with parts.gate.held():
         held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
     return held
@@ -83,19 +81,9 @@ def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     On the heap, tens of megabytes that come and go among the learner's blocks leave holes of all
     sizes, and the process grows for minutes.
     """
-    sizes = [-(-x.numel() * x.element_size() // ALIGNMENT) * ALIGNMENT for x in tensors.values()]
-    block = mmap.mmap(-1, max(sum(sizes), 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    copies: dict[str, Tensor] = {}
-    offset = 0
-    for (name, x), size in zip(tensors.items(), sizes, strict=True):
-        copy = torch.empty(0, dtype=x.dtype)
-        if x.numel():
-            copy = torch.frombuffer(block, dtype=x.dtype, count=x.numel(), offset=offset)
-        # the strides that clone() would give: a change of layout costs more than a copy
-        copies[name] = copy.as_strided(x.shape, torch.empty_like(x, device="meta").stride())
-        copies[name].copy_(x)
-        offset += size
-    return copies
+    places, nbytes = lay_out_like(tensors)
+    block = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return copy_into(block, places, tensors)
 
 
 def progress_of(checkpoint: Checkpoint) -> tuple[int, int]:
@@ -202,8 +190,8 @@ def _put_back_acting(parts: Parts, held: dict[str, Any], *, exact: bool) -> bool
     i = 0
     while exact and i < (parts.plan.lag or 0) and f"queue.{i}.obs" in held:
         slot = parts.queue.slot()
-        for field in fields(Trajectory):
-            name, target = f"queue.{i}.{field.name}", getattr(slot, field.name)
+        for field in STORED:
+            name, target = f"queue.{i}.{field}", getattr(slot, field)
             _refuse_other_form(name, held, target)
             target.copy_(held[name])
         parts.queue.put(slot)

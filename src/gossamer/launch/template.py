@@ -350,7 +350,7 @@ def _main() -> int:
     launcher = int(sys.argv[2])
     end_with(launcher)
     gc.disable()  # importing is a tenth quicker
-    from gossamer.launch.member import main
+    from gossamer.launch.learner_process import main
 
     # From here on the closed socket tells, whichever thread of the launcher has started us.
     if sys.platform == "linux":

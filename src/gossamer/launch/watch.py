@@ -15,13 +15,13 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gossamer.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
+from gossamer.system.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
 
-    from gossamer.signs import Sign
-    from gossamer.types import RunFailed
+    from gossamer.errors import RunFailed
+    from gossamer.system.signs import Sign
 
 LOOK_SECONDS = 0.25
 """Between two looks."""

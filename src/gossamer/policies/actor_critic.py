@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
-from gossamer.devices import send
+from gossamer.errors import ConfigError
 from gossamer.ops.distributions import (
     ActionDistribution,
     DiagonalGaussian,
@@ -22,7 +22,8 @@ from gossamer.ops.distributions import (
 from gossamer.policies.core import Core
 from gossamer.policies.moments import Moments
 from gossamer.policies.torsos import MLP, make_torso, orthogonal
-from gossamer.types import ConfigError, PolicyOutput
+from gossamer.system.devices import send
+from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Generator

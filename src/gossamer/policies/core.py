@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.utils.rnn import PackedSequence
 
-from gossamer import devices
+from gossamer.system import devices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from gossamer import devices
+from gossamer.system import devices
 
 
 class Moments(nn.Module):

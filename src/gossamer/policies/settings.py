@@ -5,15 +5,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gossamer.types import Imported  # noqa: TC001 - settings are read by their annotations
+
 
 @dataclass(frozen=True)
 class PolicyConfig:
     """The network: torso, optional recurrent core, action head and value head."""
 
-    torso: Literal["auto", "mlp", "a3c", "nature", "impala", "elite"] = "auto"
+    torso: Literal["auto", "mlp", "a3c", "nature", "impala", "elite"] | Imported = "auto"
     """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, a
     third of the cost of nature. elite: the network of the elite replay platform, with small strides and many
-    filters."""
+    filters. module:NAME: your own, made by calling NAME with the shape of an observation."""
     hidden_sizes: tuple[int, ...] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.system.importing import RAISED, failed, import_module, named_in
 
 if TYPE_CHECKING:
     from gossamer.policies.settings import PolicyConfig
@@ -123,8 +124,33 @@ class Impala(nn.Module):
         return F.relu(self.fc(_flatten(F.relu(self.sections(x)))))
 
 
+def _own_torso(name: str, obs_shape: tuple[int, ...]) -> nn.Module:
+    """Make feature layers of the user's own, from `module:NAME`."""
+    module_name, _, maker_name = name.rpartition(":")
+    maker = named_in(import_module(module_name, name, "a torso"), maker_name)
+    if not callable(maker):
+        raise ConfigError(
+            f"{name} is not a torso: {module_name} has neither a class nor a function {maker_name}"
+        )
+    try:
+        torso = maker(obs_shape)
+    except RAISED as error:
+        raise failed(
+            name, f"cannot be made for observations of {list(obs_shape)}", error
+        ) from error
+    size = getattr(torso, "feature_size", None)
+    if not isinstance(torso, nn.Module) or type(size) is not int or size < 1:
+        raise ConfigError(
+            f"{name} must return a torch.nn.Module that maps [N, {', '.join(map(str, obs_shape))}] to [N, F], "
+            "with F in its attribute feature_size"
+        )
+    return torso
+
+
 def make_torso(config: PolicyConfig, obs_shape: tuple[int, ...]) -> nn.Module:
     """Build the torso that fits an observation; it has `feature_size`."""
+    if ":" in config.torso:
+        return _own_torso(config.torso, obs_shape)
     pixels = len(obs_shape) == 3
     kind = config.torso if config.torso != "auto" else ("nature" if pixels else "mlp")
     if kind == "mlp":

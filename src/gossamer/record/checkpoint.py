@@ -14,9 +14,9 @@ from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, BinaryIO, Literal, NamedTuple, TypeVar, cast
 
-from gossamer.reading import open_plain, parse_json, read_plain, read_whole
+from gossamer.errors import ConfigError
 from gossamer.record.files import read_safetensors, safetensors_chunks, sync_folder, write_hashed
-from gossamer.types import ConfigError
+from gossamer.system.reading import open_plain, parse_json, read_plain, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

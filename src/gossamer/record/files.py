@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
 
 from gossamer.machine import free_memory
-from gossamer.reading import clipped, parse_json
+from gossamer.system.reading import clipped, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping

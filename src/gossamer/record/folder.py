@@ -15,14 +15,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk
-from gossamer.reading import clipped, expand, parse_json, read_plain
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
 from gossamer.record.runs import LOCK, find_run
-from gossamer.types import ConfigError, RunFailed
+from gossamer.system.reading import clipped, expand, parse_json, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ MIN_FREE_BYTES = 64 * 2**20
 """Free space a run needs to begin; the first few checkpoints of an Atari policy."""
 MEMBERS = ".members"
 MEMBERS_SECONDS = 3.0
-"""How long a new sitting waits for processes of the last one; they end within a second."""
+"""How long a new session waits for processes of the last one; they end within a second."""
 OTHER_FOLDER = "; choose another with --run-folder PATH"
 MAX_ENV_NAME = 100
 """Characters of an environment's id in the name of a folder."""
@@ -151,7 +151,7 @@ class RunFolder:
         if members is None:
             os.close(handle)
             raise ConfigError(
-                f"processes of an earlier sitting still run in {self.path}; stop them first"
+                f"processes of an earlier session still run in {self.path}; stop them first"
             )
         os.close(members)
         with suppress(OSError):  # only a message to others; a full disk shows soon enough
@@ -179,11 +179,11 @@ class RunFolder:
                 raise ConfigError(f"{path} is a link; put the folder that it leads to in its place")
 
     def join(self) -> None:
-        """Hold the folder from a child process: no new sitting begins before it has ended."""
+        """Hold the folder from a child process: no new session begins before it has ended."""
         if self._member is None:
             self._member = take_lock(self.path / MEMBERS, fcntl.LOCK_SH, patience_seconds=1.0)
             if self._member is None:
-                raise RunFailed(f"another sitting has begun in {self.path}; this process ends")
+                raise RunFailed(f"another session has begun in {self.path}; this process ends")
 
     def unlock(self) -> None:
         """Give up what `lock` or `join` took."""
@@ -254,7 +254,7 @@ class RunFolder:
         *,
         began: float | None = None,
     ) -> None:
-        """Record what is about to run; on resume, add this sitting to the first one's record.
+        """Record what is about to run; on resume, add this session to the first one's record.
 
         Args:
             config: Every setting.
@@ -263,7 +263,7 @@ class RunFolder:
             facts: What else meta.json is to hold; None: nothing.
             began: When the command was started, from which the run's times count; None: now.
         """
-        sitting = {
+        session = {
             "time_unix": time.time() if began is None else began,
             "argv": list(argv),
             "process": os.getpid(),
@@ -271,19 +271,21 @@ class RunFolder:
             "git": git_state(),
             "machine": describe_machine(),
         }
-        before = self._sittings()
-        started = before[0]["time_unix"] if before else sitting["time_unix"]
-        meta = {"started_unix": started, **(facts or {}), "sittings": [*before, sitting]}
+        before = self._sessions()
+        started = before[0]["time_unix"] if before else session["time_unix"]
+        meta = {"started_unix": started, **(facts or {}), "sessions": [*before, session]}
         self.write_json("meta.json", meta)
         self.write_json("layers.json", layers, exact=True)
         # Last, as it makes the folder a run; exact, as a setting may be infinite.
         self.write_json("config.json", config, exact=True)
 
-    def _sittings(self) -> list[Any]:
-        """What meta.json says of earlier sittings; of a damaged one nothing."""
+    def _sessions(self) -> list[Any]:
+        """What meta.json says of earlier sessions; of a damaged one nothing."""
         try:
-            found = self.read_json("meta.json")["sittings"]
-            began = [float(sitting["time_unix"]) for sitting in found]
+            meta = self.read_json("meta.json")
+            # Older runs call them sittings.
+            found = meta["sittings"] if "sittings" in meta else meta["sessions"]
+            began = [float(session["time_unix"]) for session in found]
         except (ConfigError, TypeError, KeyError, ValueError, OverflowError):
             return []
         return found if all(map(math.isfinite, began)) else []

@@ -12,8 +12,8 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from gossamer.reading import open_plain
 from gossamer.record.files import write_whole
+from gossamer.system.reading import open_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -198,6 +198,8 @@ METRICS: Mapping[str, Metric] = {
 """Every name that `metrics.jsonl` may hold. A new metric gets its line here first."""
 
 
+OWN = "own/"
+"""What names of metrics begin with that come from parts of the user's own; METRICS cannot explain them."""
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 
@@ -248,7 +250,7 @@ class MetricLog(JsonLog):
     def write(self, row: Mapping[str, Any]) -> None:
         """Append one row; KeyError for a name that METRICS does not explain."""
         for name in row:
-            if name_in_table(name) not in METRICS:
+            if not name.startswith(OWN) and name_in_table(name) not in METRICS:
                 near = difflib.get_close_matches(name, METRICS, n=1)
                 hint = f"; did you mean {near[0]}?" if near else ""
                 raise KeyError(f"{name} is not in METRICS{hint}")
@@ -279,7 +281,7 @@ class EpisodeLog:
         """
         path = folder / "episodes.jsonl"
         self.count = sum(1 for _ in read_rows(path))
-        """Rows in `episodes.jsonl`, earlier sittings included."""
+        """Rows in `episodes.jsonl`, earlier sessions included."""
         self._rows = JsonLog(path)
         self._folder = folder / "monitor"
         self._folder.mkdir(exist_ok=True)
@@ -307,7 +309,7 @@ class EpisodeLog:
             episode_return: Sum of unclipped rewards.
             length: Decisions.
             env_steps: The run's env steps when it ended; `RunFolder.cut` goes by it.
-            time_s: Seconds of the run, over all sittings.
+            time_s: Seconds of the run, over all sessions.
             learner: Rank of the learner.
             task: Index of the task.
             truncated: It ended by a time limit.

@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
-from gossamer.reading import clipped, expand, parse_json, read_plain, visible
+from gossamer.errors import ConfigError
 from gossamer.record.metrics import last_row
-from gossamer.types import ConfigError
+from gossamer.system.reading import clipped, expand, parse_json, read_plain, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -110,7 +110,7 @@ def _walk(folder: Path, depth: int) -> Iterator[Path]:
 
 
 def _started(path: Path) -> tuple[float, str]:
-    # Every sitting writes config.json once, when it begins.
+    # Every session writes config.json once, when it begins.
     try:
         return (path / "config.json").stat().st_mtime, path.name
     except OSError:
@@ -133,7 +133,7 @@ class RunRow:
     num_learners: int
     env_steps: int
     seconds: float
-    """Wall time over all sittings."""
+    """Wall time over all sessions."""
     steps_per_second: float | None
     mean_return_last_100: float | None
     best_evaluation: float | None

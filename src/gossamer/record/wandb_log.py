@@ -9,9 +9,9 @@ import uuid
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import MissingExtra
-from gossamer.reading import parse_json, read_plain
 from gossamer.record.files import write_whole
 from gossamer.record.metrics import plain
+from gossamer.system.reading import parse_json, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

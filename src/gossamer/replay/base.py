@@ -11,25 +11,26 @@ import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor
 from concurrent.futures import TimeoutError as FutureTimeout
-from dataclasses import fields, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
-from gossamer.links import LOOK_SECONDS, Stopped
+from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
-from gossamer.replay.segments import Form, part_of
+from gossamer.replay.shards import Form, part_of
 from gossamer.replay.store import Picked, Share, Tally
-from gossamer.signs import PATIENCE_SECONDS, Patience, Sign
-from gossamer.types import Trajectory, as_batch
+from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
+from gossamer.types import STORED, as_batch, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
-    from gossamer.links import StopSignal, TrajectoryQueue
+    from gossamer.links.protocols import TrajectoryQueue
+    from gossamer.links.stopping import StopSignal
     from gossamer.replay.recent import RecentPolicy
-    from gossamer.types import Batch
+    from gossamer.types import Batch, Trajectory
 
 T = TypeVar("T")
 
@@ -70,13 +71,13 @@ class ReplayMix:
         patience_seconds: float = PATIENCE_SECONDS,
     ):
         self._queue = queue
-        self._shares = tuple(shares)
+        self.shares = tuple(shares)
         self._policy, self._saved, self._burn_in = policy, saved, burn_in
         self.sign = Sign("the replay")
         self._patience, self._stop = Patience.with_sign(self.sign, patience_seconds), stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
         self.seconds = {"work": 0.0, "wait": 0.0}
-        self._tally = Tally(self._shares)
+        self._tally = Tally(self.shares)
         self._free = deque(buffers)
         self._coming: deque[_Coming] = deque()
         self._stored: deque[Future[None]] = deque()
@@ -84,20 +85,20 @@ class ReplayMix:
         self._held: Trajectory | None = None
         self._due = 0.0  # batches with replayed columns, while replays fill again
         self._pool: ThreadPoolExecutor | None = None
-        if threaded and self._shares:
+        if threaded and self.shares:
             self._pool = ThreadPoolExecutor(1, "replay", use_threads, (1,))
 
     @property
     def replays(self) -> bool:
         """Whether batches may hold replayed columns."""
-        return bool(self._shares)
+        return bool(self.shares)
 
     def sample(self) -> Batch:
         """Wait for the next batch; it is the learner's until `release`."""
         assert self._held is None, "release the previous batch first"
         assert self._batch is None, "release the previous batch first"
         online = self._queue.get()
-        if not self._shares:
+        if not self.shares:
             self._held = online
             return as_batch(online)
         began = time.perf_counter()
@@ -108,8 +109,8 @@ class ReplayMix:
         picked = self._wait(coming.picked)
         self._tally.count(self._batch, online, picked)
         columns = self._batch.columns(0, online.num_columns)
-        for field in fields(Trajectory):
-            getattr(columns, field.name).copy_(getattr(online, field.name))
+        for name in STORED:
+            getattr(columns, name).copy_(getattr(online, name))
         columns.replayed.fill_(False)
         columns.entry.fill_(-1)
         if columns.burn_in is not None:
@@ -134,17 +135,17 @@ class ReplayMix:
 
     def fill_first(self) -> None:
         """Begin empty with a policy that has learnt something: replay the less, the emptier the replays are."""
-        for replay, _ in self._shares:
+        for replay, _ in self.shares:
             replay.fill_first()
 
     def take_over(self, *, inserted: int, draws: int) -> None:
         """Go on as a learner that has died: at least `inserted` columns stored, `draws` batches sampled."""
-        for replay, _ in self._shares:
+        for replay, _ in self.shares:
             replay.take_over(inserted=inserted, draws=draws)
 
     def state_dict(self) -> dict[str, Any]:
         """Return the replays' streams and counters; if saved, what they hold and the batches that are ready."""
-        state: dict[str, Any] = {"nonfinite": self._tally.nonfinite} if self._shares else {}
+        state: dict[str, Any] = {"nonfinite": self._tally.nonfinite} if self.shares else {}
         before = None  # the next batch was picked
         for i, coming in enumerate(self._coming):
             whole = self._wait(coming.picked) is not None
@@ -154,9 +155,9 @@ class ReplayMix:
                 state |= {f"coming.{i}.whole": whole, **{f"coming.{i}.{k}": x for k, x in part}}
         for stored in self._stored:
             self._wait(stored)
-        if self._saved and self._shares:
+        if self._saved and self.shares:
             state["due"] = self._due  # after all those picks
-        for i, (replay, _) in enumerate(self._shares):
+        for i, (replay, _) in enumerate(self.shares):
             held = replay.state_dict(held=self._saved)
             if before:  # batches that are not kept were never drawn
                 held |= before[i]
@@ -173,7 +174,7 @@ class ReplayMix:
             self._form.refuse(state)
             self._due = state.get("due", 0.0)
         self._tally.nonfinite = state.get("nonfinite", 0)
-        for i, (replay, _) in enumerate(self._shares):
+        for i, (replay, _) in enumerate(self.shares):
             if held := part_of(state, f"{i}."):
                 replay.load_state_dict(held, held=self._saved)
             else:  # a resumed run may be given another
@@ -188,19 +189,19 @@ class ReplayMix:
 
     @property
     def _form(self) -> Form:
-        segments = [replay.segments for replay, _ in self._shares]
+        shards = [replay.shards for replay, _ in self.shares]
         return Form(
-            tuple(x.layout for x in segments),
-            tuple(x.num_places for x in segments),
-            num_columns=sum(n for _, n in self._shares),
+            tuple(x.layout for x in shards),
+            tuple(x.num_places for x in shards),
+            num_columns=sum(n for _, n in self.shares),
             num_batches=len(self._free),
             burn_in=self._burn_in > 0,
         )
 
     def _replayed_part(self, batch: Batch) -> list[tuple[str, Tensor]]:
-        num = sum(n for _, n in self._shares)
+        num = sum(n for _, n in self.shares)
         part = batch.columns(batch.num_columns - num, batch.num_columns)
-        held = [(field.name, getattr(part, field.name)) for field in fields(part)]
+        held = [(name, getattr(part, name)) for name in kinds_of(type(part))]
         return [(name, x) for name, x in held if x is not None]
 
     def close(self) -> None:
@@ -214,7 +215,7 @@ class ReplayMix:
 
     def _version(self) -> int:
         """Keep the policy as it is now, if any replay will run it; return its number."""
-        if self._policy is None or not any(replay.measures for replay, _ in self._shares):
+        if self._policy is None or not any(replay.measures for replay, _ in self.shares):
             return -1
         return self._policy.take()
 
@@ -239,15 +240,15 @@ class ReplayMix:
     ) -> list[Picked] | None:
         """Fill all replayed columns of a batch and return from what, if every replay has enough; else None."""
         if not self._saved:
-            before += [replay.stream() for replay, _ in self._shares]
-        among, last = [replay.ready(n) for replay, n in self._shares], batch.num_columns
+            before += [replay.stream() for replay, _ in self.shares]
+        among, last = [replay.ready(n) for replay, n in self.shares], batch.num_columns
         if any(places is None for places in among):
             return None
-        self._due += min(replay.filling for replay, _ in self._shares)
+        self._due += min(replay.filling for replay, _ in self.shares)
         if self._due < 1.0:
             return None
         self._due -= 1.0
-        for (replay, n), places in zip(reversed(self._shares), reversed(among), strict=True):
+        for (replay, n), places in zip(reversed(self.shares), reversed(among), strict=True):
             columns = batch.columns(last - n, last)
             assert places is not None
             if not replay.sample(columns, places, self._features(version)):
@@ -257,7 +258,7 @@ class ReplayMix:
                 columns.burn_in.fill_(self._burn_in)
                 columns.valid[: self._burn_in] = False
             last -= n
-        return [replay.count_use() for replay, _ in self._shares]
+        return [replay.count_use() for replay, _ in self.shares]
 
     def _store(self, online: Trajectory, version: int) -> None:
         try:
@@ -266,7 +267,7 @@ class ReplayMix:
             if not finite.all():
                 columns = online.take(finite.nonzero().flatten())
                 self._tally.nonfinite += online.num_columns - columns.num_columns
-            for replay, _ in self._shares:
+            for replay, _ in self.shares:
                 if columns.num_columns:
                     replay.add(columns, self._features(version))
         finally:

@@ -17,22 +17,18 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.mailboxes import fence, make_memory
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.links.shared_memory import fence, make_memory
+from gossamer.system.blocks import lay_out, views
+from gossamer.types import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
 
+    from gossamer.system.blocks import Place
     from gossamer.types import EnvSpec, Trajectory
-
-ALIGNMENT = 64
-"""Bytes; where each field's array begins in the block."""
-PER_COLUMN = ("last_action", "last_reward", "task", "version")
-"""Fields of a trajectory that hold one thing a column, the column first."""
-PER_ROW = ("action", "reward", "terminated", "truncated", "valid", "starts", "behavior", "value")
-"""Fields that hold one thing a row and column, the row first."""
 
 
 @dataclass(frozen=True)
@@ -55,26 +51,15 @@ class Layout:
 
     def __post_init__(self) -> None:
         t, spec = self.unroll_length, self.spec
-        action = torch.float32 if spec.action.kind == "gaussian" else torch.int64
-        small = torch.uint8 if max(spec.action.sizes) <= 256 else torch.int64
-        held = action if action == torch.float32 else small
-        fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {
-            "obs": self._obs(),
-            "action": ((t, *spec.action.shape), held),
-            "reward": ((t,), torch.float32),
-            "terminated": ((t,), torch.bool),
-            "truncated": ((t,), torch.bool),
-            "valid": ((t,), torch.bool),
-            "starts": ((t + 1,), torch.bool),
-            "behavior": ((t, spec.action.num_params), torch.float32),
-            "value": ((t,), torch.float32),
-            "core_state": ((self.core_units,), torch.float32),
-            "last_action": (spec.action.shape, held),
-            "last_reward": ((), torch.float32),
-            "task": ((), torch.int64),
-            "version": ((), torch.int64),
-            "sequence": ((), torch.int64),
-        }
+        # Few actions fit a byte.
+        small = spec.action.kind != "gaussian" and max(spec.action.sizes) <= 256
+        fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
+        for name, kind in STORED.items():
+            shape = (*kind.rows_of(t, self.core_units), *kind.entry_shape(spec))
+            dtype = getattr(torch, kind.dtype_in(spec))
+            fields[name] = (shape, torch.uint8 if small and kind.dtype == "action" else dtype)
+        fields["obs"] = self._obs()
+        fields["sequence"] = ((), torch.int64)
         if self.num_features:
             fields["features"] = ((t, self.num_features), torch.float16)
         object.__setattr__(self, "fields", fields)
@@ -89,26 +74,15 @@ class Layout:
 
     def nbytes(self, capacity: int) -> int:
         """Bytes of a block of so many entries."""
-        return sum(_aligned(n * capacity) for n in self._sizes())
+        return self._lay_out(capacity)[1]
 
     def views(self, block: Any, capacity: int) -> dict[str, Tensor]:
         """Cut a block into arrays [capacity, ...] by name."""
-        offset, made = 0, dict[str, Tensor]()
-        for (name, (shape, dtype)), size in zip(self.fields.items(), self._sizes(), strict=True):
-            count = capacity * math.prod(shape)
-            x = torch.empty(0, dtype=dtype)
-            if count:
-                x = torch.frombuffer(block, dtype=dtype, count=count, offset=offset)
-            made[name] = x.view(capacity, *shape)
-            offset += _aligned(size * capacity)
-        return made
+        return views(block, self._lay_out(capacity)[0])
 
-    def _sizes(self) -> Iterator[int]:
-        return (math.prod(shape) * dtype.itemsize for shape, dtype in self.fields.values())
-
-
-def _aligned(nbytes: int) -> int:
-    return -(-nbytes // ALIGNMENT) * ALIGNMENT
+    def _lay_out(self, capacity: int) -> tuple[list[Place], int]:
+        held = self.fields.items()
+        return lay_out((name, dtype, (capacity, *shape)) for name, (shape, dtype) in held)
 
 
 class Ring:
@@ -146,13 +120,10 @@ class Ring:
         # A writer that was killed has left it odd already.
         self.sequence[places] |= 1
         fence()
-        for name in PER_COLUMN:
-            held = self.fields[name]
-            held[index] = getattr(trajectory, name).to(held.dtype)
-        for name in PER_ROW:
-            held = self.fields[name]
-            held[index] = getattr(trajectory, name).transpose(0, 1).to(held.dtype)
-        self.fields["core_state"][index] = trajectory.core_state.transpose(0, 1)
+        for name, kind in STORED.items():
+            if name != "obs":
+                held, x = self.fields[name], getattr(trajectory, name)
+                held[index] = x.movedim(kind.column_dim, 0).to(held.dtype)
         if features is not None:
             self.fields["features"][index] = features.transpose(0, 1).half()
         elif "features" in self.fields:
@@ -196,11 +167,10 @@ class Ring:
             else:
                 x.index_copy_(dim, at, found.to(x.dtype))
 
-        for name in PER_COLUMN:
-            copy(getattr(into, name), self.fields[name].index_select(0, index), 0)
-        for name in (*PER_ROW, "core_state"):
-            found = self.fields[name].index_select(0, index).transpose(0, 1)
-            copy(getattr(into, name), found, 1)
+        for name, kind in STORED.items():
+            if name != "obs":
+                found = self.fields[name].index_select(0, index).movedim(0, kind.column_dim)
+                copy(getattr(into, name), found, kind.column_dim)
         if self.layout.spec.obs_kind == "pixels":
             columns = range(len(places)) if at is None else at.tolist()
             starts = into.starts.numpy()

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping  # noqa: TC003 - settings are read by their annotations
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
-from gossamer.types import ConfigError
+from gossamer.errors import ConfigError
+from gossamer.replay.selectors.base import Selector
 
 ELITE_PLATFORM_UPDATES = 10_000
 """Updates, one a batch, over which the elite platform annealed, times its alfa_annealing_factor."""
@@ -91,81 +92,5 @@ class QueueSettings:
     stored). Matters at lag free."""
 
 
-@dataclass(frozen=True)
-class UniformSettings:
-    """Uniform sampling from the newest columns."""
-
-    name: ClassVar[str] = "uniform"
-
-    fraction: float = 0.5
-    """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
-    capacity: int | None = None
-    """Number of columns to keep, at least as many as a batch has. Default: as capacity_steps says."""
-    capacity_steps: int = 100_000
-    """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
-    learn_start: int = 0
-    """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches
-    have online columns only. 0: begin when there are enough columns for a batch."""
-    shared: bool = False
-    """Every learner samples from the data of all learners. capacity is per learner."""
-    path: str = ""
-    """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
-    run ends. Empty: keep the replay in memory."""
-
-
-@dataclass(frozen=True)
-class CircularSettings(UniformSettings):
-    """Every column is replayed equally often, soon after it was stored: the least used first, then the newest.
-
-    Of R replayed columns for each online one, each comes R times: IMPACT's circular buffer with K = R + 1.
-    What was stored before learn_start, or is more than a learner can use, gives way to what is newer.
-    """
-
-    name: ClassVar[str] = "circular"
-
-
-@dataclass(frozen=True)
-class EliteSettings(UniformSettings):
-    """Draws more columns than needed and keeps the least used ones, or those whose features have changed least.
-
-    Every batch runs the policy over its candidates once more.
-    """
-
-    name: ClassVar[str] = "elite"
-
-    strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
-    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often
-    sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut
-    into as many segments as columns are needed; one is kept from each, the nearest or the least used."""
-    candidate_multiplier: float = 2.0
-    """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
-    anneal_updates: int = 10_000
-    """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
-    distance: Literal["lp", "cosine", "kl"] = "lp"
-    """Distance between the present features of a column and the stored ones. lp: norm of the difference.
-    cosine: 1 - cosine similarity. kl: KL divergence of their softmaxes."""
-    norm_order: float = 2.0
-    """Order p of the norm lp, > 0."""
-    insert: Literal["fifo", "elite"] = "fifo"
-    """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
-    the one whose features have changed most."""
-    elite_batch: int = 20
-    """With insert elite: number of random columns to choose the overwritten one from, >= 1."""
-
-
-@dataclass(frozen=True)
-class AttentiveSettings(EliteSettings):
-    """Like elite, but keeps columns similar to the newest state: attentive experience replay (Sun et al. 2020)."""
-
-    name: ClassVar[str] = "attentive"
-
-    strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "nearest"
-    """Which candidates are kept. nearest: those with the smallest distances, as published. least_used: the
-    least often sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by
-    distance and cut into as many segments as columns are needed; one is kept from each, the nearest or the
-    least used."""
-
-
-ReplaySettings = (
-    QueueSettings | UniformSettings | CircularSettings | EliteSettings | AttentiveSettings
-)
+ReplaySettings = QueueSettings | Selector
+"""An entry of `replays`: the queue, or a replay of some kind."""

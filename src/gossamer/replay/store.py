@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 import torch
 
-from gossamer.replay.selectors import choose, distances, draw, multiplier_at
-from gossamer.replay.settings import AttentiveSettings, CircularSettings, EliteSettings
+from gossamer.errors import RunFailed
+from gossamer.replay.choosing import draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gossamer.replay.segments import Segments
-    from gossamer.replay.settings import UniformSettings
+    from gossamer.replay.selectors.base import Selector
+    from gossamer.replay.shards import ReplayShards
     from gossamer.types import Batch, Trajectory
 
 Features = Callable[["Trajectory"], "Tensor"]
@@ -33,7 +33,7 @@ class Picked(NamedTuple):
     """What a replay's part of a batch was picked from."""
 
     name: str
-    """Kind of the replay."""
+    """What names of metrics begin with: replay/KIND, or own/KIND for a kind of the user's."""
     num_columns: int
     """That could be read."""
     moved: NDArray[np.float64] | None
@@ -42,11 +42,84 @@ class Picked(NamedTuple):
     """The same of those that were taken."""
 
 
+class Candidates:
+    """The columns that a selector picks from, by their numbers, and what it may ask of them.
+
+    Args:
+        shards: where they are.
+        places: theirs.
+        rng: draws of the replay's own stream.
+        updates: that were made with replayed columns so far.
+        measure: returns how far the features of columns in places are from what they are compared with, infinite where that is
+            not known, and the sequence numbers at which that was found.
+    """
+
+    def __init__(
+        self,
+        shards: ReplayShards,
+        places: NDArray[np.int64],
+        rng: np.random.Generator,
+        *,
+        updates: int,
+        measure: Callable[[NDArray[np.int64]], tuple[NDArray[np.float64], NDArray[np.int64]]],
+    ):
+        self.rng, self.updates = rng, updates
+        self.comparison: tuple[NDArray[np.float64], NDArray[np.float64]] | None = None
+        """Distances of what was compared, and of what was chosen; None: nothing was."""
+        self._shards, self._places, self._measure = shards, places, measure
+        self._seen = np.full(
+            len(places), -1, dtype=np.int64
+        )  # sequence numbers, where they were measured
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._places)
+
+    def draw(self, wanted: int, multiplier: float = 1.0) -> NDArray[np.int64]:
+        """Draw so many different ones, times a multiplier, uniformly; all, if there are no more."""
+        return draw(self.rng, len(self), wanted, multiplier)
+
+    def uses(self, among: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return how often this learner has replayed each, or each of some."""
+        places, seen = self._some(self._places, among), self._some(self._seen, among)
+        now = self._shards.sequences(places)
+        return self._shards.uses(places, np.where(seen < 0, now, seen))
+
+    def ages(self, among: NDArray[np.int64] | None = None) -> NDArray[np.int64]:
+        """Return how many columns were stored after each, by the same learner."""
+        return self._shards.ages(self._some(self._places, among))
+
+    def numbers(self, name: str, among: NDArray[np.int64] | None = None) -> NDArray[Any]:
+        """Return what is stored of each in a field of trajectories, such as reward [m, T], or version [m]."""
+        return self._shards.numbers(name, self._some(self._places, among))
+
+    def distances(self, among: NDArray[np.int64]) -> NDArray[np.float64]:
+        """Run the policy over some; return how far their features are from what they are compared with."""
+        moved, self._seen[among] = self._measure(self._places[among])
+        return moved
+
+    def compared(self, moved: NDArray[np.float64], chosen: NDArray[np.float64]) -> None:
+        """Let metrics know the distances of what was compared, and of what was chosen."""
+        if len(chosen):
+            self.comparison = moved, chosen
+
+    def filled_up(self, chosen: NDArray[np.int64], wanted: int) -> NDArray[np.int64]:
+        """Return what was chosen and, if that is too few, others, drawn uniformly."""
+        if not (missing := wanted - len(chosen)):
+            return chosen
+        left = np.setdiff1d(np.arange(len(self)), chosen)
+        return np.concatenate([chosen, self.rng.choice(left, missing, replace=False)])
+
+    @staticmethod
+    def _some(x: NDArray[Any], among: NDArray[np.int64] | None) -> NDArray[Any]:
+        return x if among is None else x[among]
+
+
 class Replay:
     """Keeps columns of trajectories and gives them out again.
 
     Args:
-        segments: where they are kept, by this learner and others.
+        shards: where they are kept, by this learner and others.
         settings: how they are picked and overwritten.
         candidates: a trajectory that candidates are read into; None: entries are read where they are wanted.
         seed: of the stream that draws entries.
@@ -55,18 +128,18 @@ class Replay:
 
     def __init__(
         self,
-        segments: Segments,
-        settings: UniformSettings,
+        shards: ReplayShards,
+        settings: Selector,
         *,
         candidates: Trajectory | None,
         seed: int,
         updates_per_batch: int = 1,
     ):
-        self.segments, self.settings = segments, settings
+        self.shards, self.settings = shards, settings
         self.inserted = 0
-        """Columns stored so far, in all sittings."""
+        """Columns stored so far, in all sessions."""
         self.draws = 0
-        """Batches sampled so far, in all sittings."""
+        """Batches sampled so far, in all sessions."""
         self._stored = 0  # of what was inserted: into the memory there is now
         self._full = 0  # columns that it is to hold before it is replayed in full
         self._candidates = candidates
@@ -75,8 +148,10 @@ class Replay:
         self._updates_per_batch = updates_per_batch
         # Places of the columns sampled last, and what was read there.
         self._sampled: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
-        self._picked = Picked(settings.name, 0, None, None)
-        self._learn_start = -(-settings.learn_start // segments.layout.unroll_length)
+        ours = type(settings).__module__.startswith("gossamer.")
+        self._metrics = f"{'replay' if ours else 'own'}/{settings.name}"
+        self._picked = Picked(self._metrics, 0, None, None)
+        self._learn_start = -(-settings.learn_start // shards.layout.unroll_length)
 
     def fill_first(self) -> None:
         """Be replayed in full once there is no room left."""
@@ -84,7 +159,7 @@ class Replay:
 
     def take_over(self, *, inserted: int, draws: int) -> None:
         """Go on as a learner that has died, which had stored at least and sampled so much, with what is left."""
-        ring = self.segments.ring
+        ring = self.shards.ring
         order = (ring.sequence // 2 - 1) * ring.capacity + np.arange(ring.capacity)
         self._stored = max(int(order.max()) + 1, 0)
         self.inserted, self.draws = max(inserted, self._stored), draws
@@ -92,12 +167,12 @@ class Replay:
         whole = (ring.sequence > 0) & (ring.sequence % 2 == 0)
         if whole.any():
             versions = np.where(whole, ring.fields["version"].numpy(), -1)
-            self._newest = self.segments.first + int(versions.argmax())
+            self._newest = self.shards.first + int(versions.argmax())
 
     @property
     def held(self) -> int:
         """Columns that this learner has stored and not overwritten."""
-        return min(self._stored, self.segments.ring.capacity)
+        return min(self._stored, self.shards.ring.capacity)
 
     @property
     def filling(self) -> float:
@@ -106,69 +181,59 @@ class Replay:
 
     def ready(self, num_columns: int) -> NDArray[np.int64] | None:
         """Return the places that `num_columns` different columns can be sampled from; None: not yet."""
-        if isinstance(self.settings, AttentiveSettings) and self._newest < 0:
+        if self.settings.compares_with == "newest" and self._newest < 0:
             return None  # others' columns have nothing yet to be like
         if self.inserted < self._learn_start:
             return None
-        every = self.segments.readable()
+        every = self.shards.readable()
         return every if len(every) >= max(num_columns, 1) else None
 
     def add(self, trajectory: Trajectory, features: Features) -> None:
         """Store every column of a trajectory."""
         now = features(trajectory) if self._keeps_features else None
         places = self._places(trajectory.num_columns, features)
-        self.segments.ring.write(places, trajectory, now)
+        self.shards.ring.write(places, trajectory, now)
         # The newest state is of one environment after the other: they may have different tasks.
         turn = self.inserted // trajectory.num_columns % trajectory.num_columns
-        self._newest = self.segments.first + places[turn]
+        self._newest = self.shards.first + places[turn]
         self.inserted += trajectory.num_columns
         self._stored += trajectory.num_columns
 
     @property
-    def _multiplier(self) -> float:
-        settings = self.settings
-        if not isinstance(settings, EliteSettings):
-            return 1.0
-        return multiplier_at(
-            self.draws * self._updates_per_batch,
-            first=settings.candidate_multiplier,
-            anneal_updates=settings.anneal_updates,
-        )
-
-    @property
-    def _inserts_by_distance(self) -> bool:
-        return isinstance(self.settings, EliteSettings) and self.settings.insert == "elite"
+    def updates(self) -> int:
+        """Updates that were made with replayed columns so far."""
+        return self.draws * self._updates_per_batch
 
     @property
     def _keeps_features(self) -> bool:
         """Whether what is stored now may ever be compared with."""
-        if not self.segments.layout.num_features:
+        if not self.shards.layout.num_features:
             return False
         # Others may go on measuring after this learner has annealed.
-        return self.segments.shared or self._inserts_by_distance or self._multiplier > 1.0
+        overwrites = self.settings.overwrites_among > 0
+        return self.shards.shared or overwrites or self.settings.still_measures(self.updates)
 
     @property
     def measures(self) -> bool:
         """Whether a policy is still run over what is stored or picked; once it is not, it never is again."""
-        return self._keeps_features or self._multiplier > 1.0
+        return self._keeps_features or self.settings.still_measures(self.updates)
 
     def _places(self, num_columns: int, features: Features) -> list[int]:
-        size = self.segments.ring.capacity
+        size = self.shards.ring.capacity
         empty = list(range(self.held, min(self.held + num_columns, size)))
         missing = num_columns - len(empty)
         if not missing:
             return empty
-        if self._inserts_by_distance:
+        if self.settings.overwrites_among:
             return [*empty, *self._most_moved(missing, features)]
         first = self._stored + len(empty)
         return [*empty, *((first + i) % size for i in range(missing))]
 
     def _most_moved(self, wanted: int, features: Features) -> list[int]:
         """Draw some places for each column to be stored; return the one of each whose features moved most."""
-        assert isinstance(self.settings, EliteSettings)
-        looked_at = draw(self._rng, self.held, wanted, self.settings.elite_batch)
-        places = self.segments.first + looked_at
-        moved, _ = self._measure(places, features, self.segments.stored_features)
+        looked_at = draw(self._rng, self.held, wanted, self.settings.overwrites_among)
+        places = self.shards.first + looked_at
+        moved, _ = self._measure(places, features, self.shards.stored_features)
         parts = np.array_split(np.arange(len(looked_at)), wanted)
         return [int(looked_at[part[np.argmax(moved[part])]]) for part in parts]
 
@@ -183,46 +248,43 @@ class Replay:
         Returns:
             False where others are overwriting too much of what there is.
         """
-        self._picked = Picked(self.settings.name, len(every), None, None)
+        self._picked = Picked(self._metrics, len(every), None, None)
         places = self._pick(every, into.num_columns, features)
         seen = self._read(places, every, into)
         if seen is None:
             return False
         into.replayed.fill_(True)
-        into.entry.copy_(torch.from_numpy(self.segments.entries(places, seen)))
+        into.entry.copy_(torch.from_numpy(self.shards.entries(places, seen)))
         self._sampled = places, seen
         return True
 
     def count_use(self) -> Picked:
         """Count the use of the columns that were sampled last; return what they were picked from."""
         assert self._sampled is not None, "nothing was sampled since"
-        self.segments.count_use(*self._sampled)
+        self.shards.count_use(*self._sampled)
         self._sampled = None
         self.draws += 1
         return self._picked
 
     def _pick(self, every: NDArray[np.int64], wanted: int, features: Features) -> NDArray[np.int64]:
         """Return different places among those that are readable, as many as wanted."""
-        settings, multiplier = self.settings, self._multiplier
-        if isinstance(settings, CircularSettings):
-            used = self.segments.uses(every, self.segments.sequences(every))
-            return every[np.lexsort((self.segments.ages(every), used))[:wanted]]
-        places = every[draw(self._rng, len(every), wanted, multiplier)]
-        if multiplier <= 1.0 or len(places) == wanted:
-            return places
-        assert isinstance(settings, EliteSettings)
-        moved, seen = self._measure(places, features, self._like(features))
-        known = np.flatnonzero(np.isfinite(moved))
-        places, moved = places[known], moved[known]
-        used = self.segments.uses(places, seen[known])
-        chosen = choose(moved, used, wanted, settings.strategy)
-        if len(chosen):
-            self._picked = Picked(settings.name, len(every), moved, moved[chosen])
-        places = places[chosen]
-        if missing := wanted - len(places):  # the rest uniformly
-            more = self._rng.choice(np.setdiff1d(every, places), missing, replace=False)
-            places = np.concatenate([places, more])
-        return places
+
+        def measure(places: NDArray[np.int64]) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+            return self._measure(places, features, self._like(features))
+
+        candidates = Candidates(
+            self.shards, every, self._rng, updates=self.updates, measure=measure
+        )
+        chosen = np.asarray(self.settings.pick(candidates, wanted))
+        whole = chosen.dtype.kind in "iu" and bool(((chosen >= 0) & (chosen < len(every))).all())
+        if not whole or len(chosen) != wanted or len(np.unique(chosen)) != wanted:
+            raise RunFailed(
+                f"the replay {self.settings.name} picked {len(np.unique(chosen))} different columns; pick must return "
+                f"{wanted} different whole numbers in [0, {len(every)})"
+            )
+        if candidates.comparison is not None:
+            self._picked = Picked(self._metrics, len(every), *candidates.comparison)
+        return every[chosen]
 
     def _read(
         self, places: NDArray[np.int64], every: NDArray[np.int64], into: Batch
@@ -231,25 +293,25 @@ class Replay:
 
         Returns their sequence numbers; None: there are too few others.
         """
-        seen, left = self.segments.read(places, into), every
+        seen, left = self.shards.read(places, into), every
         while len(torn := np.flatnonzero(seen < 0)):
-            assert not self.segments.owns(places[torn]).any(), "nobody else writes them"
+            assert not self.shards.owns(places[torn]).any(), "nobody else writes them"
             left = np.setdiff1d(left, places)
             if len(left) < len(torn):
                 return None
             places[torn] = self._rng.choice(left, len(torn), replace=False)
             for i in torn.tolist():
-                seen[i : i + 1] = self.segments.read(places[i : i + 1], into.columns(i, i + 1))
+                seen[i : i + 1] = self.shards.read(places[i : i + 1], into.columns(i, i + 1))
         return seen
 
     def _like(self, features: Features) -> Callable[[NDArray[np.int64]], Tensor]:
         """Return what tells the features that given candidates are to be like."""
-        if not isinstance(self.settings, AttentiveSettings):
-            return self.segments.stored_features
+        if self.settings.compares_with == "stored":
+            return self.shards.stored_features
         assert self._candidates is not None
         assert self._newest >= 0
         column = self._candidates.columns(0, 1)
-        self.segments.read(np.array([self._newest]), column)
+        self.shards.read(np.array([self._newest]), column)
         newest = features(column)[-1:].half()  # [1, 1, F]
         return lambda _: newest
 
@@ -263,18 +325,20 @@ class Replay:
 
         Infinite where that is not known: for one overwritten meanwhile, or stored without features.
         """
-        settings, buffer = self.settings, self._candidates
-        assert isinstance(settings, EliteSettings)
-        assert buffer is not None
+        buffer = self._candidates
+        if buffer is None:
+            raise RunFailed(
+                f"the replay {self.settings.name} asks for distances, but does not say so: measures: ClassVar[bool] = True"
+            )
         moved = np.empty(len(places))
         sequences = np.empty(len(places), dtype=np.int64)
         for start in range(0, len(places), buffer.num_columns):
             part = places[start : start + buffer.num_columns]
             columns = buffer.columns(0, len(part))
-            seen = self.segments.read(part, columns)
+            seen = self.shards.read(part, columns)
             now = features(columns)
-            apart = distances(now, like(part), settings.distance, settings.norm_order).numpy()
-            seen = self.segments.confirm(part, seen)  # the features read last are of the same
+            apart = self.settings.distance_of(now, like(part))
+            seen = self.shards.confirm(part, seen)  # the features read last are of the same
             sequences[start : start + len(part)] = seen
             known = (seen >= 0) & np.isfinite(apart)
             moved[start : start + len(part)] = np.where(known, apart, np.inf)
@@ -289,7 +353,7 @@ class Replay:
         full = max(self.held, self._full)
         state: dict[str, Any] = {"inserted": self.inserted, "full": full, **self.stream()}
         if held:
-            state |= {"stored": self._stored, "newest": self._newest, **self.segments.state_dict()}
+            state |= {"stored": self._stored, "newest": self._newest, **self.shards.state_dict()}
         return state
 
     def load_state_dict(self, state: dict[str, Any], *, held: bool = True) -> None:
@@ -297,21 +361,21 @@ class Replay:
         self.inserted, self.draws = state["inserted"], state["draws"]
         self._rng.bit_generator.state = state["rng"]
         if held and "stored" in state:
-            self.segments.load_state_dict(state)
+            self.shards.load_state_dict(state)
             self._stored, self._newest = state["stored"], state["newest"]
-            if self._stored < 0 or not -1 <= self._newest < self.segments.num_places:
+            if self._stored < 0 or not -1 <= self._newest < self.shards.num_places:
                 raise ValueError(f"its newest of {self._stored} entries is {self._newest}")
             self._full = state.get("full", 0)
         else:
             self._full = self._columns_lost(state)
 
     def _columns_lost(self, state: dict[str, Any]) -> int:
-        layout, capacity = self.segments.layout, self.segments.ring.capacity
+        layout, capacity = self.shards.layout, self.shards.ring.capacity
         return columns_lost(state, self.settings, capacity, layout.unroll_length)
 
 
 def columns_lost(
-    state: Mapping[str, Any], settings: UniformSettings, capacity: int, unroll_length: int
+    state: Mapping[str, Any], settings: Selector, capacity: int, unroll_length: int
 ) -> int:
     """Return how many columns a learner's replay is to hold that begins empty in the midst of a run.
 
@@ -356,7 +420,7 @@ class Tally:
         for replay, n in self._shares:
             columns, last = batch.columns(last, last + n), last + n
             # Versions of different learners cannot be compared.
-            own = torch.from_numpy(replay.segments.wrote(columns.entry.numpy()))
+            own = torch.from_numpy(replay.shards.wrote(columns.entry.numpy()))
             self._own += int(own.sum())
             self._ages += float((online.version.float().mean() - columns.version[own]).sum())
         self._replayed += last - online.num_columns
@@ -374,7 +438,7 @@ class Tally:
             so_far[one.name] += 1
             # Of several of a kind the second is elite_2.
             number = f"_{so_far[one.name]}" if so_far[one.name] > 1 else ""
-            name = f"replay/{one.name}{number}"
+            name = f"{one.name}{number}"
             metrics[f"{name}_columns"] = float(one.num_columns)
             if one.moved is None or one.chosen is None:
                 continue

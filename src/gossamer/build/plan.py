@@ -1,0 +1,168 @@
+"""What "auto" becomes: the numbers that depend on the environment and the machine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+
+from gossamer.build.evaluation_tasks import (
+    envs_per_learner,
+    refuse_tasks,
+)
+from gossamer.build.replays import share_out
+from gossamer.config.check import check_minibatches
+from gossamer.errors import ConfigError
+from gossamer.machine import (
+    this_machine,
+)
+from gossamer.ops.micro_batches import rows_that_fit
+
+if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
+    from gossamer.machine import Machine
+    from gossamer.types import EnvSpec
+
+
+PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+
+
+@dataclass(frozen=True)
+class Plan:
+    """What "auto" became on this machine; saved with checkpoints, as sums depend on it."""
+
+    device: str
+    precision: str
+    num_envs: int
+    lag: int | None
+    """None: free."""
+    micro_batch_rows: int
+    learner_threads: int
+    actor_threads: int
+    env_threads: int
+    env_groups: int
+    max_episode_steps: int
+    cores: int = 0
+    """That it was made for; 0, and "" below: not known, in older checkpoints."""
+    hardware: str = ""
+    """Model of the processor, or of the GPUs, that computes."""
+    torch: str = ""
+    """Version."""
+
+
+def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
+    """Resolve every "auto" for an environment and a machine; None: this one."""
+    machine = machine or this_machine()
+    device = find_device(config.device, has_gpu=bool(machine.gpus))
+    if device == "cuda" and config.deterministic and config.policy.torso == "impala":
+        raise ConfigError(
+            "deterministic is on, but policy.torso is impala, whose pooling has no deterministic form on a GPU; "
+            "use --policy.torso nature, --device cpu, or leave deterministic out"
+        )
+    if device == "cuda" and config.learner_threads > 1:
+        raise ConfigError(
+            f"--learner-threads {config.learner_threads}: on a GPU a batch is learnt whole; leave it out, "
+            "or use --device cpu"
+        )
+    if device == "cuda" and config.actor_threads > 1:
+        raise ConfigError(
+            f"--actor-threads {config.actor_threads}: a GPU computes all actions at once; leave it out, or use "
+            "--device cpu"
+        )
+    pixels = spec.obs_kind == "pixels"
+    precision = config.precision
+    if precision == "auto":
+        # A small MLP gains nothing from bf16 and loses precision.
+        precision = "bf16" if pixels and device in machine.bf16 else "fp32"
+    lag = config.lag
+    if lag == "auto":
+        lag = "1" if config.algorithm.corrects else "0"
+    num_envs = envs_per_learner(config, spec, device)
+    check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
+    refuse_tasks(config, spec, num_envs)
+    cores = machine.cores
+    # Beside a GPU that acts for one half, cores step the other.
+    halves = pixels and (cores >= 8 or device == "cuda")
+    groups = min(config.env_groups or (2 if halves else 1), num_envs)
+    rows = share_out(config, num_envs).total * (config.unroll_length + 1)
+    micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
+    return Plan(
+        device=device,
+        precision=precision,
+        num_envs=num_envs,
+        lag=None if lag == "free" else int(lag),
+        micro_batch_rows=config.micro_batch_rows or micro,
+        learner_threads=config.learner_threads
+        or (_learner_threads(cores, lag) if pixels and device == "cpu" else 1),
+        actor_threads=config.actor_threads
+        or (_actor_threads(cores, lag) if pixels and device == "cpu" else 1),
+        env_threads=config.env_threads or min(cores, num_envs),
+        env_groups=groups,
+        max_episode_steps=config.max_episode_steps,
+        cores=cores,
+        hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
+        torch=machine.torch,
+    )
+
+
+def find_device(asked: str, *, has_gpu: bool) -> str:
+    """Return what "auto" is on a machine, "cuda" or "cpu".
+
+    Raises:
+        ConfigError: what was asked for is not there.
+    """
+    if asked not in ("auto", "cpu", "cuda"):
+        raise ConfigError(f"device is {asked!r}; it must be auto, cpu or cuda")
+    if asked == "cuda" and not has_gpu:
+        raise ConfigError(
+            "--device cuda: this machine or this build of torch has none; use --device cpu"
+        )
+    if asked == "auto":
+        return "cuda" if has_gpu else "cpu"
+    return asked
+
+
+def _learner_threads(cores: int, lag: str) -> int:
+    # Without lag nobody acts meanwhile.
+    return cores if lag == "0" else max(1, cores // 2)
+
+
+def _actor_threads(cores: int, lag: str) -> int:
+    # Without lag nobody learns meanwhile; batches are too small for more than two threads.
+    return max(min(cores, 2) if lag == "0" else 1, cores // 8)
+
+
+def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
+    """Return whether a run goes on from a checkpoint as if it had never stopped."""
+    return not why_not_exact(config, spec, plan)
+
+
+def why_not_exact(config: TrainConfig, spec: EnvSpec, plan: Plan) -> list[str]:
+    """Say what keeps a run from going on from a checkpoint as if it had never stopped."""
+    why: list[str] = []
+    if plan.lag is None:
+        why.append("lag is free")
+    if spec.differs:
+        why.append(spec.differs)
+    if len(config.replays) > 1 and not config.checkpoint_replay:
+        why.append("replays are empty, --checkpoint-replay saves what they hold")
+    if config.placement != "inline" and config.num_learners > 1:
+        if config.topology.staleness != 0:
+            why.append("learners do not wait for each other")
+        # What others have stored by now depends on who is quicker.
+        if any(getattr(settings, "shared", False) for settings in config.replays):
+            why.append("processes share a replay")
+    return why
+
+
+def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
+    """Seed of one role's random stream, well apart from every other's."""
+    key = [seed, rank, *role.encode(), *([restarts] if restarts else [])]
+    return int(np.random.SeedSequence(key).generate_state(1)[0])
+
+
+def device_of(plan: Plan, rank: int) -> str:
+    """Return where a learner computes: learner r on GPU r mod n, of those that its process sees."""
+    return plan.device if plan.device != "cuda" else f"cuda:{rank % torch.cuda.device_count()}"

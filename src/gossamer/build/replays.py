@@ -1,0 +1,395 @@
+"""What batches are made of: columns of the queue and of each replay, the memory they take, the mix itself."""
+
+from __future__ import annotations
+
+import math
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from gossamer.errors import ConfigError
+from gossamer.machine import free_disk, free_memory
+from gossamer.replay.base import ReplayMix
+from gossamer.replay.recent import RecentPolicy
+from gossamer.replay.ring import Layout, Ring, make_block
+from gossamer.replay.selectors.base import Selector
+from gossamer.replay.settings import QueueSettings
+from gossamer.replay.shards import Form, ReplayShards
+from gossamer.replay.store import Replay, Share
+from gossamer.system.reading import expand
+from gossamer.types import Trajectory, as_batch, empty_trajectory
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gossamer.config import TrainConfig
+    from gossamer.links.protocols import TrajectoryQueue
+    from gossamer.links.stopping import StopSignal
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.types import EnvSpec
+
+Blocks = Sequence[Sequence[Any]]
+"""Of each shared replay: the memory of every learner's part, by rank."""
+CANDIDATE_COLUMNS = 32
+"""Candidates that are measured at a time."""
+MEMORY = -1
+"""Where disks have numbers."""
+
+
+@dataclass(frozen=True)
+class Shares:
+    """How many columns of a batch are whose."""
+
+    online: int
+    replayed: tuple[int, ...]
+    """Of each replay but the queue, in the order of the settings."""
+
+    @property
+    def total(self) -> int:
+        """Columns of a batch."""
+        return self.online + sum(self.replayed)
+
+
+def kept_replays(config: TrainConfig) -> list[Selector]:
+    """Return the settings of all replays but the queue."""
+    return [s for s in config.replays if isinstance(s, Selector)]
+
+
+def share_out(config: TrainConfig, num_envs: int) -> Shares:
+    """Return whose the columns of a batch are; refuse shares that are parts of columns."""
+    found = _whole_shares(config, num_envs)
+    if found is not None:
+        return found
+    near = [n for n in range(1, 4 * num_envs + 64) if _whole_shares(config, n) is not None]
+    near = sorted(near, key=lambda n: abs(n - num_envs))[:3]
+    shares = ", ".join(f"{s.name} {s.fraction:g}" for s in config.replays)
+    hint = (
+        "no number of environments near gives whole ones; use simpler fractions, like 0.5 or 0.875"
+    )
+    if near:
+        sizes = ", ".join(f"{n} (batches of {_columns(config, n)})" for n in sorted(near))
+        hint = f"numbers that do: {sizes}: --num-envs {near[0]}"
+    raise ConfigError(
+        f"replays: {num_envs} environments with fractions {shares} give batches with parts of columns; "
+        f"{hint}"
+    )
+
+
+def _columns(config: TrainConfig, num_envs: int) -> int:
+    queue = next(s.fraction for s in config.replays if isinstance(s, QueueSettings))
+    return round(num_envs / queue)
+
+
+def _whole_shares(config: TrainConfig, num_envs: int) -> Shares | None:
+    queue = next(s.fraction for s in config.replays if isinstance(s, QueueSettings))
+    wanted = [num_envs * s.fraction / queue for s in kept_replays(config)]
+    shares = Shares(num_envs, tuple(round(x) for x in wanted))
+    whole = all(
+        # Fractions may have been given to four digits.
+        abs(x - n) < min(1.6e-4 * x, 0.4) and n
+        for x, n in zip(wanted, shares.replayed, strict=True)
+    )
+    return shares if whole else None
+
+
+def capacity_of(settings: Selector, unroll_length: int) -> int:
+    """Return how many columns a replay keeps."""
+    if settings.capacity is not None:
+        return settings.capacity
+    return max(settings.capacity_steps // unroll_length, 1)
+
+
+def layout_of(
+    config: TrainConfig, spec: EnvSpec, settings: Selector, policy: ActorCritic
+) -> Layout:
+    """Return what a replay stores of a column."""
+    features = policy.core.output_size * settings.stores_features
+    return Layout(spec, config.unroll_length, policy.core_units, features)
+
+
+def form_of(config: TrainConfig, policy: ActorCritic, *, num_envs: int) -> Form:
+    """Return what a learner's mix of replays is like."""
+    kept = kept_replays(config)
+    sharing = [config.num_learners if s.shared else 1 for s in kept]
+    return Form(
+        tuple(layout_of(config, policy.spec, s, policy) for s in kept),
+        tuple(n * capacity_of(s, config.unroll_length) for n, s in zip(sharing, kept, strict=True)),
+        num_columns=sum(share_out(config, num_envs).replayed),
+        num_batches=config.prefetch_batches + 1 if kept else 0,
+        burn_in=config.replay_burn_in > 0,
+    )
+
+
+def refuse_replays(
+    config: TrainConfig,
+    spec: EnvSpec,
+    policy: ActorCritic,
+    *,
+    num_envs: int,
+    others: int = 0,
+    loads: int = 0,
+    loaded: int = 0,
+) -> list[str]:
+    """Refuse replays that are too small for a batch or too large for memory; say how large they are.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        policy: like every learner's.
+        num_envs: of a learner.
+        others: bytes that learners and environments take beside them.
+        loads: bytes of a checkpoint that are in memory for a while, before copies for others are made.
+        loaded: bytes of these that are there already.
+    """
+    shares, told, room = share_out(config, num_envs), list[str](), list[_Room]()
+    kinds: list[str] = []
+    for index, settings in enumerate(config.replays):
+        if not isinstance(settings, Selector):
+            continue
+        hidden = [*policy.torso.parameters(), *policy.core.parameters()]
+        if settings.measures and not hidden:
+            raise ConfigError(
+                f"replays.{index} is {settings.name}, which compares features, and a policy without hidden "
+                "layers has none: --policy.hidden-sizes 64 64, or the kind uniform"
+            )
+        capacity = capacity_of(settings, config.unroll_length)
+        if capacity < shares.total:
+            given = "capacity_steps" if settings.capacity is None else "capacity"
+            least = shares.total * (config.unroll_length if settings.capacity is None else 1)
+            raise ConfigError(
+                f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
+                f"{shares.total:,}: {_typed(index, given, least)}"
+            )
+        nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
+        each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
+        kinds.append(settings.name)
+        number = f"_{kinds.count(settings.name)}" if kinds.count(settings.name) > 1 else ""
+        how = f" ({words})" if (words := settings.strategy_in_words) else ""
+        told.append(
+            f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} rows{each}, "
+            f"{size_in_words(nbytes)}{' in all' if each else ''}"
+            f"{f' in {settings.path}' if settings.path else ''}"
+        )
+        room.append(_Room(index, settings.path, capacity, nbytes))
+    begins = _replaying_begins(config, shares)
+    if room and begins * config.num_learners >= config.total_env_steps:
+        told.append(
+            f"little or nothing will be replayed: replaying begins after {begins * config.num_learners:,} "
+            f"rows, and the run ends after {config.total_env_steps:,} env steps"
+        )
+    pixel = 1 if spec.obs_kind == "pixels" else 4
+    column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
+    columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
+    copies = sum(one.nbytes for one in room) if config.checkpoint_replay else 0
+    if config.num_learners > 1 and config.placement != "inline":
+        # Processes may end, and tell what they hold, while the last checkpoint is written.
+        copies *= 2
+    policies = 0
+    if any(settings.measures for settings in kept_replays(config)):
+        nbytes = sum(x.nbytes for x in policy.shared_tensors())
+        policies = (1 + _num_snapshots(config)) * nbytes * config.num_learners
+    beside = (
+        columns * column * config.num_learners + policies + max(copies, loads) - loaded + others
+    )
+    disks = {one.path: _disk(config, one.path) for one in room}
+    for disk in dict.fromkeys([MEMORY, *disks.values()]):
+        own = [one for one in room if disks[one.path] == disk]
+        path = "" if disk == MEMORY else own[0].path
+        nbytes = sum(one.nbytes for one in own)
+        needed, free = nbytes + (0 if path else beside), free_bytes(path)
+        if needed <= free:
+            continue
+        where = f"in {path}" if path else "of memory"
+        if not path and copies and needed - copies <= free:
+            raise ConfigError(
+                f"checkpoint_replay is on, and copies of what replays hold take {copies / 1e9:.1f} GB of "
+                f"memory; {free / 1e9:.1f} GB are free: --checkpoint-replay false, or keep fewer steps"
+            )
+        largest = max(own or room, key=lambda one: one.nbytes)
+        left = 0.9 * free - (needed - largest.nbytes)
+        fits = int(left / largest.nbytes * largest.columns)
+        sizes = (
+            f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
+            f"{free / 1e9:.1f} GB are free"
+        )
+        least = sum(one.nbytes * shares.total / one.columns for one in own)  # of one batch each
+        if not path and least + beside > 0.9 * free:
+            raise ConfigError(
+                f"{sizes}; smaller replays would not fit either: --num-envs {max(num_envs // 2, 1)}"
+            )
+        settings = config.replays[largest.entry]
+        assert isinstance(settings, Selector)
+        name, unit = "capacity", 1
+        if settings.capacity is None:
+            name, unit = "capacity_steps", config.unroll_length
+        raise ConfigError(
+            f"{sizes}; keep fewer steps, or keep them elsewhere (path): "
+            f"{_typed(largest.entry, name, max(fits, shares.total) * unit)}"
+        )
+    return told
+
+
+def _replaying_begins(config: TrainConfig, shares: Shares) -> int:
+    """Return the rows that a learner has to store before a batch can hold replayed columns."""
+    steps = shares.online * config.unroll_length
+    stored = [0]
+    for n, settings in zip(shares.replayed, kept_replays(config), strict=True):
+        own = -(-n // config.num_learners) if settings.shared else n  # there are others' too
+        stored += [-(-own // shares.online), -(-settings.learn_start // steps)]
+    # A batch is picked when the one `prefetch_batches` before it has been stored.
+    return (max(stored) + max(config.prefetch_batches - 1, 0)) * steps
+
+
+def size_in_words(nbytes: int) -> str:
+    """Return a size in GB, or in MB where it is small."""
+    return f"{nbytes / 1e9:.2f} GB" if nbytes >= 10**8 else f"{nbytes / 1e6:.1f} MB"
+
+
+class _Room(NamedTuple):
+    """What a replay takes."""
+
+    entry: int
+    path: str
+    columns: int
+    nbytes: int
+
+
+def _num_snapshots(config: TrainConfig) -> int:
+    """Return how many versions of a policy candidates may be measured with at a time.
+
+    A batch is picked with the newest version, and waited for `prefetch_batches` versions later, when all
+    that was asked for before is done.
+    """
+    return config.prefetch_batches + 2
+
+
+def _typed(index: int, name: str, value: int) -> str:
+    """Return what to type so that a replay has another value."""
+    return f"--replays.{index}.{name.replace('_', '-')} {value}"
+
+
+def free_bytes(path: str) -> int:
+    """Return the bytes free in memory, or on the disk that a folder is on."""
+    return free_disk(Path(path)) if path else free_memory()
+
+
+def _disk(config: TrainConfig, path: str) -> int:
+    """Return the number of the disk that a folder, which must be there, is on."""
+    if not path:
+        return MEMORY
+    folder = expand(path)
+    index = next(i for i, s in enumerate(config.replays) if getattr(s, "path", None) == path)
+    if folder.is_file():
+        raise ConfigError(f"replays.{index}.path is {path!r}, which is a file; choose a folder")
+    if not folder.is_dir():
+        raise ConfigError(
+            f"replays.{index}.path is {path!r}, which is no folder; make it first: mkdir -p {path}"
+        )
+    try:
+        with tempfile.TemporaryFile(dir=folder):
+            return folder.stat().st_dev
+    except OSError as error:
+        raise ConfigError(
+            f"replays.{index}.path is {path!r}, where no file can be made ({error.strerror}); choose "
+            f"another folder: --replays.{index}.path FOLDER"
+        ) from None
+
+
+def shared_blocks(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> list[tuple[int, str]]:
+    """Return bytes and path of one learner's part of each shared replay; empty for one learner."""
+    if config.num_learners == 1:
+        return []
+    return [
+        (layout_of(config, spec, s, policy).nbytes(capacity_of(s, config.unroll_length)), s.path)
+        for s in kept_replays(config)
+        if s.shared
+    ]
+
+
+def build_mix(
+    config: TrainConfig,
+    queue: TrajectoryQueue,
+    policy: ActorCritic,
+    *,
+    num_envs: int,
+    inference: Callable[[], ActorCritic],
+    seed: Callable[[int], int],
+    threaded: bool,
+    stop: StopSignal,
+    pinned: bool,
+    patience_seconds: float,
+    rank: int = 0,
+    shared: Blocks = (),
+) -> ReplayMix:
+    """Build what a learner takes its batches from.
+
+    Args:
+        config: of this learner.
+        queue: of its online trajectories.
+        policy: what it learns.
+        num_envs: columns of a trajectory.
+        inference: makes a copy of the policy to run over candidates.
+        seed: of the stream of replay number i.
+        threaded: pick from replays beside learning.
+        stop: ends every wait.
+        pinned: batches go to a GPU.
+        patience_seconds: longest silence of the replays, as `Patience` takes it.
+        rank: of the learner.
+        shared: of each shared replay, the blocks of all learners.
+    """
+    kept = kept_replays(config)
+    if not kept:
+        return ReplayMix(queue)
+    spec, shares = policy.spec, share_out(config, num_envs)
+
+    def trajectory(num_columns: int) -> Trajectory:
+        return empty_trajectory(
+            spec,
+            unroll_length=config.unroll_length,
+            num_columns=num_columns,
+            core_units=policy.core_units,
+            pinned=pinned,
+        )
+
+    made: list[Share] = []
+    others = iter(shared)
+    for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
+        capacity = capacity_of(settings, config.unroll_length)
+        layout = layout_of(config, spec, settings, policy)
+        blocks: Sequence[Any]
+        if settings.shared and shared:
+            blocks = next(others)
+        else:
+            blocks = [make_block(layout.nbytes(capacity), settings.path)]
+        rings = [Ring(layout, capacity, block) for block in blocks]
+        shards = ReplayShards(rings, rank if len(rings) > 1 else 0)
+        candidates = trajectory(CANDIDATE_COLUMNS) if settings.measures else None
+        replay = Replay(
+            shards,
+            settings,
+            candidates=candidates,
+            seed=seed(i),
+            updates_per_batch=config.algorithm.updates_per_batch,
+        )
+        made.append(Share(replay, columns))
+    ahead = config.prefetch_batches
+    recent = None
+    if any(settings.measures for settings in kept):
+        recent = RecentPolicy(inference(), policy.shared_tensors(), _num_snapshots(config))
+    buffers = [
+        as_batch(trajectory(shares.total), burn_in=config.replay_burn_in > 0)
+        for _ in range(ahead + 1)
+    ]
+    return ReplayMix(
+        queue,
+        made,
+        buffers,
+        policy=recent,
+        burn_in=config.replay_burn_in,
+        saved=config.checkpoint_replay,
+        threaded=threaded,
+        stop=stop,
+        patience_seconds=patience_seconds,
+    )

@@ -1,0 +1,1 @@
+"""Which stored columns are replayed: one file a kind, found by its presence."""

@@ -1,0 +1,22 @@
+"""Attentive replay: columns similar to the newest state."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from gossamer.replay.selectors.elite import EliteSettings
+
+
+@dataclass(frozen=True)
+class AttentiveSettings(EliteSettings):
+    """Like elite, but keeps columns similar to the newest state: attentive experience replay (Sun et al. 2020)."""
+
+    name: ClassVar[str] = "attentive"
+    compares_with: ClassVar[Literal["stored", "newest"]] = "newest"
+
+    strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "nearest"
+    """Which candidates are kept. nearest: those with the smallest distances, as published. least_used: the
+    least often sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by
+    distance and cut into as many segments as columns are needed; one is kept from each, the nearest or the
+    least used."""

@@ -1,0 +1,84 @@
+"""What all kinds of replay have in common: how much they keep, and what they may be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gossamer.types import snake_case
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from gossamer.replay.store import Candidates
+
+
+@dataclass(frozen=True)
+class Selector:
+    """A replay of some kind: how much it keeps, and which of its columns are replayed."""
+
+    name: ClassVar[str] = ""
+    default_kind: ClassVar[str] = "uniform"
+    """The kind that is meant if none is named."""
+    measures: ClassVar[bool] = False
+    """Whether the policy is run over candidates, whose features are compared."""
+    compares_with: ClassVar[Literal["stored", "newest"]] = "stored"
+    """What the features of a candidate are compared with: its own when it was stored, or those of the newest state."""
+
+    fraction: float = 0.5
+    """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
+    capacity: int | None = None
+    """Number of columns to keep, at least as many as a batch has. Default: as capacity_steps says."""
+    capacity_steps: int = 100_000
+    """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
+    learn_start: int = 0
+    """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches
+    have online columns only. 0: begin when there are enough columns for a batch."""
+    shared: bool = False
+    """Every learner samples from the data of all learners. capacity is per learner."""
+    path: str = ""
+    """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
+    run ends. Empty: keep the replay in memory."""
+
+    def __init_subclass__(cls) -> None:
+        """Name a kind that does not name itself after its class."""
+        if "name" not in vars(cls):
+            cls.name = snake_case(cls.__name__)
+
+    @classmethod
+    def refuse_part(cls) -> str:
+        """Return what a class of the user's lacks to be a replay; empty: nothing."""
+        if cls.pick is Selector.pick:
+            return "has no method pick(self, candidates, wanted), which returns the numbers of the columns to replay"
+        return ""
+
+    def pick(self, candidates: Candidates, wanted: int) -> NDArray[np.int64]:
+        """Return which candidates are replayed: as many different numbers in [0, len(candidates)) as wanted."""
+        raise NotImplementedError
+
+    @property
+    def stores_features(self) -> bool:
+        """Whether columns are stored with the features of their rows."""
+        return self.measures and self.compares_with == "stored"
+
+    @property
+    def overwrites_among(self) -> int:
+        """Columns of which the one is overwritten whose features have changed most; 0: the oldest is."""
+        return 0
+
+    @property
+    def strategy_in_words(self) -> str:
+        """What is told of the kind at the start of a run."""
+        return ""
+
+    def still_measures(self, updates: int) -> bool:
+        """Whether the policy is still run over candidates after so many updates with replayed columns."""
+        return self.measures
+
+    def distance_of(self, now: Tensor, like: Tensor) -> NDArray[np.float64]:
+        """Return how far features [T, m, F] are from others: [m] >= 0, 0 if they are the same."""
+        from gossamer.replay.choosing import distances
+
+        return distances(now, like, "lp").numpy()

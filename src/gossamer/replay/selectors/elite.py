@@ -1,0 +1,95 @@
+"""Elite replay: of more candidates than needed those are kept whose features have changed least, or the least used."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal
+
+from gossamer.replay.selectors.base import Selector
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from gossamer.replay.store import Candidates
+
+
+@dataclass(frozen=True)
+class EliteSettings(Selector):
+    """Draws more columns than needed and keeps the least used ones, or those whose features have changed least.
+
+    Every batch runs the policy over its candidates once more.
+    """
+
+    name: ClassVar[str] = "elite"
+    measures: ClassVar[bool] = True
+
+    strategy: Literal["nearest", "stratified", "least_used", "stratified_least_used"] = "least_used"
+    """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often
+    sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut
+    into as many segments as columns are needed; one is kept from each, the nearest or the least used."""
+    candidate_multiplier: float = 2.0
+    """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
+    anneal_updates: int = 10_000
+    """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
+    distance: Literal["lp", "cosine", "kl"] = "lp"
+    """Distance between the present features of a column and the stored ones. lp: norm of the difference.
+    cosine: 1 - cosine similarity. kl: KL divergence of their softmaxes."""
+    norm_order: float = 2.0
+    """Order p of the norm lp, > 0."""
+    insert: Literal["fifo", "elite"] = "fifo"
+    """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
+    the one whose features have changed most."""
+    elite_batch: int = 20
+    """With insert elite: number of random columns to choose the overwritten one from, >= 1."""
+
+    def pick(self, candidates: Candidates, wanted: int) -> NDArray[np.int64]:
+        """Return those that the strategy keeps of some that are drawn."""
+        import numpy as np
+
+        from gossamer.replay.choosing import choose
+
+        drawn = candidates.draw(wanted, self.multiplier(candidates.updates))
+        if len(drawn) == wanted:
+            return drawn
+        moved = candidates.distances(drawn)
+        known = np.isfinite(moved)
+        drawn, moved = drawn[known], moved[known]
+        kept = choose(moved, candidates.uses(drawn), wanted, self.strategy)
+        candidates.compared(moved, moved[kept])
+        return candidates.filled_up(drawn[kept], wanted)
+
+    @property
+    def stores_features(self) -> bool:
+        """Whether what was stored will be compared with."""
+        draws = self.candidate_multiplier > 1.0 and self.anneal_updates > 0
+        return (draws and self.compares_with == "stored") or self.insert == "elite"
+
+    @property
+    def overwrites_among(self) -> int:
+        """Columns of which the one is overwritten whose features have changed most; 0: the oldest is."""
+        return self.elite_batch if self.insert == "elite" else 0
+
+    @property
+    def strategy_in_words(self) -> str:
+        """What is told of the kind at the start of a run."""
+        return self.strategy
+
+    def still_measures(self, updates: int) -> bool:
+        """Whether more candidates are drawn than are needed."""
+        return self.multiplier(updates) > 1.0
+
+    def distance_of(self, now: Tensor, like: Tensor) -> NDArray[np.float64]:
+        """Return how far features are from others by the distance of the settings."""
+        from gossamer.replay.choosing import distances
+
+        return distances(now, like, self.distance, self.norm_order).numpy()
+
+    def multiplier(self, updates: int) -> float:
+        """Return how many candidates are drawn for each column that is needed."""
+        from gossamer.replay.choosing import multiplier_at
+
+        return multiplier_at(
+            updates, first=self.candidate_multiplier, anneal_updates=self.anneal_updates
+        )

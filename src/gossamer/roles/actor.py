@@ -1,0 +1,420 @@
+"""The actor: steps environments with a policy and writes trajectories into slots.
+
+Shapes: T unroll length, B columns, n columns of one group, S numbers of recurrent state a column.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections import deque
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, NoReturn
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.errors import RunFailed
+from gossamer.links.stopping import Stopped
+from gossamer.roles.inference import Inference
+from gossamer.system import devices
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
+
+    from gossamer.links.stopping import StopSignal
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.types import StepResult, Trajectory, VecEnv
+
+
+@dataclass(frozen=True, slots=True)
+class Episode:
+    """One finished training episode, as it is recorded."""
+
+    env: int
+    """Index of the environment among the run's."""
+    number: int
+    """How many episodes that environment finished before."""
+    episode_return: float
+    """Sum of unclipped rewards."""
+    length: int
+    """Env steps."""
+    env_steps: int
+    """Env steps that this learner's actor had taken, those of the same moment in all environments included."""
+    truncated: bool
+    task: int = 0
+    """Number of the task, of a family."""
+    info: dict[str, float] = field(default_factory=dict, hash=False)
+    """What the environment tells of the episode: its task's parameters, and whether it succeeded."""
+
+
+def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
+    """Copy observations [n, *obs_shape] into a slot's row, which holds pixels channels last.
+
+    Four channels of bytes, the usual stack, are joined to one 32-bit word a pixel: half the time of
+    moving them byte by byte.
+    """
+    if row.ndim != 4 or row.shape[1] != 4 or row.stride(1) != 1 or sys.byteorder != "little":
+        row.copy_(torch.from_numpy(obs))
+        return
+    words = row.movedim(1, -1).numpy().view(np.uint32)[..., 0]  # [n, H, W]
+    shifted = np.empty_like(words)
+    joined = obs[:, 0].astype(np.uint32)
+    for channel in (1, 2, 3):
+        shift = np.uint32(8 * channel)
+        np.left_shift(obs[:, channel], shift, out=shifted, dtype=np.uint32)
+        np.bitwise_or(joined, shifted, out=words if channel == 3 else joined)
+
+
+class _Group:
+    """Environments stepped together, their place among the columns, and what they carry along."""
+
+    def __init__(
+        self,
+        envs: VecEnv,
+        first: int,
+        policy: ActorCritic,
+        obs: NDArray[Any],
+        generator: torch.Generator,
+    ):
+        n = envs.num_envs
+        self.envs = envs
+        self.columns = slice(first, first + n)
+        self.first = first
+        self.episodes = np.zeros(n, dtype=np.int64)
+        self.ended = np.zeros(n, dtype=bool)
+        self.starts = torch.ones(n, dtype=torch.bool)
+        self.episode_return = np.zeros(n)
+        self.length = np.zeros(n, dtype=np.int64)
+        self.core_state = policy.initial_state(n)
+        self.noise = policy.initial_noise(n, generator)
+        device = self.core_state.device
+        self.no_starts = torch.zeros(1, n, dtype=torch.bool, device=device)
+        self.inbox = devices.Inbox()
+        action = policy.spec.action
+        dtype = torch.float32 if action.kind == "gaussian" else torch.int64
+        self.last_action = torch.zeros((n, *action.shape), dtype=dtype)
+        self.last_reward = torch.zeros(n)
+        self.sampled = self.last_action.to(device)  # the last action where the policy is
+        # What was sent, step by step, back to the oldest episode's start: with each episode's seed it
+        # is all that a resumed run needs to bring the environments back.
+        self.sent: deque[NDArray[Any]] = deque()
+        self.first_sent = np.zeros(n, dtype=np.int64)  # per env: step of its episode's first action
+        self.oldest = 0  # step that sent[0] belongs to
+        self.obs = torch.from_numpy(obs)
+
+    def log(self, action: NDArray[Any]) -> None:
+        self.sent.append(action)
+        while self.oldest < self.first_sent.min():
+            self.sent.popleft()
+            self.oldest += 1
+
+    def logs(self) -> list[NDArray[Any]]:
+        """Actions of every env since its episode's start."""
+        empty = self.last_action.numpy()[None][:0]
+        held = np.stack(self.sent) if self.sent else empty
+        return [held[begin - self.oldest :, i] for i, begin in enumerate(self.first_sent)]
+
+    def relog(self, logs: list[NDArray[Any]]) -> None:
+        """Continue from logs that end together at the present step."""
+        longest = max(logs, key=len)
+        held = np.zeros((len(longest), len(logs), *longest.shape[1:]), dtype=longest.dtype)
+        for i, log in enumerate(logs):
+            held[len(longest) - len(log) :, i] = log
+        self.sent = deque(held)
+        self.oldest = 0
+        self.first_sent = np.array([len(longest) - len(log) for log in logs], dtype=np.int64)
+
+
+class Actor:
+    """Steps groups of environments in turn: while one steps, the policy acts for the next.
+
+    Args:
+        groups: environments, their columns side by side in this order.
+        policy: a copy of its own, set up for inference; the launcher loads parameters into it.
+        unroll_length: T.
+        seed: of the stream that samples actions.
+        on_episode: told every finished episode.
+        first_obs: first observations of groups that have begun their episode 0; None begins it.
+        stop: ends collecting between two steps; None: nothing does.
+        num_threads: parts of a group's columns that are acted for side by side, on a CPU.
+    """
+
+    def __init__(
+        self,
+        groups: Sequence[VecEnv],
+        policy: ActorCritic,
+        *,
+        unroll_length: int,
+        seed: int,
+        on_episode: Callable[[Episode], None],
+        first_obs: Sequence[NDArray[Any]] | None = None,
+        stop: StopSignal | None = None,
+        num_threads: int = 1,
+    ):
+        self._stop = stop
+        self._infer = Inference(policy, num_threads)
+        self.policy = policy
+        self.env_steps = 0  # decisions: a row that resets an environment is none
+        self.seconds = {"env": 0.0, "inference": 0.0}
+        self._unroll_length = unroll_length
+        self._generator = torch.Generator(device=policy.obs_scale.device)
+        self._generator.manual_seed(seed)
+        self._on_episode = on_episode
+        self._device = policy.obs_scale.device
+        self._on_gpu = devices.is_gpu(self._device)
+        self._act_now = self._act_on_gpu if self._on_gpu else self._act
+        # Whether a step needs more than observations.
+        config = policy.config
+        self._looks_back = bool(policy.core_units or config.last_reward or config.last_action)
+        self._groups: list[_Group] = []
+        for envs in groups:
+            first = self._groups[-1].columns.stop if self._groups else 0
+            obs = first_obs[len(self._groups)] if first_obs is not None else None
+            if obs is None:
+                obs = envs.start(np.zeros(envs.num_envs, dtype=np.int64))
+            self._groups.append(_Group(envs, first, policy, obs, self._generator))
+
+    @property
+    def num_columns(self) -> int:
+        """B: environments of all groups."""
+        return self._groups[-1].columns.stop
+
+    @torch.no_grad()
+    def collect(self, slot: Trajectory, version: int) -> None:
+        """Fill a slot with the next T steps of every environment; nothing is left in flight."""
+        for group in self._groups:
+            columns = group.columns
+            slot.obs[0, columns].copy_(group.obs)
+            slot.starts[0, columns] = group.starts
+            if not self._on_gpu:  # from there it comes with the first actions
+                slot.core_state[:, columns].copy_(group.core_state)
+            slot.last_action[columns] = group.last_action
+            slot.last_reward[columns] = group.last_reward
+            slot.task[columns] = torch.from_numpy(group.envs.tasks())
+        slot.version.fill_(version)
+        for t in range(self._unroll_length):
+            if self._stop is not None and self._stop.stopped:
+                self._leave(in_flight=t > 0)
+            for group in self._groups:
+                if t > 0:
+                    self._receive(group, slot, t - 1)
+                self._act_now(group, slot, t)
+        for group in self._groups:
+            self._receive(group, slot, self._unroll_length - 1)
+            group.obs = slot.obs[self._unroll_length, group.columns]
+            group.starts = slot.starts[self._unroll_length, group.columns]
+            group.last_action = slot.action[-1, group.columns]
+            group.last_reward = slot.reward[-1, group.columns]
+        self._keep_last_row()
+        self.env_steps += int(slot.valid.sum())
+
+    def _leave(self, *, in_flight: bool) -> NoReturn:
+        for group in self._groups if in_flight else ():
+            group.envs.recv()  # simulators are closed only when they are through
+        raise Stopped
+
+    def _keep_last_row(self) -> None:
+        # The slot goes to the learner and comes back overwritten; the next trajectory begins with
+        # copies of its last row.
+        for group in self._groups:
+            for name in ("obs", "starts", "last_action", "last_reward"):
+                setattr(group, name, getattr(group, name).clone())
+
+    def _act(self, group: _Group, slot: Trajectory, t: int) -> None:
+        began = time.perf_counter()
+        columns = group.columns
+        row = slice(t, t + 1)
+        last_action = slot.action[t - 1 : t, columns] if t else slot.last_action[None, columns]
+        last_reward = slot.reward[t - 1 : t, columns] if t else slot.last_reward[None, columns]
+        out = self._infer(
+            slot.obs[row, columns],
+            slot.starts[row, columns],
+            group.core_state,
+            last_action,
+            last_reward,
+        )
+        params = out.action_params[0]
+        sampled = self.policy.sample(params, self._generator, group.noise)
+        group.core_state = out.core_state
+        slot.behavior[t, columns] = params
+        slot.value[t, columns] = out.value[0]
+        slot.action[t, columns] = sampled
+        self._send(group, slot, t, began)
+
+    def _act_on_gpu(self, group: _Group, slot: Trajectory, t: int) -> None:
+        """Do what `_act` does with a policy on a GPU, and wait for it once: for all it says together."""
+        began = time.perf_counter()
+        columns = group.columns
+        obs = slot.obs[t : t + 1, columns].to(self._device, non_blocking=True)
+        # Nobody looks at these unless the policy looks back.
+        starts, last_action, last_reward = group.no_starts, group.sampled, None
+        if self._looks_back:
+            if t == 0:
+                last_action = devices.send(slot.last_action[columns], self._device)
+            past = torch.stack(
+                [
+                    slot.reward[t - 1, columns] if t else slot.last_reward[columns],
+                    slot.starts[t, columns].float(),
+                ]
+            )
+            past = devices.send(past, self._device)
+            last_reward, starts = past[:1], past[1:] > 0.0
+        out = self.policy(obs, starts, group.core_state, last_action[None], last_reward)
+        params = out.action_params[0]
+        group.sampled = self.policy.sample(params, self._generator, group.noise)
+        said = [group.sampled, params, out.value[0], *([] if t else [group.core_state.clone()])]
+        # Not kept as it is: a compiled policy says the next thing in the same memory.
+        group.core_state.copy_(out.core_state)
+        action, params, value, *before = group.inbox.receive(said)
+        if before:
+            slot.core_state[:, columns] = before[0]
+        slot.behavior[t, columns] = params
+        slot.value[t, columns] = value
+        slot.action[t, columns] = action
+        self._send(group, slot, t, began)
+
+    def _send(self, group: _Group, slot: Trajectory, t: int, began: float) -> None:
+        action = self.policy.env_action(slot.action[t, group.columns]).numpy().copy()
+        group.log(action)
+        self.seconds["inference"] += time.perf_counter() - began
+        group.envs.send(action)
+        slot.valid[t, group.columns] = torch.from_numpy(~group.ended)
+
+    def _receive(self, group: _Group, slot: Trajectory, t: int) -> None:
+        began = time.perf_counter()
+        result = group.envs.recv()
+        columns = group.columns
+        write_obs(slot.obs[t + 1, columns], result.obs)
+        slot.reward[t, columns] = torch.from_numpy(result.reward)
+        slot.terminated[t, columns] = torch.from_numpy(result.terminated)
+        slot.truncated[t, columns] = torch.from_numpy(result.truncated)
+        slot.starts[t + 1, columns] = torch.from_numpy(group.ended)
+        if group.ended.any():
+            group.first_sent[group.ended] = group.oldest + len(group.sent)
+            group.episodes += group.ended
+        group.episode_return += result.reward
+        group.length += ~group.ended
+        group.ended = result.ended.copy()
+        if group.ended.any():
+            # Every group has acted at row t by now.
+            env_steps = self.env_steps + int(slot.valid[: t + 1].sum())
+            self._finish_episodes(group, result, env_steps)
+        self.seconds["env"] += time.perf_counter() - began
+
+    def _finish_episodes(self, group: _Group, result: StepResult, env_steps: int) -> None:
+        task = group.envs.tasks()
+        for i in np.flatnonzero(group.ended).tolist():
+            self._on_episode(
+                Episode(
+                    env=group.first + i,
+                    number=int(group.episodes[i]),
+                    episode_return=float(group.episode_return[i]),
+                    length=int(group.length[i]),
+                    env_steps=env_steps,
+                    truncated=bool(result.truncated[i]),
+                    task=int(task[i]),
+                    info=group.envs.episode_info(i),
+                )
+            )
+        group.episode_return[group.ended] = 0.0
+        group.length[group.ended] = 0
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue exactly, between two trajectories."""
+        state: dict[str, Any] = {
+            "env_steps": self.env_steps,
+            "generator": self._generator.get_state(),
+        }
+        for k, group in enumerate(self._groups):
+            logs = group.logs()
+            state |= {
+                f"{k}.episodes": torch.from_numpy(group.episodes.copy()),
+                f"{k}.ended": torch.from_numpy(group.ended.copy()),
+                f"{k}.starts": group.starts.clone(),
+                f"{k}.episode_return": torch.from_numpy(group.episode_return.copy()),
+                f"{k}.length": torch.from_numpy(group.length.copy()),
+                f"{k}.core_state": group.core_state.cpu().clone(),
+                f"{k}.last_action": group.last_action.clone(),
+                f"{k}.last_reward": group.last_reward.clone(),
+                f"{k}.obs": group.obs.contiguous().clone(),
+                **({} if group.noise is None else {f"{k}.noise": group.noise.cpu().clone()}),
+                f"{k}.log_lengths": torch.tensor([len(log) for log in logs]),
+                f"{k}.logs": torch.from_numpy(np.concatenate(logs)),
+            }
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], *, exact: bool) -> bool:
+        """Continue from `state_dict`; environments that cannot come back start new episodes.
+
+        Args:
+            state: as saved.
+            exact: bring the environments back to where they were; if that fails, all of them start anew.
+
+        Returns:
+            Whether every environment is back.
+        """
+        self.env_steps = state["env_steps"]
+        self._go_on_drawing(state["generator"])
+        if exact and all(self._bring_back(group, f"{k}.", state) for k, group in self._numbered):
+            return True
+        for k, group in self._numbered:
+            episodes = state[f"{k}.episodes"].numpy() + 1
+            obs = group.envs.start(episodes)
+            self._groups[k] = _Group(group.envs, group.first, self.policy, obs, self._generator)
+            self._groups[k].episodes = episodes
+        return False
+
+    def _go_on_drawing(self, held: Tensor) -> None:
+        """Continue the stream of actions; after one on another kind of device comes one of its own."""
+        if held.shape == self._generator.get_state().shape:
+            self._generator.set_state(held)
+        else:
+            seed = np.random.SeedSequence(held.tolist()).generate_state(1)[0]
+            self._generator.manual_seed(int(seed))
+
+    @property
+    def _numbered(self) -> list[tuple[int, _Group]]:
+        return list(enumerate(self._groups))
+
+    def _bring_back(self, group: _Group, prefix: str, state: dict[str, Any]) -> bool:
+        """Play a group's episodes again; return whether it came to where it was."""
+        held = {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}
+        group.episodes = held["episodes"].numpy().copy()
+        logs = [x.numpy() for x in held["logs"].split(held["log_lengths"].tolist())]
+        try:
+            obs = torch.from_numpy(group.envs.restore(group.episodes, logs))
+        except RunFailed:  # an episode that took another course may be stepped past its end
+            return False
+        if not torch.equal(obs, held["obs"]):
+            return False
+        group.obs = obs.clone()
+        group.ended = held["ended"].numpy().copy()
+        group.starts = held["starts"].clone()
+        group.episode_return = held["episode_return"].numpy().copy()
+        group.length = held["length"].numpy().copy()
+        group.core_state = held["core_state"].to(self._device)
+        if (
+            group.noise is not None and "noise" in held
+        ):  # neither begun nor ended by a changed setting
+            group.noise = held["noise"].to(self._device)
+        group.last_action = held["last_action"].clone()
+        group.last_reward = held["last_reward"].clone()
+        group.relog(logs)
+        return True
+
+    @property
+    def thread_ids(self) -> list[int]:
+        """What the system calls the threads that compute actions beside the caller's."""
+        return self._infer.thread_ids
+
+    def close(self) -> None:
+        """Free the environments."""
+        with ExitStack() as closing:
+            closing.callback(self._infer.close)
+            for group in self._groups:
+                closing.callback(group.envs.close)

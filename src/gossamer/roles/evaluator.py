@@ -1,0 +1,457 @@
+"""Evaluation: full episodes with seeds of their own, and the role that does it during training."""
+
+from __future__ import annotations
+
+import math
+import time
+from contextlib import closing
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from gossamer.envs.atari import EPISODES_PER_SEED
+from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
+from gossamer.roles.inference import Inference
+from gossamer.system.devices import send
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from gossamer.links.stopping import StopSignal
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.types import VecEnv
+
+MAX_ENVS = 16
+"""Episodes played at once."""
+MAX_NUMBER = 1 << 40
+"""Numbers of evaluations begin again here, so that numbers of their episodes fit into 63 bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Returns of whole episodes, in the order of their numbers."""
+
+    returns: tuple[float, ...]
+    """Sums of unclipped rewards."""
+    lengths: tuple[int, ...]
+    """Env steps."""
+    truncated: int
+    """Episodes that a time limit cut."""
+    tasks: tuple[int, ...] = ()
+    """Of a family: the number of each episode's task."""
+    held_out: Evaluation | None = None
+    """Of a family: the same policy on tasks that training does not see."""
+
+    @property
+    def mean(self) -> float:
+        """Mean return."""
+        return float(np.mean(self.returns))
+
+    @property
+    def standard_error(self) -> float:
+        """Standard error of the mean; 0 for a single episode.
+
+        Of several tasks it is that of the tasks' means: episodes of one task resemble each other.
+        """
+        scores = np.array(self.returns)
+        if len(played := np.unique(self.tasks)) > 1:
+            scores = np.array([scores[np.equal(self.tasks, task)].mean() for task in played])
+        n = len(scores)
+        return float(np.std(scores, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return it as it is written into files."""
+        row: dict[str, Any] = {
+            "mean": self.mean,
+            "standard_error": self.standard_error,
+            "returns": list(self.returns),
+            "lengths": list(self.lengths),
+            "truncated": self.truncated,
+        }
+        if self.tasks:
+            row["tasks"] = list(self.tasks)
+        if self.held_out is not None:
+            row["held_out"] = self.held_out.as_dict()
+        return row
+
+
+class Trial(NamedTuple):
+    """Episodes that say how good a policy is."""
+
+    make_envs: Callable[[int], VecEnv]
+    """Builds that many environments with the evaluation protocol."""
+    episodes: int
+    """How many, at least 1."""
+    tasks: tuple[int, ...] = ()
+    """Of a family: the number of each episode's task."""
+
+    @property
+    def num_envs(self) -> int:
+        """Environments that it is played in."""
+        return min(self.episodes, MAX_ENVS)
+
+    @property
+    def num_tasks(self) -> int:
+        """Tasks played, each equally often; 1 where there is no family."""
+        return len(set(self.tasks)) or 1
+
+    def open(self) -> VecEnv:
+        """Make the environments that it is played in."""
+        return self.make_envs(self.num_envs)
+
+    def of(self, episodes: int) -> Trial:
+        """Return the same trial with that many episodes or more, every task's share alike."""
+        count = -(-episodes // self.num_tasks) * self.num_tasks
+        tasks = self.tasks[: self.num_tasks] * (count // self.num_tasks)
+        return self._replace(episodes=count, tasks=tasks)
+
+
+class Source(NamedTuple):
+    """Whose parameters are evaluated, and how far they had come."""
+
+    version: int
+    learner: int | None = 0
+    """None: the average of all learners."""
+    at: tuple[int, int] | None = None
+    """Updates and env steps behind them; None: to be found by the version."""
+
+    def number(self, *, confirms: bool) -> int:
+        """Return the number by which an evaluation chooses its episodes; no two of a run have the same.
+
+        Numbers repeat after four million versions.
+        """
+        learner = 0 if self.learner is None else self.learner + 1  # up to 65536
+        return (self.version << 18 | learner << 1 | confirms) % MAX_NUMBER
+
+
+class Contest(NamedTuple):
+    """Two policies that are going to play the same episodes: one that may be the best, and the best."""
+
+    source: Source
+    """Of the candidate."""
+    candidate: list[Tensor]
+    best: list[Tensor] | None
+    """None: it cannot be read any more."""
+
+
+class Keeper(Protocol):
+    """Who keeps what evaluations have told, and the best policy."""
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a candidate waits for being confirmed."""
+        ...
+
+    def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
+        """Take the result of an evaluation and the tensors evaluated, which are only lent."""
+        ...
+
+    def contest(self) -> Contest | None:
+        """Return the candidate and the best; None if nothing waits."""
+        ...
+
+    def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
+        """Take what the two of the last contest have earned in the same episodes."""
+        ...
+
+
+class Interrupted(Exception):
+    """Evaluation was asked to stop before its last episode ended."""
+
+
+@torch.no_grad()
+def evaluate(
+    policy: ActorCritic,
+    make_envs: Callable[[int], VecEnv],
+    *,
+    episodes: int,
+    greedy: bool,
+    seed: int,
+    stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[VecEnv, int], None] | None = None,
+) -> Evaluation:
+    """Play exactly `episodes` full episodes and return what they earned.
+
+    Which env plays which episodes is fixed beforehand (episode j is number j // n of env j % n), so
+    short episodes are not counted more often than long ones. Episodes that never end are cut by the
+    env's own limit and counted.
+
+    Args:
+        policy: set up for inference.
+        make_envs: builds that many environments with the evaluation protocol.
+        episodes: at least 1.
+        greedy: take the likeliest action instead of sampling.
+        seed: of the stream that samples actions.
+        stop: asked every step; True raises Interrupted.
+        on_step: told the environments and how many episodes have ended, before the first and after
+            every step.
+    """
+    envs = Trial(make_envs, episodes).open()
+    try:
+        return play(
+            policy, envs, episodes=episodes, greedy=greedy, seed=seed, stop=stop, on_step=on_step
+        )
+    finally:
+        envs.close()
+
+
+@torch.no_grad()
+def play(
+    policy: ActorCritic,
+    envs: VecEnv,
+    *,
+    episodes: int,
+    greedy: bool,
+    seed: int,
+    first_episode: int = 0,
+    num_threads: int = 1,
+    stop: Callable[[], bool] = lambda: False,
+    on_step: Callable[[VecEnv, int], None] | None = None,
+) -> Evaluation:
+    """Do what `evaluate` says with environments that are there already and stay open.
+
+    Each of them plays its episodes from number `first_episode` on; a policy on a CPU is asked in `num_threads` threads.
+    """
+    n = envs.num_envs
+    device = policy.obs_scale.device
+    generator = torch.Generator(device=device).manual_seed(seed)
+    returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
+    episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
+    truncated, left = 0, episodes
+    obs: Any = envs.start(np.full(n, first_episode, dtype=np.int64))
+    core_state = policy.initial_state(n)
+    starts = torch.ones(1, n, dtype=torch.bool, device=device)
+    action_shape = (1, n, *policy.spec.action.shape)
+    kind = torch.float32 if policy.spec.action.kind == "gaussian" else torch.int64
+    last_action = torch.zeros(action_shape, dtype=kind, device=device)
+    last_reward = torch.zeros(1, n, device=device)
+    ended = np.zeros(n, dtype=bool)
+    with closing(Inference(policy, num_threads)) as infer:
+        if on_step:
+            on_step(envs, 0)
+        while left:
+            if stop():
+                raise Interrupted
+            out = infer(
+                send(torch.from_numpy(obs)[None], device),
+                starts,
+                core_state,
+                last_action,
+                last_reward,
+            )
+            core_state = out.core_state
+            distribution = policy.distribution(out.action_params)
+            last_action = distribution.mode() if greedy else distribution.sample(generator)
+            envs.send(policy.env_action(last_action[0].cpu()).numpy())
+            result = envs.recv()
+            was_reset, ended, obs = ended, result.ended.copy(), result.obs
+            playing = (episode < episodes) & ~was_reset
+            np.add.at(returns, episode[playing], result.reward[playing])
+            np.add.at(lengths, episode[playing], 1)
+            starts = send(torch.from_numpy(was_reset)[None], device)
+            last_reward = send(torch.from_numpy(result.reward)[None], device)
+            if ended.any():
+                finished = ended & playing
+                truncated += int((result.truncated & finished).sum())
+                left -= int(finished.sum())
+                episode = episode + n * ended
+            if on_step:
+                on_step(envs, episodes - left)
+    return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
+
+
+def play_trials(
+    policy: ActorCritic,
+    trials: Sequence[Trial],
+    envs: Sequence[VecEnv],
+    *,
+    greedy: bool,
+    seed: int,
+    first_episodes: Sequence[int] = (0, 0),
+    num_threads: int = 1,
+    stop: Callable[[], bool],
+    on_step: Callable[[VecEnv, int], None] | None = None,
+) -> Evaluation:
+    """Play every trial in its environments; return the first one's result, which holds the second's."""
+    result, *others = [
+        replace(
+            play(
+                policy,
+                own,
+                episodes=trial.episodes,
+                greedy=greedy,
+                seed=seed,
+                first_episode=first_episode,
+                num_threads=num_threads,
+                stop=stop,
+                on_step=on_step,
+            ),
+            tasks=trial.tasks,
+        )
+        for trial, own, first_episode in zip(trials, envs, first_episodes, strict=False)
+    ]
+    return replace(result, held_out=others[0]) if others else result
+
+
+class Evaluator:
+    """The role that evaluates the newest parameters now and then, beside training.
+
+    Every evaluation plays episodes of its own, which depend on whose version it is and on nothing else. A
+    policy that its keeper takes for a candidate plays some more, and so does the best: once there is time.
+
+    Args:
+        policy: a copy of its own, set up for inference.
+        trials: what is played; the second, if there is one, on held-out tasks.
+        like: tensors like those on the board; the policy's own may be rounded.
+        read: copies the parameters to evaluate next into tensors and says whose they are.
+        stop: ends the role.
+        greedy: take the likeliest action instead of sampling.
+        seed: of the streams that sample actions.
+        every_seconds: at most one evaluation in this time.
+        max_time_fraction: at most this share of processor time, so long episodes are evaluated less often.
+        confirm_episodes: by which a candidate is confirmed, of a family shared out among its tasks.
+        clock: seconds that evaluations have cost, read before and after; by default processor time of the
+            evaluator's thread.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        like: list[Tensor],
+        trials: Sequence[Trial],
+        read: Callable[[list[Tensor]], Source],
+        stop: StopSignal,
+        *,
+        greedy: bool,
+        seed: int,
+        every_seconds: float,
+        max_time_fraction: float,
+        confirm_episodes: int,
+        clock: Callable[[], float] | None = None,
+    ):
+        self.policy, self._clock = policy, clock or time.thread_time
+        self._params = [torch.empty_like(x, requires_grad=False) for x in like]
+        self.seconds = self.longest_seconds = 0.0
+        self.pause = every_seconds  # from the end of the last evaluation to the next
+        self._trials, self._read, self._stop = trials, read, stop
+        self._greedy, self._seed = greedy, seed
+        self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
+        self._envs: list[VecEnv] = []  # kept open: making a simulator can cost a second
+        self._confirming = trials[0].of(max(confirm_episodes, trials[0].episodes))
+        self.budget = max_time_fraction * every_seconds
+        """Seconds, by the clock of costs, that were granted and not spent yet; checkpoints keep them."""
+        self._episode_cost = 0.0
+
+    def report_to(self, keeper: Keeper) -> None:
+        """Let a keeper have all results; to be called before the first evaluation."""
+        self._keeper = keeper
+
+    @property
+    def confirming_cost(self) -> float:
+        """Processor time, in seconds, that two policies will need for a contest, by the last evaluation."""
+        return 2 * self._confirming.episodes * self._episode_cost
+
+    @property
+    def confirming_episodes(self) -> int:
+        """Episodes that each of two policies plays in a contest."""
+        return self._confirming.episodes
+
+    def run(self) -> None:
+        """Evaluate until stopped."""
+        while not self._stop.wait(self.pause):
+            try:
+                self.work()
+            except Interrupted:
+                return
+
+    def work(self, stop: Callable[[], bool] | None = None) -> None:
+        """Evaluate the newest parameters, and confirm a candidate if there is time.
+
+        Raises:
+            Interrupted: `stop` has said so.
+        """
+        began = time.monotonic()
+        cost = self.evaluate_newest(stop)
+        if self._keeper.waiting and self.budget >= self.confirming_cost:
+            self.budget -= self.confirm(stop)
+        # While a candidate waits, evaluations leave it half of their time.
+        share = self._max_time_fraction * (0.5 if self._keeper.waiting else 1.0)
+        took = time.monotonic() - began
+        self.longest_seconds = max(self.longest_seconds, took)
+        period = max(self._every_seconds, (cost - min(self.budget, 0.0)) / share, took)
+        self.budget += self._max_time_fraction * period - cost
+        self.pause = period - took
+
+    def evaluate_newest(self, stop: Callable[[], bool] | None = None) -> float:
+        """Evaluate the newest parameters once; return what that cost, as `work` counts it."""
+        began = self._clocks()
+        source = self._read(self._params)
+        result = self._play(self._params, self._trials, source.number(confirms=False), stop)
+        cost = self._spent_since(began)
+        held_out = 0 if result.held_out is None else len(result.held_out.returns)
+        self._episode_cost = cost / (len(result.returns) + held_out)
+        self._keeper.on_evaluation(result, source, self._params)
+        return cost
+
+    def confirm(self, stop: Callable[[], bool] | None = None) -> float:
+        """Let the candidate that waits and the best play the same new episodes; return what that cost."""
+        began = self._clocks()
+        contest = self._keeper.contest()
+        if contest is not None:
+            number, trials = contest.source.number(confirms=True), [self._confirming]
+            candidate = self._play(contest.candidate, trials, number, stop)
+            best = None
+            if contest.best is not None:
+                best = self._play(contest.best, trials, number, stop)
+            self._keeper.decide(candidate, best)
+        return self._spent_since(began)
+
+    def _clocks(self) -> tuple[float, float]:
+        return time.monotonic(), self._clock()
+
+    def _spent_since(self, began: tuple[float, float]) -> float:
+        self.seconds += time.monotonic() - began[0]
+        # By default processor time: not how long a thread of low priority had to wait for it.
+        # Simulators' threads double it, two cores or more make up for that.
+        return self._clock() - began[1]
+
+    def _play(
+        self,
+        params: Sequence[Tensor],
+        trials: Sequence[Trial],
+        number: int,
+        stop: Callable[[], bool] | None,
+    ) -> Evaluation:
+        with torch.no_grad():
+            for target, x in zip(self.policy.shared_tensors(), params, strict=True):
+                target.copy_(x)
+        self.policy.refresh()
+        if not self._envs:
+            self._envs = [trial.open() for trial in self._trials]
+        return play_trials(
+            self.policy,
+            trials,
+            self._envs[: len(trials)],
+            greedy=self._greedy,
+            seed=episode_seed(self._seed, CHOOSING_RANK, number, 0),
+            first_episodes=[number * self._episodes_apart(trial) for trial in self._trials],
+            stop=stop or (lambda: self._stop.stopped),
+        )
+
+    def _episodes_apart(self, trial: Trial) -> int:
+        """Return how many episodes of an environment lie between the first ones of two evaluations.
+
+        Of a family whole rounds through its tasks: they begin with the same one each time. At seeds of Atari
+        games, which are not to be looked for from the seed before.
+        """
+        longest = max(trial.episodes, self._confirming.episodes)
+        unit = math.lcm(trial.num_tasks, EPISODES_PER_SEED)
+        return -(-longest // (trial.num_envs * unit)) * unit
+
+    def close(self) -> None:
+        """Free the environments."""
+        for envs in self._envs:
+            envs.close()

@@ -1,0 +1,90 @@
+"""Code of the user's, by the name `module:NAME`: imported, and what goes wrong there told in one line."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import re
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from gossamer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from types import ModuleType
+
+RAISED = (Exception, SystemExit)
+"""What code of the user's may raise; one that calls sys.exit would end the program as if all were well."""
+
+
+def import_module(module_name: str, what: str, kind: str) -> ModuleType:
+    """Import a module of the user's, also from the folder that the command is started in.
+
+    Args:
+        module_name: dotted.
+        what: the whole name that was given, for the error.
+        kind: what it should have been: "an environment".
+
+    Raises:
+        ConfigError: it cannot be imported; an error of its own is told with its file and line.
+    """
+    if not all(module_name.split(".")):
+        raise ConfigError(f"{what} is not {kind}: {module_name!r} cannot be the name of a module")
+    try:
+        return importlib.import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name != module_name.split(".")[0]:
+            raise ConfigError(f"{what} cannot be imported: {error}{_place_of(error)}") from error
+    except ImportError as error:
+        raise ConfigError(f"{what} cannot be imported: {error}{_place_of(error)}") from error
+    except RAISED as error:
+        raise failed(what, "cannot be imported", error) from error
+    # an installed command does not look into the folder it is started in; people expect it to
+    folder = os.getcwd()  # noqa: PTH109 - sys.path holds text
+    sys.path.insert(0, folder)
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        sys.path.remove(folder)
+        missing = module_name.split(".")[0]
+        hint = f"; start gossamer in the folder that holds {missing}, or install it"
+        raise ConfigError(
+            f"{what} cannot be imported: {error}{hint if error.name == missing else _place_of(error)}"
+        ) from error
+    except RAISED as error:
+        raise failed(what, "cannot be imported", error) from error
+
+
+def named_in(module: ModuleType, name: str) -> Any:
+    """Return what a module holds by a name, which may have dots; None if there is nothing."""
+    found: Any = module
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def as_module(file: str) -> str:
+    """Return the name under which a file on Python's path is imported."""
+    return re.sub(r"[/\\]+", ".", file.removesuffix(".py").lstrip("./\\"))
+
+
+def failed(what: str, how: str, error: BaseException) -> ConfigError:
+    """Return the error for code of the user's that raised one, with the place."""
+    try:
+        text = " ".join(str(error).split())
+    except Exception:  # noqa: BLE001 - the error is the user's, and so is its text
+        text = "(its text cannot be read)"
+    return ConfigError(readable(f"{what} {how}: {type(error).__name__}: {text}{_place_of(error)}"))
+
+
+def _place_of(error: BaseException) -> str:
+    """Return where an error was raised, in brackets; nothing where only the import system was at work."""
+    frames = [x for x in traceback.extract_tb(error.__traceback__) if "importlib" not in x.filename]
+    own = [x for x in frames if x.filename != __file__]
+    return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+def readable(text: str) -> str:
+    """Return a text with what no encoding has written out, so that it can be printed and kept."""
+    return text.encode(errors="backslashreplace").decode()

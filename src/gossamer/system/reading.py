@@ -1,0 +1,140 @@
+"""Reading what may be damaged or hostile: plain files alone, not too long, not nested too deep.
+
+Whatever is wrong with a file is an OSError or a ValueError that tells why, and reading it never takes much more memory
+than it is long.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import stat
+import tomllib
+import unicodedata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from gossamer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from io import BufferedReader
+
+MAX_TEXT_BYTES = 16 << 20
+"""Of a file of settings, or of facts about a run."""
+MAX_DEPTH = 64
+"""Of lists and objects in each other."""
+MAX_BITS = 128
+"""Of a whole number; a random generator's state has so many."""
+MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
+"""Of one part of a path, and of all of it; what file systems allow."""
+
+_LONG_NAME = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++\.){{{MAX_DEPTH + 1}}}")
+
+
+def open_plain(path: Path | str) -> BufferedReader:
+    """Open a file; ValueError for a pipe, a device or a folder: some of them would keep a reader waiting for ever."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise ValueError("it is not a plain file")
+    return os.fdopen(handle, "rb")
+
+
+def read_plain(path: Path | str, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Return what a file holds; ValueError if that is more than `max_bytes`."""
+    with open_plain(path) as file:
+        return read_whole(file, max_bytes)
+
+
+def read_whole(file: BinaryIO, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+    """Return what is left of an open file; ValueError if that is more than `max_bytes`."""
+    size = os.fstat(file.fileno()).st_size
+    content = b"" if size > max_bytes else file.read(max_bytes + 1)
+    if max(size, len(content)) > max_bytes:
+        raise ValueError(f"it is longer than {max_bytes >> 20} MiB")
+    return content
+
+
+def parse_json(text: str | bytes) -> Any:
+    """Return the value that JSON spells; ValueError for anything that nobody writes on purpose."""
+    try:
+        found = json.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    _check(found)
+    return found
+
+
+def parse_toml(text: str) -> dict[str, Any]:
+    """Return the table that TOML spells; ValueError for anything that nobody writes on purpose."""
+    # A dotted name of n parts takes Python's parser n * n steps.
+    dotted = ".".join(part.strip(" \t") for part in text.split("."))
+    if _LONG_NAME.search(dotted):
+        raise _too_deep()
+    try:
+        found = tomllib.loads(text)
+    except RecursionError:
+        raise _too_deep() from None
+    _check(found)
+    return found
+
+
+def expand(path: Path | str, hint: str = "") -> Path:
+    """Return a path with ~ replaced by the user's folder; ConfigError, ending in a hint, for one that no file can have."""
+    try:
+        name = os.fsencode(path)
+        found = Path(path).expanduser()
+    except UnicodeEncodeError:
+        reason = "it holds characters that cannot be in a name"
+    except RuntimeError:
+        reason = f"there is no user {Path(path).parts[0].removeprefix('~')}"
+    else:
+        parts = name.split(b"/")
+        if (
+            b"\0" not in name
+            and max(map(len, parts)) <= MAX_NAME_BYTES
+            and len(name) <= MAX_PATH_BYTES
+        ):
+            return found
+        reason = f"it is longer than a name can be, {MAX_NAME_BYTES} bytes for each part"
+        if b"\0" in name:
+            reason = "it holds a NUL character"
+    raise ConfigError(f"{clipped(str(path))!r} cannot be a file or folder: {reason}{hint}")
+
+
+def clipped(text: str, length: int = 80) -> str:
+    """Return a text short enough for a message."""
+    return text if len(text) <= length else f"{text[: length - 3]}..."
+
+
+def visible(text: str) -> str:
+    """Return a text as it can be printed anywhere: what moves a cursor, or is no character, is spelt out."""
+    return "".join(c if c.isprintable() else ascii(c)[1:-1] for c in text)
+
+
+def without_controls(text: str) -> str:
+    """Return a text without what moves a cursor or commands a terminal; bytes of files' names stay as they are."""
+    return "".join(ascii(c)[1:-1] if unicodedata.category(c) == "Cc" else c for c in text)
+
+
+def _too_deep() -> ValueError:
+    return ValueError(f"it is nested deeper than {MAX_DEPTH} levels")
+
+
+def _check(value: Any) -> None:
+    """Refuse lists and objects nested so deep, and numbers so long, that later steps would stumble."""
+    level: list[Any] = [value]
+    for _ in range(MAX_DEPTH + 1):
+        below: list[Any] = []
+        for one in level:
+            if isinstance(one, dict):
+                below += cast("dict[str, Any]", one).values()
+            elif isinstance(one, list):
+                below += cast("list[Any]", one)
+            elif isinstance(one, int) and one.bit_length() > MAX_BITS:
+                raise ValueError(f"it holds a whole number of more than {MAX_BITS} bits")
+        if not below:
+            return
+        level = below
+    raise _too_deep()

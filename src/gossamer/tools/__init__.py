@@ -1,0 +1,1 @@
+"""Tools around training: measure this machine, find fast settings for it."""

@@ -1,0 +1,1 @@
+"""How learners mix: mixing matrices over graphs, one file a kind."""

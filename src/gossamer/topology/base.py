@@ -1,0 +1,147 @@
+"""How learners mix: a topology is a mixing matrix, and `blend` applies one learner's row of it.
+
+L is the number of learners; ranks are 0 .. L - 1.
+"""
+
+from __future__ import annotations
+
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from gossamer.topology import graphs
+from gossamer.types import snake_case
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from gossamer.topology.graphs import Graph, Weights
+
+
+RunPolicy = Literal["first", "average", "best"]
+"""Whose policy is the run's: learner 0's, everyone's average, or that of the best learner."""
+
+
+FOREVER = 1 << 62
+"""An update that no run reaches."""
+
+
+@dataclass(frozen=True)
+class Topology:
+    """Rows of a mixing matrix over L learners, update by update."""
+
+    name: ClassVar[str] = ""
+    default_kind: ClassVar[str] = "single"
+    """The topology that is meant if none is named."""
+    mixes: ClassVar[Literal["parameters", "gradients"]] = "parameters"
+    """What a message holds; gradients are mixed before the optimizer steps, parameters after."""
+    staleness: ClassVar[int] = 0
+    """Updates by which a message may trail its reader before the reader waits; FOREVER: it never does."""
+    talks: ClassVar[bool] = True
+    """Whether learners hear of each other at all."""
+    run_policy: ClassVar[RunPolicy] = "average"
+    on_death: ClassVar[Literal["replace", "restart_group"]] = "replace"
+    """What happens when a learner dies: a new one takes over while the others go on, or all return to the last
+    checkpoint."""
+    missing: ClassVar[str] = "reweight"
+    mix_optimizer: ClassVar[bool] = False
+    remix: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        """Name a topology that does not name itself after its class."""
+        if "name" not in vars(cls):
+            cls.name = snake_case(cls.__name__)
+
+    @classmethod
+    def refuse_part(cls) -> str:
+        """Return what a class of the user's lacks to be a topology; empty: nothing."""
+        if cls.turns is Topology.turns:
+            return "has no method turns(self, num_learners, seed), which returns the matrices that updates take in turn"
+        return ""
+
+    def lr_factor(self, num_learners: int) -> float:
+        """Return the factor on everyone's learning rate for L learners."""
+        return 1.0
+
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return the matrices that updates take in turn, row by row; most topologies have one.
+
+        Raises:
+            ConfigError: the graph does not fit so many learners.
+        """
+        raise NotImplementedError
+
+    def written_out(self) -> Self:
+        """Return the same topology with a matrix in place of a file that holds it."""
+        return self
+
+    def row(self, update: int, rank: int, num_learners: int, seed: int) -> Mapping[int, float]:
+        """Return {peer: weight} for learner `rank` at `update`, itself included; they sum to 1."""
+        turns = _turns(self, num_learners, seed)
+        return turns[update % len(turns)][rank]
+
+    def readers(self, update: int, rank: int, num_learners: int, seed: int) -> tuple[int, ...]:
+        """Return who may hear what learner `rank` posts at `update`."""
+        graphs_read = _readers(self, num_learners, seed)
+        return graphs_read[update % len(graphs_read)][rank]
+
+    def is_heard(self, rank: int, num_learners: int, seed: int) -> bool:
+        """Return whether anyone ever hears learner `rank`."""
+        return any(graph[rank] for graph in _readers(self, num_learners, seed))
+
+    def acceptable(self, update: int) -> range:
+        """Return the updates whose messages may be mixed at `update`.
+
+        Readers wait for a message of the first of them or a later one; -1 is there from the beginning.
+        """
+        if self.staleness == FOREVER:
+            return range(-1, FOREVER)
+        if self.staleness:
+            return range(max(update - self.staleness, 0), FOREVER)
+        return range(update, update + 1)
+
+
+@functools.cache
+def _turns(topology: Topology, num_learners: int, seed: int) -> tuple[Weights, ...]:
+    return topology.turns(num_learners, seed)
+
+
+@functools.cache
+def _readers(topology: Topology, num_learners: int, seed: int) -> tuple[Graph, ...]:
+    return tuple(graphs.turned(weights) for weights in _turns(topology, num_learners, seed))
+
+
+def blend(
+    row: Mapping[int, float],
+    rank: int,
+    message: Callable[[int], list[Tensor] | None],
+    mixed: list[Tensor],
+) -> None:
+    """Write the average of learners' messages by a row of weights into `mixed`.
+
+    The only place where learners' numbers meet. A missing message gives its weight back to oneself, so
+    the result is always an average. Everyone sums in rank order, so that learners mixed with equal
+    weights get equal bits.
+
+    Args:
+        row: {peer: weight}, its own included.
+        rank: of the learner that mixes.
+        message: returns a peer's message, good until the next call, or None; never None for `rank`.
+        mixed: where the sums go; apart from every message.
+    """
+    import torch
+
+    first, *others = sorted(row)
+    torch._foreach_copy_(mixed, _heard(message, first, rank))
+    torch._foreach_mul_(mixed, row[first])
+    for peer in others:
+        torch._foreach_add_(mixed, _heard(message, peer, rank), alpha=row[peer])
+
+
+def _heard(message: Callable[[int], list[Tensor] | None], peer: int, rank: int) -> list[Tensor]:
+    heard = message(peer)
+    heard = message(rank) if heard is None else heard
+    assert heard is not None
+    return heard

@@ -1,0 +1,47 @@
+"""Gossip over a directed graph, without waiting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, ClassVar, Literal, Self
+
+from gossamer.errors import ConfigError
+from gossamer.topology import graphs
+from gossamer.topology.averaging import Averaging
+
+if TYPE_CHECKING:
+    from gossamer.topology.graphs import Weights
+
+
+@dataclass(frozen=True)
+class Gossip(Averaging):
+    """Learners average parameters over a directed graph without waiting (GALA, Assran et al. 2019, algorithm 1)."""
+
+    name: ClassVar[str] = "gossip"
+
+    graph: str = "ring"
+    """Whom a learner hears: ring, exponential (1, 2, 4, ... before it), complete, rotating (one of
+    those distances per update, in turn), or a matrix, written out or in a file (JSON, or rows of numbers
+    with blanks or commas between): row r holds 1 where learner r hears a peer, or the weights themselves."""
+    num_peers: int = 0
+    """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
+    max_staleness: int | Literal["never"] = "never"
+    """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
+    lock-step. never: no waiting. GALA calls it sync-freq."""
+
+    def written_out(self) -> Self:
+        """Return the same topology with a matrix in place of a file that holds it."""
+        graph = graphs.written_out(self.graph, graphs.DIRECTED, "topology.graph")
+        return replace(self, graph=graph)
+
+    def turns(self, num_learners: int, seed: int) -> tuple[Weights, ...]:
+        """Return equal weights for oneself and those heard, or the matrix that was given."""
+        if self.graph not in graphs.DIRECTED:
+            if self.num_peers:
+                raise ConfigError(
+                    f"topology.num_peers is {self.num_peers}, but topology.graph is a matrix, which "
+                    "already says who hears whom; leave num_peers out"
+                )
+            return (graphs.given_weights(self.graph, num_learners),)
+        taken = graphs.directed(self.graph, num_learners, self.num_peers)
+        return tuple(graphs.uniform(graph) for graph in taken)

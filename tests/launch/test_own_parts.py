@@ -1,0 +1,242 @@
+"""Algorithms and topologies of the user's own: docs/your-own-parts.md as printed, everywhere that ours work."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gossamer import cli, load_policy, make_config, train
+from gossamer.config import own_parts
+from gossamer.errors import ConfigError
+
+PAGE = (Path(__file__).parents[2] / "docs" / "your-own-parts.md").read_text()
+PARTS = "\n".join(re.findall(r"^```python\n(.*?)^```", PAGE, flags=re.MULTILINE | re.DOTALL))
+WORDS = (
+    "CartPole-v1 --num-envs 4 --unroll-length 16 --evaluation.every-seconds 0 --checkpoint-every-seconds 0 "
+    "--optimizer.schedule constant --algorithm.passes 2 --algorithm.num-minibatches 2"
+)
+SMALL = WORDS.split()
+LOSS = "algorithm:my_parts:AdvantageWeighted"
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A folder that a command is started in, with the page's module in it."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    for held in ("_NAMES", "_BASES"):
+        monkeypatch.setattr(own_parts, held, {})
+    (tmp_path / "my_parts.py").write_text(PARTS)
+    monkeypatch.delitem(sys.modules, "my_parts", raising=False)
+    yield tmp_path
+    sys.modules.pop("my_parts", None)
+
+
+def gossamer(*words: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "gossamer", *words]
+    return subprocess.run(command, capture_output=True, text=True, check=False)
+
+
+def policy_of(run: str) -> list[torch.Tensor]:
+    return list(load_policy(run).state_dict().values())
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_an_algorithm_trains_resumes_exactly_and_is_evaluated(folder: Path, placement: str) -> None:
+    words = [*SMALL, LOSS, "--algorithm.temperature", "0.5", "--placement", placement, "--lag", "1"]
+    for run, steps in (("one", 960), ("two", 480)):
+        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", str(steps))
+        assert done.returncode == 0, done.stderr
+    config = json.loads((folder / "one" / "config.json").read_text())["algorithm"]
+    assert (config["name"], config["temperature"]) == ("my_parts:AdvantageWeighted", 0.5)
+    done = gossamer("train", "--resume", "two", "--total-env-steps", "960")
+    assert done.returncode == 0, done.stderr
+    one, two = policy_of("one"), policy_of("two")
+    assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
+    assert gossamer("eval", "one", "--episodes", "1").returncode == 0
+
+
+def test_a_topology_mixes_learners_in_processes_as_in_one(folder: Path) -> None:
+    words = [*SMALL, "topology:my_parts:Star", "--topology.share", "0.25", "--num-learners", "3"]
+    for run, placement in (("one", "inline"), ("two", "local")):
+        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", "1152",
+                        "--placement", placement)  # fmt: skip
+        assert done.returncode == 0, done.stderr
+    for rank in range(3):
+        one, two = (load_policy(run, learner=rank).state_dict() for run in ("one", "two"))
+        assert all(torch.equal(one[name], two[name]) for name in one)
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_replay_picks_resumes_exactly_and_has_settings(folder: Path, placement: str) -> None:
+    words = [*SMALL[:7], "algorithm:vtrace", "--replay-ratio", "1", "--replays.1.name", "my_parts:MostReward",
+             "--replays.1.power", "2", "--checkpoint-replay", "--placement", placement, "--lag", "1",
+             "--optimizer.schedule", "constant", "--evaluation.every-seconds", "0"]  # fmt: skip
+    for run, steps in (("one", 960), ("two", 480)):
+        done = gossamer("train", *words, "--run-folder", run, "--total-env-steps", str(steps))
+        assert done.returncode == 0, done.stderr
+    done = gossamer("train", "--resume", "two", "--total-env-steps", "960")
+    assert done.returncode == 0, done.stderr
+    one, two = policy_of("one"), policy_of("two")
+    assert all(torch.equal(x, y) for x, y in zip(one, two, strict=True))
+    rows = [json.loads(x) for x in (folder / "one" / "metrics.jsonl").read_text().splitlines()]
+    assert max(row.get("replay/ratio", 0.0) for row in rows) == 1.0
+
+
+def test_a_replay_that_picks_too_few_is_told(folder: Path) -> None:
+    (folder / "few.py").write_text(
+        "from gossamer.replay.settings import Selector\n"
+        "class Few(Selector):\n    def pick(self, candidates, wanted): return candidates.draw(wanted - 1)"
+    )
+    words = [*SMALL[:7], "algorithm:vtrace", "--replay-ratio", "1", "--replays.1.name", "few:Few"]
+    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "2000")
+    assert done.returncode == 1
+    assert "the replay few picked 3 different columns" in done.stderr
+
+
+def test_a_torso_of_ones_own_in_processes(folder: Path) -> None:
+    words = [*SMALL, "--policy.torso", "my_parts:Wide", "topology:allreduce", "--num-learners", "2"]
+    done = gossamer("train", *words, "--run-folder", "one", "--total-env-steps", "512")
+    assert done.returncode == 0, done.stderr
+    assert load_policy("one").torso.feature_size == 256
+    done = gossamer("train", *SMALL, "--policy.torso", "my_parts:Wode", "--run-folder", "two")
+    assert done.returncode == 2
+    assert "my_parts has neither a class nor a function Wode" in done.stderr
+    assert not (folder / "two").exists()
+
+
+def test_from_python_a_class_or_an_instance_will_do(folder: Path) -> None:
+    cli.main(["train", LOSS, "--help"])  # imports it
+    parts = sys.modules["my_parts"]
+    settings: dict[str, Any] = {
+        "num_envs": 4, "unroll_length": 16, "total_env_steps": 128, "placement": "inline",
+        "evaluation.every_seconds": 0.0,
+    }  # fmt: skip
+    kind = parts.AdvantageWeighted
+    config = make_config("CartPole-v1", {**settings, "algorithm": kind, "algorithm.temperature": 2})
+    assert config.algorithm == kind(**{**vars(config.algorithm), "temperature": 2.0})
+    suite = make_config("CartPole-v1", {"algorithm": "ppo"})
+    assert config.algorithm.passes == suite.algorithm.passes, "PPO's of the suite"
+    config = make_config("CartPole-v1", {**settings, "algorithm": kind(temperature=0.3)})
+    assert config.algorithm.temperature == 0.3
+    result = train(config, quiet=True)
+    saved = json.loads((result.folder / "config.json").read_text())
+    assert saved["algorithm"]["name"] == "my_parts:AdvantageWeighted"
+    assert "advantage_weighted-single" in str(result.folder)
+
+
+def test_help_and_files_know_its_settings(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["train", LOSS, "--help"]) == 0
+    told = capsys.readouterr().out
+    assert "--algorithm.temperature X" in told
+    assert "Deviations of the advantage" in told
+    (folder / "mine.toml").write_text(
+        'env_id = "CartPole-v1"\n[algorithm]\nname = "my_parts:AdvantageWeighted"\ntemperature = 3\n'
+    )
+    assert (
+        cli.main(["train", "--algorithm.max-weight", "7", "--config", "mine.toml", "--show-config"])
+        == 0
+    )
+    told = capsys.readouterr().out
+    assert re.search(r"algorithm.temperature = 3.0 +# --config mine.toml", told)
+    assert re.search(r"algorithm.max_weight = 7.0 +# command line", told)
+
+
+def test_a_run_from_elsewhere_imports_nothing(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [
+        *SMALL,
+        LOSS,
+        "--run-folder",
+        "one",
+        "--total-env-steps",
+        "64",
+        "--placement",
+        "inline",
+    ]
+    assert gossamer("train", *words).returncode == 0
+    monkeypatch.setenv("XDG_STATE_HOME", str(folder / "another"))
+    done = gossamer("train", "--resume", "one", "--total-env-steps", "128")
+    assert done.returncode == 2
+    assert "would import and call my_parts:AdvantageWeighted" in done.stderr
+    done = gossamer("train", LOSS, "--resume", "one", "--total-env-steps", "128")
+    assert done.returncode == 0, done.stderr
+
+
+BROKEN = {
+    "import missing_thing": r"cannot be imported: No module named 'missing_thing' \(.*broken.py, line 1\)",
+    "1 / 0": r"ZeroDivisionError: division by zero \(.*broken.py, line 1\)",
+    "class Part: ...": r"is not a subclass of Algorithm: from gossamer.algorithms.base import Algorithm",
+    "Other = 1": r"broken has no class Part",
+    "from gossamer.algorithms.base import Algorithm\nclass Part(Algorithm): ...": "has no method minibatches",
+    "from gossamer.algorithms.ppo import PPO\nclass Part(PPO):\n    beta: float = 1.0": (
+        r"has a setting beta, but Part is no dataclass: write @dataclass\(frozen=True\)"
+    ),
+    "from dataclasses import dataclass\nfrom gossamer.algorithms.ppo import PPO\n"
+    "@dataclass(frozen=True)\nclass Part(PPO):\n    beta: dict = None": "has a setting beta of type",
+    "from dataclasses import dataclass\nfrom gossamer.algorithms.ppo import PPO\n"
+    "@dataclass(frozen=True)\nclass Part(PPO):\n    name: str = 'x'": "has a setting name",
+    "from gossamer.algorithms.ppo import PPO\nclass Part(PPO):\n    def validate(self): 1 / 0": (
+        r"fails in validate: ZeroDivisionError: division by zero \(.*broken.py, line 3\)"
+    ),
+}
+
+
+@pytest.mark.parametrize("text", BROKEN, ids=range(len(BROKEN)))
+def test_what_is_no_algorithm_is_refused_in_one_line(
+    folder: Path, text: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (folder / "broken.py").write_text(text)
+    monkeypatch.delitem(sys.modules, "broken", raising=False)
+    before = set(folder.iterdir())
+    assert cli.main(["train", "CartPole-v1", "algorithm:broken:Part"]) == 2
+    told = capsys.readouterr().err
+    assert told.count("\n") == 1
+    assert re.search(BROKEN[text], told), told
+    assert {x for x in folder.iterdir() if x.name != "__pycache__"} == before
+    sys.modules.pop("broken", None)
+
+
+@pytest.mark.parametrize(
+    ("rows", "says"),
+    [
+        ("({0: 1.0},)", "a row for each of 2 learners"),
+        ("({0: 1.0}, {1: 0.5})", "row 1 sums to 0.5"),
+        ("({0: 1.0}, {2: 1.0})", "row 1 names learner 2"),
+        ("({0: 1.0}, {0: 1 / 0})", "fails in turns: ZeroDivisionError"),
+    ],
+)
+def test_what_is_no_average_is_refused(folder: Path, rows: str, says: str) -> None:
+    text = f"from gossamer.topology.averaging import Averaging\nclass Odd(Averaging):\n    def turns(self, n, seed): return ({rows},)"
+    scope: dict[str, Any] = {"__name__": "odd"}
+    exec(text, scope)
+    with pytest.raises(ConfigError, match=re.escape(says)):
+        make_config("CartPole-v1", {"topology": scope["Odd"], "num_learners": 2})
+
+
+def test_a_plugin_that_is_gone_is_told(folder: Path) -> None:
+    words = [
+        *SMALL,
+        LOSS,
+        "--run-folder",
+        "one",
+        "--total-env-steps",
+        "64",
+        "--placement",
+        "inline",
+    ]
+    assert gossamer("train", *words).returncode == 0
+    (folder / "my_parts.py").unlink()
+    done = gossamer("train", "--resume", "one", "--total-env-steps", "128")
+    assert done.returncode == 2
+    assert "start gossamer in the folder that holds my_parts, or install it" in done.stderr
+    assert done.stderr.count("\n") == 1

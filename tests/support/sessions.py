@@ -1,0 +1,132 @@
+"""Real `gossamer train` processes, and what they leave behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import ExitStack, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from gossamer.record.checkpoint import CheckpointStore
+
+PATIENCE_SECONDS = 60.0
+"""A shared machine is slow now and then."""
+QUICK = [
+    "--num-envs",
+    "4",
+    "--unroll-length",
+    "8",
+    "--algorithm.passes",
+    "1",
+    "--algorithm.num-minibatches",
+    "1",
+    "--optimizer.schedule",
+    "constant",
+    "--evaluation.every-seconds",
+    "0",
+    "--device",
+    "cpu",
+    "--precision",
+    "fp32",
+]
+"""Settings under which a version takes milliseconds."""
+
+
+def slow(*values: Any) -> Any:
+    """Return a case that is for the slow tests."""
+    return pytest.param(*values, marks=pytest.mark.slow)
+
+
+class Session:
+    """One process; killed at the end of a `with`, whatever happened."""
+
+    def __init__(self, words: list[str], cwd: Path, *, command: str = "train"):
+        paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
+        # Files, not pipes: nobody reads while the process runs, and a full pipe would stop it.
+        self._files = ExitStack()
+        self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self._err = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self.stuck = cwd / "stuck"
+        """There once an environment of `broken_envs` hangs."""
+        self.stuck.unlink(missing_ok=True)
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "gossamer", command, *words],
+            cwd=cwd,
+            env={
+                **os.environ,
+                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+                "STUCK_FILE": str(self.stuck.absolute()),
+            },
+            stdout=self._out,
+            stderr=self._err,
+        )
+
+    def __enter__(self) -> Session:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.process.kill()
+        self.process.wait()
+        self._files.close()
+
+    def end(self, seconds: float = PATIENCE_SECONDS) -> tuple[int, str, str]:
+        """Wait for the end; return exit code, standard output and standard error."""
+        code = self.process.wait(seconds)
+        texts: list[str] = []
+        for file in (self._out, self._err):
+            file.seek(0)
+            texts.append(file.read().decode())
+        return code, texts[0], texts[1]
+
+    def let_run(self, seconds: float) -> None:
+        """Wait, or until it ends if that is sooner."""
+        with suppress(subprocess.TimeoutExpired):
+            self.process.wait(seconds)
+
+    def signal(self, number: signal.Signals) -> None:
+        self.process.send_signal(number)
+
+    def wait_for(self, happened: Callable[[], object], what: str) -> None:
+        wait_for(lambda: happened() or self.process.poll() is not None, what)
+        assert self.process.poll() is None, f"ended before {what}: {self.end()}"
+
+
+def wait_for(happened: Callable[[], object], what: str) -> None:
+    give_up = time.monotonic() + PATIENCE_SECONDS
+    while not happened():
+        assert time.monotonic() < give_up, f"waited for {what}"
+        time.sleep(0.02)
+
+
+def checkpoints(folder: Path) -> list[int]:
+    return CheckpointStore(folder / "checkpoints", 0).list()
+
+
+def tensors_of(folder: Path) -> dict[str, torch.Tensor]:
+    return CheckpointStore(folder / "checkpoints", 0).load("last").tensors
+
+
+def summary_of(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "summary.json").read_text())
+
+
+def env_steps_logged(folder: Path) -> int:
+    """Env steps of the newest metrics row; 0 before the first."""
+    path = folder / "metrics.jsonl"
+    lines = path.read_text().splitlines() if path.exists() else []
+    return json.loads(lines[-1])["env_steps"] if lines else 0
+
+
+def episodes_of(folder: Path) -> list[tuple[int, float, int]]:
+    rows = map(json.loads, (folder / "episodes.jsonl").read_text().splitlines())
+    return [(row["env"], row["return"], row["length"]) for row in rows]
