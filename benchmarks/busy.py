@@ -24,7 +24,12 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
 ENV_ID = "PongNoFrameskip-v4"
-BUSY = "import os\nos.sched_setaffinity(0, {max(os.sched_getaffinity(0))})\nwhile True: pass"
+BUSY = """
+import os
+os.sched_setaffinity(0, {max(os.sched_getaffinity(0))})
+parent = os.getppid()
+while os.getppid() == parent: pass
+"""
 
 
 def main() -> None:

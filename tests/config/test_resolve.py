@@ -36,6 +36,7 @@ SUITES = {
     "box2d": "LunarLander-v3",
     "classic": "CartPole-v1",
     "mujoco": "HalfCheetah-v5",
+    "toy": "Taxi-v3",
     "other": "my_module:make_env",
 }
 

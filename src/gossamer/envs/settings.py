@@ -11,7 +11,7 @@ from gossamer.errors import ConfigError
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Suite = Literal["atari", "box2d", "classic", "mujoco", "other"]
+Suite = Literal["atari", "box2d", "classic", "mujoco", "toy", "other"]
 
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
 _MUJOCO = re.compile(
@@ -22,6 +22,7 @@ _BOX2D = re.compile(
     r"(LunarLander|LunarLanderContinuous|BipedalWalker|BipedalWalkerHardcore|CarRacing)-v\d+$"
 )
 _CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pendulum)-v\d+$")
+_TOY = re.compile(r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$")
 _ENVPOOL_ATARI = re.compile(
     r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist"
     r"|BattleZone|BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede"
@@ -105,6 +106,8 @@ def suite_of(env_id: str) -> Suite:
         return "mujoco"
     if _BOX2D.search(env_id):
         return "box2d"
+    if _TOY.search(env_id):
+        return "toy"
     return "classic" if _CLASSIC.search(env_id) else "other"
 
 
