@@ -22,7 +22,9 @@ _BOX2D = re.compile(
     r"(LunarLander|LunarLanderContinuous|BipedalWalker|BipedalWalkerHardcore|CarRacing)-v\d+$"
 )
 _CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pendulum)-v\d+$")
-_TOY = re.compile(r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$")
+_TOY = re.compile(
+    r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$"
+)
 _ENVPOOL_ATARI = re.compile(
     r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist"
     r"|BattleZone|BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede"
