@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from gossamer.config import make_config
-from gossamer.launch.run import train
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.train import train
 
 SCRIPT = Path(__file__).parents[1] / "benchmarks" / "score_run.py"
 

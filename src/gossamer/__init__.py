@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from gossamer.config import make_config as make_config
     from gossamer.errors import ConfigError as ConfigError
     from gossamer.errors import RunFailed as RunFailed
-    from gossamer.launch.evaluation import evaluate as evaluate
-    from gossamer.launch.evaluation import load_policy as load_policy
-    from gossamer.launch.run import train as train
+    from gossamer.run.evaluate import evaluate as evaluate
+    from gossamer.run.evaluate import load_policy as load_policy
+    from gossamer.run.train import train as train
 
     __version__: str
 
@@ -25,10 +25,10 @@ _HOMES = {
     "EvaluationConfig": "gossamer.config",
     "RunFailed": "gossamer.errors",
     "TrainConfig": "gossamer.config",
-    "evaluate": "gossamer.launch.evaluation",
-    "load_policy": "gossamer.launch.evaluation",
+    "evaluate": "gossamer.run.evaluate",
+    "load_policy": "gossamer.run.evaluate",
     "make_config": "gossamer.config",
-    "train": "gossamer.launch.run",
+    "train": "gossamer.run.train",
 }
 
 __all__ = [

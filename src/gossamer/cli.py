@@ -201,12 +201,12 @@ def _train(words: list[str]) -> None:
         print(show_config(config, layers))
         return
     if config.num_learners > 1 and config.placement == "local":
-        from gossamer.launch.template import template
+        from gossamer.run.placements.template import template
 
         template()  # imports while we do
 
     with _importing():
-        from gossamer.launch.run import train
+        from gossamer.run.train import train
 
     train(
         config,
@@ -268,7 +268,7 @@ def _eval(words: list[str]) -> None:
     parser.add_argument("--render", action="store_true", help="show a window, where there is one")
     asked = parser.read(words)
     with _importing():
-        from gossamer.launch.evaluation import evaluate_run
+        from gossamer.run.evaluate import evaluate_run
 
     evaluate_run(
         asked.run,

@@ -110,7 +110,7 @@ class Launch(types.ModuleType):
     """Stands in for what launches, which imports torch."""
 
     def __init__(self, outcome: Exception | None = None):
-        super().__init__("gossamer.launch.run")
+        super().__init__("gossamer.run.train")
         self.outcome, self.calls = outcome, []
 
     def train(self, config: Any, **rest: Any) -> None:
@@ -124,7 +124,7 @@ class Launch(types.ModuleType):
 
 def stand_in(monkeypatch: pytest.MonkeyPatch, outcome: Exception | None = None) -> Launch:
     launch = Launch(outcome)
-    for name in ("gossamer.launch.run", "gossamer.launch.evaluation"):
+    for name in ("gossamer.run.train", "gossamer.run.evaluate"):
         monkeypatch.setitem(sys.modules, name, launch)
     return launch
 

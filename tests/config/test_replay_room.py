@@ -19,8 +19,8 @@ from gossamer.build.roles import build_policy
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
-from gossamer.launch.run import train
 from gossamer.record.checkpoint import Checkpoint
+from gossamer.run.train import train
 
 QUEUE = {"name": "queue", "fraction": 0.5}
 PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}

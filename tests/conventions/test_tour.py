@@ -15,7 +15,7 @@ TOUR = [
     "replay/base.py",
     "roles/actor.py",
     "roles/learner.py",
-    "launch/inline.py",
+    "run/placements/inline.py",
     "build/roles.py",
 ]
 MAX_LINES = 3_200

@@ -6,7 +6,7 @@ import statistics
 
 import pytest
 
-from gossamer.launch.recorder import Window
+from gossamer.run.recorder import Window
 
 
 def test_of_one_learner_it_is_its_last_hundred() -> None:

@@ -15,15 +15,15 @@ from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
-from gossamer.group import build_group
-from gossamer.launch.inline import run_inline
-from gossamer.launch.rows import Rows
 from gossamer.record.metrics import MetricLog
 from gossamer.replay import ring
 from gossamer.replay.ring import make_block
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.run.placements.group import build_group
+from gossamer.run.placements.inline import run_inline
+from gossamer.run.rows import Rows
 from gossamer.types import as_batch, empty_trajectory
 
 SMALL = {

@@ -24,11 +24,11 @@ from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.build.roles import Parts
-from gossamer.group import Group
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.run.placements.group import Group
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 

@@ -20,13 +20,13 @@ from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
 from gossamer.config import make_config
-from gossamer.group import Group
-from gossamer.launch.fleet import Fleet
-from gossamer.launch.run import train
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
 from gossamer.replay.store import Replay
+from gossamer.run.placements.fleet import Fleet
+from gossamer.run.placements.group import Group
+from gossamer.run.train import train
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 T, B = 6, 4

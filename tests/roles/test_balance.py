@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossamer.launch.local import balance
 from gossamer.machine import l2_cache_bytes, lower_priority, native_threads
+from gossamer.run.placements.threads import balance
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="threads have no priority of their own"

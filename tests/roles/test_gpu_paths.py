@@ -13,14 +13,14 @@ from fake_gpu import META, fake_gpu
 from gossamer.algorithms.base import AlgorithmState
 from gossamer.algorithms.impact import Impact
 from gossamer.config import make_config
-from gossamer.launch.run import train
-from gossamer.launch.snapshot import policy_of
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.snapshot import policy_of
+from gossamer.run.train import train
 from gossamer.system import devices
 from gossamer.types import as_batch, empty_trajectory, kinds_of
 

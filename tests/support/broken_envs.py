@@ -22,7 +22,7 @@ from gymnasium import spaces
 from gossamer.record import files
 
 if TYPE_CHECKING:
-    from gossamer.group import Group
+    from gossamer.run.placements.group import Group
 
 RELEASED = threading.Event()
 """Set by a test that has seen enough of `Stuck`."""
@@ -196,7 +196,7 @@ def _first_to_get_here() -> bool:
         return False
     parent = psutil.Process().parent()
     assert parent is not None
-    kin = [x.pid for x in parent.children() if "gossamer.launch" in " ".join(x.cmdline())]
+    kin = [x.pid for x in parent.children() if "gossamer.run" in " ".join(x.cmdline())]
     return min(kin, default=0) == os.getpid()
 
 
@@ -368,7 +368,7 @@ class DiesAtItsEnd(Plain):
     def reward(self) -> float:
         DiesAtItsEnd.taken += 1
         if DiesAtItsEnd.taken == 100:
-            from gossamer.launch import snapshot  # not where torch is not needed
+            from gossamer.run import snapshot  # not where torch is not needed
 
             take = snapshot.take
 

@@ -24,7 +24,7 @@ import gossamer
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.group import build_group
+from gossamer.run.placements.group import build_group
 
 META = torch.device("meta")
 SOURCES = Path(gossamer.__file__).parent

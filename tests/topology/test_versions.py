@@ -10,9 +10,9 @@ from functools import partial
 import pytest
 import torch
 
-from gossamer.group import PolicyBoards
 from gossamer.links.shared_memory import Mailboxes
 from gossamer.roles.mixer import message_sizes
+from gossamer.run.placements.group import PolicyBoards
 
 
 class Interleaved(Mailboxes):

@@ -1,1 +1,0 @@
-"""Launchers: who runs where. They know nothing of RL; roles know nothing of them."""

@@ -1,0 +1,184 @@
+"""The best policy of a run: which one it is, and what another one has to do to take its place."""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+from gossamer.errors import ConfigError
+from gossamer.record.checkpoint import BEST, CANDIDATE, Checkpoint, Score, UnreadableError
+from gossamer.roles.evaluator import Contest, Source
+from gossamer.run.recorder import name_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from torch import Tensor
+
+    from gossamer.record.checkpoint import CheckpointStore, Scored
+    from gossamer.roles.evaluator import Evaluation, Evaluator
+    from gossamer.run.recorder import Recorder
+
+_PREFIX = "learner.policy."
+EXPLAINED_AFTER_SECONDS = 2.0
+"""A confirmation at the end of a run that takes longer is told of."""
+
+
+class BestPolicy:
+    """Keeps the best policy, and the candidate for its place.
+
+    The highest of many short evaluations was lucky. So a policy that is evaluated higher than the best's
+    score is a candidate only, the highest of them. It is confirmed in episodes that it was not chosen by, and
+    that the best plays anew, whose score was the higher of two as well: neither is ahead by luck. The better
+    one's mean over these episodes is its score. The first policy to be evaluated has not been chosen from
+    any, and is the best at once.
+
+    Args:
+        store: of the run's checkpoints, where both are, so that a resumed run goes on with them.
+        recorder: told of every score and every contest.
+    """
+
+    def __init__(self, store: CheckpointStore, recorder: Recorder):
+        self._store, self._recorder = store, recorder
+        # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
+        self._scores: dict[Scored, Score | None] = {x: store.score(x) for x in (BEST, CANDIDATE)}
+        self._loaded: tuple[Checkpoint, Checkpoint | None] | None = None
+        self._decided: dict[str, Any] = {}  # the candidate that was confirmed or not last
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is a candidate."""
+        return self._scores[CANDIDATE] is not None
+
+    def consider(
+        self,
+        result: Evaluation,
+        source: Source,
+        tensors: Sequence[Tensor],
+        names: Sequence[str],
+        *,
+        at: tuple[int, int],
+    ) -> None:
+        """Take the policy of a run that has been evaluated for a candidate, if it may be the best.
+
+        Args:
+            result: what it has earned.
+            source: whose it is.
+            tensors: its parameters and moments.
+            names: theirs.
+            at: updates and env steps behind it.
+        """
+        score, best = Score(result.mean, len(result.returns)), self._scores[BEST]
+        identity = {"version": source.version, "learner": name_of(source.learner)}
+        if math.isnan(score.mean) or identity == self._decided:
+            return
+        if best is not None:
+            waiting = self._scores[CANDIDATE]
+            if score.mean <= max(best.mean, -math.inf if waiting is None else waiting.mean):
+                return
+        self._save(
+            BEST if best is None else CANDIDATE,
+            at[0],
+            {_PREFIX + name: x for name, x in zip(names, tensors, strict=True)},
+            {**identity, "env_steps": at[1]},
+            score,
+        )
+        self._tell()
+
+    def contest(self, names: Sequence[str]) -> Contest | None:
+        """Return the candidate and the best, tensors in the order of these names.
+
+        None without a candidate, or if one of them cannot be read for now.
+        """
+        try:
+            candidate, best = self._load(CANDIDATE), self._load(BEST)
+        except UnreadableError:
+            return None
+        if candidate is None or (best is not None and _identity(candidate) == _identity(best)):
+            self._discard_candidate()  # damaged, or the best already: a kill came between
+            self._tell()
+            return None
+        self._loaded = candidate, best
+        learner: int | str = candidate.state["learner"]
+        return Contest(
+            Source(candidate.state["version"], learner if isinstance(learner, int) else None),
+            [candidate.tensors[_PREFIX + name] for name in names],
+            None if best is None else [best.tensors[_PREFIX + name] for name in names],
+        )
+
+    def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
+        """Keep the better one of a contest.
+
+        Args:
+            candidate: what the candidate has earned.
+            best: what the best has earned in the same episodes; None: it could not be read.
+        """
+        assert self._loaded is not None
+        challenger, holder = self._loaded
+        wins = not math.isnan(candidate.mean) and (
+            best is None or not candidate.mean <= best.mean  # which may be NaN
+        )
+        self._recorder.on_confirmation(
+            candidate, _row(challenger), best, None if holder is None else _row(holder), wins=wins
+        )
+        kept, result = (challenger, candidate) if wins else (holder, best)
+        if kept is not None and result is not None and not math.isnan(result.mean):
+            score = Score(result.mean, len(result.returns))
+            self._save(BEST, kept.updates, kept.tensors, kept.state, score)
+        self._discard_candidate()
+        self._tell()
+        self._loaded, self._decided = None, _identity(challenger)
+
+    def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
+        """Evaluate a finished run's policy, and confirm what has not been confirmed yet.
+
+        Raises:
+            Interrupted: `stop` has said so; what was not confirmed stays a candidate.
+        """
+        evaluator.evaluate_newest(stop)
+        if not self.waiting:
+            return
+        if evaluator.confirming_cost > EXPLAINED_AFTER_SECONDS:
+            self._recorder.say(
+                f"playing {evaluator.confirming_episodes} episodes each with the candidate and the best policy "
+                "(Ctrl-C skips this)"
+            )
+        evaluator.confirm(stop)
+
+    def _tell(self) -> None:
+        self._recorder.on_scores(self._scores[BEST], self._scores[CANDIDATE])
+
+    def _save(
+        self,
+        name: Scored,
+        updates: int,
+        tensors: Mapping[str, Tensor],
+        state: Mapping[str, Any],
+        score: Score,
+    ) -> None:
+        self._store.save_scored(name, updates, tensors, {**state, "mean": score.mean}, score)
+        self._scores[name] = score
+
+    def _discard_candidate(self) -> None:
+        self._store.discard(CANDIDATE)
+        self._scores[CANDIDATE] = None
+
+    def _load(self, name: Scored) -> Checkpoint | None:
+        try:
+            return self._store.load(name)
+        except UnreadableError:
+            raise
+        except ConfigError:  # none, or damaged
+            return None
+
+
+def _identity(policy: Checkpoint) -> dict[str, Any]:
+    return {name: policy.state.get(name) for name in ("version", "learner")}
+
+
+def _row(policy: Checkpoint) -> dict[str, Any]:
+    return {
+        "env_steps": policy.state.get("env_steps"),
+        "updates": policy.updates,
+        **_identity(policy),
+    }

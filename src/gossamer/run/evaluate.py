@@ -1,0 +1,495 @@
+"""Load a run's policy and play full episodes with it: `gossamer eval` and its Python form."""
+
+from __future__ import annotations
+
+import contextlib
+import json as json_module
+import shlex
+import signal
+import sys
+import threading
+import time
+from typing import TYPE_CHECKING
+
+import torch
+
+from gossamer.build.evaluation_tasks import build_trials
+from gossamer.build.plan import find_device
+from gossamer.build.roles import build_policy
+from gossamer.config import check_ranges, from_dict, in_python, saved_settings
+from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.machine import num_cores, threads
+from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
+from gossamer.record.folder import RunFolder
+from gossamer.record.metrics import plain
+from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
+from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
+from gossamer.run.damage import refuse_damaged_policies, refuse_damaged_score
+from gossamer.run.snapshot import policy_of
+from gossamer.run.stopping import Overdue, Watch, tell
+from gossamer.system.reading import clipped, visible
+from gossamer.system.signs import GIVEN_UP
+from gossamer.topology.base import blend
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from types import FrameType
+
+    from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.roles.evaluator import Trial
+    from gossamer.types import EnvSpec, VecEnv
+
+
+def load_weights(
+    policies: Iterable[ActorCritic],
+    folder: RunFolder,
+    which: str | int,
+    learner: int | None = None,
+) -> Checkpoint:
+    """Load a checkpoint's parameters and moments into networks that fit; return the checkpoint.
+
+    Args:
+        policies: the networks, which begin alike.
+        folder: of the run.
+        which: "last", "best", "candidate" or a number of updates.
+        learner: whose; None: the run's policy, which for learners that mix parameters is their average.
+    """
+    checkpoint = _read_weights(folder, which)
+    tensors = _policy_tensors(checkpoint, learner)
+    for policy in policies:
+        _put_weights(policy, checkpoint, tensors)
+    return checkpoint
+
+
+def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
+    checkpoint = folder.checkpoints().load(which, lambda name: "learner.policy." in name)
+    refuse_damaged_policies(checkpoint)
+    return checkpoint
+
+
+def _put_weights(
+    policy: ActorCritic, checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]
+) -> None:
+    try:
+        policy.load_state_dict(tensors)
+    except RuntimeError as error:
+        raise _misfit(checkpoint, " ".join(str(error).split())) from None
+    policy.refresh()
+
+
+def refuse_misfit(
+    config: TrainConfig, spec: EnvSpec, checkpoint: Checkpoint, torso: torch.nn.Module | None = None
+) -> None:
+    """Refuse a checkpoint of another network than the settings', before that is made: it could be of any size."""
+    with torch.device("meta"):
+        wanted = build_policy(config, spec, torso).state_dict()
+    found = policy_of(checkpoint.tensors)
+    for name in sorted({*wanted, *found}):
+        shapes = [list(x[name].shape) if name in x else "missing" for x in (found, wanted)]
+        if shapes[0] != shapes[1]:
+            raise _misfit(checkpoint, f"{name} is {shapes[0]}, but these settings need {shapes[1]}")
+
+
+def refuse_other_best(
+    config: TrainConfig, spec: EnvSpec, store: CheckpointStore, torso: torch.nn.Module | None
+) -> None:
+    """Refuse to continue a run whose best policy, or the candidate for it, is of another network."""
+    for name in (BEST, CANDIDATE):
+        try:
+            found = store.load(name)
+        except UnreadableError:
+            raise
+        except ConfigError:  # there is none, or the run does without a damaged one
+            continue
+        refuse_damaged_score(found)
+        refuse_misfit(config, spec, found, torso)
+
+
+def _misfit(checkpoint: Checkpoint, reason: str) -> ConfigError:
+    own = reason.startswith("torso.") or " torso." in reason or '"torso.' in reason
+    hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
+    return ConfigError(f"{checkpoint.path} does not fit this network: {clipped(reason, 200)}{hint}")
+
+
+def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, torch.Tensor]:
+    size: int = checkpoint.state.get("num_learners", 1)
+    if learner is None:
+        learner = checkpoint.state.get("policy_of", 0)
+    elif "num_learners" not in checkpoint.state and learner:
+        raise ConfigError(
+            f"{checkpoint.path} holds only the run's policy; for one learner's policy leave out --checkpoint {checkpoint.path.name}"
+        )
+    elif learner >= size:
+        raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
+    if learner is not None:
+        return policy_of(checkpoint.tensors, learner)
+    everyone: list[dict[str, torch.Tensor]] = []
+    for rank in range(size):
+        everyone.append(policy_of(checkpoint.tensors, rank))
+        if everyone[-1].keys() != everyone[0].keys():
+            raise _misfit(checkpoint, f"learner {rank} is missing")
+    average = {name: x.clone() for name, x in everyone[0].items()}
+    blend(
+        dict.fromkeys(range(size), 1.0 / size),
+        0,
+        lambda rank: [everyone[rank][name] for name in average],
+        list(average.values()),
+    )
+    return average
+
+
+def _config_of(
+    folder: RunFolder,
+    env_id: str = "",
+    *,
+    trust: bool = False,
+    how: Callable[[str, str], str] = in_python,
+) -> TrainConfig:
+    """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
+    saved = saved_settings(folder.path, named=[{"env_id": env_id}], trust=trust, how=how)
+    assert saved is not None
+    config = from_dict(saved)
+    check_ranges(config)
+    if env_id and env_id != config.env_id:
+        raise ConfigError(
+            f"the run was trained in {config.env_id}, not in {env_id}; leave that out"
+        )
+    return config
+
+
+def load_policy(
+    run: str,
+    checkpoint: str | int = "last",
+    *,
+    learner: int | None = None,
+    torso: torch.nn.Module | None = None,
+    env_id: str = "",
+    trust: bool = False,
+) -> ActorCritic:
+    """Load the policy of a run, ready to act, in float32 on the CPU.
+
+    Args:
+        run: a run folder, part of its path, or "last".
+        checkpoint: "last", "best", "candidate" or a number of updates.
+        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
+        torso: feature layers of your own that the run was trained with.
+        env_id: the run's environment again: as module:function it is imported of a run that began elsewhere
+            only if it is named here.
+        trust: import the environment and parts that the run names, wherever the run comes from.
+    """
+    folder = RunFolder.open(run)
+    config = _config_of(folder, env_id, trust=trust)
+    return _load_policy(folder, config, checkpoint, learner, torso)[0]
+
+
+def _load_policy(
+    folder: RunFolder,
+    config: TrainConfig,
+    which: str | int,
+    learner: int | None,
+    torso: torch.nn.Module | None = None,
+) -> tuple[ActorCritic, Checkpoint]:
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    checkpoint = _read_weights(folder, which)
+    refuse_misfit(config, spec, checkpoint, torso)
+    policy = build_policy(config, spec, torso)
+    _put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
+    for warning in checkpoint.warnings:
+        print(f"gossamer: {visible(warning)}", file=sys.stderr)
+    return policy.requires_grad_(False).eval(), checkpoint
+
+
+def _whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:
+    """Return whose policy was loaded, as evaluation.jsonl names it; None: an older run has not said."""
+    state = checkpoint.state
+    if learner is not None or num_learners == 1:
+        return learner or 0
+    if "num_learners" not in state:  # the best evaluated, alone
+        return state.get("learner")
+    whose = state.get("policy_of", 0)
+    return "average" if whose is None else whose
+
+
+def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
+    """Say whose policy was loaded; nothing where there is one learner."""
+    whose, size, state = (
+        _whose(checkpoint, learner, config.num_learners),
+        config.num_learners,
+        checkpoint.state,
+    )
+    if size == 1 or whose is None:
+        return ""
+    if whose == "average":
+        return f"average of {size} learners, "
+    why, scores = "", state.get("scores")
+    if learner is None and config.topology.run_policy == "best":
+        why = ", the best evaluated" if scores is None or scores else ""
+        # Until all had been evaluated.
+        if scores is not None and len(scores) < size and state.get("best_learner") is not None:
+            why = ", which earned most in training"
+    return f"learner {whose} of {size}{why}, "
+
+
+def evaluate(
+    run: str,
+    *,
+    episodes: int = 30,
+    checkpoint: str | int = "last",
+    learner: int | None = None,
+    sample: bool = False,
+    seed: int = 1,
+    device: str = "auto",
+    torso: torch.nn.Module | None = None,
+    env_id: str = "",
+    trust: bool = False,
+) -> Evaluation:
+    """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
+
+    Args:
+        run: a run folder, part of its path, or "last".
+        episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
+            training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
+            more than `episodes`, one of each of that many.
+        checkpoint: "last", "best", "candidate" or a number of updates.
+        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
+        sample: sample actions instead of taking the likeliest.
+        seed: of the episodes, and of sampling.
+        device: where the policy computes: "auto", "cpu" or "cuda".
+        torso: feature layers of your own that the run was trained with.
+        env_id: as for `load_policy`.
+        trust: likewise.
+    """
+    where = find_device(device, has_gpu=torch.cuda.is_available())
+    folder = RunFolder.open(run)
+    config = _config_of(folder, env_id, trust=trust)
+    with _watched(config, last_resort=False) as watch:
+        policy = _load_policy(folder, config, checkpoint, learner, torso)[0].to(where)
+        trials = _trials(config, policy, episodes, seed)
+        return _play(trials, policy, watch, sample=sample, seed=seed)
+
+
+def _trials(config: TrainConfig, policy: ActorCritic, episodes: int, seed: int) -> list[Trial]:
+    return build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=num_cores())
+
+
+INTERRUPT_SECONDS = 5.0
+"""Longest time from Ctrl-C to the end of the step that is being played."""
+
+
+@contextlib.contextmanager
+def _watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
+    """Context in which slow environments are named, those that are stuck given up, and Ctrl-C ends both."""
+    with Watch(
+        config.patience_seconds,
+        lambda text: tell(f"gossamer: {text}"),
+        within_seconds=INTERRUPT_SECONDS,
+        last_resort=last_resort,
+    ) as watch:
+
+        def last_words() -> int:
+            failure = watch.failure
+            tell(f"gossamer: {'interrupted' if failure is None else _without_advice(failure)}")
+            return 1 if failure is not None else 130
+
+        watch.last_words = last_words
+        try:
+            yield watch
+        except Overdue as overdue:
+            if overdue.failure is not None:
+                raise RunFailed(_without_advice(overdue.failure)) from None
+            raise KeyboardInterrupt from None
+
+
+def _without_advice(failure: RunFailed) -> str:
+    """Say what is stuck; how a run is given more patience is not for who evaluates it."""
+    return str(failure).partition(GIVEN_UP)[0]
+
+
+def _play(
+    trials: Sequence[Trial],
+    policy: ActorCritic,
+    watch: Watch,
+    *,
+    sample: bool,
+    seed: int,
+    on_step: Callable[[VecEnv, int], None] | None = None,
+) -> Evaluation:
+    cores = num_cores() if policy.pixels and policy.obs_scale.device.type == "cpu" else 1
+    with threads(1), stop_on_interrupt(watch) as stop, contextlib.ExitStack() as stack:
+        envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
+        return play_trials(
+            policy,
+            trials,
+            envs,
+            greedy=not sample,
+            seed=seed,
+            num_threads=cores,
+            stop=stop,
+            on_step=on_step,
+        )
+
+
+def _episodes(count: int) -> str:
+    return f"{count} episode{'' if count == 1 else 's'}"
+
+
+class _Progress:
+    """Tells every few seconds how far an evaluation has come: over itself in a terminal."""
+
+    def __init__(self, episodes: int):
+        self._episodes = episodes
+        self._steps = self._before = 0
+        self._now = -1
+        self._wrote_at = time.monotonic()
+        self._in_terminal = is_live(sys.stderr)
+        self._wrote = False
+
+    def __call__(self, envs: VecEnv, ended: int) -> None:
+        """Note a step of every environment."""
+        if self._now < 0 or ended < self._now:  # a trial begins
+            self._before += max(self._now, 0)
+        else:
+            self._steps += envs.num_envs
+        self._now = ended
+        now = time.monotonic()
+        if now - self._wrote_at >= (
+            1 / REDRAWS_PER_SECOND if self._in_terminal else PLAIN_EVERY_SECONDS
+        ):
+            self._wrote_at, self._wrote = now, True
+            ended += self._before
+            text = f"{ended} of {_episodes(self._episodes)}, {self._steps:,} steps"
+            self._write(f"\r{text} " if self._in_terminal else f"{text}\n")
+
+    def close(self) -> None:
+        """Leave a terminal's line."""
+        if self._wrote and self._in_terminal:
+            self._write("\n")
+
+    def _write(self, text: str) -> None:
+        with contextlib.suppress(OSError):  # nobody watches any more
+            sys.stderr.write(text)
+            sys.stderr.flush()
+
+
+@contextlib.contextmanager
+def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
+    """Context whose first Ctrl-C ends an evaluation between two steps, or soon; the second comes through.
+
+    An exception amid a step would leave simulators' threads with a step that nobody fetches.
+    """
+    asked: list[int] = []
+    if threading.current_thread() is not threading.main_thread():
+        yield lambda: False  # signals go to the main thread
+        return
+
+    def on_signal(number: int, frame: FrameType | None) -> None:
+        asked.append(number)
+        watch.ask("interrupted", announced=False)
+        signal.signal(signal.SIGINT, before)
+
+    before = signal.signal(signal.SIGINT, on_signal)
+    try:
+        yield lambda: bool(asked)
+    except Interrupted:
+        raise KeyboardInterrupt from None
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def evaluate_run(
+    run: str,
+    *,
+    episodes: int,
+    checkpoint: str | int,
+    learner: int | None,
+    env_id: str,
+    trust: bool,
+    sample: bool,
+    seed: int,
+    device: str,
+    json: bool,
+    video: str | None,
+    render: bool,
+) -> None:
+    """Do what `gossamer eval` promises and print the result."""
+    where = find_device(device, has_gpu=torch.cuda.is_available())
+    folder = RunFolder.open(run)
+
+    def how(name: str, value: str) -> str:  # quoted: names are a stranger's
+        typed = f"gossamer eval {shlex.quote(str(folder.path))}"
+        if name != "env_id":
+            return f"{typed} --trust"
+        return f"{typed} --env {shlex.quote(value)}, or add --trust"
+
+    config = _config_of(folder, env_id, trust=trust, how=how)
+    with _watched(config, last_resort=True) as watch:
+        _evaluate_run(folder, config, watch, where, episodes=episodes, checkpoint=checkpoint, learner=learner,
+                      sample=sample, seed=seed, json=json, video=video, render=render)  # fmt: skip
+
+
+def _evaluate_run(
+    folder: RunFolder,
+    config: TrainConfig,
+    watch: Watch,
+    where: str,
+    *,
+    episodes: int,
+    checkpoint: str | int,
+    learner: int | None,
+    sample: bool,
+    seed: int,
+    json: bool,
+    video: str | None,
+    render: bool,
+) -> None:
+    policy, loaded = _load_policy(folder, config, checkpoint, learner)
+    spec = policy.spec
+    policy = policy.to(where)
+    if video or render:
+        from gossamer.run.show import show
+
+        show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
+    if not json:
+        print(f"{folder.path}\n{spec.protocol}", flush=True)
+    trials = _trials(config, policy, episodes, seed)
+    progress = _Progress(sum(trial.episodes for trial in trials))
+    try:
+        result = _play(trials, policy, watch, sample=sample, seed=seed, on_step=progress)
+    finally:
+        progress.close()
+    if json:
+        row = {
+            "run": str(folder.path),
+            "env": config.env_id,
+            "protocol": spec.protocol,
+            "checkpoint": checkpoint,
+            "learner": _whose(loaded, learner, config.num_learners),
+            "episodes": len(result.returns),
+            **result.as_dict(),
+        }
+        print(json_module.dumps(plain(row)))
+        return
+    how = "sampled" if sample else "greedy"
+    count, scores = _count_in_words(result), _scores_in_words(result)
+    whose = whose_in_words(loaded, learner, config)
+    print(f"checkpoint {checkpoint}, {whose}{count}, {how}, seed {seed}: {scores}")
+    if (held_out := result.held_out) is not None:
+        print(f"{_count_in_words(held_out)} held out: {_scores_in_words(held_out)}")
+
+
+def _count_in_words(result: Evaluation) -> str:
+    tasks = len(set(result.tasks))
+    return _episodes(len(result.returns)) + (
+        f" of {tasks} task{'s' * (tasks > 1)}" if tasks else ""
+    )
+
+
+def _scores_in_words(result: Evaluation) -> str:
+    return (
+        f"mean {result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
+        f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "
+        "time limit"
+    )

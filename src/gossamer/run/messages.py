@@ -1,0 +1,182 @@
+"""What a run says as it begins and ends: lines for the user, or an error with whose fault it is."""
+
+from __future__ import annotations
+
+import errno
+import math
+import sys
+import traceback
+from typing import TYPE_CHECKING, Any
+
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.run.placements.processes import layout_of
+from gossamer.topology.graphs import contraction, expected
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.folder import RunFolder
+    from gossamer.types import EnvSpec
+
+_TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
+MAX_LEARNERS_TOLD = 16
+"""Of independent learners; the best of more."""
+
+
+def env_facts(spec: EnvSpec) -> dict[str, Any]:
+    """Return what is known about resuming an environment, as meta.json holds it."""
+    return {"env_comes_back": spec.exact_resume, "env_differs": spec.differs}
+
+
+def new_episodes_in_words(spec: EnvSpec) -> str:
+    """Say that a run will be resumed with new episodes, and why; empty where its environments come back."""
+    return f"{spec.env_id} resumes with new episodes: {spec.differs}" if spec.differs else ""
+
+
+def resumed_in_words(
+    *, new_episodes: bool, why: list[str], env_steps: int, updates: int, seconds: float
+) -> str:
+    """Say from where a run goes on, and why that is not exactly so where it is not.
+
+    Args:
+        new_episodes: its environments are not where they were.
+        why: what keeps it from going on as if it had never stopped.
+        env_steps: of the run's checkpoint.
+        updates: likewise.
+        seconds: that restoring took; 0: not known.
+    """
+    how = "with new episodes " * new_episodes
+    how = f"{how}(not exactly: {'; '.join(why)})" if why or new_episodes else "exactly"
+    took = f"; restoring took {seconds:.1f} s" if seconds else ""
+    return f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}"
+
+
+def filling_in_words(rows: int) -> str:
+    """Say what replays do that begin empty with a policy that has learnt something."""
+    return (
+        f"replays fill during the next {rows:,} rows of trajectories; until then only some batches hold "
+        "replayed columns, the more the fuller the replays are"
+    )
+
+
+def mixing_facts(config: TrainConfig) -> dict[str, float]:
+    """Return what a round of mixing does, as meta.json holds it; empty where parameters are not mixed."""
+    topology, size = config.topology, config.num_learners
+    if size == 1 or topology.run_policy != "average":
+        return {}
+    turns, drop = topology.turns(size, config.seed), getattr(topology, "link_drop", 0.0)
+    left = contraction(tuple(expected(weights, drop) for weights in turns))
+    return {"contraction": left, "spectral_gap": 1.0 - left}
+
+
+def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
+    """Say who the learners are and what a round of mixing does, by its facts; empty for one on its own."""
+    topology, size = config.topology, config.num_learners
+    if size == 1:
+        return "one learner has nobody to talk to: --num-learners 4" if topology.talks else ""
+    text = f"{size} learners, {topology.name}"
+    if not topology.talks:
+        text = f"{size} independent learners (to let them mix: {_TALKING})"
+        if any(getattr(settings, "shared", False) for settings in config.replays):
+            text = f"{size} learners that share a replay, and no parameters"
+    if config.placement == "local":
+        text += f", in {layout_of(config)}"
+    if facts:
+        # A message may be missing unless everyone waits for it; a silent link is known to both its ends.
+        arriving = "if every message arrives, " * (topology.staleness != 0)
+        arriving += "on average " * (getattr(topology, "link_drop", 0.0) > 0.0)
+        left, gap = facts["contraction"], facts["spectral_gap"]
+        text += f": {arriving}a round of mixing leaves {left:.3f} of their disagreement (spectral gap {gap:.3f})"
+    return text
+
+
+def learners_in_words(
+    config: TrainConfig,
+    scores: Mapping[int, float],
+    mean_return: Callable[[int], float | None],
+    best: int | None,
+) -> list[str]:
+    """Say of each independent learner what sets it apart and what it earned, the best of many.
+
+    Args:
+        config: of the run.
+        scores: by learner, its evaluation, where there is one.
+        mean_return: tells that of a learner's own training episodes.
+        best: whose policy is the run's.
+    """
+    size = config.num_learners
+    if size == 1 or config.topology.run_policy != "best":
+        return []
+
+    kind, found = "evaluation", dict(scores)
+    if len(scores) < size:  # as the best is chosen
+        means = {rank: mean_return(rank) for rank in range(size)}
+        kind, found = "return", {rank: x for rank, x in means.items() if x is not None}
+
+    def line(rank: int) -> str:
+        parts = [f"{name} {value:g}" for name, value in config.differing(rank).items()]
+        if rank in found:
+            parts.append(f"{kind} {found[rank]:.4g}")
+        if parts and rank == best:
+            parts[-1] += " (best)"
+        return f"learner {rank}: {', '.join(parts) or 'no episode has ended'}"
+
+    first = sorted(range(size), key=lambda rank: -found.get(rank, -math.inf))[:MAX_LEARNERS_TOLD]
+    return [line(rank) for rank in sorted(first)]
+
+
+def raise_failure(failure: BaseException, folder: RunFolder) -> None:
+    """Raise what ends the run as one line, with what to type next, after the traceback of whose fault it is."""
+    if isinstance(failure, ConfigError):
+        raise failure
+    resumes = bool(folder.checkpoints().list())
+    hint = f"; next: gossamer train --resume {folder.path}" if resumes else ""
+    if isinstance(failure, RunFailed):
+        _, _, details = str(failure).strip().partition("\n")
+        if details:
+            print(details, file=sys.stderr)
+        raise RunFailed(headline(failure) + hint) from failure
+    if isinstance(failure, OSError) and failure.errno == errno.EBADF:
+        raise RunFailed(
+            "other code in this process, perhaps the environment's, closed files of the run"
+            f"{'; the last checkpoint is kept' * resumes}{hint}"
+        ) from failure
+    if isinstance(failure, OSError):
+        raise RunFailed(
+            f"could not write to the run folder: {failure.strerror or failure}; the last checkpoint "
+            f"is kept, resume from it once there is room{hint}"
+        ) from failure
+    traceback.print_exception(failure)
+    raise RunFailed(headline(failure) + hint) from failure
+
+
+def headline(error: BaseException) -> str:
+    """Say in one line what failed; a RunFailed of several lines holds a traceback after the first."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()] or [""]
+    if isinstance(error, RunFailed):
+        return lines[0] if len(lines) == 1 else f"{lines[0]} {lines[-1]}"
+    return f"{type(error).__name__}: {' '.join(lines)}"
+
+
+def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
+    """Say in one line what came of a run, and what to type next."""
+    reason: str = summary["exit_reason"]
+    failed = reason.startswith("failed")
+    # Why is said once, by the error that follows.
+    parts = [f"{'failed' if failed else reason}: {summary['env_steps']:,} env steps"]
+    parts.append(f"{summary['seconds']:.0f} s")
+    if summary["steps_per_second"]:
+        parts.append(f"{summary['steps_per_second']:,.0f} steps/s")
+    if summary["mean_return_last_100"] is not None:
+        parts.append(f"return {summary['mean_return_last_100']:.4g}")
+    if summary["best_evaluation"] is not None:
+        over = summary.get("best_evaluation_episodes")  # not told by older runs
+        best = f"best evaluation {summary['best_evaluation']:.4g}"
+        parts.append(best + (f" over {over} episode{'s' * (over > 1)}" if over else ""))
+    if summary.get("candidate_evaluation") is not None:
+        parts.append(f"{summary['candidate_evaluation']:.4g} to be confirmed")
+    if failed:
+        return ", ".join(parts)
+    verb = "train --resume" if reason.startswith("stopped") else "eval"
+    return ", ".join(parts) + f"; next: gossamer {verb} {folder.path}"

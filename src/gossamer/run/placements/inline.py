@@ -1,0 +1,81 @@
+"""One role at a time, in lock-step: tests, debugging, exact reproduction."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossamer.machine import threads
+from gossamer.roles.evaluator import Interrupted
+from gossamer.run.stopping import Overdue
+
+if TYPE_CHECKING:
+    from gossamer.build.roles import Parts
+    from gossamer.run.control import Overseer
+    from gossamer.run.placements.group import Group
+
+
+def run_inline(group: Group, control: Overseer) -> None:
+    """Train until control says stop.
+
+    Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What
+    the roles compute, and in which order each sees it, is what threads do, so results are too. All
+    learners adapt, then all combine, so every message of an update is there before it is mixed.
+    """
+    for parts in group.parts:
+        group.publish(parts)
+    collectors = [_Collector(parts) for parts in group.parts]
+    over = False
+    while not over:
+        for collector in collectors:
+            collector.collect()
+        with threads(1):
+            _learn_version(group)
+        for parts in group.parts:
+            group.publish(parts)
+        # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
+        over = control.after_version()
+        if group.evaluator is not None and not over and control.evaluation_due():
+            try:
+                with threads(1):  # as it has where it runs beside the others
+                    group.evaluator.work(stop=control.interrupted)
+            except Interrupted:
+                pass  # a signal: the next version is the last
+            except Overdue as overdue:
+                if overdue.failure is not None:
+                    raise
+                over = control.end_now()
+
+
+def _learn_version(group: Group) -> None:
+    """Let every learner learn one batch; those that are through early wait for the others."""
+    versions = {parts.learner.rank: parts.learner.version for parts in group.parts}
+    learning = [parts.learner for parts in group.parts]
+    while learning:
+        for learner in learning:
+            learner.adapt()
+        for learner in learning:
+            learner.combine()
+        learning = [learner for learner in learning if learner.version == versions[learner.rank]]
+
+
+class _Collector:
+    """Lets the actor of one learner collect what its lag allows."""
+
+    def __init__(self, parts: Parts):
+        self._parts = parts
+        self._lag = 1 if parts.plan.lag is None else parts.plan.lag
+        self._began = parts.learner.version
+        self._collected = self._began + len(parts.queue.wait_full(0))
+
+    def collect(self) -> None:
+        parts = self._parts
+        actor, queue = parts.actor, parts.queue
+        while self._collected <= parts.learner.version + self._lag:
+            slot = queue.slot()
+            oldest = max(self._collected - self._lag, self._began)
+            version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=True)
+            actor.policy.refresh()
+            with threads(1):
+                actor.collect(slot, version)
+            queue.put(slot)
+            self._collected += 1

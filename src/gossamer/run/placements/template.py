@@ -1,0 +1,364 @@
+"""A process that has imported everything and waits to be copied: its copies begin at once, and share its memory.
+
+Importing torch takes a process two seconds of a core, and a run may start many processes, at its beginning and where
+one has died. So a launcher starts one template, `python -m gossamer.run.placements.template DESCRIPTOR LAUNCHER`, which
+forks for each. It has no thread but its first and never computes, so that a copy may do everything that a process
+of its own could. Without a template (another system than Linux, too many descriptors, or it was killed) processes are
+started the long way, by `gossamer.run.placements.child`.
+"""
+
+from __future__ import annotations
+
+import atexit
+import ctypes
+import gc
+import json
+import os
+import select
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from types import FrameType
+
+PR_SET_PDEATHSIG = 1
+MAX_DESCRIPTORS = 200
+"""Handed over with one request; Linux takes 253."""
+ANSWER_SECONDS = 60.0
+"""Longest wait for a template that is still importing, and for its answer."""
+_FIXED = (
+    "GOMP",
+    "KMP",
+    "LANG",
+    "LC_",
+    "LD_",
+    "MALLOC",
+    "MKL",
+    "OMP",
+    "OPENBLAS",
+    "PYTORCH",
+    "TORCH",
+)
+"""How variables begin that are read while a process starts: other values need another template."""
+
+
+class Copy:
+    """A process that a template has forked, to be used as a `subprocess.Popen`."""
+
+    returncode: int | None
+    """Exit code, or minus the signal that ended it; None while it runs."""
+
+    def __init__(self, template: Template, pid: int):
+        self.pid, self.returncode = pid, None
+        self._template = template
+        try:
+            self._handle: int | None = os.pidfd_open(pid)
+        except ProcessLookupError:
+            self._handle = None  # it was quick
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it runs."""
+        if self.returncode is None:
+            self.returncode = self._template.code_of(self.pid)
+            gone = self._template.closed and (self._handle is None or ready([self._handle], 0.0))
+            if self.returncode is None and gone:
+                self.returncode = -signal.SIGKILL  # the template's end was its own
+            if self.returncode is not None and self._handle is not None:
+                os.close(self._handle)
+                self._handle = None
+        return self.returncode
+
+    def kill(self) -> None:
+        """End it now."""
+        if self._handle is not None:
+            with suppress(ProcessLookupError):
+                signal.pidfd_send_signal(self._handle, signal.SIGKILL)
+
+    def wait(self, seconds: float) -> int:
+        """Wait for its end and return the exit code; raise TimeoutExpired."""
+        give_up = time.monotonic() + seconds
+        while (code := self.poll()) is None:
+            if time.monotonic() > give_up:
+                raise subprocess.TimeoutExpired("a copy of the template", seconds)
+            time.sleep(0.005)
+        return code
+
+
+class Template:
+    """The launcher's end of a template, from its start on."""
+
+    def __init__(self) -> None:
+        self.key = _key()
+        self._owner = os.getpid()
+        self._end, theirs = socket.socketpair()
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        # numpy's threads would not survive being copied.
+        environment["OPENBLAS_NUM_THREADS"] = "1"
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+                pass_fds=(theirs.fileno(),),
+                env=environment,
+                start_new_session=True,  # a terminal's Ctrl-C is for the launcher
+            )
+        self._lock = threading.Lock()
+        self._text = b""
+        self._codes: dict[int, int] = {}
+        self._answers: list[int | None] = []
+        self.closed = False
+        atexit.register(self.close)
+
+    @property
+    def usable(self) -> bool:
+        """Whether it is there, ours, and made for the environment variables of now."""
+        ours = self._owner == os.getpid()
+        return ours and not self.closed and self._popen.poll() is None and self.key == _key()
+
+    def copy(
+        self, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
+    ) -> Copy | None:
+        """Return a new process that serves the launcher at the other end of a socket; None if it cannot be had."""
+        folder = ""
+        with suppress(OSError):  # it was removed
+            folder = str(Path.cwd())
+        with Path(os.devnull).open("wb") as nowhere:
+            opened = [x if _is_open(x) else nowhere.fileno() for x in (1, 2)]
+            descriptors = [end.fileno(), *opened, *blocks]
+            request = {
+                "environment": dict(environment),
+                "path": sys.path,
+                "folder": folder,
+                "cores": sorted(os.sched_getaffinity(0)),
+                "descriptors": len(descriptors),
+            }
+            line = json.dumps(request).encode() + b"\n"
+            with self._lock:
+                self._answers.clear()
+                try:
+                    sent = socket.send_fds(self._end, [line[:4096]], descriptors)
+                    self._end.sendall(line[sent:])
+                except OSError:
+                    self.closed = True
+                    return None
+                give_up = time.monotonic() + ANSWER_SECONDS
+                try:
+                    while not self._answers and not self.closed:
+                        self._receive(0.1)
+                        if time.monotonic() > give_up:
+                            self._popen.kill()
+                except BaseException:
+                    # The answer would be taken for that to the next request.
+                    self.closed = True
+                    self._popen.kill()
+                    raise
+                if not self._answers:
+                    return None
+                pid = self._answers.pop()
+        return Copy(self, pid) if pid else None
+
+    def code_of(self, pid: int) -> int | None:
+        """Return the exit code of a copy; None while it runs, and if nobody knows."""
+        with self._lock:
+            self._receive(0.0)
+            return self._codes.pop(pid, None)
+
+    def close(self) -> None:
+        """End it, and with it what copies are left."""
+        if self._owner != os.getpid():
+            return
+        atexit.unregister(self.close)
+        self.closed = True
+        self._end.close()
+        self._popen.kill()
+        self._popen.wait()
+
+    def _receive(self, seconds: float) -> None:
+        while not self.closed and ready([self._end.fileno()], seconds):
+            try:
+                data = self._end.recv(65536)
+            except OSError:
+                data = b""
+            if not data:
+                self.closed = True
+                self._popen.wait()
+                return
+            *lines, self._text = (self._text + data).split(b"\n")
+            for line in lines:
+                told = json.loads(line)
+                if "code" in told:
+                    self._codes[told["pid"]] = told["code"]
+                else:
+                    self._answers.append(told["pid"])
+            seconds = 0.0
+
+
+_template: Template | None = None
+_making = threading.Lock()
+
+
+def template() -> Template | None:
+    """Return this process's template, which is made and begins to import if there is none; None if none can be."""
+    global _template
+    if sys.platform != "linux" or not _has_handles():
+        return None
+    with _making:
+        if _template is not None and not _template.usable:
+            _template.close()
+            _template = None
+        if _template is None:
+            with suppress(OSError):
+                _template = Template()
+        return _template
+
+
+def end_with(parent: int) -> None:
+    """Ask the system to kill this process with its parent, where it can; a closed channel does elsewhere."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL)
+    if os.getppid() != parent:  # it was quicker
+        os._exit(1)
+
+
+def ignore_signals() -> None:
+    """Leave them to the launcher, which hears them and tells us."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+
+
+def _has_handles() -> bool:
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except OSError:  # Linux before 5.3, or a sandbox
+        return False
+    return True
+
+
+def _key() -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if name.startswith(_FIXED)}
+
+
+def _is_open(descriptor: int) -> bool:
+    try:
+        os.fstat(descriptor)
+    except OSError:
+        return False
+    return True
+
+
+def ready(descriptors: Iterable[int], seconds: float) -> set[int]:
+    """Return which descriptors can be read, or are at their end; wait for the first, at most so long."""
+    poll = select.poll()  # select refuses descriptors beyond 1,023
+    for descriptor in descriptors:
+        poll.register(descriptor, select.POLLIN)
+    return {descriptor for descriptor, _ in poll.poll(seconds * 1000.0)}
+
+
+def _serve(end: socket.socket) -> tuple[int, tuple[int, ...]]:
+    """Make copies until the launcher has gone; return, in a copy, its socket and blocks of memory."""
+    woken, wakes = socket.socketpair()
+    wakes.setblocking(False)
+    signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
+    signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
+    us = os.getpid()
+    for request, descriptors in _requests(end, woken):
+        pid = None
+        if len(descriptors) == request["descriptors"]:  # too many files are open otherwise
+            with suppress(OSError):  # too many processes
+                pid = os.fork()
+        if pid == 0:
+            signal.set_wakeup_fd(-1)
+            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            for ours in (end, woken, wakes):
+                ours.close()
+            end_with(us)
+            return _become(request, descriptors)
+        for descriptor in descriptors:
+            os.close(descriptor)
+        _tell(end, {"pid": pid})
+    os._exit(0)
+
+
+def _nothing(_number: int, _frame: FrameType | None) -> None:
+    pass
+
+
+def _requests(
+    end: socket.socket, woken: socket.socket
+) -> Generator[tuple[dict[str, Any], list[int]]]:
+    """Yield what comes, and tell of copies that have ended, until the launcher has gone."""
+    text, descriptors = b"", []
+    while True:
+        readable, _, _ = select.select([end, woken], [], [])
+        if woken in readable:
+            woken.recv(4096)
+            with suppress(ChildProcessError):
+                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+                    code = os.waitstatus_to_exitcode(ended[1])
+                    _tell(end, {"pid": ended[0], "code": code})
+        if end in readable:
+            try:
+                data, came, _, _ = socket.recv_fds(end, 65536, MAX_DESCRIPTORS + 3)
+            except ConnectionResetError:  # killed with something unread
+                return
+            if not data:
+                return
+            text += data
+            descriptors += came
+            if text.endswith(b"\n"):  # the launcher waits for the answer to each
+                yield json.loads(text), descriptors
+                text, descriptors = b"", []
+
+
+def _tell(end: socket.socket, message: dict[str, Any]) -> None:
+    with suppress(OSError):  # that it has gone is noticed where requests are read
+        end.sendall(json.dumps(message).encode() + b"\n")
+
+
+def _become(request: dict[str, Any], descriptors: list[int]) -> tuple[int, tuple[int, ...]]:
+    """Take over what a process of its own would have begun with."""
+    import random
+
+    import numpy as np
+
+    os.setsid()
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    sys.path[:] = request["path"]
+    with suppress(OSError):
+        os.chdir(request["folder"])
+    os.sched_setaffinity(0, request["cores"])
+    channel, *streams = descriptors[:3]
+    for number, stream in zip((1, 2), streams, strict=True):
+        os.dup2(stream, number)
+        os.close(stream)
+    # Nobody else begins with the same draws, where an environment uses what a library shares out.
+    random.seed()
+    np.random.seed()  # noqa: NPY002
+    return channel, tuple(descriptors[3:])
+
+
+def _main() -> int:
+    ignore_signals()
+    launcher = int(sys.argv[2])
+    end_with(launcher)
+    gc.disable()  # importing is a tenth quicker
+    from gossamer.run.placements.learner_process import main
+
+    # From here on the closed socket tells, whichever thread of the launcher has started us.
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
+    gc.freeze()  # a collector that touched every object would unshare its memory
+    gc.enable()
+    return main(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+
+
+if __name__ == "__main__":
+    sys.exit(_main())

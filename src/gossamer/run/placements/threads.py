@@ -1,0 +1,121 @@
+"""One machine, the default: acting, learning and evaluation overlap in threads of one process.
+
+Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads
+suffice and trajectories never cross a process.
+"""
+
+from __future__ import annotations
+
+import threading
+from functools import partial
+from typing import TYPE_CHECKING
+
+from gossamer.links.stopping import Stopped
+from gossamer.machine import lower_priority, threads, use_threads
+from gossamer.system.devices import on_own_stream
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gossamer.build.roles import Parts
+    from gossamer.links.stopping import StopSignal
+    from gossamer.run.control import Overseer
+    from gossamer.run.placements.group import Group
+
+BALANCE_AFTER = 16
+"""Trajectories of an actor without a set lag before it is known which role waits for the other."""
+JOIN_SECONDS = 20.0
+"""Longest wait for a thread to notice that the run is over."""
+
+
+def run_local(group: Group, control: Overseer) -> None:
+    """Train until control says stop; the first error of any role is raised here."""
+    with threads(1):
+        _run(group, control)
+
+
+def _run(group: Group, control: Overseer) -> None:
+    parts = group.first
+    learner = parts.learner
+    group.publish(parts)
+    device = parts.policy.obs_scale.device
+    # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
+    act = on_own_stream(
+        device, partial(_act, parts, learner.version, len(parts.queue.wait_full(0))), first=True
+    )
+    low = parts.plan.lag is not None
+    started = [start_thread(parts.stop, "actor", act, low=low)]
+    if group.evaluator is not None:
+        evaluate = on_own_stream(device, group.evaluator.run)
+        started.append(start_thread(parts.stop, "evaluator", evaluate, low=True))
+    group.threads = started
+    try:
+        while True:
+            learner.learn_version()
+            if control.after_version():
+                break  # without publishing, so that nobody acts past the last checkpoint
+            group.publish(parts)
+    except Stopped:
+        pass  # some other role failed and said so below
+    finally:
+        parts.stop.stop()
+        for thread in started:
+            thread.join(JOIN_SECONDS)
+    group.publish(parts)
+    if parts.stop.error is not None:
+        raise parts.stop.error
+
+
+def _act(parts: Parts, began: int, waiting: int) -> None:
+    """Collect trajectories as the lag allows until stopped.
+
+    Args:
+        parts: the learner's.
+        began: version the session begins with; there is none older on the board.
+        waiting: trajectories that a resumed run had collected and not learnt.
+    """
+    actor, queue, lag = parts.actor, parts.queue, parts.plan.lag
+    collected = began + waiting
+    while not parts.stop.stopped:
+        slot = queue.slot()
+        oldest = began if lag is None else max(collected - lag, began)
+        version = parts.board.read(oldest, actor.policy.shared_tensors(), exact=lag is not None)
+        actor.policy.refresh()
+        with parts.gate.passing():
+            actor.collect(slot, version)
+            queue.put(slot)
+        collected += 1
+        if lag is None and collected == began + waiting + BALANCE_AFTER:
+            balance(parts)
+
+
+def balance(parts: Parts) -> None:
+    """Let acting give way where the learner is the bottleneck.
+
+    Without a set lag the roles hold each other back by the queue alone. Where stepping is the
+    bottleneck, a learner of higher priority would starve it and then wait.
+    """
+    if parts.queue.waited_seconds["slot"] > parts.queue.waited_seconds["get"]:
+        acting = [threading.get_native_id(), *parts.actor.thread_ids]
+        lower_priority([*acting, *parts.simulators])
+
+
+def start_thread(
+    stop: StopSignal, name: str, work: Callable[[], None], *, low: bool
+) -> threading.Thread:
+    """Start a role's thread, with one of torch's and low priority if asked; its error stops the run."""
+
+    def run() -> None:
+        use_threads(1)
+        if low:
+            lower_priority()
+        try:
+            work()
+        except Stopped:
+            pass
+        except BaseException as error:  # noqa: BLE001 - the run ends; the main thread raises it
+            stop.stop(error)
+
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread

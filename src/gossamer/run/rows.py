@@ -1,0 +1,147 @@
+"""What the learners of a process tell of themselves, as rows of metrics.jsonl."""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from gossamer.build.roles import Parts
+    from gossamer.run.placements.group import Group
+
+
+_OWN_TURN = (
+    "share/env",
+    "share/inference",
+    "share/learn",
+    "share/mix",
+    "share/wait_peers",
+    "share/wait_replay",
+    "share/checkpoint",
+)
+"""What a learner does, or waits for, while others of its process cannot do anything."""
+
+
+OTHERS_ROW_SECONDS = 10.0
+"""Between two rows of a learner other than 0, which would fill disks with a hundred learners."""
+
+
+class Rows:
+    """Makes rows of a group's learners, each of everything since the learner's row before."""
+
+    def __init__(self, group: Group):
+        self._group = group
+        self._at = [float("-inf")] * len(group.parts)
+        self._spent: list[dict[str, float]] = [{} for _ in group.parts]
+        self._lag_max = [0.0] * len(group.parts)
+
+    def note(self) -> None:
+        """Take notice of a version that is over."""
+        lags = [parts.learner.lag_versions for parts in self._group.parts]
+        self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
+
+    def make(self, *, last: bool = False) -> list[dict[str, Any]]:
+        """Return rows, means and shares, of those whose time has come: learner 0's always comes.
+
+        Args:
+            last: the run is over, and all have one.
+        """
+        now, group = time.monotonic(), self._group.parts
+        due = [
+            i
+            for i, parts in enumerate(group)
+            if last or parts.learner.rank == 0 or now - self._at[i] >= OTHERS_ROW_SECONDS
+        ]
+        if not due:
+            return []
+        all_spent = [self._shares(parts) for parts in group]
+        if len(group) > 1:
+            busy = [sum(spent[name] for name in _OWN_TURN if name in spent) for spent in all_spent]
+            for spent, own in zip(all_spent, busy, strict=True):
+                spent["share/wait_turn"] = sum(busy) - own
+        rows: list[dict[str, Any]] = []
+        for i in due:
+            learner, spent, before = group[i].learner, all_spent[i], self._spent[i]
+            row: dict[str, Any] = {
+                "env_steps": learner.env_steps,
+                "updates": learner.update,
+                "version": learner.version,
+                "learner": learner.rank,
+                "lag_versions_max": self._lag_max[i],
+                **learner.take_metrics(),
+            }
+            if before:
+                took = max(now - self._at[i], 1e-9)
+                row |= {name: (x - before[name]) / took for name, x in spent.items()}
+            rows.append(row | _gpu(group[i].plan.device))
+            self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
+        return rows
+
+    def _shares(self, parts: Parts) -> dict[str, float]:
+        mixer, evaluator = parts.learner.mixer, self._group.evaluator
+        mixing = mixer.seconds if mixer else 0.0
+        waiting = mixer.peers.waited_seconds if mixer else 0.0
+        spent = {
+            "share/env": parts.actor.seconds["env"],
+            "share/inference": parts.actor.seconds["inference"],
+            "share/learn": parts.learner.seconds["learn"] - mixing - waiting,
+            "share/wait_learner": parts.learner.seconds["wait"],
+            "share/wait_actor": parts.queue.waited_seconds["slot"] + parts.board.waited_seconds,
+            "queue_wait_seconds_fraction": parts.queue.waited_seconds["slot"],
+            "share/evaluation": evaluator.seconds if evaluator else 0.0,
+            "share/checkpoint": parts.checkpoint_seconds,
+        }
+        if parts.learner.replay.replays:
+            seconds = parts.learner.replay.seconds
+            spent["share/wait_learner"] -= seconds["wait"]
+            spent |= {"share/replay": seconds["work"], "share/wait_replay": seconds["wait"]}
+        return spent | ({"share/mix": mixing, "share/wait_peers": waiting} if mixer else {})
+
+
+class Told:
+    """What learners in processes of their own have told; their last rows wait until all have ended.
+
+    Args:
+        num_learners: of the run.
+        updates: of learner 0, before it tells of any.
+    """
+
+    def __init__(self, num_learners: int, *, updates: int):
+        self.updates = updates
+        self._num_learners = num_learners
+        self._ranks: set[int] = set()
+        self._last: list[dict[str, Any]] = []
+
+    @property
+    def by_all(self) -> bool:
+        """Whether every learner has told something."""
+        return len(self._ranks) == self._num_learners
+
+    def take(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """Take what a process tells; return the rows to write now."""
+        for row in message["rows"]:
+            self._ranks.add(row["learner"])
+            if row["learner"] == 0:
+                self.updates = row["updates"]
+        if not message["last"]:
+            return message["rows"]
+        self._last += message["rows"]
+        return []
+
+    def take_last(self) -> list[dict[str, Any]]:
+        """Return the learners' last rows, once."""
+        last, self._last = self._last, []
+        return last
+
+
+def _gpu(device: str) -> dict[str, float]:
+    if device != "cuda":
+        return {}
+    import torch
+
+    row: dict[str, float] = {"gpu_memory_bytes": float(torch.cuda.memory_reserved())}
+    try:
+        row["gpu_percent"] = float(torch.cuda.utilization())
+    except Exception:  # noqa: BLE001 - needs NVIDIA's management library, which may be missing
+        return row
+    return row

@@ -1,0 +1,262 @@
+"""A run's whole state between two versions: taken, put back, and written while training goes on."""
+
+from __future__ import annotations
+
+import mmap
+import threading
+import time
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from torch import Tensor
+
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import LOOK_SECONDS
+from gossamer.machine import use_threads
+from gossamer.replay.shards import part_of
+from gossamer.system.blocks import copy_into, lay_out_like
+from gossamer.topology.base import FOREVER
+from gossamer.types import STORED
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from gossamer.build.roles import Parts
+    from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.run.placements.group import Group
+    from gossamer.types import EnvSpec
+
+EXACT = "exact"
+NOT_BACK = "environments did not come back to where they were"
+"""Why a resumed run has begun new episodes, and will again."""
+MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
+"""What is raised where a checkpoint's content is not of the kind that is expected."""
+
+
+def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Copy everything needed to continue exactly, as (tensors, plain state).
+
+    Called between two versions. Where roles overlap the newest is published afterwards: at lag 0 and 1 the
+    actor then has finished the trajectory in flight and waits for that version; at lag free it is held at
+    the next boundary, and trajectories that wait are not saved. Inline the newest is out already, and
+    nobody acts meanwhile.
+    """
+    held: dict[str, Any] = {}
+    for parts in group.parts:
+        prefix = _prefix(parts.learner.rank)
+        held |= {prefix + k: x for k, x in _of_learner(parts, exact=group.exact).items()}
+    tensors = {k: x.detach() for k, x in held.items() if isinstance(x, Tensor)}
+    if copies:
+        tensors = copy_outside_heap(tensors)
+    state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
+    return tensors, {"held": state, "plan": asdict(group.first.plan), EXACT: group.exact}
+
+
+def _prefix(rank: int) -> str:
+    """Return what names of a learner begin with; those of learner 0 are bare."""
+    return f"{rank}/" if rank else ""
+
+
+def policy_of(tensors: Mapping[str, Tensor], rank: int = 0) -> dict[str, Tensor]:
+    """Return the parameters and moments of a learner, by their names in the network; empty: not there."""
+    prefix = f"{_prefix(rank)}learner.policy."
+    return {k.removeprefix(prefix): x for k, x in tensors.items() if k.startswith(prefix)}
+
+
+def _of_learner(parts: Parts, *, exact: bool) -> dict[str, Any]:
+    held: dict[str, Any] = {f"learner.{k}": x for k, x in parts.learner.state_dict().items()}
+    if exact:
+        # Before the first version nobody has acted yet.
+        waiting = min(parts.plan.lag or 0, parts.learner.version)
+        for i, trajectory in enumerate(parts.queue.wait_full(waiting)):
+            held |= {f"queue.{i}.{name}": getattr(trajectory, name) for name in STORED}
+    with parts.gate.held():
+        held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
+    return held
+
+
+def copy_outside_heap(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copy tensors into one block on the CPU that goes back to the system with the last of them.
+
+    On the heap, tens of megabytes that come and go among the learner's blocks leave holes of all
+    sizes, and the process grows for minutes.
+    """
+    places, nbytes = lay_out_like(tensors)
+    block = mmap.mmap(-1, max(nbytes, 1), mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    return copy_into(block, places, tensors)
+
+
+def progress_of(checkpoint: Checkpoint) -> tuple[int, int]:
+    """Return updates and env steps behind a checkpoint."""
+    return checkpoint.updates, env_steps_of(checkpoint.state)
+
+
+def env_steps_of(state: Mapping[str, Any]) -> int:
+    """Return the env steps behind a checkpoint of this state."""
+    held = state["held"]
+    own = [x for name, x in held.items() if name.endswith("learner.own_env_steps")]
+    known = [x for name, x in held.items() if name.endswith("learner.env_steps")]
+    return sum(own) if own else max(known)
+
+
+def updates_of(checkpoint: Checkpoint) -> dict[int, int]:
+    """Return the updates of each learner behind a checkpoint, by rank."""
+    held = checkpoint.state["held"]
+    mine = {name: x for name, x in held.items() if name.endswith("learner.update")}
+    return {int(name.partition("/")[0]) if "/" in name else 0: x for name, x in mine.items()}
+
+
+def names_of(ranks: range, *, replays: bool = True) -> Callable[[str], bool]:
+    """Return a function that says whether a tensor's name is one of these learners'.
+
+    Args:
+        ranks: of the learners.
+        replays: the contents of their replays are among them.
+    """
+
+    def wanted(name: str) -> bool:
+        rank, slash, rest = name.rpartition("/")
+        held = rest.startswith("learner.replay.")
+        return (int(rank) if slash else 0) in ranks and (replays or not held)
+
+    return wanted
+
+
+def held_of(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
+    """Return what a checkpoint holds of a learner, by names without whose it is."""
+    held: dict[str, Any] = {**checkpoint.tensors, **checkpoint.state["held"]}
+    mine = names_of(range(rank, rank + 1))
+    return {k.removeprefix(_prefix(rank)): x for k, x in held.items() if mine(k)}
+
+
+def comes_back(checkpoint: Checkpoint, spec: EnvSpec) -> bool:
+    """Return whether environments are to be brought back to where they were."""
+    return bool(checkpoint.state[EXACT]) and spec.exact_resume
+
+
+def put_back(group: Group, checkpoint: Checkpoint) -> bool:
+    """Continue from a checkpoint of the same environment, network and number of learners.
+
+    Its tensors are given up: what replays hold would be in memory twice, for the whole run.
+
+    Returns:
+        Whether environments that were to be brought back are; otherwise all of a learner's have begun new
+        episodes, and snapshots of the group are not exact from now on.
+    """
+    updates = set(updates_of(checkpoint).values())
+    back = True
+    for parts in group.parts:
+        back &= _put_back(parts, checkpoint, held_of(checkpoint, parts.learner.rank))
+        if len(updates) > 1 and parts.learner.topology.staleness < FOREVER:
+            # They are going to wait for each other's updates, and have not been in step before.
+            env_steps = progress_of(checkpoint)[1]
+            parts.learner.align(update=max(updates), env_steps=env_steps)
+    checkpoint.tensors.clear()
+    group.exact &= back
+    return back
+
+
+def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> bool:
+    exact = comes_back(checkpoint, parts.spec)
+    try:
+        parts.learner.load_state_dict(part_of(held, "learner."))
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path}: {error}") from None
+    except MISFITS as error:
+        raise ConfigError(
+            f"{checkpoint.path} does not fit these settings ({' '.join(str(error).split())[:200]}); "
+            "resume with the network and optimizer it was trained with"
+        ) from None
+    try:
+        return _put_back_acting(parts, held, exact=exact) or not exact
+    except ConfigError as error:
+        raise ConfigError(f"{checkpoint.path}: {error}") from None
+    except RunFailed:  # of an environment
+        raise
+    except MISFITS as error:
+        raise ConfigError(
+            f"{checkpoint.path} is damaged: {' '.join(str(error).split())[:200]}"
+        ) from None
+
+
+def _put_back_acting(parts: Parts, held: dict[str, Any], *, exact: bool) -> bool:
+    """Put back the actor and, if the run goes on exactly, the trajectories that wait; return what the actor does."""
+    fresh = parts.actor.state_dict() if exact else {}
+    for name, like in fresh.items():
+        begun_without = name.endswith(".noise") and f"actor.{name}" not in held
+        if isinstance(like, Tensor) and not begun_without:
+            _refuse_other_form(f"actor.{name}", held, like)
+    back = parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)
+    i = 0
+    while exact and i < (parts.plan.lag or 0) and f"queue.{i}.obs" in held:
+        slot = parts.queue.slot()
+        for field in STORED:
+            name, target = f"queue.{i}.{field}", getattr(slot, field)
+            _refuse_other_form(name, held, target)
+            target.copy_(held[name])
+        parts.queue.put(slot)
+        i += 1
+    return back
+
+
+def _refuse_other_form(name: str, held: Mapping[str, Any], like: Tensor) -> None:
+    """Refuse a tensor that is missing, or of another shape than what it is to take the place of."""
+    # As long as episodes are; as the streams of a device are, which may have been another.
+    found, first = held.get(name), int(name.endswith((".logs", ".generator")))
+    if not isinstance(found, Tensor) or found.shape[first:] != like.shape[first:]:
+        shape = list(found.shape) if isinstance(found, Tensor) else "missing"
+        raise ConfigError(f"{name} is {shape}, but these settings need {list(like.shape)}")
+
+
+class BackgroundSaver:
+    """Writes checkpoints on a thread of its own; one at a time, errors surface at the next call."""
+
+    def __init__(self, store: CheckpointStore):
+        self._store = store
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.longest_seconds = 0.0
+        """That writing one has taken."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def written_bytes(self) -> int | None:
+        """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
+        return self._store.written_bytes if self.busy else None
+
+    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Begin to write; the tensors must be copies."""
+        self.finish()
+
+        def write() -> None:
+            use_threads(1)
+            began = time.monotonic()
+            try:
+                self._store.save(updates, tensors, state)
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+            except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
+                self._error = error
+
+        self._thread = threading.Thread(target=write, name="checkpoint")
+        self._thread.start()
+
+    def finish(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Wait for the writing to end; raise what went wrong.
+
+        Args:
+            alive: called now and then while what is written reaches the disk.
+        """
+        written: int | None = -1
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(LOOK_SECONDS)
+            if self.written_bytes != written:
+                written = self.written_bytes
+                alive()
+        self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error

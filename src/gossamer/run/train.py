@@ -1,0 +1,597 @@
+"""From a config to a finished run: folder, resume, signals, summary. The public API's verbs."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import sys
+import threading
+import time
+import traceback
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+from gossamer.build.evaluation_tasks import tasks_in_words
+from gossamer.build.plan import Plan, make_plan
+from gossamer.build.preflight import (
+    refuse_full_shared_memory,
+    refuse_large,
+    refuse_what_a_gpu_cannot_hold,
+    refuse_what_memory_cannot_hold,
+)
+from gossamer.build.roles import build_policy
+from gossamer.config import TrainConfig, code_in, refuse_unimportable, to_dict, validate, with_ratio
+from gossamer.envs.registry import read_spec, try_to_repeat
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import Stopped
+from gossamer.machine import keep_freed_memory, process_began, this_machine, threads
+from gossamer.record.folder import RunFolder
+from gossamer.record.origin import mark
+from gossamer.roles.evaluator import Interrupted
+from gossamer.run import messages, snapshot
+from gossamer.run import resume as resuming
+from gossamer.run.control import Control, GroupControl, signals
+from gossamer.run.damage import refuse_damaged
+from gossamer.run.evaluate import load_weights, refuse_misfit, refuse_other_best
+from gossamer.run.placements.fleet import Fleet, GroupDied
+from gossamer.run.placements.group import build_group
+from gossamer.run.placements.inline import run_inline
+from gossamer.run.placements.processes import layout_of, transport_of
+from gossamer.run.placements.threads import run_local
+from gossamer.run.recorder import Recorder, refuse_missing_writers
+from gossamer.run.resume import resumed_plan, summary_of
+from gossamer.run.stopping import Overdue, Watch, at_work, tell
+from gossamer.system.devices import use_deterministic_algorithms
+from gossamer.system.reading import visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator, Mapping
+    from pathlib import Path
+
+    import torch
+
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.run.control import Run
+    from gossamer.run.placements.group import Group
+    from gossamer.types import EnvSpec
+
+
+EXPLAINED_AFTER_SECONDS = 1.5
+"""Restoring, and a last evaluation, that take longer are explained."""
+
+
+@dataclass(frozen=True)
+class TrainResult:
+    """Where a run is and what came of it."""
+
+    folder: Path
+    """The run folder."""
+    summary: Mapping[str, Any] = field(default_factory=dict)
+    """Content of summary.json."""
+
+
+def train(
+    config: TrainConfig,
+    *,
+    layers: Mapping[str, str] | None = None,
+    argv: list[str] | None = None,
+    resume: str | Path | None = None,
+    config_given: set[str] | frozenset[str] = frozenset(),
+    torso: torch.nn.Module | None = None,
+    quiet: bool = False,
+) -> TrainResult:
+    """Train a policy and return where the run is.
+
+    Args:
+        config: every setting; `make_config` builds one with the environment's defaults.
+        layers: which layer set each setting, for the record.
+        argv: the command line, for the record.
+        resume: the run to continue, with this config.
+        config_given: names of settings that were asked for, which win over a resumed run's plan.
+        torso: your own feature layers, [N, *obs_shape] float -> [N, F] with `feature_size`.
+        quiet: show no progress.
+
+    Raises:
+        ConfigError: a mistake in the settings; nothing was created.
+        RunFailed: the run could not go on; its folder says why.
+    """
+    config = with_ratio(config)
+    validate(config)
+    began = process_began() if argv is not None else time.time()
+
+    with Watch(
+        config.patience_seconds,
+        lambda text: tell(f"gossamer: {text}"),
+        within_seconds=config.stop_within_seconds,
+        stop_after=config.stop_after_seconds,
+        seconds=lambda: time.time() - began,
+        last_resort=argv is not None,
+    ) as watch:
+        try:
+            return _train(
+                config, watch, began, layers or {}, argv or [], resume, config_given, torso, quiet
+            )
+        except Overdue as overdue:
+            at = at_work()
+            raise overdue.failure or RunFailed(
+                f"stopped before training began: --stop-after-seconds {config.stop_after_seconds:g} have passed"
+                + f"; {at}" * bool(at)
+            ) from None
+
+
+def _train(
+    config: TrainConfig,
+    watch: Watch,
+    began: float,
+    layers: Mapping[str, str],
+    argv: list[str],
+    resume: str | Path | None,
+    config_given: set[str] | frozenset[str],
+    torso: torch.nn.Module | None,
+    quiet: bool,
+) -> TrainResult:
+    # A run must not change, nor end, with a file that it does not own.
+    config = replace(config, topology=config.topology.written_out())
+    keep_freed_memory()
+    refuse_missing_writers(config)
+    refuse_full_shared_memory(config)
+    folder = RunFolder.open(resume) if resume is not None else None
+    try:
+        if folder is not None:
+            folder.lock()
+        fleet = config.num_learners > 1 and config.placement == "local"
+        # Processes load what is theirs.
+        ranks = range(0 if fleet else config.num_learners)
+        mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
+        checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
+        before = {} if folder is None else folder.read_settings()
+        if folder is not None and checkpoint is not None:
+            resuming.refuse_changes(before, to_dict(config))
+            refuse_damaged(checkpoint, config.num_learners)
+            for warning in checkpoint.warnings:
+                print(f"gossamer: {visible(warning)}", file=sys.stderr)
+            reason, summary = resuming.finished(config, folder, checkpoint)
+            if reason:
+                if reason.endswith("stop_after_seconds reached"):
+                    reason += f" by its {summary['seconds']:.0f} s over all sessions"
+                limit = resuming.raised(config, reason)
+                print(f"{folder.path} is finished ({reason}); to train it further: gossamer train "
+                      f"--resume {folder.path} {limit}")  # fmt: skip
+                return TrainResult(folder.path, summary)
+        spec = read_spec(
+            config.env_id,
+            config.env,
+            config.max_episode_steps,
+            tries=folder is None,
+            before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
+        )
+        if folder is not None and checkpoint is not None:
+            refuse_misfit(config, spec, checkpoint, torso)
+            refuse_other_best(config, spec, folder.checkpoints(), torso)
+        differs = None if folder is None else resuming.known_to_differ(folder)
+        if differs is None and not fleet:  # whose processes try by themselves
+            differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
+        tried = differs is not None
+        spec = replace(spec, differs=spec.differs or differs or "")
+        layout = layout_of(config) if fleet else None
+        machine = this_machine()
+        if layout:
+            machine = replace(machine, cores=layout.share)
+        more = ""
+        if checkpoint is None:
+            plan = make_plan(config, spec, machine)
+        else:
+            # From Python nobody says what was asked for; what differs was.
+            changed = resuming.changes(before, to_dict(config))
+            given = set(config_given) or {name for name, _, _ in changed}
+            saved = checkpoint.state["plan"]
+            config = resuming.for_this_machine(config, machine, given, saved)
+            plan, more = resumed_plan(checkpoint, config, spec, machine, given, before)
+        processes = len(layout.ranks) if layout else 0
+        if plan.device != "cpu":
+            use_deterministic_algorithms(config.deterministic)
+        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint, torso)
+        refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
+        for line in replays if not quiet else ():
+            print(line, flush=True)  # before any is made
+        run = _Run(
+            config,
+            spec,
+            plan,
+            folder,
+            watch,
+            began=began,
+            quiet=quiet,
+            replays=replays,
+            tried=tried,
+            more=more,
+        )
+        return run(checkpoint, layers, argv, torso)
+    finally:
+        if folder is not None:
+            folder.unlock()
+
+
+class _Run:
+    """One session of a run, from its parts to its summary."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        spec: EnvSpec,
+        plan: Plan,
+        folder: RunFolder | None,
+        watch: Watch,
+        *,
+        began: float,
+        quiet: bool,
+        replays: list[str],
+        tried: bool,
+        more: str,
+    ):
+        self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
+        self.began, self.quiet, self.replays, self.tried = began, quiet, replays, tried
+        self.more = more  # what the user may like to know of this machine
+        self.watch = watch
+        self.restore_seconds = 0.0
+        self.unmarked = ""
+        self.control: Control
+
+    def __call__(
+        self,
+        checkpoint: Checkpoint | None,
+        layers: Mapping[str, str],
+        argv: list[str],
+        torso: torch.nn.Module | None,
+    ) -> TrainResult:
+        """Build, run, and write down how it ended."""
+        self.checkpoint, self.layers, self.argv = checkpoint, layers, argv
+        if self.config.num_learners > 1 and self.config.placement == "local":
+            return self._in_processes(torso)
+        return self._in_this_process(torso)
+
+    def _in_this_process(self, torso: torch.nn.Module | None) -> TrainResult:
+        config, checkpoint = self.config, self.checkpoint
+        control: GroupControl
+        group = build_group(
+            config,
+            self.spec,
+            self.plan,
+            on_episode=lambda episode, learner: self.recorder.on_episode(episode, learner),
+            torso=torso,
+            start=checkpoint is None or not snapshot.comes_back(checkpoint, self.spec),
+        )
+
+        def work() -> None:
+            control.take_charge(group)
+            self.watch.leave = group.stop.stop
+            (run_inline if config.placement == "inline" else run_local)(group, control)
+            control.finish_saving()
+            if group.memory is not None:
+                group.memory.versions.score_policy_next(control.best_saved)
+            self._evaluate_last(group)
+
+        try:
+            if config.init_from and checkpoint is None:
+                policies = [parts.policy for parts in group.parts]
+                load_weights(policies, RunFolder.open(config.init_from), "last")
+                for parts in group.parts:
+                    parts.learner.replay.fill_first()
+            if checkpoint is not None:
+                restoring = time.monotonic()
+                with self._patience():
+                    back = snapshot.put_back(group, checkpoint)
+                if not back:
+                    self.spec = replace(self.spec, differs=snapshot.NOT_BACK)
+                self.restore_seconds = time.monotonic() - restoring
+            group.join()
+            folder = self._open()
+            control = GroupControl(
+                config, self.recorder, folder.checkpoints(config.keep_checkpoints), self.watch
+            )
+            self.control = control
+            with signals(control):
+                self._begin(folder)
+                return self._run(work, group, control, folder)
+        finally:
+            self._close(group)
+
+    def _close(self, run: Group | Fleet) -> None:
+        """Close what a run holds, within the bound of a stop: an environment may hang there too."""
+        try:
+            with self.watch.within(self.config.stop_within_seconds):
+                run.close()
+        except Overdue:
+            at = at_work()
+            tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
+
+    @contextmanager
+    def _patience(self) -> Generator[None]:
+        """Tell what takes so long, if it does: long episodes are replayed."""
+        envs = self.plan.num_envs * self.config.num_learners
+        told = f"bringing {envs} environments back to where they were, by replaying their episodes"
+        timer = threading.Timer(EXPLAINED_AFTER_SECONDS, partial(print, told, flush=True))
+        if not self.quiet:
+            timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
+
+    def _in_processes(self, torso: torch.nn.Module | None) -> TrainResult:
+        config = self.config
+        if torso is not None:
+            raise ConfigError(
+                "a torso of your own cannot be handed to other processes; use one learner, or "
+                "placement inline"
+            )
+        # Mistakes show here, before anything is written, and not in the processes.
+        for name in code_in(to_dict(config)).values():
+            refuse_unimportable(name)
+        transport_of(config, self.plan.device)
+        policy = build_policy(config, self.spec)
+        if self.checkpoint is not None and self.folder is not None:
+            load_weights([policy], self.folder, self.checkpoint.updates)
+            resuming.refuse_replays(config, self.plan, policy, self.checkpoint)
+        elif config.init_from:
+            source = RunFolder.open(config.init_from)
+            load_weights([policy], source, "last")
+            config = self.config = replace(config, init_from=str(source.path.resolve()))
+        fleet = Fleet(config, self.spec, self.plan, tried=self.tried)
+        with contextlib.ExitStack() as stack:
+            stack.callback(self._close, fleet)
+            folder = self._open()
+            store = folder.checkpoints(config.keep_checkpoints)
+            control = self.control = Control(config, self.recorder, store, self.watch)
+            with signals(control):
+                self._begin(folder)
+
+                def work() -> None:
+                    while True:
+                        try:
+                            fleet.run(control, folder, resume=self.progress)
+                            break
+                        except GroupDied:
+                            control.finish_saving()
+                            self._go_back(folder)
+                    control.finish_saving()
+                    fleet.score_policy_next()
+                    self._evaluate_last(fleet)
+
+                return self._run(work, fleet, control, folder)
+
+    def _evaluate_last(self, run: Group | Fleet) -> None:
+        """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
+        control, watch, evaluator = self.control, self.watch, run.evaluator
+        if evaluator is None or not control.whole or not control.exit_reason.startswith("done"):
+            return
+        watch.settle()
+        watch.reason = control.exit_reason  # no other end is asked for, but by a signal
+        if run.stuck:
+            self.recorder.say(
+                "The final evaluation was skipped: an environment is still in a step or an evaluation"
+            )
+            return
+        seconds = math.inf
+        if "total_env_steps" not in control.exit_reason:
+            before = evaluator.longest_seconds + evaluator.confirming_cost
+            seconds = max(self.config.stop_within_seconds, 2 * before)
+            if before > EXPLAINED_AFTER_SECONDS:
+                self.recorder.say(
+                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+                )
+        with watch.within(seconds), threads(1):  # as in every evaluation before
+            try:
+                control.finish_evaluating(evaluator, lambda: control.interrupted() or watch.over)
+            except (Interrupted, Overdue) as ended:
+                if isinstance(ended, Overdue) and ended.failure is not None:
+                    raise
+                if not control.interrupted():
+                    self.recorder.say(
+                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
+                    )
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """Updates and env steps of the checkpoint that is continued from; None without one."""
+        return None if self.checkpoint is None else snapshot.progress_of(self.checkpoint)
+
+    def _open(self) -> RunFolder:
+        config = self.config
+        folder = self.folder or RunFolder.create(
+            config.run_folder or None,
+            env_id=config.env_id,
+            algorithm=config.algorithm.name,
+            topology=config.topology.name,
+            seed=config.seed,
+        )
+        title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
+        if config.num_learners > 1:
+            title += f"  {config.num_learners} learners, {config.topology.name}"
+        title = None if self.quiet else title
+        self.recorder = Recorder(config, folder, began=self.began, title=title)
+        self.watch.say, self.watch.seconds = self.recorder.say, self.recorder.seconds
+        return folder
+
+    def _begin(self, folder: RunFolder) -> None:
+        """Write what a run begins with; of a new run nothing stays if that fails."""
+        before = None if self.folder is None else folder.read_settings()
+        try:
+            facts = messages.mixing_facts(self.config)
+            known = messages.env_facts(self.spec) if self.tried else {}
+            settings = to_dict(self.config)
+            told = {**facts, **known, **self._origin(code_in(settings))}
+            folder.write_start(settings, self.layers, self.argv, told, began=self.began)
+            if self.checkpoint is not None:
+                self._cut_back(folder)
+                self.recorder.load_state_dict(self.checkpoint.state["recorder"])
+                self.control.load_state_dict(self.checkpoint.state)
+            self.recorder.open(resumed_at=self.progress[1] if self.progress else None)
+        except BaseException as error:
+            if self.folder is None:
+                folder.discard()
+            if isinstance(error, OSError):
+                raise ConfigError(
+                    f"cannot write into {folder.path}: {error.strerror or error}; make room or "
+                    "choose another folder"
+                ) from None
+            raise
+        self._introduce(folder, before, facts)
+
+    def _origin(self, code: Mapping[str, str]) -> dict[str, Any]:
+        """Return what shows later that the code which the settings import was chosen here."""
+        if not code:
+            return {}
+        try:
+            return {"origin": mark(code.values())}
+        except OSError as error:
+            reason = f"{error.strerror}: {error.filename}" if error.strerror else error
+            self.unmarked = (
+                f"{', '.join(code.values())} must be named again when this run is resumed or evaluated: the token that "
+                f"shows it was begun here cannot be kept ({reason})"
+            )
+            return {}
+
+    def _cut_back(self, folder: RunFolder) -> None:
+        """Drop what was written after the checkpoint: it is another future."""
+        (updates, env_steps), each, episodes = self.progress or (0, 0), {0: 0}, 0
+        if self.checkpoint is not None:
+            each = snapshot.updates_of(self.checkpoint)
+            episodes = self.checkpoint.state["recorder"]["episode_rows"]
+        folder.cut(env_steps, each, episodes=episodes)
+        folder.checkpoints().discard_after(updates)
+        (folder.path / "summary.json").unlink(missing_ok=True)
+
+    def _go_back(self, folder: RunFolder) -> None:
+        """Return to the last checkpoint, or the beginning, in the midst of a session."""
+        store = folder.checkpoints()
+        none = snapshot.names_of(range(0))
+        self.checkpoint = store.load("last", none) if store.list() else None
+        self.control.exit_reason = ""  # an end that was reached is not reached any more
+        self.recorder.close_files()
+        self._cut_back(folder)
+        record = self.checkpoint.state["recorder"] if self.checkpoint else None
+        self.recorder.go_back(record)
+        self.recorder.open_files(resumed_at=self.progress[1] if self.progress else 0)
+
+    def _introduce(self, folder: RunFolder, before: Any, facts: Mapping[str, float]) -> None:
+        plan, recorder = self.plan, self.recorder
+        recorder.say(self.spec.protocol)
+        if self.checkpoint is None and (told := messages.new_episodes_in_words(self.spec)):
+            recorder.say(told)
+        if tasks := tasks_in_words(self.config, self.spec, num_envs=self.plan.num_envs):
+            recorder.say(tasks)
+        lag = "free" if plan.lag is None else plan.lag
+        if plan.lag is None and self.config.placement == "inline":
+            lag = "1 (free needs --placement local)"
+        each = " each" if self.config.num_learners > 1 else ""
+        recorder.say(
+            f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
+            f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
+        )
+        for line in self.replays:  # shown before
+            with suppress(OSError):
+                folder.log(line)
+        if mixing := messages.mixing_in_words(self.config, facts):
+            recorder.say(mixing)
+        recorder.say(f"run folder {folder.path}")
+        if self.unmarked:
+            recorder.say(self.unmarked)
+        if self.checkpoint is None or self.progress is None:
+            if self.config.init_from and len(self.config.replays) > 1:
+                self._say_filling()
+            return
+        updates, env_steps = self.progress
+        told = messages.resumed_in_words(
+            new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
+            why=resuming.why_not_exact(self.config, self.spec, plan, self.checkpoint),
+            env_steps=env_steps,
+            updates=updates,
+            seconds=self.restore_seconds,
+        )
+        recorder.say(told)
+        if resuming.begins_empty(self.config, self.checkpoint):
+            self._say_filling()
+        if self.more:
+            recorder.say(self.more)
+        for name, old, new in resuming.changes(before, to_dict(self.config)):
+            recorder.say(f"changed: {name} {old} -> {new}")
+
+    def _say_filling(self) -> None:
+        rows = resuming.rows_to_fill(self.config, self.plan, self.checkpoint)
+        self.recorder.say(messages.filling_in_words(rows))
+
+    def _run(
+        self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
+    ) -> TrainResult:
+        config, recorder = self.config, self.recorder
+        failure: BaseException | None = None
+        self.watch.last_words = lambda: self._last_words(run, control, folder)
+        try:
+            try:
+                work()
+            except Overdue as overdue:
+                if overdue.failure is not None:
+                    raise overdue.failure from None
+            except (Interrupted, Stopped):
+                pass
+            if not control.whole:
+                control.leave()
+            control.finish_saving()
+            self.watch.settle()
+        except BaseException as error:  # noqa: BLE001 - written down below, then raised
+            failure = error
+            control.exit_reason = f"failed: {messages.headline(error)}"
+            with suppress(OSError):  # of a full disk
+                folder.log("".join(traceback.format_exception(error)))
+            with suppress(Exception):  # a checkpoint under way is written to its end
+                control.finish_saving()
+        summary = self._summary(run, control)
+        for write in (partial(folder.write_json, "summary.json", summary), recorder.close):
+            try:
+                write()
+            except OSError as error:
+                failure = failure or error
+        for line in messages.learners_in_words(
+            config, control.scores_saved, recorder.mean_return_of, control.best_saved
+        ):
+            recorder.say(line)
+        recorder.say(messages.ending(summary, folder))
+        folder.unlock()
+        # If closing does not end: the run has.
+        self.watch.last_words = lambda: int(failure is not None)
+        if failure is not None:
+            messages.raise_failure(failure, folder)
+        return TrainResult(folder.path, summary)
+
+    def _summary(self, run: Run, control: Control) -> dict[str, Any]:
+        recorder = self.recorder
+        return summary_of(
+            env_steps=run.env_steps,
+            updates=run.updates,
+            restarts=run.restarts,
+            seconds=recorder.seconds(),
+            steps_per_second=recorder.steps_per_second(run.env_steps),
+            mean_return=recorder.mean_return(),
+            best=recorder.best,
+            candidate=recorder.candidate,
+            best_learner=control.best_saved,
+            exit_reason=control.exit_reason,
+        )
+
+    def _last_words(self, run: Run, control: Control, folder: RunFolder) -> int:
+        """Write down how the run ended, from a thread beside one that does not come back."""
+        failure = self.watch.failure
+        if failure is not None:
+            control.exit_reason = f"failed: {messages.headline(failure)}"
+        elif not control.saved:
+            control.leave_at_once()
+        with suppress(OSError):
+            folder.write_json("summary.json", self._summary(run, control))
+        last = messages.ending(self._summary(run, control), folder)
+        self.recorder.say(last)
+        if failure is not None:
+            tell(f"gossamer: {messages.headline(failure)}")
+        return int(failure is not None)

@@ -1,0 +1,414 @@
+"""The best policy is one that was confirmed, in episodes that had no part in choosing it."""
+
+from __future__ import annotations
+
+import errno
+import json
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+from runs import SMALL
+
+from gossamer import cli
+from gossamer.config import TrainConfig, make_config
+from gossamer.machine import threads
+from gossamer.record import checkpoint
+from gossamer.record.checkpoint import CheckpointStore, Score, UnreadableError
+from gossamer.roles.evaluator import Contest, Evaluation, Interrupted, Source, play_trials
+from gossamer.run.best_policy import BestPolicy
+from gossamer.run.evaluate import evaluate
+from gossamer.run.train import train
+
+torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
+
+OFTEN = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 5, "confirm_episodes": 8}
+
+SHORT = {"max_episode_steps": 25}
+
+
+def config(folder: Path, env_id: str, versions: int, **settings: Any) -> TrainConfig:
+    learns = {"algorithm": {"name": "a2c", "num_minibatches": 1}, "placement": "inline"}
+    given = {**SMALL, **learns, "evaluation": OFTEN, **settings}
+    steps = versions * given["num_envs"] * given["unroll_length"] * given.get("num_learners", 1)
+    return make_config(env_id, {**given, "run_folder": str(folder), "total_env_steps": steps})
+
+
+def evaluations(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(x) for x in (folder / "evaluation.jsonl").read_text().splitlines()]
+
+
+def seeds_in(rows: list[dict[str, Any]]) -> list[int]:
+    """What these rows of evaluations played, held-out tasks included."""
+    return [
+        int(x)
+        for row in rows
+        for x in (*row["returns"], *row.get("held_out", {}).get("returns", ()))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("lottery_envs:Lottery", {}),
+        ("lottery_envs:Lotteries", {"evaluation": {**OFTEN, "held_out_tasks": 3}}),
+    ],
+)
+def test_nothing_is_scored_by_episodes_that_have_chosen_it(
+    tmp_path: Path, env_id: str, settings: dict[str, Any]
+) -> None:
+    train(config(tmp_path / "run", env_id, 24, **settings), quiet=True)
+    rows = evaluations(tmp_path / "run")
+    choosing = seeds_in([row for row in rows if not row["confirmation"]])
+    confirming = [row for row in rows if row["confirmation"]]
+    assert len(confirming) >= 2
+    for row in confirming:
+        assert len(row["returns"]) == 8
+        assert row["against"]["returns"] == row["returns"], "both play the same episodes"
+    training = [
+        json.loads(x)["return"] for x in (tmp_path / "run/episodes.jsonl").read_text().splitlines()
+    ]
+    by_user: list[int] = []
+    for seed in (0, 1, 2):  # 1 is the run's seed too
+        result = evaluate(str(tmp_path / "run"), episodes=30, checkpoint="best", seed=seed)
+        by_user += seeds_in([result.as_dict()])
+    # Of a family the held-out tasks are played in episodes with the seeds of the training tasks' episodes.
+    twice = 2 if "held_out_tasks" in settings.get("evaluation", {}) else 1
+    for own in (choosing, seeds_in(confirming), by_user):
+        assert set(Counter(own).values()) <= {1, twice}
+    played = [set(choosing), set(seeds_in(confirming)), set(by_user), set(map(int, training))]
+    assert sum(map(len, played)) == len(set().union(*played))
+
+
+def test_luck_does_not_make_a_policy_the_best(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nobody can be good, the first one stays, and its score is what everyone earns on average."""
+    train(config(tmp_path / "run", "lottery_envs:Lottery", 24))
+    rows = evaluations(tmp_path / "run")
+    best = CheckpointStore(tmp_path / "run/checkpoints", 1).load("best")
+    assert best.state["version"] == rows[0]["version"]
+    confirming = [row for row in rows if row["confirmation"]]
+    assert not any(row["wins"] for row in confirming)
+    last = confirming[-1]["against"]
+    assert (last["version"], last["updates"]) == (best.state["version"], best.updates)
+    assert best.score == best.state["mean"] == last["mean"]
+    assert best.score < max(row["mean"] for row in rows if not row["confirmation"])
+    # every candidate was ahead of the best when it was chosen
+    summary = json.loads((tmp_path / "run/summary.json").read_text())
+    assert (summary["best_evaluation"], summary["best_evaluation_episodes"]) == (best.score, 8)
+    told = capsys.readouterr().err
+    assert f"best evaluation {best.score:.4g} over 8 episodes; next: gossamer eval" in told
+    last_row = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    assert last_row["evaluation_best_episodes"] in (5, 8)
+
+
+class Fakes:
+    """A best policy in a folder, the rows that it writes, and policies of one number."""
+
+    def __init__(self, folder: Path):
+        self.store = CheckpointStore(folder, 3)
+        self.rows: list[dict[str, Any]] = []
+        self.told: list[tuple[Score | None, Score | None]] = []
+        self.said: list[str] = []
+        self.best = self.again()
+
+    def again(self) -> BestPolicy:
+        """What a resumed run begins with."""
+        recorder = SimpleNamespace(
+            on_scores=lambda *scores: self.told.append(scores),
+            say=self.said.append,
+            on_confirmation=lambda candidate, whose, best, best_whose, *, wins: self.rows.append(
+                {"candidate": candidate.mean, **whose, "best": best and best.mean, "wins": wins}
+            ),
+        )
+        return BestPolicy(self.store, recorder)  # type: ignore[arg-type]
+
+    def consider(self, version: int, *returns: float, learner: int | None = 0) -> None:
+        tensors = [torch.full((2,), float(version)), torch.full((1,), -1.0, dtype=torch.float64)]
+        self.best.consider(
+            scored(*returns), Source(version, learner), tensors, ["weight", "mean"],
+            at=(10 * version, 100 * version),
+        )  # fmt: skip
+
+    def contest(self) -> Contest | None:
+        return self.best.contest(["weight", "mean"])
+
+    def version(self, name: Any = "best") -> int:
+        found = self.store.load(name)
+        assert found.tensors["learner.policy.weight"].tolist() == [found.state["version"]] * 2
+        assert found.tensors["learner.policy.mean"].tolist() == [-1.0]
+        assert found.updates == 10 * found.state["version"]
+        assert found.state["env_steps"] == 100 * found.state["version"]
+        assert found.score == found.state["mean"]
+        return found.state["version"]
+
+
+def scored(*returns: float) -> Evaluation:
+    return Evaluation(returns, (1,) * len(returns), 0)
+
+
+@pytest.fixture
+def fakes(tmp_path: Path) -> Fakes:
+    return Fakes(tmp_path / "checkpoints")
+
+
+def test_the_first_policy_was_not_chosen_and_is_the_best(fakes: Fakes) -> None:
+    fakes.consider(0, float("nan"))
+    assert fakes.store.score() is None, "not a number: no score"
+    fakes.consider(1, 4.0, 6.0)
+    assert fakes.version() == 1
+    assert fakes.store.score() == Score(5.0, 2)
+    assert fakes.told == [((5.0, 2), None)]
+    assert not fakes.best.waiting
+    assert fakes.contest() is None
+
+
+def test_the_highest_of_those_above_the_best_is_the_candidate(fakes: Fakes) -> None:
+    for version, score in enumerate((5.0, 5.0, 4.0, 8.0, 7.0, float("nan"))):
+        fakes.consider(version, score)
+    assert fakes.version() == 0, "the best stays until it has lost"
+    assert fakes.version("candidate") == 3
+    fakes.consider(9, 9.0, learner=None)
+    contest = fakes.contest()
+    assert contest is not None
+    assert contest.best is not None
+    assert contest.source == Source(9, None)
+    assert [x.tolist() for x in contest.candidate] == [[9.0, 9.0], [-1.0]]
+    assert [x.tolist() for x in contest.best] == [[0.0, 0.0], [-1.0]]
+
+
+@pytest.mark.parametrize(
+    ("candidate", "best", "kept"),
+    [
+        (6.0, 4.0, 1),
+        (4.0, 4.0, 0),  # nothing has shown that it is better
+        (3.0, 4.0, 0),
+        (6.0, float("nan"), 1),
+        (float("nan"), 4.0, 0),
+        (float("nan"), float("nan"), 0),
+    ],
+)
+def test_the_better_one_of_a_contest_is_the_best_with_what_it_earned_there(
+    fakes: Fakes, candidate: float, best: float, kept: int
+) -> None:
+    fakes.consider(0, 5.0)
+    fakes.consider(1, 9.0)
+    fakes.contest()
+    fakes.best.decide(scored(candidate, candidate), scored(best, best))
+    assert fakes.version() == kept
+    earned = candidate if kept else best
+    assert fakes.store.score() == (Score(5.0, 1) if earned != earned else Score(earned, 2))
+    assert fakes.told[-2:] == [((5.0, 1), (9.0, 1)), (fakes.store.score(), None)]
+    assert not fakes.best.waiting
+    (row,) = fakes.rows
+    assert (row["version"], row["updates"], row["env_steps"], row["wins"]) == (
+        1,
+        10,
+        100,
+        kept == 1,
+    )
+    fakes.consider(1, 99.0)
+    assert not fakes.best.waiting, "it has been decided about"
+    fakes.consider(1, 99.0, learner=2)
+    assert fakes.best.waiting, "another learner's is another policy"
+
+
+def test_a_resumed_run_goes_on_with_both(fakes: Fakes) -> None:
+    fakes.consider(0, 5.0)
+    fakes.consider(1, 9.0)
+    fakes.best = fakes.again()
+    assert fakes.best.waiting
+    fakes.consider(2, 8.0)
+    contest = fakes.contest()
+    assert contest is not None
+    assert contest.source.version == 1
+    fakes.best.decide(scored(7.0), scored(6.0))
+    assert (fakes.version(), fakes.store.score()) == (1, Score(7.0, 1))
+
+
+def test_a_kill_between_keeping_the_best_and_forgetting_the_candidate(fakes: Fakes) -> None:
+    fakes.consider(0, 5.0)
+    fakes.consider(1, 9.0)
+    found = fakes.store.load("candidate")
+    fakes.store.save_scored("best", found.updates, found.tensors, found.state, Score(9.0, 1))
+    fakes.best = fakes.again()
+    assert fakes.contest() is None
+    assert not fakes.best.waiting
+
+
+def test_damaged_policies_are_done_without(fakes: Fakes) -> None:
+    fakes.consider(0, 5.0)
+    fakes.consider(1, 9.0)
+    (fakes.store.folder / "best" / "tensors.safetensors").write_bytes(b"?")
+    contest = fakes.contest()
+    assert contest is not None
+    assert contest.best is None
+    fakes.best.decide(scored(1.0), None)
+    assert (fakes.version(), fakes.store.score()) == (1, Score(1.0, 1))
+    fakes.consider(2, 9.0)
+    (fakes.store.folder / "candidate" / "tensors.safetensors").write_bytes(b"?")
+    assert fakes.contest() is None
+    assert not fakes.best.waiting
+    assert fakes.version() == 1
+
+
+def test_policies_that_cannot_be_read_for_now_are_kept(
+    fakes: Fakes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    fakes.consider(0, 5.0)
+    fakes.consider(1, 9.0)
+
+    def gone(*_: object) -> None:
+        raise OSError(errno.ESTALE, "Stale file handle")
+
+    for silent in ([(checkpoint, "read_plain"), (checkpoint, "open_plain")], [(Path, "stat")]):
+        with monkeypatch.context() as during:
+            for where, name in silent:
+                during.setattr(where, name, gone)
+            assert fakes.contest() is None
+            with pytest.raises(UnreadableError, match="Stale file handle"):
+                fakes.again()  # which would take the next policy for the first
+            fakes.consider(2, 7.0)
+    assert fakes.best.waiting
+    assert (fakes.version(), fakes.version("candidate")) == (0, 1)
+    assert fakes.told[-1] == (Score(5.0, 1), Score(9.0, 1))
+    assert fakes.contest() is not None
+
+
+class Slow:
+    """An evaluator for which contests take long, and are interrupted if asked to."""
+
+    confirming_cost, confirming_episodes = 99.0, 20
+
+    def __init__(self, fakes: Fakes, newest: float):
+        self.fakes, self.newest, self.interrupts = fakes, newest, False
+
+    def evaluate_newest(self, stop: Any) -> float:
+        self.fakes.consider(7, self.newest)
+        return 0.0
+
+    def confirm(self, stop: Any) -> float:
+        if self.interrupts:
+            raise Interrupted
+        self.fakes.contest()
+        self.fakes.best.decide(scored(8.0), scored(6.0))
+        return 0.0
+
+
+def test_what_is_left_to_confirm_is_confirmed_when_a_run_ends(fakes: Fakes) -> None:
+    evaluator: Any = Slow(fakes, newest=5.0)
+    fakes.best.finish(evaluator, lambda: False)
+    assert (fakes.version(), fakes.said) == (7, []), "one alone: nothing to confirm"
+    fakes.consider(8, 9.0)
+    evaluator.interrupts = True
+    with pytest.raises(Interrupted):
+        fakes.best.finish(evaluator, lambda: True)
+    assert fakes.best.waiting
+    (said,) = fakes.said
+    assert said.startswith("playing 20 episodes each with the candidate and the best policy")
+    evaluator.interrupts = False
+    fakes.best.finish(evaluator, lambda: False)
+    assert (fakes.version(), fakes.store.score()) == (8, Score(8.0, 1))
+
+
+def test_a_short_run_ends_with_its_last_policy_evaluated_and_confirmed(tmp_path: Path) -> None:
+    seldom = {**OFTEN, "every_seconds": 1e6}
+    made = config(tmp_path / "run", "CartPole-v1", 4, evaluation=seldom)
+    train(made, quiet=True)
+    (row,) = evaluations(tmp_path / "run")
+    assert not row["confirmation"]
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", 1)
+    assert store.score() == Score(row["mean"], 5)
+    best = store.load("best")
+    store.save_scored("best", best.updates, best.tensors, best.state, Score(1.0, 5))
+    train(
+        replace(made, total_env_steps=2 * made.total_env_steps),
+        resume=str(tmp_path / "run"),
+        quiet=True,
+    )
+    _, later, confirmation = evaluations(tmp_path / "run")
+    assert not later["confirmation"]
+    assert confirmation["confirmation"]
+    assert confirmation["version"] == later["version"]
+    assert confirmation["against"]["version"] == row["version"] < later["version"]
+    assert len(confirmation["returns"]) == len(confirmation["against"]["returns"]) == 8
+    wins = confirmation["mean"] > confirmation["against"]["mean"]
+    assert confirmation["wins"] == wins
+    winner = confirmation if wins else confirmation["against"]
+    assert store.load("best").updates == winner["updates"]
+    assert store.score() == Score(winner["mean"], 8)
+
+
+def test_evaluating_changes_nothing_about_what_is_learnt(tmp_path: Path) -> None:
+    """However often and how many: inline runs are the same to the bit."""
+    found: list[dict[str, torch.Tensor]] = []
+    for name, evaluation in {"without": {"every_seconds": 0.0}, "with": OFTEN}.items():
+        train(
+            config(tmp_path / name, "CartPole-v1", 12, evaluation=evaluation, **SHORT), quiet=True
+        )
+        found.append(CheckpointStore(tmp_path / name / "checkpoints", 1).load("last").tensors)
+    assert any(row["confirmation"] for row in evaluations(tmp_path / "with"))
+    assert all(torch.equal(x, found[1][name]) for name, x in found[0].items())
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_every_evaluation_computes_as_the_others_do_the_last_one_too(
+    tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sums in another order would tell another score of the same policy."""
+    seen: list[int] = []
+
+    def asked(*args: Any, **named: Any) -> Any:
+        seen.append(torch.get_num_threads())
+        return play_trials(*args, **named)
+
+    monkeypatch.setattr("gossamer.roles.evaluator.play_trials", asked)
+    with threads(2):
+        made = config(tmp_path / "run", "CartPole-v1", 4, placement=placement, **SHORT)
+        train(made, quiet=True)
+    assert len(seen) >= len(evaluations(tmp_path / "run")) > 1
+    assert set(seen) == {1}
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+@pytest.mark.parametrize("topology", ["single", "gossip", "allreduce"])
+def test_of_several_learners_the_runs_policy_is_confirmed(
+    tmp_path: Path, topology: str, placement: str
+) -> None:
+    settings = {"num_learners": 2, "topology.name": topology, "placement": placement}
+    train(config(tmp_path / "run", "lottery_envs:Clock", 12, **settings), quiet=True)
+    rows = [row for row in evaluations(tmp_path / "run") if row["confirmation"]]
+    assert rows, "whatever is evaluated later earns more"
+    ours = {"gossip": {"average"}, "allreduce": {0}, "single": {0, 1}}[topology]
+    assert {row["learner"] for row in rows} | {row["against"]["learner"] for row in rows} <= ours
+    best = CheckpointStore(tmp_path / "run" / "checkpoints", 1).load("best")
+    winner = rows[-1] if rows[-1]["wins"] else rows[-1]["against"]
+    assert (best.state["learner"], best.state["version"]) == (winner["learner"], winner["version"])
+    assert best.score == winner["mean"]
+
+
+def test_eval_says_what_has_not_been_confirmed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = config(tmp_path / "run", "lottery_envs:Lottery", 2)
+    train(made, quiet=True)
+    store = CheckpointStore(tmp_path / "run" / "checkpoints", 1)
+    store.discard("candidate")
+    words = ["eval", str(tmp_path / "run"), "--episodes", "1", "--checkpoint"]
+    assert cli.main([*words, "candidate"]) == 2
+    assert "no checkpoint candidate" in capsys.readouterr().err
+    assert cli.main([*words, "best"]) == 0
+    assert capsys.readouterr().err == ""
+    best = store.load("best")
+    store.save_scored("candidate", 99, best.tensors, best.state, Score(5e9, 5))
+    assert cli.main([*words, "best"]) == 0
+    said = capsys.readouterr().err
+    assert "evaluated higher, 5e+09 over 5 episodes, has not been confirmed" in said
+    assert "--checkpoint candidate" in said
+    assert cli.main([*words, "candidate"]) == 0
+    assert "checkpoint candidate, 1 episode" in capsys.readouterr().out

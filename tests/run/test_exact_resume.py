@@ -1,0 +1,117 @@
+"""Stopping and resuming equals never having stopped, bit for bit."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import SMALL, assert_same, config, state_of
+from sessions import QUICK, summary_of
+
+from gossamer import cli
+from gossamer.config import TrainConfig, make_config
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.record.runs import find_runs
+from gossamer.run.train import train
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+@pytest.mark.parametrize("lag", ["0", "1"])
+@pytest.mark.parametrize(
+    ("env_id", "first", "whole"),
+    [("CartPole-v1", 640, 1600), ("PongNoFrameskip-v4", 96, 224)],
+)
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, env_id: str, first: int, whole: int, placement: str, lag: str
+) -> None:
+    common: dict[str, Any] = {"placement": placement, "lag": lag}
+    train(config(env_id, tmp_path / "one", whole, **common), quiet=True)
+    train(config(env_id, tmp_path / "two", first, **common), quiet=True)
+    longer = config(env_id, tmp_path / "two", whole, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("learner_threads", [1, 3])
+@pytest.mark.parametrize("lag", ["0", "1"])
+def test_threads_compute_what_lock_step_computes(
+    tmp_path: Path, lag: str, learner_threads: int
+) -> None:
+    common: dict[str, Any] = {"lag": lag, "learner_threads": learner_threads}
+    for placement in ("inline", "local"):
+        run = config("CartPole-v1", tmp_path / placement, 1600, placement=placement, **common)
+        train(run, quiet=True)
+    assert_same(tmp_path / "inline", tmp_path / "local")
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+def test_recurrent_state_is_resumed(tmp_path: Path, core: str) -> None:
+    def run(name: str, steps: int) -> TrainConfig:
+        settings = {**SMALL, "policy": {"core": core, "core_size": 8, "last_reward": True,
+                                        "last_action": True}}  # fmt: skip
+        made = make_config("CartPole-v1", settings)
+        return dataclasses.replace(made, run_folder=str(tmp_path / name), total_env_steps=steps)
+
+    train(run("one", 960), quiet=True)
+    train(run("two", 480), quiet=True)
+    train(run("two", 960), resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_another_seed_differs(tmp_path: Path) -> None:
+    """The comparison can fail."""
+    for seed in (1, 2):
+        train(config("CartPole-v1", tmp_path / str(seed), 640, seed=seed), quiet=True)
+    with pytest.raises(AssertionError):
+        assert_same(tmp_path / "1", tmp_path / "2")
+
+
+def test_noise_may_begin_and_end_with_a_changed_setting(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    base = config("Pendulum-v1", folder, 128, placement="inline")
+    for steps, correlation in ((128, 0.0), (256, 0.6), (384, 0.0)):
+        policy = dataclasses.replace(base.policy, noise_correlation=correlation)
+        now = dataclasses.replace(base, total_env_steps=steps, policy=policy)
+        summary = train(now, resume=str(folder) if steps > 128 else None, quiet=True).summary
+        assert summary["env_steps"] >= steps
+    assert "actor.0.noise" not in state_of(folder)
+
+
+def test_a_last_checkpoint_that_takes_longer_than_anyones_patience_fails_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    save = CheckpointStore.save
+
+    def slowly(store: CheckpointStore, updates: int, *what: Any) -> Path:
+        for _ in range(20 if updates else 0):
+            time.sleep(0.1)
+            store.written_bytes += 1
+        return save(store, updates, *what)
+
+    monkeypatch.setattr(CheckpointStore, "save", slowly)
+    run = config("CartPole-v1", tmp_path / "run", 1600, placement="local", lag="1")
+    run = dataclasses.replace(run, patience_seconds=1.0, checkpoint_every_seconds=0.01)
+    assert train(run, quiet=True).summary["exit_reason"] == "done: total_env_steps reached"
+
+
+def test_last_is_the_run_that_was_last_when_it_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another one may begin while torch is imported."""
+    monkeypatch.chdir(tmp_path)
+    for seed in ("1", "2"):
+        words = ["CartPole-v1", "--seed", seed, "--total-env-steps", "64", *QUICK]
+        assert cli.main(["train", *words]) == 0
+    first, last = sorted(find_runs(Path("runs")), key=lambda x: x.name[-1])
+
+    def train_later(*args: Any, **named: Any) -> Any:
+        os.utime(first / "config.json", (2e9, 2e9))
+        return train(*args, **named)
+
+    monkeypatch.setattr("gossamer.run.train.train", train_later)
+    assert cli.main(["train", "--resume", "last", "--total-env-steps", "128"]) == 0
+    assert [summary_of(run)["env_steps"] >= 128 for run in (first, last)] == [False, True]

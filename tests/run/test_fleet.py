@@ -1,0 +1,337 @@
+"""Learners in processes of their own: what they compute, what a checkpoint holds, who may die."""
+
+from __future__ import annotations
+
+import dataclasses
+import gc
+import json
+import os
+import signal
+import time
+from pathlib import Path
+
+import psutil
+import pytest
+import torch
+from fleets import TOPOLOGIES, assert_same_rows, config, pids_of
+from runs import state_of
+from sessions import QUICK, Session, checkpoints, summary_of, wait_for
+
+from gossamer.config import make_config
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.placements.fleet import Fleet, GroupDied
+from gossamer.run.snapshot import policy_of
+from gossamer.run.train import train
+
+
+@pytest.mark.parametrize(
+    ("topology", "lag"), [("allreduce", "1"), ("gossip in step", "0"), ("diffusion", "1")]
+)
+def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str, lag: str) -> None:
+    for placement in ("inline", "local"):
+        made = config(
+            tmp_path / placement, TOPOLOGIES[topology], 3 * 640, placement=placement, lag=lag
+        )
+        train(made, quiet=True)
+        rows = [
+            json.loads(x) for x in (tmp_path / placement / "metrics.jsonl").read_text().splitlines()
+        ]
+        last = [row for row in rows if row["learner"] == 0][-1]
+        summary = summary_of(tmp_path / placement)
+        # whole batches, of which some rows are resets
+        assert 3 * 640 <= last["env_steps"] == summary["env_steps"] < 3 * 704
+        assert summary["steps_per_second"] == last["steps_per_second"]
+        told = [(row["learner"], row["updates"]) for row in rows]
+        assert sorted({rank for rank, _ in told}) == [0, 1, 2]
+        assert len(told) == len(set(told)), "no row twice"
+    one, other = state_of(tmp_path / "inline"), state_of(tmp_path / "local")
+    assert one.keys() == other.keys()
+    assert [name for name in one if not torch.equal(one[name], other[name])] == []
+
+
+@pytest.mark.parametrize(("topology", "per_process"), [("allreduce", 1), ("diffusion", 2)])
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, topology: str, per_process: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    common = {"learners_per_process": per_process}
+    train(config(tmp_path / "one", TOPOLOGIES[topology], 3 * 640, **common), quiet=True)
+    train(config(tmp_path / "two", TOPOLOGIES[topology], 3 * 256, **common), quiet=True)
+    longer = config(tmp_path / "two", TOPOLOGIES[topology], 3 * 640, **common)
+    train(longer, resume=str(tmp_path / "two"))
+    told = f"starting {3 if per_process == 1 else 2} processes\nrestoring took "
+    assert told in capsys.readouterr().err
+    state = state_of(tmp_path / "one")
+    assert_same_rows(tmp_path / "one", tmp_path / "two")
+    if topology == "allreduce":
+        learners = [policy_of(state, rank) for rank in range(3)]
+        for held in learners[1:]:
+            assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
+
+
+WORDS = ["CartPole-v1", *QUICK, "--num-learners", "3", "--checkpoint-every-seconds", "0.5"]
+
+
+@pytest.mark.parametrize(
+    ("topology", "deaths"),
+    [
+        ("gossip", 2),
+        pytest.param("diffusion", 1, marks=pytest.mark.slow),
+        ("single", 1),
+    ],
+)
+def test_a_dead_learner_is_replaced_while_the_others_go_on(
+    tmp_path: Path, topology: str, deaths: int
+) -> None:
+    folder = tmp_path / "run"
+    words = [*WORDS, f"topology:{topology}", "--total-env-steps", "60000"]
+    words += ["--run-folder", str(folder)]
+    with Session(words, tmp_path) as session:
+        for _ in range(deaths):
+            session.wait_for(lambda: len(set(pids_of(folder))) == 3, "three processes")
+            before = pids_of(folder)
+            seen = _rows(folder)
+            session.wait_for(lambda seen=seen: _rows(folder) > seen + 1, "progress")
+            os.kill(before[1], signal.SIGKILL)
+            session.wait_for(lambda before=before: pids_of(folder)[1] != before[1], "a new process")
+        code, out, err = session.end(120.0)
+    assert code == 0, (out, err)
+    summary = summary_of(folder)
+    assert summary["restarts"] == deaths
+    assert summary["env_steps"] >= 60_000
+    assert summary["exit_reason"] == "done: total_env_steps reached"
+    assert len({name.split("/")[0] for name in state_of(folder) if name[1] == "/"}) == 2
+
+
+def test_a_group_that_loses_a_member_at_its_end_trains_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last checkpoint is older: the end that had been reached is not there any more."""
+    deaths: list[int] = []
+    save = Fleet._save_when_whole
+
+    def dies_once(fleet: Fleet) -> None:
+        if len(fleet._finals) == 2 and not deaths:
+            deaths.append(fleet.env_steps)
+            raise GroupDied
+        save(fleet)
+
+    monkeypatch.setattr(Fleet, "_save_when_whole", dies_once)
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2)
+    result = train(made, quiet=True)
+    assert 2 * 640 <= deaths[0] < 2 * 704
+    assert [result.summary["env_steps"]] == deaths
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+    rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
+    assert [rows[-1]["env_steps"]] == deaths
+
+
+@pytest.mark.parametrize("transport", ["memory", "gloo"])
+def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
+    tmp_path: Path, transport: str
+) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:allreduce",
+        "--topology.transport",
+        transport,
+        "--total-env-steps",
+        "40000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
+        before = pids_of(folder)
+        os.kill(before[2], signal.SIGKILL)
+        session.wait_for(lambda: not set(pids_of(folder)) & set(before), "new processes")
+        code, out, err = session.end(120.0)
+    assert code == 0, (out, err)
+    assert summary_of(folder)["restarts"] == 1
+    assert summary_of(folder)["env_steps"] >= 40_000
+    learners = [policy_of(state_of(folder), rank) for rank in range(3)]
+    for held in learners[1:]:
+        assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
+    steps = [
+        json.loads(x)["env_steps"] for x in (folder / "metrics.jsonl").read_text().splitlines()
+    ]
+    assert steps == sorted(steps)
+
+
+def test_a_signal_before_the_learners_have_begun_ends_the_run(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:gossip",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: len(pids_of(folder)) == 3, "three processes")
+        session.process.send_signal(signal.SIGINT)
+        code, out, err = session.end()
+    assert code == 0, (out, err)
+    assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
+    assert summary_of(folder)["env_steps"] < 10_000_000
+    assert checkpoints(folder)
+
+
+def test_learners_that_never_talk_learn_from_as_much_each(tmp_path: Path) -> None:
+    made = config(
+        tmp_path / "run",
+        {"name": "single"},
+        3 * 1280,
+        **{"optimizer.learning_rate": [1e-2, 1e-3, 1e-4]},
+    )
+    result = train(made, quiet=True)
+    state = CheckpointStore(result.folder / "checkpoints", 0).load("last").state["held"]
+    steps = [state[f"{prefix}learner.own_env_steps"] for prefix in ("", "1/", "2/")]
+    assert all(1280 <= own < 1280 + 64 for own in steps)
+    assert result.summary["env_steps"] == sum(steps)
+
+
+def _rows(folder: Path) -> int:
+    path = folder / "metrics.jsonl"
+    return len(path.read_text().splitlines()) if path.exists() else 0
+
+
+def test_everyone_goes_with_the_launcher(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:gossip",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: checkpoints(folder)[-1:] > [0], "a checkpoint")
+        pids = pids_of(folder)
+        assert all(map(psutil.pid_exists, pids))
+        session.process.kill()
+        killed = time.monotonic()
+        wait_for(lambda: not any(map(_runs, pids)), "the end of all learners")
+        # a second on a machine that does nothing else
+        assert time.monotonic() - killed < 5.0
+        written = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
+        time.sleep(0.5)
+        assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == written
+
+
+def _runs(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
+    """The one that took over counts other updates than its peers, and has episodes of its own."""
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:diffusion",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: _rows(folder) > 1 and bool(checkpoints(folder)), "progress")
+        before = pids_of(folder)
+        os.kill(before[0], signal.SIGKILL)
+        session.wait_for(lambda: pids_of(folder)[0] != before[0], "a new process")
+        seen = checkpoints(folder)[-1]
+        session.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
+        session.process.send_signal(signal.SIGTERM)
+        code, out, err = session.end(60.0)
+    assert code == 0, (out, err)
+    steps = summary_of(folder)["env_steps"]
+    # Without the checkpoint it was resumed from, another death is survived too.
+    more = [
+        "--resume",
+        str(folder),
+        "--keep-checkpoints",
+        "1",
+        "--total-env-steps",
+        str(steps + 20_000),
+    ]
+    with Session(more, tmp_path) as session:
+        first = checkpoints(folder)
+        session.wait_for(lambda: not set(first) & set(checkpoints(folder)), "later checkpoints")
+        os.kill(pids_of(folder)[1], signal.SIGKILL)
+        code, out, err = session.end(120.0)
+    assert code == 0, (out, err)
+    assert summary_of(folder)["env_steps"] >= steps + 20_000
+    assert summary_of(folder)["restarts"] == 1
+
+
+def shared_memory() -> list[str]:
+    """What this process has open of it, by inode."""
+    gc.collect()  # memory that is mapped holds a descriptor of its own
+    found = (x for x in Path("/proc/self/fd").iterdir() if x.is_symlink())
+    kept = [x for x in found if "memfd:gossamer" in x.readlink().name]
+    return sorted(f"memory {x.stat().st_ino}" for x in kept)
+
+
+def test_another_topology_may_be_resumed_with(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    before = shared_memory()  # of other tests
+    train(config(folder, {"name": "gossip"}, 3 * 256), quiet=True)
+    stepped = config(folder, {"name": "diffusion"}, 3 * 640)
+    result = train(stepped, resume=str(folder), quiet=True)
+    assert result.summary["env_steps"] >= 3 * 640
+    with pytest.raises(ConfigError, match="is allreduce, but this run was begun with diffusion"):
+        train(config(folder, {"name": "allreduce"}, 3 * 800), resume=str(folder), quiet=True)
+    # every simulator has a file of its own, and nothing is left open
+    assert max(int(x.name.split(".")[0]) for x in (folder / "monitor").iterdir()) >= 2 * 4
+    assert shared_memory() == before
+
+
+@pytest.mark.parametrize("topology", ["gossip", "allreduce"])
+def test_one_that_always_dies_ends_the_run(tmp_path: Path, topology: str) -> None:
+    made = config(tmp_path / "run", {"name": topology}, 10_000_000, num_learners=2)
+    made = dataclasses.replace(made, env_id="broken_envs:Kills")
+    with pytest.raises(RunFailed, match="died 3 times before it had learnt anything"):
+        train(made, quiet=True)
+
+
+def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = [
+        *WORDS,
+        "topology:diffusion",
+        "--total-env-steps",
+        "10000000",
+        "--run-folder",
+        str(folder),
+    ]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: _rows(folder) > 1, "progress")
+        session.process.send_signal(signal.SIGINT)
+        code, out, err = session.end(60.0)
+    assert code == 0, (out, err)
+    summary = summary_of(folder)
+    assert summary["exit_reason"] == "stopped by SIGINT"
+    assert checkpoints(folder)[-1] == summary["updates"]
+
+
+@pytest.mark.parametrize("topology", ["gossip", "allreduce"])
+def test_what_a_learner_cannot_do_ends_the_run_with_its_traceback(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], topology: str
+) -> None:
+    made = make_config(
+        "broken_envs:Raises",
+        {"num_learners": 2, "topology": {"name": topology}, "num_envs": 4,
+         "run_folder": str(tmp_path / "run"), "total_env_steps": 100_000},
+    )  # fmt: skip
+    with pytest.raises(RunFailed):
+        train(made, quiet=True)
+    err = capsys.readouterr().err
+    assert "Traceback" in err
+    assert "has left the group" not in err
+    assert summary_of(tmp_path / "run")["exit_reason"].startswith("failed: ")

@@ -1,0 +1,193 @@
+"""What a run on a GPU is set up as, and refused for, told by a machine that has none."""
+
+from __future__ import annotations
+
+import dataclasses
+import re
+import subprocess
+import sys
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from gossamer import evaluate
+from gossamer.algorithms.a2c import A2C
+from gossamer.build.plan import make_plan, resumes_exactly
+from gossamer.build.preflight import refuse_what_a_gpu_cannot_hold
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import StopSignal
+from gossamer.links.threads import Roles, ThreadQueue
+from gossamer.machine import Machine
+from gossamer.ops.micro_batches import MicroBatches
+from gossamer.policies.actor_critic import ActorCritic
+from gossamer.policies.settings import PolicyConfig
+from gossamer.replay.base import ReplayMix
+from gossamer.roles.learner import Learner
+from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.run.resume import why_not_exact
+from gossamer.run.snapshot import EXACT
+from gossamer.run.train import train
+from gossamer.tools.bench import limit_of
+from gossamer.types import empty_trajectory
+
+MACHINE = Machine(2, "a processor", ("a GPU",), ("cpu", "cuda"), "2.13.0")
+
+
+@pytest.fixture
+def gpu(monkeypatch):
+    """A machine with a GPU; calling it sets how many bytes are free there."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+
+    def free(nbytes):
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(nbytes), 80 << 30))
+
+    return free
+
+
+def planned(env_id="PongNoFrameskip-v4", **settings):
+    config = make_config(env_id, settings)
+    spec = read_spec(env_id, config.env, 0, tries=False)
+    return config, spec, make_plan(config, spec, MACHINE)
+
+
+def test_defaults_are_sized_for_a_gpu():
+    config, _, plan = planned()
+    assert (plan.device, plan.precision, plan.env_groups, plan.learner_threads) == (
+        "cuda",
+        "bf16",
+        2,
+        1,
+    )
+    assert plan.num_envs == config.num_envs == 16, "which PPO's other settings go with"
+    assert plan.micro_batch_rows == plan.num_envs * (config.unroll_length + 1)
+    assert planned(algorithm="vtrace")[2].num_envs == 128
+    assert planned(algorithm="vtrace", device="cpu")[2].num_envs == 64
+    on_cpu = planned(device="cpu")[2]
+    assert (on_cpu.device, on_cpu.env_groups) == ("cpu", 1)
+    assert planned(num_envs=8, env_groups=1)[2].num_envs == 8
+    assert plan.actor_threads == 1
+    with pytest.raises(ConfigError, match="--actor-threads 2: a GPU computes all actions at once"):
+        planned(actor_threads=2)
+
+
+class Reached(Exception):
+    """A run has come this far."""
+
+
+@pytest.mark.parametrize("device", ["cuda", "cpu"])
+def test_deterministic_algorithms_are_set_before_anything_is_made(monkeypatch, device):
+    def reached(name):
+        def raises(*_):
+            raise Reached(name)
+
+        return raises
+
+    def plan_of(config, spec, machine=None):
+        return dataclasses.replace(make_plan(config, spec, machine), device=device)
+
+    monkeypatch.setattr("gossamer.run.train.make_plan", plan_of)
+    monkeypatch.setattr("gossamer.run.train.use_deterministic_algorithms", lambda on: reached(on)())
+    name = "gossamer.run.train.refuse_what_memory_cannot_hold"
+    monkeypatch.setattr(name, reached("not set"))
+    for asked in (True, False):
+        expected = str(asked) if device == "cuda" else "not set"
+        with pytest.raises(Reached, match=f"^{expected}$"):
+            train(make_config("CartPole-v1", {"deterministic": asked}), quiet=True)
+
+
+def test_deterministic_algorithms_hold_for_the_whole_process():
+    code = "import os, torch; from gossamer.system.devices import use_deterministic_algorithms as use; use(True);"
+    code += "print(torch.are_deterministic_algorithms_enabled(), os.environ['CUBLAS_WORKSPACE_CONFIG']);"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True :4096:8\n"
+    code += "use(False); print(torch.are_deterministic_algorithms_enabled())"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "True :4096:8\nFalse\n"
+
+
+def test_exactness_is_claimed_only_where_sums_have_an_order():
+    def why(**settings):
+        config, spec, plan = planned(lag="1", **settings)
+        assert resumes_exactly(config, spec, plan), "environments come back all the same"
+        saved = SimpleNamespace(state={"plan": dataclasses.asdict(plan), EXACT: True, "held": {}})
+        return why_not_exact(config, spec, plan, saved)
+
+    assert why() == ["a GPU sums in no fixed order without --deterministic"]
+    assert why(deterministic=True) == []
+    assert why(device="cpu") == []
+
+
+def test_what_cannot_be_deterministic_is_refused():
+    with pytest.raises(ConfigError, match=r"--policy\.torso nature"):
+        planned(**{"deterministic": True, "policy.torso": "impala"})
+    planned(**{"deterministic": True, "policy.torso": "impala", "device": "cpu"})
+    with pytest.raises(ConfigError, match="--lag 1"):
+        planned(deterministic=True, lag="free")
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(
+    "settings", [{}, {"policy.torso": "impala", "policy.core": "lstm"}], ids=str
+)
+def test_what_the_device_cannot_hold_is_refused_with_rows_that_fit(gpu, settings, precision):
+    settings = {"num_envs": 512, "unroll_length": 128, "precision": precision, **settings}
+    config, spec, plan = planned(**settings)
+    gpu(600 << 30)
+    refuse_what_a_gpu_cannot_hold(config, spec, plan)
+    gpu(5 << 30)
+    with pytest.raises(ConfigError, match="of the GPU's memory") as told:
+        refuse_what_a_gpu_cannot_hold(config, spec, plan)
+    found = re.search(r"--micro-batch-rows (\d+)$", str(told.value))
+    assert found is not None, told.value
+    assert 129 <= int(found[1]) < plan.micro_batch_rows
+    refuse_what_a_gpu_cannot_hold(*planned(**settings, micro_batch_rows=int(found[1])))
+    with pytest.raises(ConfigError, match="learnt at a time in each of 3 processes"):
+        refuse_what_a_gpu_cannot_hold(
+            *planned(**settings, micro_batch_rows=int(found[1])), processes=3
+        )
+    gpu(1 << 20)
+    with pytest.raises(ConfigError, match="--num-envs 256"):
+        refuse_what_a_gpu_cannot_hold(config, spec, plan)
+    # What processes take by themselves is more than there is.
+    many = planned(num_envs=4, unroll_length=4, num_learners=48)
+    gpu(20 << 30)
+    with pytest.raises(ConfigError, match=r"--learners-per-process 48$"):
+        refuse_what_a_gpu_cannot_hold(*many, processes=48)
+    refuse_what_a_gpu_cannot_hold(config, spec, dataclasses.replace(plan, device="cpu"))
+
+
+@dataclasses.dataclass(frozen=True)
+class Greedy(A2C):
+    """Takes more memory than there is."""
+
+    def loss(self, policy, batch, state):
+        raise torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+
+
+def test_memory_that_is_too_small_after_all_is_told_with_what_to_type():
+    spec = read_spec("CartPole-v1", make_config("CartPole-v1").env, 0, tries=False)
+    slot = empty_trajectory(spec, unroll_length=7, num_columns=4, core_units=0)
+    queue = ThreadQueue([slot], StopSignal(), Roles(1.0))
+    queue.put(queue.slot())
+    learner = Learner(ActorCritic(spec, PolicyConfig()), Greedy(), OptimizerConfig(), ReplayMix(queue),
+                      micro_batches=MicroBatches(32), total_env_steps=100, seed=1)  # fmt: skip
+    with pytest.raises(RunFailed, match=r"32 rows at a time .*2\.00 GiB.* --micro-batch-rows 16"):
+        learner.learn_version()
+
+
+def test_evaluation_asks_for_a_device_that_is_there(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    with pytest.raises(ConfigError, match="use --device cpu"):
+        evaluate("nothing", device="cuda")
+    with pytest.raises(ConfigError, match="auto, cpu or cuda"):
+        evaluate("nothing", device="tpu")
+
+
+def test_the_limit_of_a_gpu_is_what_it_does_beside_stepping():
+    rates = {"stepping": 60_000.0, "inference": 200_000.0, "learning": 50_000.0}
+    assert limit_of(rates, on_gpu=True) == pytest.approx(40_000.0)
+    assert limit_of({**rates, "stepping": 30_000.0}, on_gpu=True) == 30_000.0
+    assert limit_of(rates, on_gpu=False) == pytest.approx(24_000.0)

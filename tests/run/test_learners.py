@@ -1,0 +1,200 @@
+"""Runs of several learners in lock-step: resumed exactly, shipped as one policy, scored in turn."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import SMALL, assert_same, returns_of, state_of
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.errors import ConfigError
+from gossamer.run.evaluate import evaluate, load_policy
+from gossamer.run.snapshot import policy_of
+from gossamer.run.train import train
+
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "single": {"name": "single"},
+    "allreduce": {"name": "allreduce"},
+    "gossip": {"name": "gossip"},
+    "gossip of staleness 2": {"name": "gossip", "graph": "rotating", "max_staleness": 2},
+    "diffusion": {"name": "diffusion", "adjacency": "complete", "link_drop": 0.3},
+}
+
+
+def config(
+    folder: Path, topology: str, steps: int, env_id: str = "CartPole-v1", **settings: Any
+) -> TrainConfig:
+    given = {
+        **SMALL,
+        "num_learners": 3,
+        "placement": "inline",
+        "topology": TOPOLOGIES[topology],
+        **settings,
+    }
+    made = make_config(env_id, given)
+    return dataclasses.replace(made, run_folder=str(folder), total_env_steps=steps)
+
+
+@pytest.mark.parametrize("lag", ["0", "1"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_resumed_equals_uninterrupted(tmp_path: Path, topology: str, lag: str) -> None:
+    common: dict[str, Any] = {"lag": lag}
+    train(config(tmp_path / "one", topology, 3 * 640, **common), quiet=True)
+    train(config(tmp_path / "two", topology, 3 * 256, **common), quiet=True)
+    longer = config(tmp_path / "two", topology, 3 * 640, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
+    alike = [
+        all(torch.equal(x, learners[0][name]) for name, x in held.items()) for held in learners
+    ]
+    assert alike == [True, topology == "allreduce", topology == "allreduce"]
+    assert {env for env, *_ in returns_of(tmp_path / "one")} <= set(range(12))
+
+
+@pytest.mark.parametrize("core", ["lstm", "gru"])
+@pytest.mark.parametrize("topology", TOPOLOGIES)
+def test_recurrent_policies_of_continuous_actions_mix_and_resume(
+    tmp_path: Path, topology: str, core: str
+) -> None:
+    algorithm = {"name": "vtrace", "passes": 2, "num_minibatches": 2, "value_norm": True}
+    common: dict[str, Any] = {
+        "env_id": "Pendulum-v1",
+        "policy": {"core": core, "core_size": 8, "hidden_sizes": [8], "last_action": True},
+        "algorithm": algorithm,
+    }
+    train(config(tmp_path / "one", topology, 3 * 512, **common), quiet=True)
+    train(config(tmp_path / "two", topology, 3 * 256, **common), quiet=True)
+    longer = config(tmp_path / "two", topology, 3 * 512, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    learners = [policy_of(state_of(tmp_path / "one"), rank) for rank in range(3)]
+    held = [name for name in learners[0] if name.startswith("core.") or name == "log_std"]
+    assert len(held) == 5
+    for name in held:  # mixed, or never heard of each other
+        apart = [(x[name] - learners[0][name]).abs().max() for x in learners[1:]]
+        assert all(x == 0.0 for x in apart) == (topology == "allreduce")
+
+
+def test_tasks_are_dealt_told_and_scored(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {
+        "num_envs": 4,
+        "env": {"tasks_per_learner": 2},
+        "evaluation": {"episodes": 1, "every_seconds": 1e-3, "held_out_tasks": 3},
+        "max_episode_steps": 20,
+    }
+    made = config(tmp_path / "run", "diffusion", 3 * 512, "RandomExtremeAcrobot-v1", **settings)
+    train(made, quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/episodes.jsonl").read_text().splitlines()]
+    # Two environments play the same task, which has the same links whenever it is played.
+    assert {(row["learner"], row["env"], row["task"]) for row in rows} == {
+        (rank, 4 * rank + i, 2 * rank + i // 2) for rank in range(3) for i in range(4)
+    }
+    masses = {(row["task"], row["info"]["mass"]) for row in rows}
+    assert len(masses) == len({mass for _, mass in masses}) == 6
+    lines = (tmp_path / "run/monitor/11.monitor.csv").read_text().splitlines()
+    assert lines[1] == "r,l,t,mass,length,inertia,success"
+    row = json.loads((tmp_path / "run/evaluation.jsonl").read_text().splitlines()[0])
+    assert row["tasks"] == [0, 1, 2, 3, 4, 5]
+    assert row["held_out"]["tasks"] == [0, 1, 2]
+    assert len(row["returns"]) == 6
+    result = evaluate(str(tmp_path / "run"), episodes=7)
+    assert result.tasks == (*range(6), *range(6))
+    assert result.held_out is not None
+    assert result.held_out.tasks == (0, 1, 2, 0, 1, 2, 0, 1, 2)
+
+
+def test_versions_may_end_early_for_some(tmp_path: Path) -> None:
+    """A bounded staleness waits for those that the KL has ended early; in lock-step nobody may hang."""
+    algorithm = {"name": "ppo", "ppo": {"max_kl_nats": 1e-4, "passes": 6}}
+    for topology in ("gossip", "gossip of staleness 2", "diffusion", "allreduce"):
+        folder = tmp_path / topology
+        result = train(config(folder, topology, 3 * 256, algorithm=algorithm), quiet=True)
+        # whole batches, of which some rows are resets
+        assert 3 * 256 <= result.summary["env_steps"] < 3 * 320
+
+
+def test_the_policy_of_a_run_is_the_average(tmp_path: Path) -> None:
+    train(config(tmp_path / "run", "gossip", 3 * 256), quiet=True)
+    tensors = state_of(tmp_path / "run")
+    learners = [load_policy(str(tmp_path / "run"), learner=r).state_dict() for r in range(3)]
+    average = load_policy(str(tmp_path / "run")).state_dict()
+    for name, x in policy_of(tensors).items():
+        held = [policy_of(tensors, r)[name] for r in range(3)]
+        assert torch.equal(learners[0][name], x)
+        torch.testing.assert_close(average[name], sum(held) / 3, rtol=1e-5, atol=1e-6)
+    assert any(not torch.equal(x, learners[0][name]) for name, x in average.items())
+    with pytest.raises(ConfigError, match="--learner 2"):
+        load_policy(str(tmp_path / "run"), learner=3)
+
+
+@pytest.mark.parametrize(
+    ("topology", "scored"),
+    [
+        ("gossip", ["average", 0, "average", 1, "average", 2, "average", 0]),
+        ("allreduce", [0, 0, 0]),
+        ("single", [0, 1, 2, 0]),
+    ],
+)
+def test_who_is_evaluated(tmp_path: Path, topology: str, scored: list[Any]) -> None:
+    evaluation = {"every_seconds": 1e-9, "max_time_fraction": 1.0, "episodes": 1}
+    train(config(tmp_path / "run", topology, 3 * 1024, evaluation=evaluation), quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/evaluation.jsonl").read_text().splitlines()]
+    turns = [row["learner"] for row in rows if not row["confirmation"]]
+    assert turns[: len(scored)] == scored
+    metrics = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    assert {row["learner"] for row in metrics} == {0, 1, 2}
+    assert (metrics[-1]["topology/disagreement"] > 0.0) == (topology != "allreduce")
+    told = [row["evaluation_learner"] for row in metrics if "evaluation_learner" in row]
+    assert bool(told) == (topology == "single")
+    assert set(told) <= {0, 1, 2}
+
+
+@pytest.mark.parametrize("topology", ["single", "gossip"])
+def test_shares_of_learners_that_take_turns_add_up(tmp_path: Path, topology: str) -> None:
+    train(config(tmp_path / "run", topology, 3 * 2048), quiet=True)
+    rows = [json.loads(x) for x in (tmp_path / "run/metrics.jsonl").read_text().splitlines()]
+    for row in rows[-3:]:
+        shares = {name: x for name, x in row.items() if name.startswith("share/")}
+        assert shares["share/wait_turn"] > 0.4
+        assert 0.8 < sum(shares.values()) < 1.02, shares
+    train(config(tmp_path / "one", "single", 2048, num_learners=1), quiet=True)
+    assert "share/wait_turn" not in (tmp_path / "one/metrics.jsonl").read_text()
+
+
+def test_what_a_learner_does_about_its_replay_is_its_turn_too(tmp_path: Path) -> None:
+    elite = {"name": "elite", "fraction": 0.5, "capacity": 200, "candidate_multiplier": 20.0}
+    settings: dict[str, Any] = {
+        "algorithm.name": "laser",
+        "algorithm.num_minibatches": 1,
+        "replays": [{"name": "queue", "fraction": 0.5}, elite],
+    }
+    train(config(tmp_path / "run", "single", 3 * 2560, **settings), quiet=True)
+    last = json.loads((tmp_path / "run/metrics.jsonl").read_text().splitlines()[-1])
+    shares = {name: x for name, x in last.items() if name.startswith("share/")}
+    # Inline the work is done while the learner waits for it.
+    assert 0 < shares.pop("share/replay") <= shares["share/wait_replay"]
+    assert 0.8 < sum(shares.values()) < 1.02, shares
+
+
+def test_learners_begin_alike_unless_told_otherwise(tmp_path: Path) -> None:
+    for same in (True, False):
+        folder = tmp_path / str(same)
+        made = config(folder, "single", 192, same_start=same, optimizer={"learning_rate": 1e-12})
+        train(made, quiet=True)
+        first, second = (policy_of(state_of(folder), rank) for rank in (0, 1))
+        weights = [name for name in first if name.endswith("weight")]
+        apart = max(float((first[name] - second[name]).abs().max()) for name in weights)
+        assert (apart < 1e-6) == same
+
+
+def test_the_number_of_learners_stays(tmp_path: Path) -> None:
+    train(config(tmp_path / "run", "gossip", 192), quiet=True)
+    more = dataclasses.replace(config(tmp_path / "run", "gossip", 400), num_learners=2)
+    with pytest.raises(ConfigError, match="num_learners is 2, but this run was begun with 3"):
+        train(more, resume=str(tmp_path / "run"), quiet=True)

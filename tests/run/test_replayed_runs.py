@@ -1,0 +1,309 @@
+"""Runs with replays: the same from every placement and after a resume, alone and in groups."""
+
+from __future__ import annotations
+
+import json
+import weakref
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fleets import assert_same_rows
+from runs import SMALL, assert_same
+
+from gossamer.build import replays as batches
+from gossamer.config import TrainConfig, make_config
+from gossamer.errors import ConfigError
+from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+from gossamer.run.placements.group import Group
+from gossamer.run.train import train
+
+MIX: list[dict[str, Any]] = [
+    {"name": "queue", "fraction": 0.25},
+    {"name": "uniform", "fraction": 0.5, "capacity": 40},
+    {"name": "elite", "fraction": 0.25, "capacity": 40, "anneal_updates": 12},
+]
+
+
+def config(env_id: str, folder: Path, steps: int, **settings: Any) -> TrainConfig:
+    given = {
+        **{name: x for name, x in SMALL.items() if name != "algorithm"},
+        "algorithm.name": "laser",
+        "algorithm.num_minibatches": 1,
+        "checkpoint_replay": True,
+        "run_folder": str(folder),
+        "total_env_steps": steps,
+        **settings,
+    }
+    if "NoFrameskip" in env_id:
+        given |= {"policy": {"fc_size": 32}, "unroll_length": 8}
+    return make_config(env_id, given)
+
+
+UNIFORM: dict[str, Any] = {"replay_ratio": 3.0}
+ELITE: dict[str, Any] = {"replays": MIX}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "first", "whole", "lag", "mix"),
+    [
+        ("CartPole-v1", 640, 1600, "0", UNIFORM),
+        ("CartPole-v1", 640, 1600, "1", ELITE),
+        ("PongNoFrameskip-v4", 160, 288, "1", UNIFORM),
+        ("PongNoFrameskip-v4", 160, 288, "0", ELITE),
+    ],
+)
+def test_resumed_equals_uninterrupted_wherever_it_runs(
+    tmp_path: Path, env_id: str, first: int, whole: int, lag: str, mix: dict[str, Any]
+) -> None:
+    common = {"lag": lag, **mix}
+    train(config(env_id, tmp_path / "one", whole, placement="inline", **common), quiet=True)
+    train(config(env_id, tmp_path / "two", first, placement="local", **common), quiet=True)
+    train(
+        config(env_id, tmp_path / "two", whole, placement="local", **common),
+        resume=str(tmp_path / "two"),
+        quiet=True,
+    )
+    assert_same(tmp_path / "one", tmp_path / "two")
+    row = json.loads((tmp_path / "one" / "metrics.jsonl").read_text().splitlines()[-1])
+    assert 0.0 < row["replay/ratio"] <= 3.0  # the first batches have nothing to replay
+    assert whole <= row["env_steps"] < whole + 64
+    assert row["lag_versions_mean"] == int(lag)
+    assert row["replay/age_updates"] > 1.0
+
+
+def test_impact_on_a_circular_replay_resumes_exactly(tmp_path: Path) -> None:
+    common: dict[str, Any] = {
+        "algorithm": {"name": "impact", "num_minibatches": 2, "target_every_updates": 5},
+        "replay_burn_in": 2,
+        "policy.core": "gru",
+        "policy.core_size": 8,
+        "replays": [
+            {"name": "queue", "fraction": 0.25},
+            {"name": "circular", "fraction": 0.75, "capacity": 20},
+        ],
+    }
+    train(config("CartPole-v1", tmp_path / "one", 1600, placement="inline", **common), quiet=True)
+    train(config("CartPole-v1", tmp_path / "two", 640, **common), quiet=True)
+    longer = config("CartPole-v1", tmp_path / "two", 1600, **common)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"prefetch_batches": 0}, "settings of --prefetch-batches;"),
+        ({"replays": [*MIX[:2], {**MIX[2], "capacity": 50}]}, "settings of replay 2;"),
+    ],
+)
+def test_what_was_kept_under_other_settings_is_refused(
+    tmp_path: Path, changed: dict[str, Any], says: str
+) -> None:
+    common: dict[str, Any] = {"replays": MIX, "prefetch_batches": 2}
+    train(config("CartPole-v1", tmp_path / "run", 640, **common), quiet=True)
+    other = config("CartPole-v1", tmp_path / "run", 1280, **{**common, **changed})
+    with pytest.raises(ConfigError) as caught:
+        train(other, resume=str(tmp_path / "run"), quiet=True)
+    assert says in str(caught.value)
+    assert str(caught.value).endswith("with empty replays: --checkpoint-replay false")
+
+
+def fleet_of_two(folder: Path, steps: int, **settings: Any) -> TrainConfig:
+    given = {"num_learners": 2, "topology": {"name": "gossip"}, "replays": MIX, "lag": "1"}
+    return config("CartPole-v1", folder, steps, **{**given, **settings})
+
+
+def test_a_fleet_in_lock_step_with_saved_replays_resumes_exactly(tmp_path: Path) -> None:
+    step: dict[str, Any] = {
+        "placement": "local",
+        "topology": {"name": "gossip", "max_staleness": 0},
+    }
+    train(fleet_of_two(tmp_path / "one", 2 * 1280, **step), quiet=True)
+    train(fleet_of_two(tmp_path / "two", 2 * 640, **step), quiet=True)
+    longer = fleet_of_two(tmp_path / "two", 2 * 1280, **step)
+    train(longer, resume=str(tmp_path / "two"), quiet=True)
+    assert "resumed exactly" in (tmp_path / "two" / "log.txt").read_text()
+    assert_same_rows(tmp_path / "one", tmp_path / "two")
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_what_was_kept_under_other_settings_can_be_let_go_of(
+    tmp_path: Path, placement: str
+) -> None:
+    folder, common = tmp_path / "run", {"placement": placement}
+    reached = train(fleet_of_two(folder, 2 * 640, **common), quiet=True).summary["env_steps"]
+    half: dict[str, Any] = {
+        "replays": [
+            {"name": "queue", "fraction": 0.5},
+            {"name": "uniform", "fraction": 0.5, "capacity": 30},
+        ]
+    }
+    for saved in (False, True):
+        total = reached + 640  # nobody waits, so one of the learners may be far ahead
+        changed = fleet_of_two(folder, total, checkpoint_replay=saved, **half, **common)
+        reached = train(changed, resume=str(folder), quiet=True).summary["env_steps"]
+        assert reached >= total
+    told = [x for x in (folder / "log.txt").read_text().splitlines() if "resumed " in x]
+    assert "replays are empty, --checkpoint-replay saves what they hold" in told[0]
+    assert "resumed exactly" not in told[0]
+    assert "the checkpoint was written without --checkpoint-replay" in told[1]
+    held = CheckpointStore(folder / "checkpoints", 0).load("last").tensors
+    assert len(held["learner.replay.0.uses"]) == 30
+    assert not [name for name in held if name.startswith("learner.replay.1.")]
+
+
+def content(folder: Path) -> dict[Path, bytes]:
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_of_a_fleet_it_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    train(fleet_of_two(tmp_path, 2 * 640), quiet=True)
+    before = content(tmp_path)
+    smaller = [*MIX[:2], {**MIX[2], "capacity": 30}]
+    shared = [*MIX[:2], {**MIX[2], "shared": True}]
+    fractions = [{**MIX[0], "fraction": 0.5}, {**MIX[1], "fraction": 0.25}, MIX[2]]
+    for changed, says in (
+        ({"replays": smaller}, "settings of replay 2"),
+        ({"replays": shared}, "settings of replay 2"),
+        ({"replays": fractions}, "the fractions"),
+        ({"replays": [{"name": "queue"}]}, "the replays"),
+        ({"replay_burn_in": 1, "policy.core": "gru"}, "network"),
+    ):
+        longer = fleet_of_two(tmp_path, 2 * 1280, **changed)
+        with pytest.raises(ConfigError, match=says):
+            train(longer, resume=str(tmp_path), quiet=True)
+        assert content(tmp_path) == before
+
+
+def test_the_copy_in_a_checkpoint_is_gone_when_training_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    common: dict[str, Any] = {"replays": MIX, "placement": "inline"}
+    train(config("CartPole-v1", tmp_path, 640, **common), quiet=True)
+    loaded: list[weakref.ref[torch.Tensor]] = []
+    load, join = CheckpointStore.load, Group.join
+
+    def loads(*args: Any) -> Checkpoint:
+        found = load(*args)
+        loaded.extend(weakref.ref(x) for name, x in found.tensors.items() if ".ring." in name)
+        return found
+
+    def joins(group: Group) -> None:
+        assert len(loaded) > 20
+        assert [held() for held in loaded if held() is not None] == []
+        join(group)
+
+    monkeypatch.setattr(CheckpointStore, "load", loads)
+    monkeypatch.setattr(Group, "join", joins)
+    longer = config("CartPole-v1", tmp_path, 1280, **common)
+    train(longer, resume=str(tmp_path), quiet=True)
+
+
+def test_a_launcher_does_not_load_what_processes_do(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    train(fleet_of_two(tmp_path, 2 * 640), quiet=True)
+    names: list[str] = []
+    load = CheckpointStore.load
+
+    def loads(*args: Any) -> Checkpoint:
+        found = load(*args)
+        names.extend(name for name, x in found.tensors.items() if not x.is_meta)
+        return found
+
+    monkeypatch.setattr(CheckpointStore, "load", loads)
+    train(fleet_of_two(tmp_path, 2 * 1280), resume=str(tmp_path), quiet=True)
+    assert [name for name in names if "learner.policy." in name]
+    assert [name for name in names if "learner.policy." not in name] == []
+
+
+def test_how_large_replays_are_is_told_before_they_are_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def no_block(*_: Any) -> None:
+        raise MemoryError
+
+    monkeypatch.setattr(batches, "make_block", no_block)
+    with pytest.raises(MemoryError):
+        train(config("CartPole-v1", tmp_path / "run", 640, replays=MIX))
+    assert capsys.readouterr().out.count("columns of 16 rows") == 2
+
+
+def test_a_replay_may_lie_on_disk(tmp_path: Path) -> None:
+    on_disk = [MIX[0], {**MIX[1], "fraction": 0.75, "path": str(tmp_path)}]
+    train(config("CartPole-v1", tmp_path / "one", 1280, replays=on_disk), quiet=True)
+    in_memory = [MIX[0], {**MIX[1], "fraction": 0.75}]
+    train(config("CartPole-v1", tmp_path / "two", 1280, replays=in_memory), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+
+
+def test_without_it_in_checkpoints_a_replay_begins_empty_and_goes_on_counting(
+    tmp_path: Path,
+) -> None:
+    draws: list[int] = []
+    rows: list[int] = []
+    for steps, resume in ((640, None), (1280, str(tmp_path / "run"))):
+        made = config(
+            "CartPole-v1", tmp_path / "run", steps, replay_ratio=1.0, checkpoint_replay=False
+        )
+        train(made, resume=resume, quiet=True)
+        checkpoint = CheckpointStore(tmp_path / "run" / "checkpoints", 0).load("last")
+        assert not checkpoint.state["exact"]
+        assert not [name for name in checkpoint.tensors if ".replay." in name]
+        held = checkpoint.state["held"]
+        # Every column of every batch, of which some rows were resets.
+        assert held["learner.replay.0.inserted"] == 4 * held["learner.version"] >= steps // 16
+        draws.append(held["learner.replay.0.draws"])
+        rows.append(16 * held["learner.replay.0.inserted"])
+    log = (tmp_path / "run" / "log.txt").read_text()
+    told = "resumed with new episodes (not exactly: replays are empty, --checkpoint-replay saves what they"
+    assert told in log
+    told = (
+        f"replays fill during the next {rows[0]} rows of trajectories; until then only some batches"
+    )
+    assert told in log
+    # Of one column an env for each 16 steps; then about half of ten batches, while it fills again.
+    assert draws[0] >= 8
+    assert 3 <= draws[1] - draws[0] <= 6
+    told_rows = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    assert 1280 <= json.loads(told_rows[-1])["env_steps"] < 1280 + 64
+
+
+@pytest.mark.parametrize("topology", ["allreduce", "gossip", "diffusion"])
+def test_groups_replay_too(tmp_path: Path, topology: str) -> None:
+    settings: dict[str, Any] = {
+        "num_learners": 2,
+        "topology": {"name": topology},
+        "replays": MIX,
+        "learner_threads": 1,
+        "lag": "1",
+    }
+    if topology == "gossip":
+        settings["topology"]["max_staleness"] = 0
+    for placement in ("inline", "local"):
+        made = config("CartPole-v1", tmp_path / placement, 1600, placement=placement, **settings)
+        train(made, quiet=True)
+    assert_same_rows(tmp_path / "inline", tmp_path / "local")
+
+
+def test_a_ratio_in_a_config_built_in_python_replays(tmp_path: Path) -> None:
+    made = config("CartPole-v1", tmp_path / "one", 640)
+    assert made.replays == TrainConfig().replays
+    train(replace(made, replay_ratio=3.0), quiet=True)
+    train(config("CartPole-v1", tmp_path / "two", 640, replay_ratio=3.0), quiet=True)
+    assert_same(tmp_path / "one", tmp_path / "two")
+    saved = json.loads((tmp_path / "one" / "config.json").read_text())
+    assert [x["fraction"] for x in saved["replays"]] == [0.25, 0.75]
+    for wrong, says in (
+        (
+            {"replays": make_config("CartPole-v1", {"algorithm": "laser", "replays": MIX}).replays},
+            "leave one of the two out",
+        ),
+        ({"algorithm": make_config("CartPole-v1", {"algorithm": "ppo"}).algorithm}, "cannot learn"),
+    ):
+        with pytest.raises(ConfigError, match=says):
+            train(replace(made, replay_ratio=3.0, run_folder=str(tmp_path / "no"), **wrong))
+    assert not (tmp_path / "no").exists()

@@ -1,0 +1,381 @@
+"""A stop that was asked for comes within the bound that is said, whatever the run is at."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import Literal
+
+import broken_envs
+import psutil
+import pytest
+from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
+
+from gossamer import cli
+from gossamer.run import stopping
+from gossamer.run.stopping import SlowCalls
+from gossamer.system.signs import Sign
+
+MARGIN_SECONDS = 10.0
+"""After the bound, by which a run has ended."""
+WITHIN = ["--stop-within-seconds", "2"]
+ENDLESS = [*QUICK, *WITHIN, "--algorithm.passes", "1e12"]
+"""A version is never learnt."""
+
+
+def log_of(folder: Path) -> str:
+    log = folder / "log.txt"
+    return log.read_text() if log.exists() else ""
+
+
+def stop(
+    session: Session,
+    folder: Path,
+    number: signal.Signals = signal.SIGINT,
+    *,
+    hangs: bool | Literal["busily"] = False,
+) -> tuple[int, str]:
+    """Ask a run that has begun to stop; return its exit code and what it said, if it ended in time."""
+    session.wait_for(lambda: "run folder" in log_of(folder), "the start")
+    if hangs:
+        session.wait_for(session.stuck.exists, "an environment that hangs")
+    # That was the trial's environment; the run is in the midst of it, and slow beside one that spins.
+    session.let_run(5.0 if hangs == "busily" else 1.5)
+    session.signal(number)
+    code, _, err = session.end(2.0 + MARGIN_SECONDS)
+    assert "Traceback" not in err
+    return code, err
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", "--run-folder", "run", "--placement", placement, *ENDLESS]
+    with Session(words, tmp_path) as session:
+        code, err = stop(session, folder)
+    assert code == 0
+    assert "Saving a checkpoint, then stopping, within 2 s." in err
+    assert "present batch was abandoned: nothing after env step 0 is saved" in err
+    assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
+    assert checkpoints(folder) == [0], "what the run began with"
+    with Session(["--resume", "run"], tmp_path) as session:
+        session.wait_for(lambda: "resumed exactly" in log_of(folder), "going on")
+        code, err = stop(session, folder)
+    assert code == 0
+    assert "nothing after env step 0 is saved" in err, "nor more than before"
+    again = ["--resume", "run", "--algorithm.passes", "1", "--total-env-steps", "64"]
+    with Session(again, tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 0, err
+    assert "resumed exactly at 0 env steps" in err
+
+
+@pytest.mark.parametrize("placement", ["inline", "local"])
+def test_time_is_kept_in_the_midst_of_a_batch(tmp_path: Path, placement: str) -> None:
+    words = ["CartPole-v1", "--run-folder", "run", "--placement", placement, *ENDLESS]
+    with Session([*words, "--stop-after-seconds", "3"], tmp_path) as session:
+        code, _, err = session.end()
+    summary = summary_of(tmp_path / "run")
+    assert code == 0, err
+    assert "Traceback" not in err
+    assert summary["exit_reason"] == "done: stop_after_seconds reached"
+    assert summary["seconds"] < 3 + 2 + MARGIN_SECONDS
+
+
+@pytest.mark.parametrize(
+    ("line", "number"),
+    [
+        ("broken_envs:Stuck --placement inline", signal.SIGINT),
+        slow("broken_envs:Stuck --placement inline", signal.SIGTERM),
+        slow("broken_envs:Stuck --placement inline", signal.SIGHUP),
+        slow("broken_envs:Stuck --placement local", signal.SIGINT),
+        ("broken_envs:Stuck --env.workers 2", signal.SIGINT),
+        slow("broken_envs:Spins --placement inline", signal.SIGINT),
+        ("broken_envs:Stuck --num-learners 2 topology:gossip", signal.SIGINT),
+        (
+            "broken_envs:StuckInEvaluation --evaluation.every-seconds 0.1 --placement inline",
+            signal.SIGINT,
+        ),
+        ("broken_envs:StuckInEvaluation --evaluation.every-seconds 0.1", signal.SIGINT),
+    ],
+)
+def test_an_environment_that_never_returns_holds_up_no_stop(
+    tmp_path: Path, line: str, number: signal.Signals
+) -> None:
+    words, folder = line.split(), tmp_path / "run"
+    evaluates = "broken_envs:StuckInEvaluation" in words
+    with Session(
+        [words[0], "algorithm:vtrace", "--run-folder", "run", *QUICK, *WITHIN, *words[1:]], tmp_path
+    ) as session:
+        spins = words[0] == "broken_envs:Spins"
+        code, err = stop(session, folder, number, hangs="busily" if spins else True)
+    assert code == 0, err
+    assert summary_of(folder)["exit_reason"] == f"stopped by {number.name}"
+    if evaluates:  # a batch is whole
+        assert checkpoints(folder)[-1] == summary_of(folder)["updates"] > 0
+        assert "is left" not in err
+    else:
+        assert re.search(r"nothing (after env step \d+|at all) is saved", err)
+        if "--num-learners" not in words:
+            assert "is in step)" in err
+
+
+def test_a_slow_environment_is_left_between_two_steps(tmp_path: Path) -> None:
+    words = ["broken_envs:Slow", "--run-folder", "run", *QUICK, *WITHIN, "--unroll-length", "4096"]
+    with Session(words, tmp_path) as session:
+        began = time.monotonic()
+        code, err = stop(session, tmp_path / "run")
+    assert code == 0
+    assert "nothing at all is saved" in err or "nothing after env step 0 is saved" in err
+    assert time.monotonic() - began < 60.0
+
+
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, workers: str) -> None:
+    kind = "broken_envs:StuckAtStart" if workers == "0" else "broken_envs:StuckInWorkers"
+    words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
+    with Session([*words, *WITHIN, "--stop-after-seconds", "8"], tmp_path) as session:
+        code, out, err = session.end(8.0 + 2.0 + MARGIN_SECONDS)
+    assert code == 1
+    assert out == ""
+    assert "stopped before training began: --stop-after-seconds 8 have passed" in err
+    if workers == "0":  # with workers it may be the trial's
+        assert "; environment 0 is in its constructor" in err
+    assert len(err.splitlines()) <= 2
+    assert not (tmp_path / "run").exists()
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "an environment that hangs")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end(MARGIN_SECONDS)
+    assert code == 130
+    assert "Traceback" not in err
+
+
+@pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
+def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, workers: str) -> None:
+    kind = "broken_envs:StuckInEvaluation" if workers == "0" else "broken_envs:Stuck"
+    words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
+    with Session([*words, "--lag", "0", "--total-env-steps", "32"], tmp_path) as session:
+        assert session.end()[0] == 0
+    with Session(["run", "--episodes", "16"], tmp_path, command="eval") as session:
+        session.wait_for(session.stuck.exists, "an environment that hangs")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end(5.0 + MARGIN_SECONDS)
+    assert code == 130
+    assert "evaluation's environment" in err
+    assert err.splitlines()[-1] == "gossamer: interrupted"
+    assert "Traceback" not in err
+
+
+def test_an_evaluation_gives_up_a_stuck_environment(tmp_path: Path) -> None:
+    words = ["broken_envs:StuckInEvaluation", "--run-folder", "run", *QUICK, "--lag", "0"]
+    with Session([*words, "--total-env-steps", "32"], tmp_path) as session:
+        assert session.end()[0] == 0
+    settings = json.loads((tmp_path / "run" / "config.json").read_text())
+    (tmp_path / "run" / "config.json").write_text(json.dumps({**settings, "patience_seconds": 5.0}))
+    with Session(["run", "--episodes", "4"], tmp_path, command="eval") as session:
+        code, _, err = session.end()
+    assert code == 1
+    assert re.fullmatch(
+        r"gossamer: evaluation's environment \d has shown no sign of life for \d+ s: it is in step\n",
+        err,
+    )
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize("layout", [["--learners-per-process", "2"], []])
+def test_a_learner_whose_environment_is_stuck_ends_the_run(
+    tmp_path: Path, layout: list[str]
+) -> None:
+    words = ["broken_envs:StuckOnce", "--run-folder", "run", *QUICK, "--patience-seconds", "2"]
+    several = ["--num-learners", "4" if layout else "2", "topology:gossip", *layout]
+    with Session([*words, *several], tmp_path) as session:
+        code, _, err = session.end(90.0)
+    assert code == 1
+    assert re.search(
+        r"environment 0 .*(is in step|has shown no sign of life)", err.splitlines()[-1]
+    )
+    assert summary_of(tmp_path / "run")["exit_reason"].startswith("failed")
+
+
+def test_slow_calls_are_named_after_30_seconds_and_then_ever_more_rarely() -> None:
+    sign = Sign("environment")
+    slow = SlowCalls(patience_seconds=0.0)
+    sign.env, sign.doing = 3, "reset"
+    said = [(second, line) for second in range(1, 200) for line in slow.look(1.0)[0]
+            if line.startswith("environment 3 ")]  # fmt: skip
+    assert [second for second, _ in said] == [30, 60, 120]
+    assert said[0][1] == "environment 3 has been in reset for 30 s"
+    sign.beats += 1  # the next one
+    assert not any("environment 3 " in line for _ in range(29) for line in slow.look(1.0)[0])
+    del sign
+
+
+def test_a_slow_environment_is_named_where_the_run_is_watched(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(stopping, "SLOW_SECONDS", 0.6)
+    folder = tmp_path / "run"
+    broken_envs.RELEASED.clear()
+
+    def release() -> None:
+        try:
+            wait_for(lambda: "has been in step for" in log_of(folder), "a line")
+        finally:
+            broken_envs.RELEASED.set()
+
+    releasing = threading.Thread(target=release)
+    releasing.start()
+    words = ["broken_envs:Stuck", "--run-folder", str(folder), "--total-env-steps", "128"]
+    assert cli.main(["train", *words, *QUICK]) == 0
+    releasing.join()
+    assert re.search(r"environment 0 has been in step for \d s\n", capsys.readouterr().err)
+
+
+def test_a_launcher_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) -> None:
+    words = ["CartPole-v1", "--run-folder", "run", "--num-learners", "3", "topology:gossip", *QUICK]
+    with Session(words, tmp_path) as session:
+        launcher = psutil.Process(session.process.pid)
+
+        def learners() -> list[psutil.Process]:
+            with suppress(psutil.NoSuchProcess):  # others come and go
+                found = launcher.children(recursive=True)
+                return [x for x in found if any("gossamer.run." in y for y in x.cmdline())]
+            return []
+
+        session.wait_for(learners, "the first process")
+        children = learners()
+        session.signal(signal.SIGKILL)
+        session.process.wait(10.0)
+        gone, alive = psutil.wait_procs(children, timeout=2.0)
+    assert gone
+    assert not alive
+
+
+def test_a_process_whose_launcher_has_gone_imports_nothing() -> None:
+    began = time.monotonic()
+    words = ["-X", "importtime", "-m", "gossamer.run.placements.child", "0", str(os.getpid() + 1)]
+    done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert "torch" not in done.stderr
+    assert "numpy" not in done.stderr
+    assert time.monotonic() - began < 10.0
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        pytest.param(["--placement", "inline"], marks=pytest.mark.slow),
+        ["--placement", "local"],
+        pytest.param(["--env.workers", "2"], marks=pytest.mark.slow),
+        ["--num-learners", "2", "topology:gossip", "--topology.max-staleness", "0"],
+    ],
+    ids=lambda words: " ".join(words[:2]),
+)
+def test_what_is_slow_but_lives_is_waited_for(tmp_path: Path, words: list[str]) -> None:
+    """A trajectory takes twice as long as anybody is waited for who shows no sign of life."""
+    steps = ["--unroll-length", "30", "--total-env-steps", "120", "--patience-seconds", "3"]
+    with Session(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path) as session:
+        code, _, err = session.end(90.0)
+    assert code == 0, err
+
+
+def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> None:
+    words = ["CartPole-v1", *QUICK, "--total-env-steps", "32", "--patience-seconds", "1"]
+    words += ["--run-folder", "run", "--algorithm.passes", "1500", "--lag", "0"]
+    with Session(words, tmp_path) as session:
+        code, _, err = session.end(180.0)
+    assert code == 0, err
+    assert summary_of(tmp_path / "run")["seconds"] > 1.0, "longer than anyone's patience"
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["--placement", "inline"],
+        ["--placement", "local"],
+        ["--num-learners", "2", "topology:gossip"],
+    ],
+    ids=lambda words: words[1],
+)
+def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: list[str]) -> None:
+    folder = tmp_path / "run"
+    given = [*QUICK, *WITHIN, "--evaluation.every-seconds", "1000", "--stop-at-return", "5"]
+    with Session(
+        ["broken_envs:StuckInEvaluation", "--run-folder", "run", *given, *words], tmp_path
+    ) as session:
+        code, _, err = session.end(100.0)
+    assert code == 0, err
+    assert "Traceback" not in err
+    assert "The final evaluation was skipped: it takes longer than 2 s" in err
+    assert summary_of(folder)["exit_reason"] == "done: stop_at_return reached"
+    assert checkpoints(folder)[-1] == summary_of(folder)["updates"]
+
+
+def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
+    often = ["--evaluation.every-seconds", "0.1", "--evaluation.max-time-fraction", "1"]
+    words = [*QUICK, *often, "--evaluation.episodes", "2", "--num-envs", "1"]
+    words += ["--stop-after-seconds", "12"]
+    with Session(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as session:
+        code, _, err = session.end(90.0)
+    assert code == 0, err
+    said = re.search(r"evaluating the last policy, for at most (\d+) s \(Ctrl-C skips this\)", err)
+    assert said, err
+    rows = (tmp_path / "run/evaluation.jsonl").read_text().splitlines()
+    assert 12.0 < json.loads(rows[-1])["time_s"] < 12.0 + 5.0 + int(said[1])
+
+
+def test_what_no_signal_interrupts_ends_with_the_code_of_a_stop(tmp_path: Path) -> None:
+    words = ["broken_envs:HangsInNativeCode", "--run-folder", "run", *QUICK, *WITHIN]
+    with Session([*words, "--placement", "inline"], tmp_path) as session:
+        code, err = stop(session, tmp_path / "run", hangs=True)
+    assert code == 0, err
+    assert "ended from within" not in err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGINT"
+
+
+@pytest.mark.parametrize("placement", ["inline", slow("local")])
+def test_a_last_checkpoint_that_is_written_slowly_is_written(
+    tmp_path: Path, placement: str
+) -> None:
+    words = ["broken_envs:SlowDisk", "--run-folder", "run", *QUICK, "--stop-within-seconds", "0.5"]
+    words += ["--placement", placement, "--checkpoint-every-seconds", "0"]
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "the disk to slow down")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end()
+    assert code == 0, err
+    assert "The last checkpoint is still being written" in log_of(tmp_path / "run")
+    assert checkpoints(tmp_path / "run")[-1] == summary_of(tmp_path / "run")["updates"]
+
+
+def test_a_disk_that_is_dead_holds_up_no_stop(tmp_path: Path) -> None:
+    words = ["broken_envs:DeadDisk", "--run-folder", "run", *QUICK, *WITHIN]
+    words += ["--placement", "inline", "--checkpoint-every-seconds", "0"]
+    with Session(words, tmp_path) as session:
+        session.wait_for(session.stuck.exists, "the disk to die")
+        session.signal(signal.SIGINT)
+        code, _, err = session.end(2.0 + MARGIN_SECONDS + stopping.LAST_RESORT_SECONDS)
+    assert code == 0, err
+    assert checkpoints(tmp_path / "run") == [0]
+    assert "nothing after env step 0 is saved" in log_of(tmp_path / "run")
+
+
+def test_a_terminal_that_says_twice_that_it_is_closed_is_heard_once(tmp_path: Path) -> None:
+    words = ["CartPole-v1", "--run-folder", "run", "--placement", "inline", *ENDLESS]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: "run folder" in log_of(tmp_path / "run"), "the start")
+        for _ in range(3):
+            session.signal(signal.SIGHUP)
+            session.let_run(0.6)
+        code, _, err = session.end()
+    assert code == 0, err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGHUP"

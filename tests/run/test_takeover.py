@@ -1,0 +1,125 @@
+"""What a learner that takes over from a dead one begins with."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fleets import TOPOLOGIES, config
+
+from gossamer.build.plan import make_plan
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
+from gossamer.run.placements.fleet import Fleet
+from gossamer.run.placements.group import build_group
+from gossamer.run.placements.inline import _Collector, _learn_version
+from gossamer.run.train import train
+
+DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
+
+
+@pytest.fixture(params=DEVICES)
+def group(request):
+    made_for = make_config(
+        "CartPole-v1",
+        {
+            "num_learners": 4,
+            "num_envs": 2,
+            "algorithm": {"name": "vtrace", "num_minibatches": 2},
+            "topology": {"name": "diffusion"},
+            "placement": "inline",
+            "same_start": False,
+            "device": request.param,
+            "evaluation.every_seconds": 0,
+        },
+    )
+    spec = read_spec(made_for.env_id, made_for.env, 0)
+    made = build_group(
+        made_for,
+        spec,
+        make_plan(made_for, spec),
+        on_episode=lambda *_: None,
+    )
+    made.join()
+    yield made
+    made.close()
+
+
+def test_it_begins_with_the_average_of_its_heirs_and_counts_on(group):
+    boxes = group.memory.boxes
+    for rank, parts in enumerate(group.parts):
+        parts.learner.version = 10 + rank
+        parts.learner.mixer.peers.report(1000 * (rank + 1))
+        group.publish(parts)
+    theirs = [group.parts[rank].policy.shared_tensors() for rank in (0, 2)]
+    expected = [(a.double() + b.double()) / 2 for a, b in zip(*theirs, strict=True)]
+    new = group.parts[3]
+    group.inherit(new, [0, 2])
+    for x, y in zip(new.policy.shared_tensors(), expected, strict=True):
+        torch.testing.assert_close(x.double(), y, rtol=1e-6, atol=1e-7)
+    # its own last version was 13, the newest of the donors' 12
+    assert new.learner.version == 14
+    assert new.actor.env_steps == 4000
+    assert new.learner.env_steps == 1000 + 2000 + 3000 + 4000
+    group.publish(new)
+    assert group.memory.versions.newest(3) == 14
+    assert boxes.env_steps(3) == 4000
+
+
+def test_in_lock_step_it_has_the_version_that_others_will_have(group):
+    collectors = [_Collector(parts) for parts in group.parts]
+    for parts in group.parts:
+        group.publish(parts)
+    for _ in range(5):
+        for collector in collectors:
+            collector.collect()
+        _learn_version(group)
+        for parts in group.parts:
+            group.publish(parts)
+    first, new = group.first.learner, group.parts[3]
+    assert first.updates_per_version == 2
+    assert (first.version, first.update) == (5, 10)
+    group.memory.boxes.mark_left(3)
+    group.inherit(new, [0, 2])
+    replace(group, parts=[new]).join(late=True)
+    # nobody has mixed update 13 yet, which is in the midst of version 6, the seventh
+    assert new.learner.update == 13
+    assert new.learner.version == 7
+
+
+@pytest.mark.parametrize("topology", ["diffusion", "gossip in step", "gossip"])
+def test_the_others_go_on_before_a_new_process_is_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topology: str
+) -> None:
+    learnt: list[int] = []
+    start, order = Fleet._start, Fleet._order_what_is_due
+
+    def kills_one(fleet: Fleet) -> None:
+        if not learnt and fleet._all_began and fleet._memory.versions.newest(1) > 3:
+            learnt.append(0)
+            fleet._processes[1].popen.kill()
+        order(fleet)
+
+    def waits_for_the_others(fleet: Fleet, process: int, donors: Any = None) -> Any:
+        if donors is not None:
+            before = fleet._memory.boxes.env_steps(0)
+            soon = time.monotonic() + 20.0
+            while (made := fleet._memory.boxes.env_steps(0) - before) < 2_000:
+                if time.monotonic() > soon:
+                    break
+                time.sleep(0.01)
+            learnt.append(made)
+        return start(fleet, process, donors)
+
+    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
+    monkeypatch.setattr(Fleet, "_start", waits_for_the_others)
+    chosen = {**TOPOLOGIES, "gossip": {"name": "gossip"}}[topology]
+    result = train(config(tmp_path / "run", chosen, 16_000), quiet=True)
+    assert learnt[1] >= 2_000
+    assert len(learnt) == 2
+    assert result.summary["restarts"] == 1
+    assert result.summary["env_steps"] >= 16_000

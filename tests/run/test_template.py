@@ -1,0 +1,109 @@
+"""Learners that begin as copies of a process that has imported everything."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+from fleets import assert_same_rows, pids_of
+from runs import SMALL
+from sessions import QUICK, Session, summary_of
+
+from gossamer.config import make_config
+from gossamer.run.placements.template import template
+from gossamer.run.train import train
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")
+
+GOSSIP = {"name": "gossip", "max_staleness": 0}
+
+
+def run(folder: Path, env_id: str = "CartPole-v1", **settings: Any) -> None:
+    given = {**SMALL, "num_learners": 2, "topology": GOSSIP, "placement": "local", **settings}
+    made = make_config(env_id, {"total_env_steps": 512, "run_folder": str(folder), **given})
+    train(made, quiet=True)
+
+
+def parents_of(folder: Path) -> set[int]:
+    return {psutil.Process(pid).ppid() for pid in pids_of(folder)}
+
+
+def test_a_copy_computes_what_a_process_of_its_own_computes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run(tmp_path / "copies")
+    monkeypatch.setattr(sys, "platform", "another")
+    run(tmp_path / "own")
+    assert_same_rows(tmp_path / "copies", tmp_path / "own")
+
+
+def test_copies_begin_with_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever held when the template began: variables, folder, and draws that no other copy has."""
+    made = template()
+    assert made is not None
+    monkeypatch.setenv("WHERE", str(tmp_path))
+    draws: list[float] = []
+    for name in ("one", "other"):
+        (tmp_path / name).mkdir()
+        monkeypatch.chdir(tmp_path / name)
+        monkeypatch.setenv("TOLD", name)
+        run(tmp_path / "runs" / name, "template_envs:Tells")
+        learners = pids_of(tmp_path / "runs" / name)
+        assert len(set(learners)) == 2
+        for pid in learners:
+            told = json.loads((tmp_path / f"{pid}.json").read_text())
+            assert (told["value"], told["folder"]) == (name, str(tmp_path / name))
+            assert told["session"] == pid, "a terminal's Ctrl-C is for the launcher"
+            draws += told["draws"]
+    assert len(set(draws)) == 8
+    assert template() is made, "one for all"
+
+
+def test_other_variables_for_the_start_need_another_template(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    before = template()
+    assert before is not None
+    monkeypatch.setenv("OMP_NUM_THREADS", "7")
+    other = template()
+    assert other is not None
+    assert other is not before
+    assert before.closed
+
+
+def test_a_killed_template_takes_its_copies_along_and_the_run_goes_on(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
+    words += ["--run-folder", str(folder), "--total-env-steps", "40000"]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: len(set(pids_of(folder))) == 2, "two processes")
+        before = pids_of(folder)
+        (parent,) = parents_of(folder)
+        assert parent != session.process.pid
+        rows = folder / "metrics.jsonl"
+        session.wait_for(lambda: rows.exists() and rows.stat().st_size, "progress")
+        os.kill(parent, signal.SIGKILL)
+        session.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
+        code, out, err = session.end(120.0)
+    assert code == 0, (out, err)
+    assert err.count("has died (signal 9); a new one takes over") == 2
+    assert summary_of(folder)["restarts"] == 2
+
+
+def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:
+    words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
+    words += ["--run-folder", str(tmp_path / "run"), "--total-env-steps", "2000"]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: len(set(pids_of(tmp_path / "run"))) == 2, "two processes")
+        everyone = psutil.Process(session.process.pid).children(recursive=True)
+        code, out, err = session.end(60.0)
+    assert code == 0, (out, err)
+    assert len(everyone) >= 3
+    _, alive = psutil.wait_procs(everyone, timeout=5.0)
+    assert not alive

@@ -1,0 +1,105 @@
+"""What a run says of its learners as it begins, and keeps of it, and what it says at its end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from runs import SMALL
+
+from gossamer.config import TrainConfig, make_config
+from gossamer.record.checkpoint import Score
+from gossamer.record.folder import RunFolder
+from gossamer.run.messages import ending, mixing_facts, mixing_in_words
+from gossamer.run.resume import summary_of
+from gossamer.run.train import train
+
+
+def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:
+    given = {**SMALL, "num_learners": size, "topology": topology, "placement": "inline"}
+    return make_config("CartPole-v1", {**given, **settings})
+
+
+def said(topology: dict[str, Any] | str, size: int, **settings: Any) -> str:
+    made = config(topology, size, **settings)
+    return mixing_in_words(made, mixing_facts(made))
+
+
+def test_a_figure_that_is_true_only_if_messages_arrive_says_so() -> None:
+    ring = "a round of mixing leaves 0.333 of their disagreement (spectral gap 0.667)"
+    lock_step = {"name": "diffusion", "adjacency": "ring"}
+    assert said(lock_step, 4) == f"4 learners, diffusion: {ring}"
+    for staleness in (2, "never"):
+        late = said({**lock_step, "max_staleness": staleness}, 4)
+        assert late == f"4 learners, diffusion: if every message arrives, {ring}"
+    # 1/3 off the diagonal is 1/6 where every other message is lost: 2/3 + 2/6 cos(pi / 2)
+    lossy = said({**lock_step, "link_drop": 0.5}, 4)
+    assert lossy.startswith("4 learners, diffusion: on average a round of mixing leaves 0.667 of")
+    assert said("allreduce", 2) == "2 learners, allreduce"
+
+
+def test_who_has_nobody_to_talk_to_is_told_what_to_type() -> None:
+    others = "topology:gossip, topology:allreduce or topology:diffusion"
+    assert said("single", 4) == f"4 independent learners (to let them mix: {others})"
+    assert said("single", 1) == ""
+    for topology in ("gossip", "allreduce", "diffusion"):
+        told = said(topology, 1)
+        assert told == "one learner has nobody to talk to: --num-learners 4"
+    local = {"placement": "local", "learners_per_process": 4}
+    assert said("gossip", 4, **local).startswith("4 learners, gossip, in 1 process: ")
+    local = {"placement": "local", "learners_per_process": 1}
+    assert said("allreduce", 2, **local) == "2 learners, allreduce, in 2 processes"
+
+
+@pytest.mark.parametrize(("topology", "size"), [("gossip", 2), ("single", 1)])
+def test_what_a_round_does_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], topology: str, size: int
+) -> None:
+    folder = str(tmp_path / "run")
+    train(config(topology, size, run_folder=folder, total_env_steps=64 * size))
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    err = capsys.readouterr().err
+    if topology == "gossip":
+        assert (meta["contraction"], meta["spectral_gap"]) == (0.0, 1.0)
+        assert "\n4 envs each, lag " in err
+    else:
+        assert "contraction" not in meta
+        assert "\n4 envs, lag " in err
+
+
+@pytest.mark.parametrize(
+    ("scores", "said"),
+    [
+        ((None, None), "return 20; next"),
+        ((Score(19.25, 20), None), "return 20, best evaluation 19.25 over 20 episodes; next"),
+        ((Score(19.25, 1), None), "return 20, best evaluation 19.25 over 1 episode; next"),
+        ((Score(19.25), None), "return 20, best evaluation 19.25; next"),  # of an older run
+        (
+            (Score(-3.0, 20), Score(7.0, 5)),
+            "return 20, best evaluation -3 over 20 episodes, 7 to be confirmed; next",
+        ),
+    ],
+)
+def test_the_last_line_tells_what_was_confirmed(
+    tmp_path: Path, scores: tuple[Score | None, Score | None], said: str
+) -> None:
+    best, candidate = scores
+    summary = summary_of(
+        env_steps=1, updates=1, restarts=0, seconds=1.0, steps_per_second=None, mean_return=20.0,
+        best=best, candidate=candidate, best_learner=None, exit_reason="stopped by SIGINT",
+    )  # fmt: skip
+    assert said in ending(summary, RunFolder(tmp_path))
+
+
+def test_learners_with_one_replay_are_not_said_to_have_nothing_in_common() -> None:
+    replays = [
+        {"name": "queue", "fraction": 0.5},
+        {"name": "uniform", "fraction": 0.5, "shared": True},
+    ]
+    config = make_config(
+        "CartPole-v1",
+        {"algorithm": "laser", "num_learners": 3, "placement": "inline", "replays": replays},
+    )
+    assert mixing_in_words(config, {}) == "3 learners that share a replay, and no parameters"
