@@ -178,12 +178,13 @@ class RunFolder:
             if path.is_symlink():
                 raise ConfigError(f"{path} is a link; put the folder that it leads to in its place")
 
-    def join(self) -> None:
-        """Hold the folder from a child process: no new session begins before it has ended."""
+    def join(self) -> int:
+        """Return a descriptor for child processes: no new session begins before all that have it open have ended."""
         if self._member is None:
             self._member = take_lock(self.path / MEMBERS, fcntl.LOCK_SH, patience_seconds=1.0)
             if self._member is None:
                 raise RunFailed(f"another session has begun in {self.path}; this process ends")
+        return self._member
 
     def unlock(self) -> None:
         """Give up what `lock` or `join` took."""

@@ -345,6 +345,11 @@ class Evaluator:
         """Seconds, by the clock of costs, that were granted and not spent yet; checkpoints keep them."""
         self._episode_cost = 0.0
 
+    @property
+    def device(self) -> torch.device:
+        """Where it computes."""
+        return self._params[0].device
+
     def report_to(self, keeper: Keeper) -> None:
         """Let a keeper have all results; to be called before the first evaluation."""
         self._keeper = keeper

@@ -9,6 +9,7 @@ import signal
 import sys
 import threading
 import time
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -62,6 +63,14 @@ def load_weights(
     for policy in policies:
         _put_weights(policy, checkpoint, tensors)
     return checkpoint
+
+
+def read_policy(folder: RunFolder) -> Checkpoint:
+    """Return a run's newest policy alone, as a checkpoint without a state."""
+    checkpoint = _read_weights(folder, "last")
+    tensors = _policy_tensors(checkpoint, None)
+    named = {f"learner.policy.{name}": x for name, x in tensors.items()}
+    return replace(checkpoint, tensors=named, state={})
 
 
 def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:

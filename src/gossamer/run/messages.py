@@ -9,7 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.run.placements.processes import layout_of
+from gossamer.run.placements.layout import layout_of
 from gossamer.topology.graphs import contraction, expected
 
 if TYPE_CHECKING:
@@ -80,8 +80,8 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
         text = f"{size} independent learners (to let them mix: {_TALKING})"
         if any(getattr(settings, "shared", False) for settings in config.replays):
             text = f"{size} learners that share a replay, and no parameters"
-    if config.placement == "local":
-        text += f", in {layout_of(config)}"
+    if (layout := layout_of(config)) is not None:
+        text += f", in {layout}"
     if facts:
         # A message may be missing unless everyone waits for it; a silent link is known to both its ends.
         arriving = "if every message arrives, " * (topology.staleness != 0)

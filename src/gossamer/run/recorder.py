@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from gossamer.roles.actor import Episode
     from gossamer.roles.evaluator import Evaluation
 
-ROW_SECONDS = 1.0
-"""Shortest time between two rows of metrics.jsonl."""
 WINDOW = 100
 """Episodes behind a mean return."""
 
@@ -152,7 +150,6 @@ class Recorder:
         self._process.cpu_percent()
         self._workers: dict[int, psutil.Process] = {}
         self._watched: tuple[int, ...] = ()
-        self._row_at = float("-inf")
         # Steps and seconds behind the first update of every session.
         self._paced = [0, 0.0]
         self._first: tuple[float, int] | None = None
@@ -312,14 +309,13 @@ class Recorder:
         row["against"] = best and best_whose and {**best_whose, **best.as_dict()}
         self._evaluations.write(row)
 
-    def on_version(self, env_steps: int, *, last: bool = False) -> bool:
-        """Take notice of a learnt batch; return whether rows are due, which they are once a second."""
+    def on_version(self, env_steps: int, *, last: bool = False) -> None:
+        """Take notice that every learner has learnt a batch: the pace counts from the first on, to the last."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, env_steps)
         if last:
             self._last = now
-        return last or now - self._row_at >= ROW_SECONDS
 
     def on_rows(
         self,
@@ -343,7 +339,6 @@ class Recorder:
                 own["learner/return_mean_100"] = mean
             row = {"time_s": time_s, **own}
             if own["learner"] == 0:
-                self._row_at = time.monotonic()
                 row |= self._of_run(env_steps, disagreement)
                 if self._progress:
                     self._progress.update(row)

@@ -13,9 +13,10 @@ from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.replay.shards import part_of
 from gossamer.replay.store import columns_lost
-from gossamer.run.control import best_saved_in, end_of
 from gossamer.run.recorder import Window
+from gossamer.run.scoring import best_saved_in
 from gossamer.run.snapshot import EXACT, held_of, progress_of
+from gossamer.run.stopping import end_of
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping

@@ -3,16 +3,12 @@
 from __future__ import annotations
 
 import mmap
-import threading
-import time
 from dataclasses import asdict
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.links.stopping import LOOK_SECONDS
-from gossamer.machine import use_threads
 from gossamer.replay.shards import part_of
 from gossamer.system.blocks import copy_into, lay_out_like
 from gossamer.topology.base import FOREVER
@@ -22,7 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gossamer.build.roles import Parts
-    from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.placements.group import Group
     from gossamer.types import EnvSpec
 
@@ -101,7 +97,12 @@ def env_steps_of(state: Mapping[str, Any]) -> int:
 
 def updates_of(checkpoint: Checkpoint) -> dict[int, int]:
     """Return the updates of each learner behind a checkpoint, by rank."""
-    held = checkpoint.state["held"]
+    return updates_in(checkpoint.state)
+
+
+def updates_in(state: Mapping[str, Any]) -> dict[int, int]:
+    """Return the updates of each learner behind a checkpoint of this state, by rank."""
+    held = state["held"]
     mine = {name: x for name, x in held.items() if name.endswith("learner.update")}
     return {int(name.partition("/")[0]) if "/" in name else 0: x for name, x in mine.items()}
 
@@ -129,9 +130,21 @@ def held_of(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
     return {k.removeprefix(_prefix(rank)): x for k, x in held.items() if mine(k)}
 
 
-def comes_back(checkpoint: Checkpoint, spec: EnvSpec) -> bool:
-    """Return whether environments are to be brought back to where they were."""
-    return bool(checkpoint.state[EXACT]) and spec.exact_resume
+def comes_back(checkpoint: Checkpoint | None, spec: EnvSpec) -> bool:
+    """Return whether environments are to be brought back to where they were; not without a checkpoint's state."""
+    return bool(checkpoint and checkpoint.state.get(EXACT)) and spec.exact_resume
+
+
+def begin_with(group: Group, checkpoint: Checkpoint) -> bool:
+    """Let learners begin with a checkpoint, or with a policy alone; return what `put_back` does."""
+    if checkpoint.state:
+        return put_back(group, checkpoint)
+    policy = policy_of(checkpoint.tensors)
+    for parts in group.parts:
+        parts.policy.load_state_dict(policy)
+        parts.policy.refresh()
+        parts.learner.replay.fill_first()
+    return True
 
 
 def put_back(group: Group, checkpoint: Checkpoint) -> bool:
@@ -206,57 +219,3 @@ def _refuse_other_form(name: str, held: Mapping[str, Any], like: Tensor) -> None
     if not isinstance(found, Tensor) or found.shape[first:] != like.shape[first:]:
         shape = list(found.shape) if isinstance(found, Tensor) else "missing"
         raise ConfigError(f"{name} is {shape}, but these settings need {list(like.shape)}")
-
-
-class BackgroundSaver:
-    """Writes checkpoints on a thread of its own; one at a time, errors surface at the next call."""
-
-    def __init__(self, store: CheckpointStore):
-        self._store = store
-        self._thread: threading.Thread | None = None
-        self._error: BaseException | None = None
-        self.longest_seconds = 0.0
-        """That writing one has taken."""
-
-    @property
-    def busy(self) -> bool:
-        """Whether a checkpoint is being written."""
-        return self._thread is not None and self._thread.is_alive()
-
-    @property
-    def written_bytes(self) -> int | None:
-        """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
-        return self._store.written_bytes if self.busy else None
-
-    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Begin to write; the tensors must be copies."""
-        self.finish()
-
-        def write() -> None:
-            use_threads(1)
-            began = time.monotonic()
-            try:
-                self._store.save(updates, tensors, state)
-                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
-            except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
-                self._error = error
-
-        self._thread = threading.Thread(target=write, name="checkpoint")
-        self._thread.start()
-
-    def finish(self, alive: Callable[[], object] = lambda: None) -> None:
-        """Wait for the writing to end; raise what went wrong.
-
-        Args:
-            alive: called now and then while what is written reaches the disk.
-        """
-        written: int | None = -1
-        while self._thread is not None and self._thread.is_alive():
-            self._thread.join(LOOK_SECONDS)
-            if self.written_bytes != written:
-                written = self.written_bytes
-                alive()
-        self._thread = None
-        if self._error is not None:
-            error, self._error = self._error, None
-            raise error

@@ -20,6 +20,7 @@ from gossamer.system.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST,
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Generator
 
+    from gossamer.config import TrainConfig
     from gossamer.errors import RunFailed
     from gossamer.system.signs import Sign
 
@@ -35,6 +36,14 @@ LAST_RESORT_SECONDS = 6.0
 """After a bound: the process ends, whatever it is at."""
 ANSWER_SECONDS = 1.0
 """A signal that the main thread has not heard until then is answered by the watching thread."""
+REPEAT_SECONDS = 0.5
+"""A signal that comes so soon after another was sent together with it, as `timeout` does."""
+STOPPING = (
+    "Saving a checkpoint, then stopping, within {} s. Press Ctrl-C again to quit without saving."
+)
+ENDED_AT_ONCE = "Ended without saving. The run can be resumed from its last checkpoint."
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+"""Those that end a run cleanly; SIGHUP comes when a terminal is closed."""
 SHOW_CURSOR = "\033[?25h"
 
 
@@ -56,6 +65,27 @@ class _Seen:
     silent_seconds: float = 0.0
     longest: float = 0.0
     next_notice: float = field(default_factory=lambda: SLOW_SECONDS)
+
+
+def end_of(
+    config: TrainConfig, *, env_steps: int, seconds: float, mean_return: float | None
+) -> str:
+    """Say which end a run has reached; empty: none.
+
+    Args:
+        config: where the run ends.
+        env_steps: learnt from so far.
+        seconds: of all sessions.
+        mean_return: of the last 100 training episodes; None before there are 100.
+    """
+    if env_steps >= config.total_env_steps:
+        return "done: total_env_steps reached"
+    if config.stop_after_seconds and seconds >= config.stop_after_seconds:
+        return "done: stop_after_seconds reached"
+    goal = config.stop_at_return
+    if goal is not None and mean_return is not None and mean_return >= goal:
+        return "done: stop_at_return reached"
+    return ""
 
 
 class SlowCalls:
@@ -355,6 +385,64 @@ class Watch:
         if written != self._written_bytes:
             self._written_bytes, self._written_at = written, now
         return now < self._written_at + LAST_RESORT_SECONDS
+
+
+class Signals:
+    """Context in which the first of SIGNALS asks a run to stop, and the second ends it at once.
+
+    Args:
+        watch: asked to stop.
+        show: shows a line where the run's progress is; returns whether it could.
+    """
+
+    def __init__(self, watch: Watch, show: Callable[[str], bool]):
+        self._watch, self._show = watch, show
+        self._before: dict[int, Any] = {}
+        self._count = 0
+        self._last_at = 0.0
+
+    @property
+    def heard(self) -> bool:
+        """Whether a signal has asked to stop."""
+        return self._count > 0
+
+    def __enter__(self) -> Signals:
+        """Take the signals over; they can only be taken by the main thread."""
+        if threading.current_thread() is threading.main_thread():
+            for number in SIGNALS:
+                self._before[number] = signal.signal(number, self._on_signal)
+            # Where the main thread does not come to its handlers.
+            self._watch.listen(SIGNALS, self._answer)
+            if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
+                signal.signal(signal.SIGHUP, signal.SIG_IGN)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Give them back."""
+        if self._before:
+            self._watch.stop_listening()
+        for number, handler in self._before.items():
+            signal.signal(number, handler)
+
+    def _on_signal(self, number: int, _frame: object) -> None:
+        if not self._watch.heard(number):
+            self._answer(number)
+
+    def _answer(self, number: int) -> None:
+        now = time.monotonic()
+        # A terminal that is closed says so more than once: the kernel, its shell, and whoever else waits for it.
+        hangs_up = number == signal.SIGHUP
+        if self._count and (hangs_up or now - self._last_at < REPEAT_SECONDS):
+            return
+        self._last_at = now
+        self._count += 1
+        if self._count > 1:
+            tell(f"gossamer: {ENDED_AT_ONCE}")
+            end_at_once(128 + number)
+        self._watch.ask(f"stopped by {signal.Signals(number).name}")
+        stopping = STOPPING.format(self._watch.bound)
+        if not self._show(stopping):
+            tell(f"gossamer: {stopping}")
 
 
 def _pipe_without_waiting() -> tuple[int, int]:

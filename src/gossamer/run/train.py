@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import math
 import sys
 import threading
 import time
@@ -21,28 +20,26 @@ from gossamer.build.preflight import (
     refuse_what_a_gpu_cannot_hold,
     refuse_what_memory_cannot_hold,
 )
-from gossamer.build.roles import build_policy
-from gossamer.config import TrainConfig, code_in, refuse_unimportable, to_dict, validate, with_ratio
+from gossamer.config import TrainConfig, code_in, to_dict, validate, with_ratio
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import Stopped
-from gossamer.machine import keep_freed_memory, process_began, this_machine, threads
+from gossamer.machine import keep_freed_memory, process_began, this_machine
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import messages, snapshot
 from gossamer.run import resume as resuming
-from gossamer.run.control import Control, GroupControl, signals
+from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.damage import refuse_damaged
-from gossamer.run.evaluate import load_weights, refuse_misfit, refuse_other_best
-from gossamer.run.placements.fleet import Fleet, GroupDied
-from gossamer.run.placements.group import build_group
-from gossamer.run.placements.inline import run_inline
-from gossamer.run.placements.processes import layout_of, transport_of
-from gossamer.run.placements.threads import run_local
+from gossamer.run.evaluate import read_policy, refuse_misfit, refuse_other_best
+from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.placing import place
 from gossamer.run.recorder import Recorder, refuse_missing_writers
 from gossamer.run.resume import resumed_plan, summary_of
-from gossamer.run.stopping import Overdue, Watch, at_work, tell
+from gossamer.run.scoring import Scoring
+from gossamer.run.stopping import Overdue, Signals, Watch, at_work, tell
+from gossamer.run.supervisor import Supervisor
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import visible
 
@@ -53,13 +50,12 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.control import Run
-    from gossamer.run.placements.group import Group
+    from gossamer.run.hosts import Placement
     from gossamer.types import EnvSpec
 
 
 EXPLAINED_AFTER_SECONDS = 1.5
-"""Restoring, and a last evaluation, that take longer are explained."""
+"""Restoring that takes longer is explained."""
 
 
 @dataclass(frozen=True)
@@ -141,9 +137,9 @@ def _train(
     try:
         if folder is not None:
             folder.lock()
-        fleet = config.num_learners > 1 and config.placement == "local"
-        # Processes load what is theirs.
-        ranks = range(0 if fleet else config.num_learners)
+        layout = layout_of(config)
+        # What goes to other processes is loaded when they start.
+        ranks = range(0 if layout else config.num_learners)
         mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
         checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
         before = {} if folder is None else folder.read_settings()
@@ -171,11 +167,10 @@ def _train(
             refuse_misfit(config, spec, checkpoint, torso)
             refuse_other_best(config, spec, folder.checkpoints(), torso)
         differs = None if folder is None else resuming.known_to_differ(folder)
-        if differs is None and not fleet:  # whose processes try by themselves
+        if differs is None and not layout:  # processes try by themselves
             differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
         tried = differs is not None
         spec = replace(spec, differs=spec.differs or differs or "")
-        layout = layout_of(config) if fleet else None
         machine = this_machine()
         if layout:
             machine = replace(machine, cores=layout.share)
@@ -196,11 +191,12 @@ def _train(
         refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
         for line in replays if not quiet else ():
             print(line, flush=True)  # before any is made
-        run = _Run(
+        session = _Session(
             config,
             spec,
             plan,
             folder,
+            checkpoint,
             watch,
             began=began,
             quiet=quiet,
@@ -208,13 +204,13 @@ def _train(
             tried=tried,
             more=more,
         )
-        return run(checkpoint, layers, argv, torso)
+        return session.run(layers, argv, torso)
     finally:
         if folder is not None:
             folder.unlock()
 
 
-class _Run:
+class _Session:
     """One session of a run, from its parts to its summary."""
 
     def __init__(
@@ -223,6 +219,7 @@ class _Run:
         spec: EnvSpec,
         plan: Plan,
         folder: RunFolder | None,
+        checkpoint: Checkpoint | None,
         watch: Watch,
         *,
         began: float,
@@ -232,77 +229,66 @@ class _Run:
         more: str,
     ):
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
+        self.checkpoint, self.watch = checkpoint, watch
         self.began, self.quiet, self.replays, self.tried = began, quiet, replays, tried
         self.more = more  # what the user may like to know of this machine
-        self.watch = watch
-        self.restore_seconds = 0.0
         self.unmarked = ""
-        self.control: Control
+        self.run_folder = folder  # or that of a new run, once it is made
 
-    def __call__(
-        self,
-        checkpoint: Checkpoint | None,
-        layers: Mapping[str, str],
-        argv: list[str],
-        torso: torch.nn.Module | None,
+    def run(
+        self, layers: Mapping[str, str], argv: list[str], torso: torch.nn.Module | None
     ) -> TrainResult:
         """Build, run, and write down how it ended."""
-        self.checkpoint, self.layers, self.argv = checkpoint, layers, argv
-        if self.config.num_learners > 1 and self.config.placement == "local":
-            return self._in_processes(torso)
-        return self._in_this_process(torso)
-
-    def _in_this_process(self, torso: torch.nn.Module | None) -> TrainResult:
-        config, checkpoint = self.config, self.checkpoint
-        control: GroupControl
-        group = build_group(
-            config,
-            self.spec,
-            self.plan,
-            on_episode=lambda episode, learner: self.recorder.on_episode(episode, learner),
-            torso=torso,
-            start=checkpoint is None or not snapshot.comes_back(checkpoint, self.spec),
-        )
-
-        def work() -> None:
-            control.take_charge(group)
-            self.watch.leave = group.stop.stop
-            (run_inline if config.placement == "inline" else run_local)(group, control)
-            control.finish_saving()
-            if group.memory is not None:
-                group.memory.versions.score_policy_next(control.best_saved)
-            self._evaluate_last(group)
-
-        try:
-            if config.init_from and checkpoint is None:
-                policies = [parts.policy for parts in group.parts]
-                load_weights(policies, RunFolder.open(config.init_from), "last")
-                for parts in group.parts:
-                    parts.learner.replay.fill_first()
-            if checkpoint is not None:
-                restoring = time.monotonic()
-                with self._patience():
-                    back = snapshot.put_back(group, checkpoint)
-                if not back:
-                    self.spec = replace(self.spec, differs=snapshot.NOT_BACK)
-                self.restore_seconds = time.monotonic() - restoring
-            group.join()
-            folder = self._open()
-            control = GroupControl(
-                config, self.recorder, folder.checkpoints(config.keep_checkpoints), self.watch
+        config = self.config
+        if config.init_from and self.checkpoint is None:
+            source = RunFolder.open(config.init_from)
+            refuse_misfit(config, self.spec, read_policy(source), torso)
+            self.config = replace(config, init_from=str(source.path.resolve()))
+        with contextlib.ExitStack() as stack:
+            with self._patience():
+                placement = place(
+                    self.config,
+                    self.spec,
+                    self.plan,
+                    self._begin,
+                    torso=torso,
+                    tried=self.tried,
+                    hold=lambda: folder.join(),
+                )
+            stack.callback(self._close, placement.close)
+            self.spec = placement.spec
+            folder = self.run_folder = self._open()
+            store = folder.checkpoints(self.config.keep_checkpoints)
+            signals = stack.enter_context(Signals(self.watch, self.recorder.notice))
+            scoring = Scoring(
+                self.config,
+                self.recorder,
+                store,
+                placement.names,
+                lambda: (placement.updates, placement.env_steps),
             )
-            self.control = control
-            with signals(control):
-                self._begin(folder)
-                return self._run(work, group, control, folder)
-        finally:
-            self._close(group)
+            supervisor = Supervisor(
+                self.config,
+                folder,
+                placement,
+                self.recorder,
+                Checkpointing(self.config, store, self.watch),
+                scoring,
+                self.watch,
+                signals,
+                tried=self.tried,
+            )
+            stack.callback(self._close, supervisor.close)
+            before = {} if self.folder is None else folder.read_settings()
+            self._write_beginning(folder, supervisor, layers, argv)
+            self._introduce(folder, before, placement.restore_seconds or 0.0)
+            return self._supervise(supervisor, placement, scoring, folder)
 
-    def _close(self, run: Group | Fleet) -> None:
+    def _close(self, close: Callable[[], None]) -> None:
         """Close what a run holds, within the bound of a stop: an environment may hang there too."""
         try:
             with self.watch.within(self.config.stop_within_seconds):
-                run.close()
+                close()
         except Overdue:
             at = at_work()
             tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
@@ -313,85 +299,23 @@ class _Run:
         envs = self.plan.num_envs * self.config.num_learners
         told = f"bringing {envs} environments back to where they were, by replaying their episodes"
         timer = threading.Timer(EXPLAINED_AFTER_SECONDS, partial(print, told, flush=True))
-        if not self.quiet:
+        if self.checkpoint is not None and not self.quiet:
             timer.start()
         try:
             yield
         finally:
             timer.cancel()
 
-    def _in_processes(self, torso: torch.nn.Module | None) -> TrainResult:
-        config = self.config
-        if torso is not None:
-            raise ConfigError(
-                "a torso of your own cannot be handed to other processes; use one learner, or "
-                "placement inline"
-            )
-        # Mistakes show here, before anything is written, and not in the processes.
-        for name in code_in(to_dict(config)).values():
-            refuse_unimportable(name)
-        transport_of(config, self.plan.device)
-        policy = build_policy(config, self.spec)
-        if self.checkpoint is not None and self.folder is not None:
-            load_weights([policy], self.folder, self.checkpoint.updates)
-            resuming.refuse_replays(config, self.plan, policy, self.checkpoint)
-        elif config.init_from:
-            source = RunFolder.open(config.init_from)
-            load_weights([policy], source, "last")
-            config = self.config = replace(config, init_from=str(source.path.resolve()))
-        fleet = Fleet(config, self.spec, self.plan, tried=self.tried)
-        with contextlib.ExitStack() as stack:
-            stack.callback(self._close, fleet)
-            folder = self._open()
-            store = folder.checkpoints(config.keep_checkpoints)
-            control = self.control = Control(config, self.recorder, store, self.watch)
-            with signals(control):
-                self._begin(folder)
-
-                def work() -> None:
-                    while True:
-                        try:
-                            fleet.run(control, folder, resume=self.progress)
-                            break
-                        except GroupDied:
-                            control.finish_saving()
-                            self._go_back(folder)
-                    control.finish_saving()
-                    fleet.score_policy_next()
-                    self._evaluate_last(fleet)
-
-                return self._run(work, fleet, control, folder)
-
-    def _evaluate_last(self, run: Group | Fleet) -> None:
-        """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
-        control, watch, evaluator = self.control, self.watch, run.evaluator
-        if evaluator is None or not control.whole or not control.exit_reason.startswith("done"):
-            return
-        watch.settle()
-        watch.reason = control.exit_reason  # no other end is asked for, but by a signal
-        if run.stuck:
-            self.recorder.say(
-                "The final evaluation was skipped: an environment is still in a step or an evaluation"
-            )
-            return
-        seconds = math.inf
-        if "total_env_steps" not in control.exit_reason:
-            before = evaluator.longest_seconds + evaluator.confirming_cost
-            seconds = max(self.config.stop_within_seconds, 2 * before)
-            if before > EXPLAINED_AFTER_SECONDS:
-                self.recorder.say(
-                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
-                )
-        with watch.within(seconds), threads(1):  # as in every evaluation before
-            try:
-                control.finish_evaluating(evaluator, lambda: control.interrupted() or watch.over)
-            except (Interrupted, Overdue) as ended:
-                if isinstance(ended, Overdue) and ended.failure is not None:
-                    raise
-                if not control.interrupted():
-                    self.recorder.say(
-                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
-                    )
+    def _begin(self, wanted: Callable[[str], bool]) -> Checkpoint | None:
+        """Return what learners begin with, of its tensors those that are wanted; they may be given up."""
+        checkpoint, folder = self.checkpoint, self.run_folder
+        if checkpoint is None:
+            source = self.config.init_from
+            return read_policy(RunFolder.open(source)) if source else None
+        missing = any(wanted(name) for name, x in checkpoint.tensors.items() if x.is_meta)
+        if not missing or folder is None:
+            return checkpoint
+        return folder.checkpoints().load(checkpoint.updates, wanted)
 
     @property
     def progress(self) -> tuple[int, int] | None:
@@ -415,19 +339,26 @@ class _Run:
         self.watch.say, self.watch.seconds = self.recorder.say, self.recorder.seconds
         return folder
 
-    def _begin(self, folder: RunFolder) -> None:
+    def _write_beginning(
+        self,
+        folder: RunFolder,
+        supervisor: Supervisor,
+        layers: Mapping[str, str],
+        argv: list[str],
+    ) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
-        before = None if self.folder is None else folder.read_settings()
         try:
-            facts = messages.mixing_facts(self.config)
             known = messages.env_facts(self.spec) if self.tried else {}
             settings = to_dict(self.config)
-            told = {**facts, **known, **self._origin(code_in(settings))}
-            folder.write_start(settings, self.layers, self.argv, told, began=self.began)
+            facts = {
+                **messages.mixing_facts(self.config),
+                **known,
+                **self._origin(code_in(settings)),
+            }
+            folder.write_start(settings, layers, argv, facts, began=self.began)
             if self.checkpoint is not None:
                 self._cut_back(folder)
-                self.recorder.load_state_dict(self.checkpoint.state["recorder"])
-                self.control.load_state_dict(self.checkpoint.state)
+                supervisor.load_state_dict(self.checkpoint.state)
             self.recorder.open(resumed_at=self.progress[1] if self.progress else None)
         except BaseException as error:
             if self.folder is None:
@@ -438,7 +369,6 @@ class _Run:
                     "choose another folder"
                 ) from None
             raise
-        self._introduce(folder, before, facts)
 
     def _origin(self, code: Mapping[str, str]) -> dict[str, Any]:
         """Return what shows later that the code which the settings import was chosen here."""
@@ -464,19 +394,19 @@ class _Run:
         folder.checkpoints().discard_after(updates)
         (folder.path / "summary.json").unlink(missing_ok=True)
 
-    def _go_back(self, folder: RunFolder) -> None:
-        """Return to the last checkpoint, or the beginning, in the midst of a session."""
+    def _go_back(self, folder: RunFolder) -> bool:
+        """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
         store = folder.checkpoints()
         none = snapshot.names_of(range(0))
         self.checkpoint = store.load("last", none) if store.list() else None
-        self.control.exit_reason = ""  # an end that was reached is not reached any more
         self.recorder.close_files()
         self._cut_back(folder)
         record = self.checkpoint.state["recorder"] if self.checkpoint else None
         self.recorder.go_back(record)
         self.recorder.open_files(resumed_at=self.progress[1] if self.progress else 0)
+        return self.checkpoint is not None
 
-    def _introduce(self, folder: RunFolder, before: Any, facts: Mapping[str, float]) -> None:
+    def _introduce(self, folder: RunFolder, before: Mapping[str, Any], seconds: float) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
         if self.checkpoint is None and (told := messages.new_episodes_in_words(self.spec)):
@@ -494,7 +424,7 @@ class _Run:
         for line in self.replays:  # shown before
             with suppress(OSError):
                 folder.log(line)
-        if mixing := messages.mixing_in_words(self.config, facts):
+        if mixing := messages.mixing_in_words(self.config, messages.mixing_facts(self.config)):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
         if self.unmarked:
@@ -509,7 +439,7 @@ class _Run:
             why=resuming.why_not_exact(self.config, self.spec, plan, self.checkpoint),
             env_steps=env_steps,
             updates=updates,
-            seconds=self.restore_seconds,
+            seconds=seconds,
         )
         recorder.say(told)
         if resuming.begins_empty(self.config, self.checkpoint):
@@ -523,75 +453,74 @@ class _Run:
         rows = resuming.rows_to_fill(self.config, self.plan, self.checkpoint)
         self.recorder.say(messages.filling_in_words(rows))
 
-    def _run(
-        self, work: Callable[[], None], run: Run, control: Control, folder: RunFolder
+    def _supervise(
+        self, supervisor: Supervisor, placement: Placement, scoring: Scoring, folder: RunFolder
     ) -> TrainResult:
-        config, recorder = self.config, self.recorder
+        recorder, watch = self.recorder, self.watch
         failure: BaseException | None = None
-        self.watch.last_words = lambda: self._last_words(run, control, folder)
+
+        def summary() -> dict[str, Any]:
+            return summary_of(
+                env_steps=placement.env_steps,
+                updates=placement.updates,
+                restarts=supervisor.restarts,
+                seconds=recorder.seconds(),
+                steps_per_second=recorder.steps_per_second(placement.env_steps),
+                mean_return=recorder.mean_return(),
+                best=recorder.best,
+                candidate=recorder.candidate,
+                best_learner=scoring.best_saved,
+                exit_reason=supervisor.exit_reason,
+            )
+
+        def last_words() -> int:
+            """Write down how the run ended, from a thread beside one that does not come back."""
+            if watch.failure is not None:
+                supervisor.exit_reason = f"failed: {messages.headline(watch.failure)}"
+            elif not supervisor.saved:
+                supervisor.leave_at_once()
+            with suppress(OSError):
+                folder.write_json("summary.json", summary())
+            recorder.say(messages.ending(summary(), folder))
+            if watch.failure is not None:
+                tell(f"gossamer: {messages.headline(watch.failure)}")
+            return int(watch.failure is not None)
+
+        watch.last_words = last_words
         try:
             try:
-                work()
+                resumed = self.checkpoint is not None
+                supervisor.run(self._begin, lambda: self._go_back(folder), resumed=resumed)
             except Overdue as overdue:
                 if overdue.failure is not None:
                     raise overdue.failure from None
             except (Interrupted, Stopped):
                 pass
-            if not control.whole:
-                control.leave()
-            control.finish_saving()
-            self.watch.settle()
+            if not supervisor.whole:
+                supervisor.leave()
+            supervisor.finish_saving()
+            watch.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            control.exit_reason = f"failed: {messages.headline(error)}"
+            supervisor.exit_reason = f"failed: {messages.headline(error)}"
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
-                control.finish_saving()
-        summary = self._summary(run, control)
-        for write in (partial(folder.write_json, "summary.json", summary), recorder.close):
+                supervisor.finish_saving()
+        ended = summary()
+        for write in (partial(folder.write_json, "summary.json", ended), recorder.close):
             try:
                 write()
             except OSError as error:
                 failure = failure or error
         for line in messages.learners_in_words(
-            config, control.scores_saved, recorder.mean_return_of, control.best_saved
+            self.config, scoring.scores_saved, recorder.mean_return_of, scoring.best_saved
         ):
             recorder.say(line)
-        recorder.say(messages.ending(summary, folder))
+        recorder.say(messages.ending(ended, folder))
         folder.unlock()
         # If closing does not end: the run has.
-        self.watch.last_words = lambda: int(failure is not None)
+        watch.last_words = lambda: int(failure is not None)
         if failure is not None:
             messages.raise_failure(failure, folder)
-        return TrainResult(folder.path, summary)
-
-    def _summary(self, run: Run, control: Control) -> dict[str, Any]:
-        recorder = self.recorder
-        return summary_of(
-            env_steps=run.env_steps,
-            updates=run.updates,
-            restarts=run.restarts,
-            seconds=recorder.seconds(),
-            steps_per_second=recorder.steps_per_second(run.env_steps),
-            mean_return=recorder.mean_return(),
-            best=recorder.best,
-            candidate=recorder.candidate,
-            best_learner=control.best_saved,
-            exit_reason=control.exit_reason,
-        )
-
-    def _last_words(self, run: Run, control: Control, folder: RunFolder) -> int:
-        """Write down how the run ended, from a thread beside one that does not come back."""
-        failure = self.watch.failure
-        if failure is not None:
-            control.exit_reason = f"failed: {messages.headline(failure)}"
-        elif not control.saved:
-            control.leave_at_once()
-        with suppress(OSError):
-            folder.write_json("summary.json", self._summary(run, control))
-        last = messages.ending(self._summary(run, control), folder)
-        self.recorder.say(last)
-        if failure is not None:
-            tell(f"gossamer: {messages.headline(failure)}")
-        return int(failure is not None)
+        return TrainResult(folder.path, ended)

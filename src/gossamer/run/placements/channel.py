@@ -1,4 +1,4 @@
-"""Messages between the launcher and its processes: JSON lines over a socket, and memory handed over."""
+"""Messages between a supervisor and processes of learners: JSON lines over a socket, and memory handed over."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.links.shared_memory import make_memory
-from gossamer.system.blocks import Place, copy_into, lay_out_like, views
+from gossamer.system.blocks import Place, aligned, copy_into, lay_out_like, views
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Mapping
 
     from torch import Tensor
 
@@ -22,6 +22,8 @@ MESSAGE_BYTES = 1 << 20
 """Read at once."""
 MAX_DESCRIPTORS = 16
 """Taken over in one read."""
+_LENGTH_BYTES = 8
+"""At the beginning of a packed block: how long its description is."""
 
 
 class Channel:
@@ -68,16 +70,24 @@ class Channel:
         self.closed = True
 
 
-def pack(tensors: Mapping[str, Tensor]) -> tuple[int, list[Place]]:
-    """Copy tensors into new memory; return its file descriptor and where everything lies."""
+def pack(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> int:
+    """Copy tensors and plain state into new memory; return its file descriptor."""
     places, nbytes = lay_out_like(tensors)
-    descriptor, memory = make_memory(max(nbytes, 1))
-    copy_into(memory, places, tensors)
-    return descriptor, places
+    head = json.dumps({"places": places, "state": dict(state)}).encode()
+    begin = aligned(_LENGTH_BYTES + len(head))
+    descriptor, memory = make_memory(begin + max(nbytes, 1))
+    memory[:_LENGTH_BYTES] = len(head).to_bytes(_LENGTH_BYTES, "little")
+    memory[_LENGTH_BYTES : _LENGTH_BYTES + len(head)] = head
+    copy_into(memory, [x._replace(offset=x.offset + begin) for x in places], tensors)
+    return descriptor
 
 
-def unpack(descriptor: int, layout: Iterable[Sequence[Any]]) -> dict[str, Tensor]:
-    """Return the tensors of `pack`, in its memory; the descriptor is closed."""
+def unpack(descriptor: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return the tensors of `pack`, in its memory, and the state; the descriptor is closed."""
     memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
     os.close(descriptor)
-    return views(memory, (Place(*place) for place in layout))
+    length = int.from_bytes(memory[:_LENGTH_BYTES], "little")
+    head = json.loads(memory[_LENGTH_BYTES : _LENGTH_BYTES + length])
+    begin = aligned(_LENGTH_BYTES + length)
+    places = [Place(*x) for x in head["places"]]
+    return views(memory, [x._replace(offset=x.offset + begin) for x in places]), head["state"]

@@ -5,17 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from gossamer.machine import threads
-from gossamer.roles.evaluator import Interrupted
-from gossamer.run.stopping import Overdue
 
 if TYPE_CHECKING:
+    from collections.abc import Generator
+
     from gossamer.build.roles import Parts
-    from gossamer.run.control import Overseer
     from gossamer.run.placements.group import Group
 
 
-def run_inline(group: Group, control: Overseer) -> None:
-    """Train until control says stop.
+def learn_inline(group: Group) -> Generator[None]:
+    """Learn a version whenever it is advanced.
 
     Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What
     the roles compute, and in which order each sees it, is what threads do, so results are too. All
@@ -24,8 +23,7 @@ def run_inline(group: Group, control: Overseer) -> None:
     for parts in group.parts:
         group.publish(parts)
     collectors = [_Collector(parts) for parts in group.parts]
-    over = False
-    while not over:
+    while True:
         for collector in collectors:
             collector.collect()
         with threads(1):
@@ -33,17 +31,7 @@ def run_inline(group: Group, control: Overseer) -> None:
         for parts in group.parts:
             group.publish(parts)
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
-        over = control.after_version()
-        if group.evaluator is not None and not over and control.evaluation_due():
-            try:
-                with threads(1):  # as it has where it runs beside the others
-                    group.evaluator.work(stop=control.interrupted)
-            except Interrupted:
-                pass  # a signal: the next version is the last
-            except Overdue as overdue:
-                if overdue.failure is not None:
-                    raise
-                over = control.end_now()
+        yield
 
 
 def _learn_version(group: Group) -> None:

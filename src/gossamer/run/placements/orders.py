@@ -1,9 +1,9 @@
-"""What the launcher asks of all learners: to save, or to save and end, after one and the same version.
+"""What the supervisor asks of all learners: to save, or to save and end, after one and the same version.
 
 Words in shared memory. Learners in lock-step must take their snapshots after the same version. The
-launcher names one that nobody has reached, then looks again whether that is still so: a learner writes
-its version before it reads the order, the launcher writes the order before it reads versions, so one of
-the two sees the other. Until the launcher has settled it, a learner that is there waits.
+supervisor names one that nobody has reached, then looks again whether that is still so: a learner writes
+its version before it reads the order, the supervisor writes the order before it reads versions, so one of
+the two sees the other. Until the supervisor has settled it, a learner that is there waits.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import numpy as np
 
 from gossamer.errors import RunFailed
 from gossamer.links.shared_memory import fence
+from gossamer.run.hosts import Order
 
 if TYPE_CHECKING:
     import mmap
@@ -24,10 +25,10 @@ NUMBER, AT, SETTLED, ENDS, PATCHED, HEADER = range(6)
 ends the run; then whether a learner was replaced. After them, a word for each process: the version it has
 reached."""
 SETTLE_SECONDS = 60.0
-"""Longest wait of a learner for the launcher to settle an order, which takes it microseconds."""
+"""Longest wait of a learner for the supervisor to settle an order, which takes it microseconds."""
 
 
-class Orders:
+class SharedOrders:
     """The words, in memory that all processes map.
 
     Args:
@@ -61,14 +62,10 @@ class Orders:
         order[SETTLED] = 1
         return int(order[NUMBER])
 
-    def reach(self, process: int, version: int) -> tuple[int, bool] | None:
-        """Tell that a process has reached a version; return the order to carry out now, if there is one.
-
-        Returns:
-            Its number, and whether it ends the run.
-        """
+    def reach(self, host: int, version: int) -> Order | None:
+        """Tell that a process has reached a version; return the order to carry out now, if there is one."""
         order = self._order
-        self._reached[process] = version
+        self._reached[host] = version
         fence()
         waited = 0.0
         while True:
@@ -84,9 +81,9 @@ class Orders:
                 return None
             if settled:
                 self._carried_out = number
-                return number, ends
+                return Order(number, ends)
             if waited >= SETTLE_SECONDS:
-                raise RunFailed(f"waited {waited:.0f} s for the launcher to settle an order")
+                raise RunFailed(f"waited {waited:.0f} s for the supervisor to settle an order")
             time.sleep(1e-4)
             waited += 1e-4
 

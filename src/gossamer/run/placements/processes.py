@@ -1,213 +1,295 @@
-"""Which learners share a process, where it runs, how it is started, and what it leaves behind."""
+"""Learners in processes of their own on this machine: started, listened to, given orders, replaced.
+
+The processes share memory: mailboxes to mix through, everyone's newest policy, and the orders.
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
-import socket
-import subprocess
-import sys
-import time
-from contextlib import suppress
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+import tempfile
+from typing import TYPE_CHECKING, Literal
 
-from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import num_cores
-from gossamer.run.placements.channel import Channel
-from gossamer.run.placements.template import MAX_DESCRIPTORS, Copy, template
+from gossamer.build.replays import shared_blocks
+from gossamer.build.roles import build_evaluator, build_learner, build_policy
+from gossamer.config import to_dict
+from gossamer.links.shared_memory import AWAITS, make_memory
+from gossamer.links.stopping import Stopped, StopSignal
+from gossamer.links.threads import Roles, ThreadQueue
+from gossamer.replay.base import ReplayMix
+from gossamer.replay.ring import make_shared_block
+from gossamer.run.hosts import Ready
+from gossamer.run.placements.boards import Memory, Sizes
+from gossamer.run.placements.layout import transport_of
+from gossamer.run.placements.orders import SharedOrders
+from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
+from gossamer.run.placements.template import ready
+from gossamer.run.snapshot import names_of, progress_of
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    import mmap
+    from collections.abc import Callable
 
+    from torch import Tensor
+
+    from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
-    from gossamer.run.placements.group import PolicyBoards
-    from gossamer.run.placements.learner_process import Task
-    from gossamer.system.signs import Patience, Wait
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.roles.evaluator import Evaluator, Source
+    from gossamer.run.hosts import Begin, Event
+    from gossamer.run.placements.layout import Layout
+    from gossamer.types import EnvSpec
+
+LOOK_SECONDS = 0.1
+"""Longest time between two looks at signals, deadlines and processes."""
 
 
-JOIN_SECONDS = 20.0
-"""Longest wait for a process that was killed."""
-CLOSE_SECONDS = 5.0
-"""Longest wait for processes that are done and close their environments."""
+class Processes:
+    """The placement of learners in processes.
 
+    Args:
+        config: of the run.
+        spec: of its environment.
+        plan: what "auto" became.
+        layout: which learners share a process.
+        tried: whether it is known if environments come back.
+        hold: returns a descriptor of a lock on the run folder, which every process keeps open until it ends.
+    """
 
-@dataclasses.dataclass(frozen=True)
-class Layout:
-    """Which learners share a process, and where it runs."""
+    evaluates: Literal["in turn", "beside"] = "beside"
+    restore_seconds: float | None = None
 
-    ranks: tuple[range, ...]
-    share: int
-    """Cores for each process."""
-    cores: tuple[tuple[int, ...], ...]
-    """Which, by process; empty: any, where the system does not let us choose."""
-
-    @property
-    def overlaps(self) -> bool:
-        """Whether each process has one learner and a core for acting beside it."""
-        return len(self.ranks[0]) == 1 and self.share > 1
+    def __init__(
+        self,
+        config: TrainConfig,
+        spec: EnvSpec,
+        plan: Plan,
+        layout: Layout,
+        *,
+        tried: bool,
+        hold: Callable[[], int],
+    ):
+        self.config, self.spec, self.plan = config, spec, plan
+        self.stop = StopSignal()
+        self.before_snapshot: Callable[[], None] = lambda: None
+        self.hosts: list[ProcessHost] = []
+        self._tried, self._hold = tried, hold
+        self._layout = layout
+        self._transport = transport_of(config, layout, plan.device)
+        self._policy = build_policy(config, spec)
+        self.names = self._policy.shared_names()
+        queue = ThreadQueue([], StopSignal(), Roles(config.patience_seconds))
+        learner = build_learner(config, plan, self._policy, ReplayMix(queue))
+        self._sizes = Sizes.of(learner)
+        self._shared = shared_blocks(config, spec, self._policy)
+        learner.close()
+        self._resumed = (0, 0)
+        self._descriptors: list[int] = []
+        self._meeting: tempfile.TemporaryDirectory[str] | None = None
+        self._make_memory()
 
     def __str__(self) -> str:
-        return f"{len(self.ranks)} process{'es' * (len(self.ranks) > 1)}"
+        return str(self._layout)
 
+    @property
+    def env_steps(self) -> int:
+        """Decisions learnt from, over all learners."""
+        size = self.config.num_learners
+        return max(sum(map(self._memory.boxes.env_steps, range(size))), self._resumed[1])
 
-def layout_of(config: TrainConfig) -> Layout:
-    """Share learners out over processes and cores.
+    @property
+    def version(self) -> int:
+        """Of learner 0."""
+        return max(self._memory.versions.newest(0), 0)
 
-    A process for each, until there are more than two a core: then starting them would cost more than
-    it brings. Those that are alone on their core take turns at acting and learning.
-    """
-    size, total = config.num_learners, num_cores()
-    per = config.learners_per_process
-    if not per:
-        per = 1 if size <= 2 * total else math.ceil(size / total)
-    ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
-    known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
-    share = max(total // len(ranks), 1)
-    # Where some cores would have more processes than others, the system does better.
-    even = known and (len(ranks) <= total or len(ranks) % total == 0)
-    cores = tuple(
-        tuple(known[(i * share + j) % len(known)] for j in range(share)) if even else ()
-        for i in range(len(ranks))
-    )
-    return Layout(ranks, share, cores)
+    @property
+    def updates(self) -> int:
+        """Of learner 0."""
+        return max(self._memory.versions.updates(0), self._resumed[0])
 
+    @property
+    def disagreement(self) -> Callable[[], float] | None:
+        """Tells how far learners are apart."""
+        return self._memory.versions.disagreement
 
-def transport_of(config: TrainConfig, device: str) -> str:
-    """Return how gradients travel between processes: "memory", "nccl" or "gloo".
+    @property
+    def stuck(self) -> bool:
+        """No role but the evaluator is in this process."""
+        return False
 
-    Raises:
-        ConfigError: what was asked for cannot be.
-    """
-    asked = getattr(config.topology, "transport", "memory")
-    if asked == "memory" or (asked == "auto" and device != "cuda"):
-        return "memory"
-    import torch
+    @property
+    def ends_alone(self) -> bool:
+        """Whether every learner counts as the others do."""
+        return not self._orders.patched
 
-    from gossamer.links.collective import can_use
+    def make_evaluator(self) -> Evaluator | None:
+        """Return an evaluator of the newest policies; None where none is wanted."""
 
-    per = len(layout_of(config).ranks[0])
-    gpus = torch.cuda.device_count() if device == "cuda" else 0
-    one_each = per == 1 and gpus >= config.num_learners and can_use("nccl")
-    if asked == "auto":
-        return "nccl" if one_each else "memory"
-    if per > 1:
-        raise ConfigError(
-            f"topology.transport is {asked}, for which each learner needs a process: "
-            "--learners-per-process 1, or --topology.transport memory"
+        def read(into: list[Tensor]) -> Source:
+            return self._memory.versions.read_next(into)
+
+        return build_evaluator(self.config, self.plan, self._policy, read, self.stop)
+
+    def score_next(self, learner: int) -> None:
+        """Let the next policy to be evaluated be one of independent learners."""
+        self._memory.versions.score_next(learner)
+
+    def score_policy_next(self, best: int | None) -> None:
+        """Let the next policy to be evaluated be the run's."""
+        self._memory.versions.score_policy_next(best)
+
+    def start(self, begin: Begin) -> None:
+        """Start a process for every part of the learners, and hand each its part of the checkpoint."""
+        if self.hosts:  # the group has died, and left the memory as it was
+            self._free_memory()
+            self._make_memory()
+            self.stop = StopSignal()
+        if self._transport != "memory":
+            self._meeting = tempfile.TemporaryDirectory(
+                prefix="gossamer-", ignore_cleanup_errors=True
+            )
+        self._begin = begin
+        checkpoint = begin(
+            names_of(range(self.config.num_learners), replays=self.config.checkpoint_replay)
         )
-    if asked == "nccl" and not one_each:
-        raise ConfigError(
-            f"topology.transport is nccl, for which each of the {config.num_learners} learners needs a GPU; "
-            f"there are {gpus}: --topology.transport memory"
+        resumes = checkpoint is not None and bool(checkpoint.state)
+        self._resumed = progress_of(checkpoint) if checkpoint and resumes else (0, 0)
+        self.hosts = []
+        for index in range(len(self._layout.ranks)):
+            self.hosts.append(self._start(index, checkpoint))
+
+    def replace(self, index: int, restarts: int) -> bool:
+        """Start a new process where one has died; return whether it takes over from one that had learnt."""
+        ranks, boxes = self.hosts[index].ranks, self._memory.boxes
+        self._orders.forget(index)
+        boxes.headers[ranks.start][AWAITS] = 0
+        donors: dict[str, list[int]] = {}
+        if (
+            self.hosts[index].version >= 0
+        ):  # the others do without it, or they would still wait for it
+            self._orders.patch()  # before counts may differ
+            for rank in ranks:
+                boxes.mark_left(rank)
+            donors = self._donors_of(ranks)
+        checkpoint = None
+        if not donors:
+            checkpoint = self._begin(names_of(ranks, replays=self.config.checkpoint_replay))
+        self.hosts[index].close()
+        self.hosts[index] = self._start(index, checkpoint, donors, restarts)
+        return bool(donors)
+
+    def poll(self) -> list[tuple[int, Event]]:
+        """Return what processes have told, by index; wait for the first of it a tenth of a second."""
+        if self.stop.stopped:
+            raise self.stop.error or Stopped
+        listening = [host.fileno for host in self.hosts if host.fileno >= 0]
+        if listening:
+            readable = ready(listening, LOOK_SECONDS)
+        else:
+            readable = set[int]()
+            self.stop.wait(LOOK_SECONDS)
+        found: list[tuple[int, Event]] = []
+        for index, host in enumerate(self.hosts):
+            for event in host.poll(readable=host.fileno in readable):
+                if isinstance(event, Ready):
+                    self._note_env(event)
+                found.append((index, event))
+        return found
+
+    def order(self, *, ends: bool) -> int:
+        """Ask all learners to save, those in lock-step after the same version; return the order's number."""
+        return self._orders.announce(ends=ends, together=self.config.topology.staleness == 0)
+
+    def show_life(self) -> None:
+        """Nobody waits for the learners in this process."""
+
+    def end(self) -> None:
+        """End the processes."""
+        self.stop.stop()
+        end_processes(self.hosts)
+
+    def close(self) -> None:
+        """Free what outlives processes."""
+        self._free_memory()
+
+    def _note_env(self, event: Ready) -> None:
+        if not self._tried or (event.differs and not self.spec.differs):
+            self.spec = dataclasses.replace(self.spec, differs=event.differs)
+        self._tried = True
+
+    def _donors_of(self, gone: range) -> dict[str, list[int]]:
+        """Return, for each learner of a process that died, whose average it begins with again.
+
+        Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
+        """
+        config, versions = self.config, self._memory.versions
+        topology, size = config.topology, config.num_learners
+        alive = [rank for rank in range(size) if rank not in gone and versions.newest(rank) >= 0]
+        others = alive if topology.talks else []
+        turns = topology.turns(size, config.seed)
+        return {
+            str(rank): [x for x in alive if any(x in weights[rank] for weights in turns)]
+            or others
+            or [rank]
+            for rank in gone
+        }
+
+    def _make_memory(self) -> None:
+        size = self.config.num_learners
+        blocks: list[mmap.mmap] = []
+        for nbytes in (*self._sizes.nbytes(size), SharedOrders.nbytes(len(self._layout.ranks))):
+            descriptor, block = make_memory(nbytes)
+            self._descriptors.append(descriptor)
+            blocks.append(block)
+        for nbytes, path in self._shared:
+            self._descriptors += [make_shared_block(nbytes, path)[0] for _ in range(size)]
+        self._memory = Memory(blocks[:2], self.config, self._sizes, self._policy.shared_tensors())
+        self._orders = SharedOrders(blocks[2], len(self._layout.ranks))
+
+    def _free_memory(self) -> None:
+        if self._meeting is not None:
+            self._meeting.cleanup()
+            self._meeting = None
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def _start(
+        self,
+        index: int,
+        checkpoint: Checkpoint | None,
+        donors: dict[str, list[int]] | None = None,
+        restarts: int = 0,
+    ) -> ProcessHost:
+        ranks = self._layout.ranks[index]
+        task = Task(
+            config=to_dict(self.config),
+            plan=dataclasses.asdict(self.plan),
+            ranks=(ranks.start, ranks.stop),
+            process=index,
+            num_processes=len(self._layout.ranks),
+            blocks=(self._hold(), *self._descriptors),
+            mixed_sizes=self._sizes.mixed,
+            policy_sizes=self._sizes.policy,
+            cores=self._layout.cores[index],
+            overlaps=self._layout.overlaps,
+            restarts=restarts if donors else 0,
+            donors=donors or {},
+            differs=self.spec.differs if self._tried else None,
+            transport=self._transport,
+            meeting=f"{self._meeting.name}/meeting" if self._meeting else "",
         )
-    return asked
+        part = None if checkpoint is None else _part_of(checkpoint, ranks)
+        return ProcessHost(task, part, self._memory, self.plan.device, self.config.patience_seconds)
 
 
-@dataclasses.dataclass
-class Process:
-    """One process, while it lives."""
-
-    popen: subprocess.Popen[bytes] | Copy
-    channel: Channel
-    began_version: int
-    life: Wait
-    """The launcher's, for its next sign of life."""
-    started: float
-    done: bool = False
-    held: list[dict[str, Any]] = dataclasses.field(default_factory=list)
-    """Messages that came after its part of a checkpoint for which others are still missing."""
-
-
-def start_process(task: Task, *, version: int, device: str, patience: Patience) -> Process:
-    """Start a process for a task; `version` is what its first learner had reached before."""
-    ours, theirs = socket.socketpair()
-    path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
-    environment = {**os.environ, "PYTHONPATH": path}
-    if device == "cuda" and task.ranks[1] - task.ranks[0] == 1:
-        # It needs no memory on the others' GPUs then; several learners choose among all.
-        environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
-    with theirs:
-        popen = _copy(theirs, task, environment) or subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "gossamer.run.placements.child",
-                str(theirs.fileno()),
-                str(os.getpid()),
-            ],
-            pass_fds=(theirs.fileno(), *task.blocks),
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the launcher
-        )
-    channel = Channel(ours)
-    with suppress(OSError):  # it is dead already, which those who look after it will see
-        channel.send(dataclasses.asdict(task))
-    ours.setblocking(False)
-    return Process(popen, channel, version, patience.wait(""), time.monotonic())
-
-
-def _copy(end: socket.socket, task: Task, environment: dict[str, str]) -> Copy | None:
-    made = template() if len(task.blocks) <= MAX_DESCRIPTORS else None
-    return None if made is None else made.copy(end, task.blocks, environment)
-
-
-def end_processes(processes: Sequence[Process]) -> None:
-    """Wait a little for those that are done to close what they hold, kill what still runs, wait until all are gone."""
-    until = time.monotonic() + CLOSE_SECONDS
-    for process in processes:
-        if process.done:
-            with suppress(subprocess.TimeoutExpired):
-                process.popen.wait(max(until - time.monotonic(), 0.0))
-    for process in processes:
-        process.channel.close()
-        if process.popen.poll() is None:
-            process.popen.kill()
-    for process in processes:
-        process.popen.wait(JOIN_SECONDS)
-
-
-def _gpu_of(rank: int) -> str:
-    import torch
-
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-    return gpus[rank % len(gpus)]
-
-
-def rows_of(layout: Layout, pids: list[int], restarts: list[int]) -> list[dict[str, Any]]:
-    """Return what processes.json says of the launcher, which is this process, and of every learner's."""
-    rows: list[dict[str, Any]] = [
-        {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
-    ]
-    for ranks, pid, died in zip(layout.ranks, pids, restarts, strict=True):
-        rows += [{"role": "learner", "rank": x, "pid": pid, "restarts": died} for x in ranks]
-    return rows
-
-
-def donors_of(config: TrainConfig, gone: range, versions: PolicyBoards) -> dict[str, list[int]]:
-    """Return, for each learner of a process that died, whose average it begins with again.
-
-    Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
-    """
-    topology, size = config.topology, config.num_learners
-    alive = [rank for rank in range(size) if rank not in gone and versions.newest(rank) >= 0]
-    others = alive if topology.talks else []
-    turns = topology.turns(size, config.seed)
-    return {
-        str(rank): [x for x in alive if any(x in weights[rank] for weights in turns)]
-        or others
-        or [rank]
-        for rank in gone
-    }
-
-
-def failure_of(message: dict[str, Any]) -> BaseException:
-    """Return the error that ends the run because of what a process has told."""
-    kinds: dict[str, type[Exception]] = {"ConfigError": ConfigError, "RunFailed": RunFailed}
-    if message["type"]:
-        return kinds[message["type"]](message["text"])
-    headline = message["traceback"].strip().splitlines()[-1]
-    return RunFailed(f"a learner failed: {headline}\n{message['traceback']}")
+def _part_of(checkpoint: Checkpoint, ranks: range) -> Checkpoint:
+    """Return what learners of a process begin with: their part of a checkpoint, which loses it; of a policy all."""
+    if not checkpoint.state:
+        return checkpoint
+    wanted = names_of(ranks)
+    mine = {name: x for name, x in checkpoint.tensors.items() if wanted(name)}
+    for name in mine:
+        del checkpoint.tensors[name]
+    loaded = {name: x for name, x in mine.items() if not x.is_meta}
+    return dataclasses.replace(checkpoint, tensors=loaded)

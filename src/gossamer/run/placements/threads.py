@@ -15,11 +15,10 @@ from gossamer.machine import lower_priority, threads, use_threads
 from gossamer.system.devices import on_own_stream
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Generator
 
     from gossamer.build.roles import Parts
     from gossamer.links.stopping import StopSignal
-    from gossamer.run.control import Overseer
     from gossamer.run.placements.group import Group
 
 BALANCE_AFTER = 16
@@ -28,42 +27,38 @@ JOIN_SECONDS = 20.0
 """Longest wait for a thread to notice that the run is over."""
 
 
-def run_local(group: Group, control: Overseer) -> None:
-    """Train until control says stop; the first error of any role is raised here."""
+def learn_overlapped(group: Group) -> Generator[None]:
+    """Learn a version whenever it is advanced, while an actor's thread collects; closing it ends the actor.
+
+    It ends by itself when the group was stopped.
+    """
     with threads(1):
-        _run(group, control)
+        yield from _learn(group)
 
 
-def _run(group: Group, control: Overseer) -> None:
+def _learn(group: Group) -> Generator[None]:
     parts = group.first
     learner = parts.learner
     group.publish(parts)
-    device = parts.policy.obs_scale.device
     # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
     act = on_own_stream(
-        device, partial(_act, parts, learner.version, len(parts.queue.wait_full(0))), first=True
+        parts.policy.obs_scale.device,
+        partial(_act, parts, learner.version, len(parts.queue.wait_full(0))),
+        first=True,
     )
-    low = parts.plan.lag is not None
-    started = [start_thread(parts.stop, "actor", act, low=low)]
-    if group.evaluator is not None:
-        evaluate = on_own_stream(device, group.evaluator.run)
-        started.append(start_thread(parts.stop, "evaluator", evaluate, low=True))
-    group.threads = started
+    group.threads = [start_thread(parts.stop, "actor", act, low=parts.plan.lag is not None)]
     try:
         while True:
             learner.learn_version()
-            if control.after_version():
-                break  # without publishing, so that nobody acts past the last checkpoint
+            yield  # without publishing: when the run ends here nobody acts past the last checkpoint
             group.publish(parts)
-    except Stopped:
-        pass  # some other role failed and said so below
+    except (Stopped, GeneratorExit):
+        pass  # another role failed and said so, time is over, or the run
     finally:
         parts.stop.stop()
-        for thread in started:
+        for thread in group.threads:
             thread.join(JOIN_SECONDS)
     group.publish(parts)
-    if parts.stop.error is not None:
-        raise parts.stop.error
 
 
 def _act(parts: Parts, began: int, waiting: int) -> None:

@@ -78,7 +78,7 @@ class Rows:
         return rows
 
     def _shares(self, parts: Parts) -> dict[str, float]:
-        mixer, evaluator = parts.learner.mixer, self._group.evaluator
+        mixer = parts.learner.mixer
         mixing = mixer.seconds if mixer else 0.0
         waiting = mixer.peers.waited_seconds if mixer else 0.0
         spent = {
@@ -88,7 +88,6 @@ class Rows:
             "share/wait_learner": parts.learner.seconds["wait"],
             "share/wait_actor": parts.queue.waited_seconds["slot"] + parts.board.waited_seconds,
             "queue_wait_seconds_fraction": parts.queue.waited_seconds["slot"],
-            "share/evaluation": evaluator.seconds if evaluator else 0.0,
             "share/checkpoint": parts.checkpoint_seconds,
         }
         if parts.learner.replay.replays:
@@ -96,42 +95,6 @@ class Rows:
             spent["share/wait_learner"] -= seconds["wait"]
             spent |= {"share/replay": seconds["work"], "share/wait_replay": seconds["wait"]}
         return spent | ({"share/mix": mixing, "share/wait_peers": waiting} if mixer else {})
-
-
-class Told:
-    """What learners in processes of their own have told; their last rows wait until all have ended.
-
-    Args:
-        num_learners: of the run.
-        updates: of learner 0, before it tells of any.
-    """
-
-    def __init__(self, num_learners: int, *, updates: int):
-        self.updates = updates
-        self._num_learners = num_learners
-        self._ranks: set[int] = set()
-        self._last: list[dict[str, Any]] = []
-
-    @property
-    def by_all(self) -> bool:
-        """Whether every learner has told something."""
-        return len(self._ranks) == self._num_learners
-
-    def take(self, message: dict[str, Any]) -> list[dict[str, Any]]:
-        """Take what a process tells; return the rows to write now."""
-        for row in message["rows"]:
-            self._ranks.add(row["learner"])
-            if row["learner"] == 0:
-                self.updates = row["updates"]
-        if not message["last"]:
-            return message["rows"]
-        self._last += message["rows"]
-        return []
-
-    def take_last(self) -> list[dict[str, Any]]:
-        """Return the learners' last rows, once."""
-        last, self._last = self._last, []
-        return last
 
 
 def _gpu(device: str) -> dict[str, float]:

@@ -1,0 +1,155 @@
+"""A run's checkpoints: when one is due, and how it is written while training goes on."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from gossamer.links.stopping import LOOK_SECONDS
+from gossamer.machine import use_threads
+from gossamer.run import snapshot
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.checkpoint import CheckpointStore
+    from gossamer.run.stopping import Watch
+
+
+class Checkpointing:
+    """Writes snapshots of a run, and knows what of it is on disk.
+
+    Args:
+        config: of the run.
+        store: where checkpoints are written.
+        watch: told how long saving takes, and lets it end.
+    """
+
+    def __init__(self, config: TrainConfig, store: CheckpointStore, watch: Watch):
+        self.saved_env_steps: int | None = None
+        """Env steps behind the last checkpoint, written or being written; None: there is none."""
+        self._before: int | None = None  # by the checkpoint before that one
+        self._every_seconds = config.checkpoint_every_seconds
+        self._watch = watch
+        self._saver = BackgroundSaver(store)
+        self._snapshot_seconds = 0.0  # the longest
+        self._at = time.monotonic()
+        self._updates: dict[int, int] = {}
+        watch.save_seconds = lambda: self._snapshot_seconds + self._saver.longest_seconds
+        watch.written_bytes = lambda: self._saver.written_bytes
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from a checkpoint's state."""
+        self.saved_env_steps = self._before = snapshot.env_steps_of(state)
+
+    def begin(self) -> None:
+        """Count the time to the next checkpoint from now on."""
+        self._at = time.monotonic()
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._saver.busy
+
+    @property
+    def on_disk(self) -> int | None:
+        """Env steps behind the last checkpoint that is on disk; None: there is none."""
+        return self._before if self.busy else self.saved_env_steps
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time for a checkpoint."""
+        every = self._every_seconds
+        return bool(every) and time.monotonic() - self._at >= every and not self.busy
+
+    def save(
+        self, tensors: dict[str, Tensor], state: dict[str, Any], *, seconds: float = 0.0
+    ) -> None:
+        """Begin to write a snapshot, unless there is one of as many updates.
+
+        Args:
+            tensors: of the snapshot; nobody else writes them.
+            state: its plain state, records included.
+            seconds: that learning has paused for it.
+        """
+        updates = snapshot.updates_in(state)
+        self._snapshot_seconds = max(self._snapshot_seconds, seconds)
+        if updates != self._updates:
+            with self._watch.saving():  # the one before it may still be written
+                self._saver.save(updates[0], tensors, state)
+            self._before, self.saved_env_steps = (
+                self.saved_env_steps,
+                snapshot.env_steps_of(state),
+            )
+        self._at, self._updates = time.monotonic(), updates
+
+    def forget(self) -> None:
+        """Take notice that the run goes back to an earlier checkpoint."""
+        self._updates = {}
+
+    def finish(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Wait until the last checkpoint is on disk; raise OSError if it could not be written.
+
+        Args:
+            alive: called now and then while it is being written.
+        """
+        with self._watch.saving():
+            self._saver.finish(alive)
+
+
+class BackgroundSaver:
+    """Writes checkpoints on a thread of its own; one at a time, errors surface at the next call."""
+
+    def __init__(self, store: CheckpointStore):
+        self._store = store
+        self._thread: threading.Thread | None = None
+        self._error: BaseException | None = None
+        self.longest_seconds = 0.0
+        """That writing one has taken."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether a checkpoint is being written."""
+        return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def written_bytes(self) -> int | None:
+        """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
+        return self._store.written_bytes if self.busy else None
+
+    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Begin to write; the tensors must be copies."""
+        self.finish()
+
+        def write() -> None:
+            use_threads(1)
+            began = time.monotonic()
+            try:
+                self._store.save(updates, tensors, state)
+                self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
+            except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
+                self._error = error
+
+        self._thread = threading.Thread(target=write, name="checkpoint")
+        self._thread.start()
+
+    def finish(self, alive: Callable[[], object] = lambda: None) -> None:
+        """Wait for the writing to end; raise what went wrong.
+
+        Args:
+            alive: called now and then while what is written reaches the disk.
+        """
+        written: int | None = -1
+        while self._thread is not None and self._thread.is_alive():
+            self._thread.join(LOOK_SECONDS)
+            if self.written_bytes != written:
+                written = self.written_bytes
+                alive()
+        self._thread = None
+        if self._error is not None:
+            error, self._error = self._error, None
+            raise error

@@ -1,0 +1,214 @@
+"""Seam between a run's supervisor and the places where its learners run: hosts, events and orders.
+
+A host runs one or more learners with their actors: this process, a process of its own, or a process on another machine.
+A placement is all hosts of a run and the memory that they share. The supervisor knows no more of either than stands here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from torch import Tensor
+
+    from gossamer.links.stopping import StopSignal
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.roles.actor import Episode
+    from gossamer.roles.evaluator import Evaluator
+    from gossamer.types import EnvSpec
+
+Begin = Callable[[Callable[[str], bool]], "Checkpoint | None"]
+"""Reads what learners begin with, of its tensors those whose names are wanted: a checkpoint of the run, or the policy of
+another run, whose state is empty. None: they begin anew."""
+FINAL = 0
+"""Number of the snapshot that a host takes when its learners have ended, in place of an order's."""
+
+
+class Order(NamedTuple):
+    """What the supervisor asks of all learners: to save, or to save and end."""
+
+    number: int
+    """From 1 on; the snapshot of a host carries it."""
+    ends: bool
+
+
+@dataclass(frozen=True)
+class Ready:
+    """A host's learners have been made, and learn from now on."""
+
+    differs: str
+    """Why its environments do not come back after a resume, as in `EnvSpec`; empty: they do."""
+
+
+@dataclass(frozen=True)
+class Told:
+    """What a host's learners have done since it last told."""
+
+    rows: list[dict[str, Any]]
+    """Of metrics, a row a learner, of those whose time has come."""
+    episodes: list[tuple[int, Episode]]
+    """Finished training episodes, and the rank of the learner that each belongs to."""
+    last: bool = False
+    """The learners have ended, and every one has a row."""
+
+
+@dataclass(frozen=True)
+class Snapshot:
+    """A host's part of a checkpoint, between two versions."""
+
+    number: int
+    """Of the order; FINAL: its learners have ended."""
+    tensors: dict[str, Tensor]
+    state: dict[str, Any]
+    seconds: float = 0.0
+    """That learning has paused for it."""
+
+
+@dataclass(frozen=True)
+class Notice:
+    """A line for the user."""
+
+    text: str
+
+
+@dataclass(frozen=True)
+class Failed:
+    """A host's learners have raised an error, which ends the run."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True)
+class Done:
+    """A host has told everything; what remains is closing its environments."""
+
+
+@dataclass(frozen=True)
+class Died:
+    """A host has ended without being done."""
+
+    how: str
+    """In words: "signal 9"."""
+
+
+Event = Ready | Told | Snapshot | Notice | Failed | Done | Died
+
+
+class Host(Protocol):
+    """One place that runs learners, as the supervisor sees it."""
+
+    @property
+    def ranks(self) -> range:
+        """Ranks of its learners."""
+        ...
+
+    @property
+    def pid(self) -> int:
+        """Process that they run in."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Newest version of its first learner; -1 before the first."""
+        ...
+
+
+class Placement(Protocol):
+    """The hosts of a run, from before the run folder is made to the end of the run."""
+
+    spec: EnvSpec
+    """Of the environment; whether it comes back may be known only once hosts are ready."""
+    names: list[str]
+    """Of the tensors of a policy."""
+    stop: StopSignal
+    """Ends whatever of this placement runs in this process."""
+    evaluates: Literal["in turn", "beside"]
+    """Whether the evaluator plays between two versions, or while learners learn."""
+    restore_seconds: float | None
+    """That bringing learners back to a checkpoint took before the run began; None: hosts do so once they start."""
+    before_snapshot: Callable[[], None]
+    """Called before a snapshot is taken in this process; the supervisor's."""
+
+    @property
+    def hosts(self) -> Sequence[Host]:
+        """Where learners run; replaced ones are other objects."""
+        ...
+
+    @property
+    def env_steps(self) -> int:
+        """Decisions learnt from, over all learners."""
+        ...
+
+    @property
+    def version(self) -> int:
+        """Of learner 0."""
+        ...
+
+    @property
+    def updates(self) -> int:
+        """Of learner 0."""
+        ...
+
+    @property
+    def disagreement(self) -> Callable[[], float] | None:
+        """Tells how far learners are apart; None for one learner."""
+        ...
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a role of this process does not come back."""
+        ...
+
+    def make_evaluator(self) -> Evaluator | None:
+        """Return an evaluator of the newest policies; None where none is wanted."""
+        ...
+
+    def score_next(self, learner: int) -> None:
+        """Let the next policy to be evaluated be one of independent learners; others have their order."""
+        ...
+
+    def score_policy_next(self, best: int | None) -> None:
+        """Let the next policy to be evaluated be the run's; of independent learners the best one's."""
+        ...
+
+    def start(self, begin: Begin) -> None:
+        """Start all hosts; again, after the death of one without which the others cannot go on."""
+        ...
+
+    def replace(self, index: int, restarts: int) -> bool:
+        """Start a new host where one has died; return whether it takes over from one that had learnt."""
+        ...
+
+    def poll(self) -> list[tuple[int, Event]]:
+        """Return what hosts have told, by index; wait for the first of it a tenth of a second, or learn one version here.
+
+        Raises:
+            Stopped: `stop` was set.
+            RunFailed: a host shows no sign of life.
+        """
+        ...
+
+    def order(self, *, ends: bool) -> int:
+        """Ask all learners to save, those in lock-step after the same version; return the order's number."""
+        ...
+
+    @property
+    def ends_alone(self) -> bool:
+        """Whether learners know the run's last step by themselves."""
+        ...
+
+    def show_life(self) -> None:
+        """Let those who wait for a learner know that what it waits for gets on."""
+        ...
+
+    def end(self) -> None:
+        """End the hosts: those that are done may close what they hold, the others are killed."""
+        ...
+
+    def close(self) -> None:
+        """Free what the placement holds."""
+        ...

@@ -1,0 +1,194 @@
+"""What learners of different processes share: mailboxes to mix through, and everyone's newest policy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, NamedTuple
+
+import torch
+from torch import Tensor
+
+from gossamer.links.shared_memory import Mailboxes
+from gossamer.roles.evaluator import Source
+from gossamer.roles.mixer import message_sizes, vectors, views
+from gossamer.topology.base import blend
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Sequence
+
+    from gossamer.config import TrainConfig
+    from gossamer.roles.learner import Learner
+    from gossamer.topology.base import RunPolicy
+
+
+class _Heard(NamedTuple):
+    """A version that was read, and what is behind it."""
+
+    version: int
+    at: tuple[int, int]
+    """Updates and env steps."""
+
+
+class PolicyBoards:
+    """The newest policy of every learner, in shared memory, and whose evaluation is to score next.
+
+    In turn: the average of the learners and one of them; alike learners are scored as
+    one, and independent ones have no average. The launcher reads policies while the evaluator does: what
+    a read needs room for is its own.
+
+    Args:
+        boxes: a mailbox for each learner.
+        like: the tensors of a policy.
+        run_policy: the topology's.
+    """
+
+    def __init__(self, boxes: Mailboxes, like: Sequence[Tensor], run_policy: RunPolicy):
+        self._boxes, self._run_policy = boxes, run_policy
+        self._views = [[views(message, like) for message in slots] for slots in boxes.messages]
+        self._like = like
+        self._turn = 0
+
+    @torch.no_grad()
+    def post(
+        self, rank: int, tensors: list[Tensor], version: int, *, updates: int, env_steps: int
+    ) -> None:
+        """Publish a learner's version and what is behind it; never waits."""
+        with self._boxes.posting(rank, version, notes=(updates, env_steps)) as slot:
+            torch._foreach_copy_(self._views[rank][slot], tensors)
+
+    def read_next(self, into: list[Tensor]) -> Source:
+        """Copy what is to be scored next into tensors; return whose it is."""
+        learner: int | None = 0
+        averages = self._run_policy == "average"
+        if averages and self._turn % 2 == 0:
+            learner = None
+        elif self._run_policy != "first":
+            learner = (self._turn // (2 if averages else 1)) % self._boxes.num_learners
+        self._turn += 1
+        heard = self._average(into) if learner is None else self._copy(learner, into)
+        return Source(heard.version, learner, heard.at)
+
+    def newest(self, rank: int) -> int:
+        """Return the number of a learner's newest version; -1 before the first."""
+        found = self._boxes.newest(rank, range(1 << 62))
+        return -1 if found is None else found
+
+    def updates(self, rank: int) -> int:
+        """Return the updates behind a learner's newest version; 0 before the first."""
+        return self._newest(rank).at[0]
+
+    def version_at(self, learner: Learner, others: Sequence[int]) -> int:
+        """Return the version that others in lock-step are at when they are at a learner's update."""
+        each = learner.updates_per_version
+        return max(
+            heard.version - (heard.at[0] - learner.update) // each
+            for heard in map(self._newest, others)
+        )
+
+    def score_next(self, learner: int) -> None:
+        """Let the next to be scored be one of independent learners; others have their order."""
+        if self._run_policy == "best":
+            self._turn = learner
+
+    def score_policy_next(self, best: int | None) -> None:
+        """Let the next to be scored be the run's policy: of independent learners the best one's."""
+        self._turn = best or 0 if self._run_policy == "best" else self._turn + self._turn % 2
+
+    def _copy(self, rank: int, into: list[Tensor]) -> _Heard:
+        heard = self._room()
+        found = self._read(rank, heard)
+        with torch.no_grad():
+            for target, x in zip(into, views(heard, self._like), strict=True):
+                target.copy_(x)
+        return found
+
+    def average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> int:
+        """Write the average of learners' newest versions into tensors; return the oldest's number."""
+        return self._average(into, ranks).version
+
+    @torch.no_grad()
+    def _average(self, into: list[Tensor], ranks: Sequence[int] | None = None) -> _Heard:
+        found: list[_Heard] = []
+        heard = self._room()
+        heard_views = views(heard, self._like)
+
+        def message(rank: int) -> list[Tensor]:
+            found.append(self._read(rank, heard))
+            return heard_views
+
+        chosen = range(self._boxes.num_learners) if ranks is None else ranks
+        on_cpu = into[0].device.type == "cpu"
+        mean = into if on_cpu else [torch.empty_like(x) for x in heard_views]
+        blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, mean)
+        if mean is not into:
+            torch._foreach_copy_(into, mean)
+        return min(found)
+
+    def disagreement(self) -> float:
+        """Return the mean over learners of |theta_r - mean| / |mean|, parameters only."""
+        size = self._boxes.num_learners
+        thetas = torch.empty(size, self._boxes.sizes[0])
+        moments = self._room()[1]
+        for rank in range(size):
+            self._read(rank, (thetas[rank], moments))
+        size_of_mean = torch.linalg.vector_norm(thetas.mean(0)).clamp(min=1e-30)
+        thetas -= thetas[0].clone()  # so that alike is 0 and not rounding
+        thetas -= thetas.mean(0)
+        return float(torch.linalg.vector_norm(thetas, dim=1).mean() / size_of_mean)
+
+    def _room(self) -> tuple[Tensor, Tensor]:
+        return vectors(self._boxes.sizes, torch.device("cpu"))
+
+    def _read(self, rank: int, into: tuple[Tensor, Tensor]) -> _Heard:
+        while True:
+            version = self._boxes.read(rank, range(1 << 62), into)
+            assert version is not None, f"learner {rank} has published nothing"
+            if (at := self._boxes.notes(rank, version)) is not None:
+                return _Heard(version, at)
+
+    def _newest(self, rank: int) -> _Heard:
+        while True:
+            version = self.newest(rank)
+            if version < 0:
+                return _Heard(version, (0, 0))
+            if (at := self._boxes.notes(rank, version)) is not None:
+                return _Heard(version, at)
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """How many float32 and float64 numbers messages hold."""
+
+    mixed: tuple[int, int]
+    policy: tuple[int, int]
+
+    @classmethod
+    def of(cls, learner: Learner) -> Sizes:
+        """Return those of a learner's messages and versions."""
+        policy = message_sizes(learner.policy.shared_tensors())
+        return cls(message_sizes(learner.mixed()), policy)
+
+    def nbytes(self, num_learners: int) -> tuple[int, int]:
+        """Return how much memory the two blocks of L learners take."""
+        mixed, policy = (Mailboxes.nbytes(num_learners, x) for x in (self.mixed, self.policy))
+        return mixed, policy
+
+
+class Memory:
+    """What all learners map: mailboxes to mix through, and everyone's newest version.
+
+    Args:
+        blocks: two, of `Sizes.nbytes`.
+        config: of the run.
+        sizes: of the messages.
+        like: tensors like those of a policy.
+    """
+
+    def __init__(
+        self, blocks: Sequence[mmap.mmap], config: TrainConfig, sizes: Sizes, like: Sequence[Tensor]
+    ):
+        size, topology = config.num_learners, config.topology
+        self.boxes = Mailboxes(blocks[0], size, sizes.mixed)
+        boards = Mailboxes(blocks[1], size, sizes.policy)
+        self.versions = PolicyBoards(boards, like, topology.run_policy)

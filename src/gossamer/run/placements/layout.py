@@ -1,0 +1,88 @@
+"""Which learners share a process, on which cores it runs, and how gradients travel between processes."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+import os
+from typing import TYPE_CHECKING
+
+from gossamer.errors import ConfigError
+from gossamer.machine import num_cores
+
+if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """Which learners share a process, and where it runs."""
+
+    ranks: tuple[range, ...]
+    share: int
+    """Cores for each process."""
+    cores: tuple[tuple[int, ...], ...]
+    """Which, by process; empty: any, where the system does not let us choose."""
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether each process has one learner and a core for acting beside it."""
+        return len(self.ranks[0]) == 1 and self.share > 1
+
+    def __str__(self) -> str:
+        return f"{len(self.ranks)} process{'es' * (len(self.ranks) > 1)}"
+
+
+def layout_of(config: TrainConfig) -> Layout | None:
+    """Share learners out over processes and cores; None: they run in this process.
+
+    A process for each, until there are more than two a core: then starting them would cost more than
+    it brings. Those that are alone on their core take turns at acting and learning.
+    """
+    size, total = config.num_learners, num_cores()
+    if size == 1 or config.placement == "inline":
+        return None
+    per = config.learners_per_process
+    if not per:
+        per = 1 if size <= 2 * total else math.ceil(size / total)
+    ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
+    known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    share = max(total // len(ranks), 1)
+    # Where some cores would have more processes than others, the system does better.
+    even = known and (len(ranks) <= total or len(ranks) % total == 0)
+    cores = tuple(
+        tuple(known[(i * share + j) % len(known)] for j in range(share)) if even else ()
+        for i in range(len(ranks))
+    )
+    return Layout(ranks, share, cores)
+
+
+def transport_of(config: TrainConfig, layout: Layout, device: str) -> str:
+    """Return how gradients travel between processes: "memory", "nccl" or "gloo".
+
+    Raises:
+        ConfigError: what was asked for cannot be.
+    """
+    asked = getattr(config.topology, "transport", "memory")
+    if asked == "memory" or (asked == "auto" and device != "cuda"):
+        return "memory"
+    import torch
+
+    from gossamer.links.collective import can_use
+
+    per = len(layout.ranks[0])
+    gpus = torch.cuda.device_count() if device == "cuda" else 0
+    one_each = per == 1 and gpus >= config.num_learners and can_use("nccl")
+    if asked == "auto":
+        return "nccl" if one_each else "memory"
+    if per > 1:
+        raise ConfigError(
+            f"topology.transport is {asked}, for which each learner needs a process: "
+            "--learners-per-process 1, or --topology.transport memory"
+        )
+    if asked == "nccl" and not one_each:
+        raise ConfigError(
+            f"topology.transport is nccl, for which each of the {config.num_learners} learners needs a GPU; "
+            f"there are {gpus}: --topology.transport memory"
+        )
+    return asked

@@ -1,0 +1,135 @@
+"""Learners of one host at work, version after version; the supervisor is told of it in events."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Protocol
+
+from gossamer.links.stopping import Stopped
+from gossamer.run import snapshot
+from gossamer.run.hosts import FINAL, Done, Snapshot, Told
+from gossamer.run.placements.rows import Rows
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from gossamer.config import TrainConfig
+    from gossamer.roles.actor import Episode
+    from gossamer.run.hosts import Event, Order
+    from gossamer.run.placements.group import Group
+
+ROW_SECONDS = 1.0
+"""Shortest time between two rows of metrics of learner 0."""
+
+
+class Orders(Protocol):
+    """Where learners find what the supervisor asks of them."""
+
+    def reach(self, host: int, version: int) -> Order | None:
+        """Tell that a host's learners have reached a version; return the order to carry out now."""
+        ...
+
+    @property
+    def patched(self) -> bool:
+        """Whether a learner was replaced: it has learnt less than the others, who cannot know the end."""
+        ...
+
+
+class Learners:
+    """A group of learners, a step of which is one version or one order.
+
+    Args:
+        config: of the run.
+        group: the learners.
+        versions: learns a version whenever it is advanced.
+        orders: what the supervisor asks.
+        host: index of this host.
+        here: the supervisor is in this process. It takes tensors as they are, and episodes at once; otherwise
+            snapshots are copied by whoever sends them.
+        before_snapshot: called before one is taken.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        group: Group,
+        versions: Generator[None],
+        orders: Orders,
+        *,
+        host: int = 0,
+        here: bool = False,
+        before_snapshot: Callable[[], None] = lambda: None,
+    ):
+        self._config, self._group, self._versions, self._orders = config, group, versions, orders
+        self._host, self._here, self._before_snapshot = host, here, before_snapshot
+        self._rows = Rows(group)
+        self._told_at = float("-inf")
+        self._episodes: list[tuple[int, Episode]] = []
+        self._lock = threading.Lock()
+        self._has_learnt = self._ended = False
+
+    def on_episode(self, episode: Episode, learner: int) -> None:
+        """Keep a finished episode until the next event."""
+        with self._lock:
+            self._episodes.append((learner, episode))
+
+    def step(self) -> list[Event]:
+        """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
+
+        Raises:
+            Stopped: the group was stopped in the midst of a version.
+        """
+        if self._ended:
+            self._versions.close()
+            self._raise_error()
+            return [Done()]
+        order = self._orders.reach(self._host, self._group.version)
+        self._ended = self._has_learnt and self._reached_end()
+        if order is not None or self._ended:
+            self._ended = self._ended or (order is not None and order.ends)
+            return self._save(FINAL if self._ended or order is None else order.number)
+        try:
+            next(self._versions)
+        except StopIteration:
+            self._raise_error()
+            raise Stopped from None
+        self._has_learnt = True
+        self._rows.note()
+        # Of a supervisor elsewhere both are told of together: a message costs more than a list.
+        if (due := self._row_due()) or (self._here and self._episodes):
+            return [self._tell(rows=due)]
+        return []
+
+    def close(self) -> None:
+        """End the roles."""
+        self._versions.close()
+
+    def _reached_end(self) -> bool:
+        # In lock-step all have the same count, unless one was replaced.
+        patched = self._config.topology.staleness == 0 and self._orders.patched
+        return not patched and self._group.has_learnt(self._config.total_env_steps)
+
+    def _row_due(self) -> bool:
+        return time.monotonic() - self._told_at >= ROW_SECONDS
+
+    def _tell(self, *, rows: bool, last: bool = False) -> Told:
+        if rows:
+            self._told_at = time.monotonic()
+        with self._lock:
+            episodes, self._episodes = self._episodes, []
+        return Told(self._rows.make(last=last) if rows else [], episodes, last)
+
+    def _save(self, number: int) -> list[Event]:
+        began, last = time.monotonic(), number == FINAL
+        self._before_snapshot()
+        tensors, state = snapshot.take(self._group, copies=self._here)
+        took = time.monotonic() - began
+        self._group.first.checkpoint_seconds += took
+        # Episodes of a trajectory that was waited for belong to the snapshot.
+        told = [self._tell(rows=last or self._row_due(), last=last)] if self._has_learnt else []
+        return [*told, Snapshot(number, tensors, state, took)]
+
+    def _raise_error(self) -> None:
+        if self._group.stop.error is not None:
+            raise self._group.stop.error

@@ -1,0 +1,72 @@
+"""Where a run's learners are put: the one place that knows all placements."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from gossamer.build.roles import build_policy
+from gossamer.config import code_in, refuse_unimportable, to_dict
+from gossamer.errors import ConfigError
+from gossamer.run import resume, snapshot
+from gossamer.run.damage import refuse_damaged_policies
+from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.processes import Processes
+from gossamer.run.placements.this_process import ThisProcess
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from gossamer.build.plan import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.run.hosts import Begin, Placement
+    from gossamer.types import EnvSpec
+
+
+def place(
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    begin: Begin,
+    *,
+    torso: torch.nn.Module | None,
+    tried: bool,
+    hold: Callable[[], int],
+) -> Placement:
+    """Make a run's placement, and with it everything that shows mistakes before a run folder is made.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        plan: what "auto" became.
+        begin: reads what learners begin with.
+        torso: the user's own feature layers.
+        tried: whether it is known if environments come back.
+        hold: as `Processes` has it.
+
+    Raises:
+        ConfigError: the placement cannot be had with these settings, or does not fit what it begins with.
+    """
+    layout = layout_of(config)
+    if layout is None:
+        everyone = range(config.num_learners)
+        checkpoint = begin(snapshot.names_of(everyone, replays=config.checkpoint_replay))
+        return ThisProcess(config, spec, plan, checkpoint, torso)
+    if torso is not None:
+        raise ConfigError(
+            "a torso of your own cannot be handed to other processes; use one learner, or "
+            "placement inline"
+        )
+    for name in code_in(to_dict(config)).values():
+        refuse_unimportable(name)
+    made = Processes(config, spec, plan, layout, tried=tried, hold=hold)
+    try:
+        checkpoint = begin(lambda name: "learner.policy." in name)
+        if checkpoint is not None and checkpoint.state:
+            refuse_damaged_policies(checkpoint)
+            resume.refuse_replays(config, plan, build_policy(config, spec), checkpoint)
+    except BaseException:
+        made.close()
+        raise
+    return made

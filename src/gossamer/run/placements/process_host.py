@@ -1,0 +1,244 @@
+"""One process of learners, as the supervisor sees it: started, listened to, looked after, ended."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import socket
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.shared_memory import AWAITS, BEATS
+from gossamer.roles.actor import Episode
+from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.placements.channel import Channel, pack, unpack
+from gossamer.run.placements.template import MAX_DESCRIPTORS, Copy, template
+from gossamer.system.signs import START_SECONDS, Patience
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.run.hosts import Event
+    from gossamer.run.placements.boards import Memory
+
+JOIN_SECONDS = 20.0
+"""Longest wait for a process that was killed."""
+CLOSE_SECONDS = 5.0
+"""Longest wait for processes that are done and close their environments."""
+MARGIN_SECONDS = 5.0
+"""A process that gives itself up, or another, knows more about it: the supervisor does so later."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What a process is told when it begins: plain data."""
+
+    config: dict[str, Any]
+    plan: dict[str, Any]
+    ranks: tuple[int, int]
+    """Its first learner, and the one behind its last."""
+    process: int
+    """Index among the processes."""
+    num_processes: int
+    blocks: tuple[int, ...]
+    """File descriptors: of the lock on the run folder, which is kept open; of the memory of mailboxes, versions and
+    orders; then of every learner's part of each shared replay."""
+    mixed_sizes: tuple[int, int]
+    policy_sizes: tuple[int, int]
+    cores: tuple[int, ...]
+    """Where it runs; empty: anywhere."""
+    overlaps: bool
+    """Acting and learning side by side, which needs a second core."""
+    restarts: int
+    """How often this process has died."""
+    donors: dict[str, list[int]]
+    """By rank, when it has died: whose average it begins with."""
+    differs: str | None
+    """Why environments do not come back, as in their spec; None: it is not known yet."""
+    transport: str
+    """How gradients travel: "memory", or the backend of a collective."""
+    meeting: str
+    """File at which the members of a collective find each other."""
+    begin_name: str = ""
+    """Folder of the checkpoint that came with the task, for messages; empty: it begins anew."""
+
+
+class ProcessHost:
+    """A host that is a child process, from its start on.
+
+    Args:
+        task: of the process.
+        checkpoint: its part of what the run begins with; None: it begins anew, or with others' average.
+        memory: that it shares.
+        device: of the plan.
+        patience_seconds: longest silence.
+    """
+
+    def __init__(
+        self,
+        task: Task,
+        checkpoint: Checkpoint | None,
+        memory: Memory,
+        device: str,
+        patience_seconds: float,
+    ):
+        self.ranks = range(*task.ranks)
+        self.done = False
+        """Whether it has told everything."""
+        self._memory = memory
+        self._header = memory.boxes.headers[self.ranks.start]
+        seconds = patience_seconds and patience_seconds + MARGIN_SECONDS
+        who = f"learner {self.ranks.start}"
+        self._patience = Patience(seconds, who, lambda: int(self._header[BEATS]))
+        self._life = self._patience.wait("")
+        self._started = time.monotonic()
+        self._ready = self._buried = False
+        self.popen, self._channel = _start(task, checkpoint, device)
+
+    @property
+    def pid(self) -> int:
+        """Of the process."""
+        return self.popen.pid
+
+    @property
+    def version(self) -> int:
+        """Newest version of its first learner; -1 before the first."""
+        return self._memory.versions.newest(self.ranks.start)
+
+    @property
+    def fileno(self) -> int:
+        """Of the socket; -1 when it is closed."""
+        return self._channel.end.fileno()
+
+    def poll(self, *, readable: bool) -> list[Event]:
+        """Return what the process has told, and whether it has died; never waits.
+
+        Args:
+            readable: there is something in the socket, or its end.
+
+        Raises:
+            RunFailed: it shows no sign of life, and does not wait for another's.
+        """
+        found = [self._event(x) for x in self._channel.receive()] if readable else []
+        if self.done or self._buried:
+            return found
+        self._look()
+        if self._channel.closed and self.popen.poll() is not None:
+            self._buried = True
+            code = self.popen.returncode
+            assert code is not None, "told by the last look at it"
+            found.append(Died(f"signal {-code}" if code < 0 else f"exit code {code}"))
+        return found
+
+    def close(self) -> None:
+        """Hear it no more."""
+        self._channel.close()
+
+    def _event(self, message: dict[str, Any]) -> Event:
+        match message["kind"]:
+            case "ready":
+                self._ready = True
+                return Ready(message["differs"])
+            case "told":
+                episodes = [(rank, Episode(**x)) for rank, x in message["episodes"]]
+                return Told(message["rows"], episodes, message["last"])
+            case "snapshot":
+                tensors, state = unpack(self._channel.take_descriptor())
+                return Snapshot(message["number"], tensors, state, message["seconds"])
+            case "notice":
+                return Notice(message["text"])
+            case "done":
+                self.done = True
+                return Done()
+            case _:
+                return Failed(_failure_of(message))
+
+    def _look(self) -> None:
+        seconds = time.monotonic() - self._started
+        starting = not self._ready and seconds < START_SECONDS
+        if starting:
+            self._header[BEATS] += 1  # so that others wait for it
+        if starting or self._header[AWAITS]:
+            self._life = self._patience.wait("")
+        else:
+            self._life.look()
+
+
+def _start(
+    task: Task, checkpoint: Checkpoint | None, device: str
+) -> tuple[subprocess.Popen[bytes] | Copy, Channel]:
+    begin = None
+    if checkpoint is not None:
+        state = {"state": checkpoint.state, "updates": checkpoint.updates}
+        begin = pack(checkpoint.tensors, state)
+        task = dataclasses.replace(task, begin_name=str(checkpoint.path))
+    ours, theirs = socket.socketpair()
+    path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
+    environment = {**os.environ, "PYTHONPATH": path}
+    if device == "cuda" and task.ranks[1] - task.ranks[0] == 1:
+        # It needs no memory on the others' GPUs then; several learners choose among all.
+        environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
+    with theirs:
+        popen = _copy(theirs, task, environment) or subprocess.Popen(
+            [
+                sys.executable,
+                "-P",
+                "-m",
+                "gossamer.run.placements.child",
+                str(theirs.fileno()),
+                str(os.getpid()),
+            ],
+            pass_fds=(theirs.fileno(), *task.blocks),
+            env=environment,
+            start_new_session=True,  # a terminal's Ctrl-C is for the launcher
+        )
+    channel = Channel(ours)
+    with suppress(OSError):  # it is dead already, which those who look after it will see
+        channel.send(dataclasses.asdict(task), begin)
+    if begin is not None:
+        os.close(begin)
+    ours.setblocking(False)
+    return popen, channel
+
+
+def _copy(end: socket.socket, task: Task, environment: dict[str, str]) -> Copy | None:
+    made = template() if len(task.blocks) <= MAX_DESCRIPTORS else None
+    return None if made is None else made.copy(end, task.blocks, environment)
+
+
+def end_processes(hosts: Sequence[ProcessHost]) -> None:
+    """Wait a little for those that are done to close what they hold, kill what still runs, wait until all are gone."""
+    until = time.monotonic() + CLOSE_SECONDS
+    for host in hosts:
+        if host.done:
+            with suppress(subprocess.TimeoutExpired):
+                host.popen.wait(max(until - time.monotonic(), 0.0))
+    for host in hosts:
+        host.close()
+        if host.popen.poll() is None:
+            host.popen.kill()
+    for host in hosts:
+        host.popen.wait(JOIN_SECONDS)
+
+
+def _gpu_of(rank: int) -> str:
+    import torch
+
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
+    return gpus[rank % len(gpus)]
+
+
+def _failure_of(message: dict[str, Any]) -> BaseException:
+    """Return the error that ends the run because of what a process has told."""
+    kinds: dict[str, type[Exception]] = {"ConfigError": ConfigError, "RunFailed": RunFailed}
+    if message["type"]:
+        return kinds[message["type"]](message["text"])
+    headline = message["traceback"].strip().splitlines()[-1]
+    return RunFailed(f"a learner failed: {headline}\n{message['traceback']}")

@@ -1,0 +1,195 @@
+"""Learners in this process: a host that learns a version whenever the supervisor looks."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, Literal
+
+from gossamer.build.roles import build_evaluator
+from gossamer.run import snapshot
+from gossamer.run.hosts import Order, Ready
+from gossamer.run.placements.group import build_group
+from gossamer.run.placements.inline import learn_inline
+from gossamer.run.placements.learners import Learners
+from gossamer.run.placements.threads import learn_overlapped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    import torch
+
+    from gossamer.build.plan import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.hosts import Begin, Event, Host
+    from gossamer.types import EnvSpec
+
+
+class Asked:
+    """The supervisor's orders to learners of its own process: there is no version that others could be at."""
+
+    patched = False
+
+    def __init__(self) -> None:
+        self._number = 0
+        self._waiting: Order | None = None
+
+    def ask(self, *, ends: bool) -> int:
+        """Ask for a snapshot after the present version; return the order's number."""
+        self._number += 1
+        self._waiting = Order(self._number, ends)
+        return self._number
+
+    def reach(self, host: int, version: int) -> Order | None:
+        """Return the order to carry out now."""
+        del host, version
+        order, self._waiting = self._waiting, None
+        return order
+
+
+class ThisProcess:
+    """The placement of learners in this process, which is its one host.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        plan: what "auto" became.
+        checkpoint: what the learners begin with, as `Begin` returns it; its tensors are given up.
+        torso: the user's own feature layers.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        spec: EnvSpec,
+        plan: Plan,
+        checkpoint: Checkpoint | None,
+        torso: torch.nn.Module | None = None,
+    ):
+        self.config, self.spec, self.plan = config, spec, plan
+        self.evaluates: Literal["in turn", "beside"] = (
+            "in turn" if config.placement == "inline" else "beside"
+        )
+        self.hosts: Sequence[Host] = [self]
+        self.ranks, self.pid = range(config.num_learners), os.getpid()
+        self.restore_seconds: float | None = 0.0
+        self.before_snapshot: Callable[[], None] = lambda: None
+        resumes = checkpoint is not None and bool(checkpoint.state)
+        self._learners: Learners
+        self._group = group = build_group(
+            config,
+            spec,
+            plan,
+            on_episode=lambda episode, learner: self._learners.on_episode(episode, learner),
+            torso=torso,
+            start=not snapshot.comes_back(checkpoint, spec),
+        )
+        self.names, self.stop = group.first.policy.shared_names(), group.stop
+        try:
+            if checkpoint is not None:
+                began = time.monotonic()
+                if not snapshot.begin_with(group, checkpoint):
+                    self.spec = replace(spec, differs=snapshot.NOT_BACK)
+                self.restore_seconds = time.monotonic() - began if resumes else 0.0
+            group.join()
+        except BaseException:
+            group.close()
+            raise
+        self._orders = Asked()
+        versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
+        self._learners = Learners(
+            config,
+            group,
+            versions(group),
+            self._orders,
+            here=True,
+            before_snapshot=lambda: self.before_snapshot(),
+        )
+        self._ready = False
+
+    @property
+    def env_steps(self) -> int:
+        """Decisions learnt from, over all learners."""
+        return self._group.env_steps
+
+    @property
+    def version(self) -> int:
+        """Of the first learner."""
+        return self._group.version
+
+    @property
+    def updates(self) -> int:
+        """Of the first learner."""
+        return self._group.updates
+
+    @property
+    def disagreement(self) -> Callable[[], float] | None:
+        """Tells how far learners are apart; None for one learner."""
+        memory = self._group.memory
+        return None if memory is None else memory.versions.disagreement
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a role is still at something."""
+        return self._group.stuck
+
+    @property
+    def ends_alone(self) -> bool:
+        """Learners know the run's last step by themselves."""
+        return True
+
+    def make_evaluator(self) -> Evaluator | None:
+        """Return an evaluator of the newest policies; None where none is wanted."""
+        group = self._group
+        return build_evaluator(
+            self.config, self.plan, group.first.policy, group.read_policy, group.stop
+        )
+
+    def score_next(self, learner: int) -> None:
+        """Let the next policy to be evaluated be one of independent learners."""
+        if self._group.memory is not None:
+            self._group.memory.versions.score_next(learner)
+
+    def score_policy_next(self, best: int | None) -> None:
+        """Let the next policy to be evaluated be the run's."""
+        if self._group.memory is not None:
+            self._group.memory.versions.score_policy_next(best)
+
+    def start(self, begin: Begin) -> None:
+        """Be ready; everything was made and put back with the placement."""
+        del begin
+        self._ready = False
+
+    def replace(self, index: int, restarts: int) -> bool:
+        """This process does not outlive its own death."""
+        raise AssertionError
+
+    def poll(self) -> list[tuple[int, Event]]:
+        """Learn a version, or carry out an order; return what there is to tell."""
+        if not self._ready:
+            self._ready = True
+            return [(0, Ready(self.spec.differs))]
+        return [(0, event) for event in self._learners.step()]
+
+    def order(self, *, ends: bool) -> int:
+        """Ask the learners to save after the present version; return the order's number."""
+        return self._orders.ask(ends=ends)
+
+    def show_life(self) -> None:
+        """Let actors know that the learner waits for a disk, which gets on."""
+        for parts in self._group.parts:
+            parts.learner.sign.beats += 1
+
+    def end(self) -> None:
+        """End the roles."""
+        self.stop.stop()
+        with contextlib.suppress(ValueError):  # amid a step, from which an error comes
+            self._learners.close()
+
+    def close(self) -> None:
+        """Free what outlives threads."""
+        self._group.close()

@@ -1,0 +1,132 @@
+"""What evaluations say of a run: learners' scores, the best of independent learners, and the best policy."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING, Any
+
+from gossamer.run.best_policy import BestPolicy
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+
+    from torch import Tensor
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.checkpoint import CheckpointStore
+    from gossamer.roles.evaluator import Contest, Evaluation, Evaluator, Source
+    from gossamer.run.recorder import Recorder
+
+
+def best_of(scores: Mapping[int, float]) -> int | None:
+    """Return which learner is the best evaluated; None without evaluations of single learners."""
+    # A learner whose environment pays what is not a number is not the best.
+    known = {rank: x for rank, x in scores.items() if not math.isnan(x)}
+    return max(sorted(known), key=known.__getitem__, default=None)
+
+
+def best_saved_in(state: Mapping[str, Any]) -> int | None:
+    """Return which learner was the best in a checkpoint's records; older ones tell scores alone."""
+    if "best_learner" in state:
+        return state["best_learner"]
+    return best_of({int(learner): score for learner, score in state.get("scores", [])})
+
+
+class Scoring:
+    """Takes what an evaluator finds.
+
+    Args:
+        config: of the run.
+        recorder: told of every evaluation.
+        store: where the best policy is kept.
+        names: of the tensors of a policy.
+        progress: tells updates and env steps so far.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        recorder: Recorder,
+        store: CheckpointStore,
+        names: list[str],
+        progress: Callable[[], tuple[int, int]],
+    ):
+        self.evaluated_at = time.monotonic()
+        """When the last evaluation ended."""
+        self.scores_saved: dict[int, float] = {}
+        """Those of the last checkpoint."""
+        self.best_saved: int | None = None
+        """Which of independent learners was best then; its policy is the run's."""
+        self._config, self._recorder = config, recorder
+        self._names, self._progress = names, progress
+        self._best_policy = BestPolicy(store, recorder)
+        self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
+        self._picks_best = config.num_learners > 1 and config.topology.run_policy == "best"
+        # Of learners that mix their parameters the average is the run's policy.
+        self._averages = config.num_learners > 1 and config.topology.run_policy == "average"
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the `records` of a checkpoint."""
+        self._scores = {int(learner): score for learner, score in state.get("scores", [])}
+        self.scores_saved, self.best_saved = dict(self._scores), best_saved_in(state)
+
+    def records(self) -> dict[str, Any]:
+        """Return what a checkpoint holds of scores, and whose policy is the run's by them."""
+        self.scores_saved, self.best_saved = dict(self._scores), self._best()
+        return {
+            "policy_of": None if self._averages else self.best_saved or 0,  # None: the average
+            "best_learner": self.best_saved,
+            "scores": list(self.scores_saved.items()),
+        }
+
+    def _best(self) -> int | None:
+        size, scores = self._config.num_learners, dict(self._scores)  # an evaluator adds to them
+        if self._picks_best and len(scores) < size:
+            # Until all have been evaluated, by what they earn in training.
+            earned = {rank: self._recorder.mean_return_of(rank) for rank in range(size)}
+            scores = {rank: mean for rank, mean in earned.items() if mean is not None}
+        return best_of(scores)
+
+    @property
+    def next_to_score(self) -> int:
+        """Which of independent learners has waited longest for an evaluation."""
+        never = set(range(self._config.num_learners)) - set(self._scores)
+        return min(never) if never else next(iter(self._scores))
+
+    def on_evaluation(self, result: Evaluation, source: Source, params: list[Tensor]) -> None:
+        """Record an evaluation; the run's policy may become the best."""
+        learner, at = source.learner, source.at or self._progress()
+        self.evaluated_at = time.monotonic()
+        ships = learner is None or not self._averages
+        self._recorder.on_evaluation(
+            result,
+            version=source.version,
+            updates=at[0],
+            env_steps=at[1],
+            learner=learner,
+            ships=ships,
+        )
+        if learner is not None and self._picks_best:
+            self._scores.pop(learner, None)
+            self._scores[learner] = result.mean
+        if ships:
+            self._best_policy.consider(result, source, params, self._names, at=at)
+
+    @property
+    def waiting(self) -> bool:
+        """Whether a candidate for the best policy waits for being confirmed."""
+        return self._best_policy.waiting
+
+    def contest(self) -> Contest | None:
+        """Return the candidate and the best policy; None if nothing waits."""
+        return self._best_policy.contest(self._names)
+
+    def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
+        """Keep the better one of a contest."""
+        self._best_policy.decide(candidate, best)
+        self.evaluated_at = time.monotonic()
+
+    def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
+        """Evaluate the policy of a run that is done, and confirm what has not been confirmed yet."""
+        self._best_policy.finish(evaluator, stop)

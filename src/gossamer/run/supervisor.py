@@ -1,0 +1,477 @@
+"""The supervisor of a run: listens to the hosts of learners, records, saves, replaces who dies, and ends the run.
+
+It takes the same way for one learner in this process and for many elsewhere: a `Placement` tells what its hosts have done,
+and carries out orders. What belongs to the run folder is written here, and nowhere that learners run.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from gossamer.errors import RunFailed
+from gossamer.machine import threads
+from gossamer.roles.evaluator import Interrupted
+from gossamer.run import messages
+from gossamer.run.hosts import FINAL, Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.placements.threads import JOIN_SECONDS, start_thread
+from gossamer.run.snapshot import EXACT, NOT_BACK
+from gossamer.run.stopping import Overdue, at_work, end_of
+from gossamer.system.devices import on_own_stream
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.folder import RunFolder
+    from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.checkpointing import Checkpointing
+    from gossamer.run.hosts import Begin, Event, Host, Placement
+    from gossamer.run.recorder import Recorder
+    from gossamer.run.scoring import Scoring
+    from gossamer.run.stopping import Signals, Watch
+
+MAX_DEATHS_IN_A_ROW = 3
+"""Of a host whose learners have not learnt a version in between."""
+EXPLAINED_AFTER_SECONDS = 1.5
+"""A last evaluation that takes longer is explained."""
+
+
+class GroupDied(Exception):
+    """A learner of a group that can only go on together has died."""
+
+
+class Supervisor:
+    """Runs a placement from its start to its end.
+
+    Args:
+        config: of the run.
+        folder: of the run.
+        placement: where the learners run.
+        recorder: writes what is told.
+        checkpoints: writes snapshots.
+        scoring: keeps what evaluations say.
+        watch: asks to stop.
+        signals: likewise.
+        tried: whether it is known if environments come back.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        placement: Placement,
+        recorder: Recorder,
+        checkpoints: Checkpointing,
+        scoring: Scoring,
+        watch: Watch,
+        signals: Signals,
+        *,
+        tried: bool,
+    ):
+        self.exit_reason = ""
+        self.whole = False
+        """Whether the last that was learnt is saved."""
+        self.restarts = 0
+        """How often a host was started again."""
+        self._config, self._folder, self._placement = config, folder, placement
+        self._recorder, self._checkpoints, self._scoring = recorder, checkpoints, scoring
+        self._watch, self._signals, self._tried = watch, signals, tried
+        self._evaluation_budget: float | None = None  # that a checkpoint has kept
+        self._evaluator: Evaluator | None = None
+        self._evaluating: threading.Thread | None = None
+        self._resumed = False
+        self._restarts_of: dict[int, int] = {}
+        self._deaths_in_a_row: dict[int, int] = {}
+        self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+        self._differs = placement.spec.differs
+        placement.before_snapshot = self.finish_saving
+        self._forget()
+
+    def _forget(self) -> None:
+        """Begin to listen, at first and when a group starts again."""
+        self._ready: set[int] = set()
+        self._done: set[int] = set()
+        self._began_version: dict[int, int] = {}
+        self._ranks_told: set[int] = set()
+        self._last_rows: list[dict[str, Any]] = []
+        self._order, self._ending = 0, False
+        self._parts: dict[int, Snapshot] = {}  # of the order under way
+        self._finals: dict[int, Snapshot] = {}  # of hosts whose learners have ended
+        self._held: dict[int, list[Event]] = {}
+        self._all_began = False
+        self._evaluated = (0.0, time.monotonic())  # seconds spent on it, and until when
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of a checkpoint."""
+        self._recorder.load_state_dict(state["recorder"])
+        self._scoring.load_state_dict(state)
+        self._checkpoints.load_state_dict(state)
+        self._evaluation_budget = state.get("evaluation_budget")
+
+    def run(self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool) -> None:
+        """Train to the end, then evaluate what is shipped.
+
+        Args:
+            begin: reads what learners begin with.
+            go_back: returns the run folder to its last checkpoint, and whether there is one.
+            resumed: the run goes on from a checkpoint.
+
+        Raises:
+            RunFailed: a learner has failed, or died too often.
+            Stopped: a stop's time was over before everything was saved.
+            Overdue: likewise.
+        """
+        self._resumed = resumed
+        while True:
+            try:
+                self._supervise(begin)
+                break
+            except GroupDied:
+                self.finish_saving()
+                self._checkpoints.forget()
+                self._forget()
+                self.exit_reason = ""  # an end that was reached is not reached any more
+                self._resumed = go_back()
+        self.finish_saving()
+        self._placement.score_policy_next(self._scoring.best_saved)
+        self._evaluate_last()
+
+    def _supervise(self, begin: Begin) -> None:
+        placement = self._placement
+        self._began = time.monotonic()
+        if self._resumed and placement.restore_seconds is None:
+            self._recorder.say(f"starting {placement}")
+        try:
+            placement.start(begin)
+            self._watch.leave = placement.stop.stop
+            self._began_version = {i: x.version for i, x in enumerate(placement.hosts)}
+            self._write_processes()
+            self._make_evaluator()
+            while len(self._done) < len(placement.hosts):
+                for index, event in placement.poll():
+                    self._hear(index, event)
+                if placement.stop.error is not None:  # the evaluator's
+                    raise placement.stop.error
+                self._order_what_is_due()
+                self._evaluate_in_turn()
+            if not self.exit_reason:
+                self._reached_end()
+        finally:
+            placement.end()
+            if self._evaluating is not None:
+                self._evaluating.join(JOIN_SECONDS)
+        if placement.stop.error is not None:
+            raise placement.stop.error
+
+    def _make_evaluator(self) -> None:
+        self.close()
+        self._placement.score_next(self._scoring.next_to_score)
+        self._evaluator, self._evaluating = self._placement.make_evaluator(), None
+        if self._evaluator is not None:
+            self._evaluator.report_to(self._scoring)
+            if self._evaluation_budget is not None:
+                self._evaluator.budget = self._evaluation_budget
+        self._scoring.evaluated_at = time.monotonic()
+        self._checkpoints.begin()
+
+    @property
+    def stuck(self) -> bool:
+        """Whether a role of this process does not come back."""
+        evaluating = self._evaluating is not None and self._evaluating.is_alive()
+        return evaluating or self._placement.stuck
+
+    def close(self) -> None:
+        """Free what the evaluator holds, unless it is still at something."""
+        if self._evaluator is not None and not self.stuck:
+            self._evaluator.close()
+        self._evaluator = None
+
+    def _write_processes(self) -> None:
+        hosts = self._placement.hosts
+        rows: list[dict[str, Any]] = [
+            {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
+        ]
+        for i, host in enumerate(hosts):
+            died = self._restarts_of.get(i, 0)
+            rows += [
+                {"role": "learner", "rank": rank, "pid": host.pid, "restarts": died}
+                for rank in host.ranks
+            ]
+        self._folder.write_json("processes.json", rows)
+        self._recorder.watch({host.pid for host in hosts} - {os.getpid()})
+
+    def _hear(self, index: int, event: Event) -> None:
+        """Take notice of what a host tells; what it tells after its part of a checkpoint waits for the other parts."""
+        match event:
+            case Failed(error):  # the first to tell is whose fault it is
+                raise error
+            case Notice(text):
+                self._recorder.say(text)
+            case Died(how):
+                waiting = self._held.get(index, ())
+                if index in self._finals or any(isinstance(x, Done) for x in waiting):
+                    self._done.add(index)  # all that it had to give is here
+                elif index not in self._done:
+                    self._on_death(index, how)
+            case _ if index in self._parts:
+                self._held.setdefault(index, []).append(event)
+            case _:
+                self._take(index, event)
+
+    def _take(self, index: int, event: Event) -> None:
+        match event:
+            case Told():
+                self._record(event)
+            case Snapshot():
+                if event.number == FINAL:
+                    self._finals[index] = event
+                if event.number in (FINAL, self._order):  # a new host may see to an old order
+                    self._parts[index] = event
+                    self._save_when_whole()
+            case Ready():
+                self._began_version[index] = self._placement.hosts[index].version
+                self._ready.add(index)
+                self._note_env(event.differs)
+                if len(self._ready) == len(self._placement.hosts) and not self._all_began:
+                    self._all_began = True
+                    self._on_beginning()
+            case _:
+                self._done.add(index)
+
+    def _note_env(self, differs: str) -> None:
+        """Take notice that a host knows whether its environments come back."""
+        if not self._tried or (differs and not self._differs):
+            self._folder.note(messages.env_facts(self._placement.spec))
+            told = messages.new_episodes_in_words(self._placement.spec)
+            if differs == NOT_BACK:
+                told = f"not resumed exactly after all: {differs}; new episodes have begun"
+            if differs:
+                self._recorder.say(told)
+            self._differs = differs
+        self._tried = True
+
+    def _on_beginning(self) -> None:
+        placement = self._placement
+        if self._resumed and placement.restore_seconds is None:
+            self._recorder.say(f"restoring took {time.monotonic() - self._began:.1f} s")
+        if self._evaluator is not None and placement.evaluates == "beside":
+            work = on_own_stream(self._evaluator.device, self._evaluator.run)
+            self._evaluating = start_thread(placement.stop, "evaluator", work, low=True)
+        # So that the run can be resumed from now on; a signal may have been quicker.
+        if not self._resumed and not self._ending:
+            self._order = placement.order(ends=False)
+
+    def _record(self, told: Told) -> None:
+        for learner, episode in told.episodes:
+            self._recorder.on_episode(episode, learner)
+        self._ranks_told.update(row["learner"] for row in told.rows)
+        if told.last:  # the pace is that of all, so their last rows wait until all have ended
+            self._last_rows += told.rows
+        else:
+            self._write_rows(told.rows)
+        self._save_beginning()
+
+    def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
+        recorder, env_steps = self._recorder, self._placement.env_steps
+        apart = None
+        if len(self._ranks_told) == self._config.num_learners:  # the pace is that of all
+            recorder.on_version(env_steps, last=last)
+            apart = self._placement.disagreement
+        rows = [{**row, "env_steps": env_steps} for row in told]
+        for row in rows:
+            if row["learner"] == 0 and self._evaluator is not None:
+                row["share/evaluation"] = self._share_of_evaluation(self._evaluator)
+        recorder.on_rows(rows, env_steps, disagreement=apart)
+
+    def _share_of_evaluation(self, evaluator: Evaluator) -> float:
+        (spent, at), now = self._evaluated, time.monotonic()
+        self._evaluated = (evaluator.seconds, now)
+        return (evaluator.seconds - spent) / max(now - at, 1e-9)
+
+    def _save_when_whole(self) -> None:
+        parts = self._finals | self._parts
+        if len(parts) < len(self._placement.hosts):
+            return
+        tensors: dict[str, Tensor] = {}
+        held: dict[str, Any] = {}
+        for index in sorted(parts):
+            tensors |= parts[index].tensors
+            held |= parts[index].state["held"]
+        ended = len(self._finals) == len(self._placement.hosts)
+        if ended:
+            rows, self._last_rows = self._last_rows, []
+            self._write_rows(rows, last=True)
+        state = {**parts[0].state, "held": held} | self._records()
+        state[EXACT] = all(part.state[EXACT] for part in parts.values())
+        if self._ranks_told:
+            seconds = max(part.seconds for part in parts.values())
+            self._checkpoints.save(tensors, state, seconds=seconds)
+        else:
+            # What the run begins with, so that it can be resumed from any moment on; written only after the first
+            # version, which that would hold up.
+            self._beginning = tensors, state
+        self.whole = ended
+        self._go_on()
+
+    def _records(self) -> dict[str, Any]:
+        """Return what a checkpoint holds beside the learners."""
+        return {
+            "recorder": self._recorder.state_dict(self._placement.env_steps),
+            "num_learners": self._config.num_learners,
+            "evaluation_budget": None if self._evaluator is None else self._evaluator.budget,
+            **self._scoring.records(),
+        }
+
+    def _save_beginning(self) -> None:
+        if self._beginning is not None:
+            self._checkpoints.save(*self._beginning)
+            self._beginning = None
+
+    def _go_on(self) -> None:
+        """Take what was told after the parts of an order that is done with."""
+        self._order = 0
+        self._parts = {}
+        waiting, self._held = self._held, {}
+        for index, events in waiting.items():
+            for event in events:
+                self._hear(index, event)
+
+    def _reached_end(self) -> bool:
+        """Return whether the run has reached an end; `exit_reason` then says which."""
+        if not self.exit_reason:
+            recorder = self._recorder
+            # Of many learners the mean takes milliseconds.
+            asked = self._config.stop_at_return is not None and recorder.full_window()
+            self.exit_reason = end_of(
+                self._config,
+                env_steps=self._placement.env_steps,
+                seconds=recorder.seconds(),
+                mean_return=recorder.mean_return() if asked else None,
+            )
+        self.exit_reason = self.exit_reason or self._watch.reason
+        return bool(self.exit_reason)
+
+    def _order_what_is_due(self) -> None:
+        placement = self._placement
+        if self._ending:
+            return
+        if self._reached_end():
+            self._ending = True
+            if placement.env_steps < self._config.total_env_steps or not placement.ends_alone:
+                self._go_on()
+                placement.order(ends=True)
+        elif self._checkpoints.due and not self._order:
+            self._order = placement.order(ends=False)
+
+    def _evaluate_in_turn(self) -> None:
+        """Evaluate between two versions, where evaluation has no thread of its own and it is time."""
+        evaluator = self._evaluator
+        if evaluator is None or self._ending or self._placement.evaluates != "in turn":
+            return
+        if time.monotonic() - self._scoring.evaluated_at < evaluator.pause:
+            return
+        try:
+            with threads(1):  # as it has where it runs beside the others
+                evaluator.work(stop=lambda: self._signals.heard)
+        except Interrupted:
+            pass  # a signal: the next version is the last
+        except Overdue as overdue:
+            if overdue.failure is not None:
+                raise
+            self._order_what_is_due()
+
+    def _on_death(self, index: int, how: str) -> None:
+        host, topology = self._placement.hosts[index], self._config.topology
+        in_a_row = 0
+        if host.version <= self._began_version[index]:
+            in_a_row = self._deaths_in_a_row.get(index, 0) + 1
+        self._deaths_in_a_row[index] = in_a_row
+        who = f"learner {host.ranks.start}" + _up_to(host)
+        if in_a_row >= MAX_DEATHS_IN_A_ROW:
+            raise RunFailed(
+                f"the process of {who} died {in_a_row} times before it had learnt anything ({how})"
+            )
+        self.restarts += 1
+        self._restarts_of[index] = self._restarts_of.get(index, 0) + 1
+        told = f"the process of {who} has died ({how}); "
+        # Those that share a process would have to find their way back into step together.
+        in_step = topology.staleness == 0
+        if topology.on_death == "restart_group" or (in_step and len(host.ranks) > 1):
+            self._recorder.say(told + "the group starts again from the last checkpoint")
+            raise GroupDied
+        self._recorder.say(told + "a new one takes over")
+        for known in (self._parts, self._finals, self._held):
+            known.pop(index, None)
+        self._ready.discard(index)
+        self._began_version[index] = host.version
+        self._placement.replace(index, self._restarts_of[index])
+        # Where others have reached the end, the new one may not: it is told.
+        self._ending = False
+        self._write_processes()
+
+    def _evaluate_last(self) -> None:
+        """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
+        watch, evaluator = self._watch, self._evaluator
+        if evaluator is None or not self.whole or not self.exit_reason.startswith("done"):
+            return
+        watch.settle()
+        watch.reason = self.exit_reason  # no other end is asked for, but by a signal
+        if self.stuck:
+            self._recorder.say(
+                "The final evaluation was skipped: an environment is still in a step or an evaluation"
+            )
+            return
+        seconds = math.inf
+        if "total_env_steps" not in self.exit_reason:
+            before = evaluator.longest_seconds + evaluator.confirming_cost
+            seconds = max(self._config.stop_within_seconds, 2 * before)
+            if before > EXPLAINED_AFTER_SECONDS:
+                self._recorder.say(
+                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+                )
+        with watch.within(seconds), threads(1):  # as in every evaluation before
+            try:
+                self._scoring.finish(evaluator, lambda: self._signals.heard or watch.over)
+            except (Interrupted, Overdue) as ended:
+                if isinstance(ended, Overdue) and ended.failure is not None:
+                    raise
+                if not self._signals.heard:
+                    self._recorder.say(
+                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
+                    )
+
+    @property
+    def saved(self) -> bool:
+        """Whether the last that was learnt is on disk."""
+        return self.whole and not self._checkpoints.busy
+
+    def finish_saving(self) -> None:
+        """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
+        self._checkpoints.finish(self._placement.show_life)
+
+    def leave(self) -> None:
+        """Take notice that the run ends here, and of a batch that is left unlearnt nothing is saved."""
+        self._save_beginning()
+        self._tell_lost(self._checkpoints.saved_env_steps)
+
+    def leave_at_once(self) -> None:
+        """Take notice of the same where a checkpoint that is being written will not be."""
+        self._tell_lost(self._checkpoints.on_disk)
+
+    def _tell_lost(self, saved: int | None) -> None:
+        self.exit_reason = self.exit_reason or self._watch.reason
+        at = "at all" if saved is None else f"after env step {saved:,}"
+        words = at_work()
+        self._recorder.say(
+            f"The present batch was abandoned: nothing {at} is saved" + f" ({words})" * bool(words)
+        )
+
+
+def _up_to(host: Host) -> str:
+    return f" to {host.ranks[-1]}" if len(host.ranks) > 1 else ""
