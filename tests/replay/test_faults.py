@@ -22,8 +22,8 @@ from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.run.placements.group import build_group
-from gossamer.run.placements.inline import run_inline
-from gossamer.run.rows import Rows
+from gossamer.run.placements.inline import learn_inline
+from gossamer.run.placements.rows import Rows
 from gossamer.types import as_batch, empty_trajectory
 
 SMALL = {
@@ -124,7 +124,7 @@ def test_the_multiplier_anneals_over_updates():
         "replays": [{"name": "queue", "fraction": 0.5}, given],
     }
     group = group_of(make_config("CartPole-v1", settings))
-    run_inline(group, Watch(group, 11))
+    learn(group, 11)
     replay = group.first.learner.replay.shares[0].replay
     assert replay.draws == 11  # one ahead, the first not possible; 4 updates each
     assert replay.settings.multiplier(replay.updates) == pytest.approx(5.0 - 4.0 * 44 / 80)
@@ -135,29 +135,17 @@ def test_metrics_are_of_all_batches_since_the_last_row():
     settings = {**SMALL, "replay_ratio": 2.0, "algorithm": LASER, "prefetch_batches": 0}
     config = make_config("CartPole-v1", settings)
     group = group_of(config)
-    control = Watch(group, 6)
-    run_inline(group, control)
+    learn(group, 6)
+    row = Rows(group).make()[0]
     # 6 batches of 2 online columns; 4 columns are there to replay when the third is picked
-    assert control.rows[0]["replay/ratio"] == pytest.approx(2.0 * 4 / 6)
+    assert row["replay/ratio"] == pytest.approx(2.0 * 4 / 6)
     group.close()
 
 
-class Watch:
-    """Ends a run after some versions, and makes rows then only."""
-
-    def __init__(self, group, versions):
-        self.group, self.versions, self.rows = group, versions, []
-
-    def after_version(self):
-        if self.group.version == self.versions:
-            self.rows = Rows(self.group).make()
-        return self.group.version == self.versions
-
-    def evaluation_due(self):
-        return False
-
-    def interrupted(self):
-        return False
+def learn(group, versions):
+    steps = learn_inline(group)
+    for _ in range(versions):
+        next(steps)
 
 
 def group_of(config):

@@ -230,7 +230,7 @@ def test_what_fails_to_close_leaves_nothing_open():
         def close(self):
             closed.append(self)
 
-    good, bad, evaluator = Closes(), Closes(), Closes()
+    good, bad = Closes(), Closes()
     bad.close = mix.close
     links = dict.fromkeys(
         ("spec", "plan", "policy", "queue", "board", "gate", "stop", "unroll_length")
@@ -238,8 +238,8 @@ def test_what_fails_to_close_leaves_nothing_open():
     actors = Closes(), Closes()
     parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
     with pytest.raises(TypeError, match="not callable"):
-        Group(parts, None, evaluator, None, exact=False, seed=1).close()
-    assert closed == [actors[0], good, actors[1], evaluator]
+        Group(parts, None, None, exact=False, seed=1).close()
+    assert closed == [actors[0], good, actors[1]]
 
 
 @settings(max_examples=30)

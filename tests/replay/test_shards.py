@@ -24,8 +24,8 @@ from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
 from gossamer.replay.store import Replay
-from gossamer.run.placements.fleet import Fleet
-from gossamer.run.placements.group import Group
+from gossamer.run.placements.processes import Processes
+from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.train import train
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
@@ -184,7 +184,6 @@ def test_a_shared_replay_may_lie_on_disk(
     disk = tmp_path / "disk"
     disk.mkdir()
     there: set[str] = set()
-    publish, hear = Group.publish, Fleet._hear
 
     def look(pid: int) -> None:
         try:
@@ -193,16 +192,15 @@ def test_a_shared_replay_may_lie_on_disk(
             return
         there.update(x.split()[4] for x in maps if str(disk) in x and "deleted" in x)
 
-    def publishes(group: Group, parts: Any) -> None:
-        look(os.getpid())
-        publish(group, parts)
+    for kind in (ThisProcess, Processes):
 
-    def hears(fleet: Fleet, index: int, process: Any) -> None:
-        look(process.popen.pid)
-        hear(fleet, index, process)
+        def looks(placement: Any, poll: Any = kind.poll) -> Any:
+            events = poll(placement)
+            for host in placement.hosts:
+                look(host.pid)
+            return events
 
-    monkeypatch.setattr(Group, "publish", publishes)
-    monkeypatch.setattr(Fleet, "_hear", hears)
+        monkeypatch.setattr(kind, "poll", looks)
     replays = config(tmp_path).replays
     replays = (replays[0], dataclasses.replace(replays[1], path=str(disk)))
     made = config(tmp_path / "run", placement=placement)
@@ -233,15 +231,15 @@ def test_the_others_go_on_when_a_writer_dies(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []
-    order = Fleet._order_what_is_due
+    poll = Processes.poll
 
-    def kills_one(fleet: Fleet) -> None:
-        if not killed and fleet._all_began and fleet._memory.versions.newest(1) > 5:
-            killed.append(fleet._processes[1].popen.pid)
+    def kills_one(placement: Processes) -> Any:
+        if not killed and placement.hosts[1].version > 5:
+            killed.append(placement.hosts[1].pid)
             os.kill(killed[0], signal.SIGKILL)
-        order(fleet)
+        return poll(placement)
 
-    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
+    monkeypatch.setattr(Processes, "poll", kills_one)
     made = config(tmp_path / "run", total_env_steps=3 * 32 * 60, learners_per_process=1)
     result = train(made, quiet=True)
     assert killed

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -20,7 +21,8 @@ from sessions import QUICK, Session, checkpoints, summary_of, wait_for
 from gossamer.config import make_config
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.run.placements.fleet import Fleet, GroupDied
+from gossamer.run.hosts import FINAL, Died, Snapshot
+from gossamer.run.placements.processes import Processes
 from gossamer.run.snapshot import policy_of
 from gossamer.run.train import train
 
@@ -108,15 +110,16 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
 ) -> None:
     """Its last checkpoint is older: the end that had been reached is not there any more."""
     deaths: list[int] = []
-    save = Fleet._save_when_whole
+    poll = Processes.poll
 
-    def dies_once(fleet: Fleet) -> None:
-        if len(fleet._finals) == 2 and not deaths:
-            deaths.append(fleet.env_steps)
-            raise GroupDied
-        save(fleet)
+    def loses_one(placement: Processes) -> Any:
+        events = poll(placement)
+        if not deaths and any(isinstance(x, Snapshot) and x.number == FINAL for _, x in events):
+            deaths.append(placement.env_steps)
+            return [(1, Died("signal 9"))]
+        return events
 
-    monkeypatch.setattr(Fleet, "_save_when_whole", dies_once)
+    monkeypatch.setattr(Processes, "poll", loses_one)
     made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2)
     result = train(made, quiet=True)
     assert 2 * 640 <= deaths[0] < 2 * 704

@@ -9,32 +9,32 @@ import resource
 import pytest
 
 from gossamer.config import make_config
-from gossamer.run.placements import processes
-from gossamer.run.placements.processes import layout_of
+from gossamer.run.placements import layout as layout_module
+from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.template import ready
 
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch):
     def of(cores: list[int], *, pins: bool = True) -> None:
-        monkeypatch.setattr(processes, "num_cores", lambda: len(cores))
+        monkeypatch.setattr(layout_module, "num_cores", lambda: len(cores))
         if pins:
             affinity = lambda _: set(cores)  # noqa: E731
-            monkeypatch.setattr(processes.os, "sched_getaffinity", affinity, raising=False)
+            monkeypatch.setattr(layout_module.os, "sched_getaffinity", affinity, raising=False)
         else:
-            monkeypatch.delattr(processes.os, "sched_getaffinity", raising=False)
+            monkeypatch.delattr(layout_module.os, "sched_getaffinity", raising=False)
 
     return of
 
 
-def layout(learners: int, per: int = 0):
+def laid_out(learners: int, per: int = 0):
     settings = {"num_learners": learners, "learners_per_process": per}
     return layout_of(make_config("CartPole-v1", settings))
 
 
 def test_many_learners_share_a_process_a_core(machine) -> None:
     machine([3, 5])
-    found = layout(25)
+    found = laid_out(25)
     assert [len(ranks) for ranks in found.ranks] == [13, 12]
     assert [rank for ranks in found.ranks for rank in ranks] == list(range(25))
     assert found.cores == ((3,), (5,))
@@ -43,24 +43,24 @@ def test_many_learners_share_a_process_a_core(machine) -> None:
 
 def test_few_learners_have_cores_of_their_own(machine) -> None:
     machine([0, 1, 2, 3, 4, 5, 6, 7])
-    found = layout(2)
+    found = laid_out(2)
     assert found.cores == ((0, 1, 2, 3), (4, 5, 6, 7))
     assert found.share == 4
     assert found.overlaps
-    assert layout(8).share == 1
-    assert not layout(8).overlaps
+    assert laid_out(8).share == 1
+    assert not laid_out(8).overlaps
 
 
 def test_as_many_processes_for_each_core_or_any_core_for_each(machine) -> None:
     machine([0, 1])
-    assert layout(4).cores == ((0,), (1,), (0,), (1,))
-    assert layout(3).cores == ((), (), ())
-    assert layout(3).share == 1
+    assert laid_out(4).cores == ((0,), (1,), (0,), (1,))
+    assert laid_out(3).cores == ((), (), ())
+    assert laid_out(3).share == 1
 
 
 def test_a_system_that_does_not_pin_shares_its_cores_out_too(machine) -> None:
     machine([0, 1, 2, 3, 4, 5, 6, 7], pins=False)
-    found = layout(2)
+    found = laid_out(2)
     assert found.cores == ((), ())
     assert found.share == 4
     assert found.overlaps
@@ -68,7 +68,7 @@ def test_a_system_that_does_not_pin_shares_its_cores_out_too(machine) -> None:
 
 def test_as_many_to_a_process_as_asked_for(machine) -> None:
     machine([0, 1])
-    assert layout(5, per=2).ranks == (range(2), range(2, 4), range(4, 5))
+    assert laid_out(5, per=2).ranks == (range(2), range(2, 4), range(4, 5))
 
 
 def test_descriptors_of_any_number_are_waited_for() -> None:

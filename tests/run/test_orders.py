@@ -13,18 +13,18 @@ import pytest
 import torch
 
 from gossamer.run.placements.channel import Channel, pack, unpack
-from gossamer.run.placements.orders import Orders
+from gossamer.run.placements.orders import SharedOrders
 
 
 @pytest.mark.parametrize("together", [True, False])
 def test_everyone_carries_an_order_out_once(together):
     size, orders_given = 4, 8
-    memory = mmap.mmap(-1, Orders.nbytes(size))
+    memory = mmap.mmap(-1, SharedOrders.nbytes(size))
     lock, versions = threading.Lock(), [0] * size
     carried_out = [[] for _ in range(size)]
 
     def work(process):
-        orders, draw, version = Orders(memory, size), random.Random(process), 0
+        orders, draw, version = SharedOrders(memory, size), random.Random(process), 0
         while True:
             # in lock-step nobody is more than a version ahead
             while together and version > min(versions):
@@ -44,7 +44,7 @@ def test_everyone_carries_an_order_out_once(together):
     threads = [threading.Thread(target=work, args=(i,)) for i in range(size)]
     for thread in threads:
         thread.start()
-    launcher = Orders(memory, size)
+    launcher = SharedOrders(memory, size)
     for number in range(1, orders_given + 1):
         assert launcher.announce(ends=number == orders_given, together=together) == number
         if number == orders_given:
@@ -71,10 +71,10 @@ def test_messages_and_memory_cross_a_channel():
         "d": torch.tensor([True, False]),
     }
     for k in range(3):
-        descriptor, layout = pack({name: x + k if x.dtype.is_floating_point else x
-                                   for name, x in tensors.items()})  # fmt: skip
+        sent = {name: x + k if x.dtype.is_floating_point else x for name, x in tensors.items()}
+        descriptor = pack(sent, {"state": [k]})
         sender = threading.Thread(
-            target=theirs.send, args=({"k": k, "layout": layout, "long": "x" * 300_000}, descriptor)
+            target=theirs.send, args=({"k": k, "long": "x" * 300_000}, descriptor)
         )
         sender.start()
         got = []
@@ -84,7 +84,8 @@ def test_messages_and_memory_cross_a_channel():
         os.close(descriptor)
         (message,) = got
         assert (message["k"], len(message["long"])) == (k, 300_000)
-        back = unpack(ours.take_descriptor(), message["layout"])
+        back, state = unpack(ours.take_descriptor())
+        assert state == {"state": [k]}
         assert back.keys() == tensors.keys()
         for name, x in tensors.items():
             assert torch.equal(back[name], x + k if x.dtype.is_floating_point else x)
@@ -95,7 +96,10 @@ def test_messages_and_memory_cross_a_channel():
     ours.close()
 
 
-def test_nothing_but_tensors_is_made_of_a_layout():
-    descriptor, layout = pack({"a": torch.zeros(3)})
-    with pytest.raises(AssertionError):
-        unpack(descriptor, [layout[0]._replace(dtype="save")])
+def test_nothing_but_tensors_is_made_of_a_packed_block():
+    descriptor = pack({"a": torch.zeros(3)}, {})
+    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    begin = memory.find(b"float32")
+    memory[begin : begin + 7] = b"save   "
+    with pytest.raises((AssertionError, AttributeError)):
+        unpack(descriptor)

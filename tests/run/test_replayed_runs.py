@@ -18,6 +18,7 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.run.placements.group import Group
+from gossamer.run.placements.processes import Processes
 from gossamer.run.train import train
 
 MIX: list[dict[str, Any]] = [
@@ -202,22 +203,29 @@ def test_the_copy_in_a_checkpoint_is_gone_when_training_goes_on(
     train(longer, resume=str(tmp_path), quiet=True)
 
 
-def test_a_launcher_does_not_load_what_processes_do(
+def test_a_supervisor_gives_up_what_it_hands_to_processes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     train(fleet_of_two(tmp_path, 2 * 640), quiet=True)
     names: list[str] = []
-    load = CheckpointStore.load
+    loaded: list[weakref.ref[torch.Tensor]] = []
+    load, poll = CheckpointStore.load, Processes.poll
 
     def loads(*args: Any) -> Checkpoint:
         found = load(*args)
+        loaded.extend(weakref.ref(x) for x in found.tensors.values() if not x.is_meta)
         names.extend(name for name, x in found.tensors.items() if not x.is_meta)
         return found
 
+    def polls(placement: Processes) -> Any:
+        assert [held() for held in loaded if held() is not None] == []
+        return poll(placement)
+
     monkeypatch.setattr(CheckpointStore, "load", loads)
+    monkeypatch.setattr(Processes, "poll", polls)
     train(fleet_of_two(tmp_path, 2 * 1280), resume=str(tmp_path), quiet=True)
     assert [name for name in names if "learner.policy." in name]
-    assert [name for name in names if "learner.policy." not in name] == []
+    assert [name for name in names if "learner.replay." in name] == [], "they are not wanted"
 
 
 def test_how_large_replays_are_is_told_before_they_are_made(

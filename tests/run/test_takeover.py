@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import time
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +16,11 @@ from fleets import TOPOLOGIES, config
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.run.placements.fleet import Fleet
+from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.group import build_group
-from gossamer.run.placements.inline import _Collector, _learn_version
+from gossamer.run.placements.inline import learn_inline
+from gossamer.run.placements.process_host import ProcessHost, Task
+from gossamer.run.placements.processes import Processes
 from gossamer.run.train import train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
@@ -71,15 +75,9 @@ def test_it_begins_with_the_average_of_its_heirs_and_counts_on(group):
 
 
 def test_in_lock_step_it_has_the_version_that_others_will_have(group):
-    collectors = [_Collector(parts) for parts in group.parts]
-    for parts in group.parts:
-        group.publish(parts)
+    versions = learn_inline(group)
     for _ in range(5):
-        for collector in collectors:
-            collector.collect()
-        _learn_version(group)
-        for parts in group.parts:
-            group.publish(parts)
+        next(versions)
     first, new = group.first.learner, group.parts[3]
     assert first.updates_per_version == 2
     assert (first.version, first.update) == (5, 10)
@@ -96,27 +94,27 @@ def test_the_others_go_on_before_a_new_process_is_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, topology: str
 ) -> None:
     learnt: list[int] = []
-    start, order = Fleet._start, Fleet._order_what_is_due
+    poll = Processes.poll
 
-    def kills_one(fleet: Fleet) -> None:
-        if not learnt and fleet._all_began and fleet._memory.versions.newest(1) > 3:
+    def kills_one(placement: Processes) -> Any:
+        if not learnt and placement.hosts[1].version > 3:
             learnt.append(0)
-            fleet._processes[1].popen.kill()
-        order(fleet)
+            os.kill(placement.hosts[1].pid, signal.SIGKILL)
+        return poll(placement)
 
-    def waits_for_the_others(fleet: Fleet, process: int, donors: Any = None) -> Any:
-        if donors is not None:
-            before = fleet._memory.boxes.env_steps(0)
+    def waits_for_the_others(task: Task, checkpoint: Any, memory: Memory, *rest: Any) -> Any:
+        if task.donors:
+            before = memory.boxes.env_steps(0)
             soon = time.monotonic() + 20.0
-            while (made := fleet._memory.boxes.env_steps(0) - before) < 2_000:
+            while (made := memory.boxes.env_steps(0) - before) < 2_000:
                 if time.monotonic() > soon:
                     break
                 time.sleep(0.01)
             learnt.append(made)
-        return start(fleet, process, donors)
+        return ProcessHost(task, checkpoint, memory, *rest)
 
-    monkeypatch.setattr(Fleet, "_order_what_is_due", kills_one)
-    monkeypatch.setattr(Fleet, "_start", waits_for_the_others)
+    monkeypatch.setattr(Processes, "poll", kills_one)
+    monkeypatch.setattr("gossamer.run.placements.processes.ProcessHost", waits_for_the_others)
     chosen = {**TOPOLOGIES, "gossip": {"name": "gossip"}}[topology]
     result = train(config(tmp_path / "run", chosen, 16_000), quiet=True)
     assert learnt[1] >= 2_000

@@ -6,10 +6,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossamer.run import rows as rows_module
-from gossamer.run.control import best_of, best_saved_in
-from gossamer.run.placements.fleet import Fleet
-from gossamer.run.rows import OTHERS_ROW_SECONDS, Rows, Told
+from gossamer.run.placements import rows as rows_module
+from gossamer.run.placements.rows import OTHERS_ROW_SECONDS, Rows
+from gossamer.run.scoring import best_of, best_saved_in
 
 
 class Learner:
@@ -43,7 +42,7 @@ def group_of(ranks):
         )
         for rank in ranks
     ]
-    return SimpleNamespace(parts=parts, evaluator=None)
+    return SimpleNamespace(parts=parts)
 
 
 @pytest.mark.parametrize("ranks", [(0,), (0, 1, 2), (4, 5)])
@@ -79,57 +78,3 @@ def test_the_best_learner_is_one_with_a_score():
     assert best_saved_in({"scores": [[0, 1.0], [1, 3.0]]}) == 1, "before it was saved by its name"
     assert best_saved_in({"best_learner": None, "scores": [[0, 1.0]]}) is None
     assert best_saved_in({}) is None
-
-
-def fleet_of(num_learners):
-    """A fleet without processes, and the rows that it has written."""
-    written = []
-    recorder = SimpleNamespace(
-        on_version=lambda *_, **__: False,  # a second has not passed
-        on_rows=lambda rows, *_, **of: written.extend(
-            (row["learner"], row["updates"], row["env_steps"], of["disagreement"]) for row in rows
-        ),
-    )
-    fleet = Fleet.__new__(Fleet)
-    fleet._control = SimpleNamespace(recorder=recorder, note_version=lambda: None)
-    fleet.config, fleet._told = (
-        SimpleNamespace(num_learners=num_learners),
-        Told(num_learners, updates=3),
-    )
-    fleet._memory = SimpleNamespace(
-        boxes=SimpleNamespace(env_steps=lambda _: 50), versions=SimpleNamespace(disagreement=len)
-    )
-    fleet._resumed_env_steps = 0
-
-    def tell(*, last=False, **of):
-        rows = [{"learner": int(rank[1:]), "updates": n, "env_steps": 1} for rank, n in of.items()]
-        fleet._record({"episodes": [], "rows": rows, "last": last})
-
-    return fleet, tell, written
-
-
-def test_every_row_that_learners_tell_is_written_once():
-    fleet, tell, written = fleet_of(3)
-    assert fleet.updates == 3
-    tell(r0=4)
-    tell(r1=1, r2=1)
-    tell()
-    tell(r0=5)
-    assert written == [
-        (0, 4, 150, None),  # the others have no policy yet to compare
-        (1, 1, 150, len),
-        (2, 1, 150, len),
-        (0, 5, 150, len),
-    ]
-    assert fleet.updates == 5
-    written.clear()
-    tell(r1=100)
-    tell(r1=105, r2=90, last=True)
-    tell(r0=101)
-    tell(r0=102, last=True)
-    assert [x[:2] for x in written] == [(1, 100), (0, 101)], "the last wait for everyone"
-    assert fleet.updates == 102
-    fleet._write_rows(fleet._told.take_last(), last=True)
-    assert [x[:2] for x in written[2:]] == [(1, 105), (2, 90), (0, 102)]
-    fleet._write_rows(fleet._told.take_last(), last=True)
-    assert len(written) == 5

@@ -1,0 +1,277 @@
+"""The supervisor, with hosts that a test has written down: what it records, orders, saves and replaces."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from fake_placement import FakePlacement, Supervised, done, part, ready, told
+
+from gossamer.errors import RunFailed
+from gossamer.links.stopping import Stopped
+from gossamer.run.hosts import FINAL, Died, Failed, Notice
+
+SYNCHRONOUS = {"topology": {"name": "diffusion"}}
+ASYNCHRONOUS = {"topology": {"name": "gossip"}}
+ALL_REDUCED = {"topology": {"name": "allreduce"}}
+
+
+@pytest.fixture
+def supervise(tmp_path: Path):
+    made: list[Supervised] = []
+
+    def supervise(placement: FakePlacement, **settings: Any) -> Supervised:
+        made.append(Supervised(tmp_path, placement, **settings))
+        return made[-1]
+
+    yield supervise
+    for run in made:
+        run.close()
+
+
+def test_one_host_trains_to_the_end_it_knows(supervise):
+    placement = FakePlacement([[ready()], [told(updates=1)]])
+
+    def learns_the_last():
+        placement.env_steps = 100
+        return [told(updates=2)]
+
+    placement.script += [learns_the_last, [told(updates=3, last=True), part(updates=3)], [done()]]
+    run = supervise(placement, total_env_steps=100)
+    run.run()
+    assert run.supervisor.whole
+    assert run.supervisor.exit_reason == "done: total_env_steps reached"
+    # the order at the beginning asks for what the run begins with
+    assert placement.asked == ["start", ("order", 1, False), "end"]
+    assert [x["updates"] for x in run.rows()] == [1, 2, 3]
+    run.supervisor.finish_saving()
+    assert run.store.list() == [3]
+
+
+def test_an_end_that_learners_do_not_know_is_ordered(supervise):
+    placement = FakePlacement(
+        [[ready()], [told(episodes=100)], [told(updates=2, last=True), part(updates=2)], [done()]]
+    )
+    run = supervise(placement, stop_at_return=0.5)
+    run.run()
+    assert run.supervisor.exit_reason == "done: stop_at_return reached"
+    assert placement.asked[2:] == [("order", 2, True), "end"]
+
+
+def test_every_row_that_learners_tell_is_written_once_and_the_last_wait_for_everyone(supervise):
+    seen: list[int] = []
+    placement = FakePlacement(
+        [
+            [ready(0), ready(1)],
+            [told(0, 4)],
+            [told(1, 1)],
+            [told(1, 5, last=True), part(1, updates=5)],
+            [told(0, 6)],
+            lambda: seen.append(len(run.rows())),
+            [told(0, 7, last=True), part(0, updates=7)],
+            [done(0), done(1)],
+        ],
+        num_hosts=2,
+    )
+    placement.env_steps = 50
+    run = supervise(placement, total_env_steps=1000, **ASYNCHRONOUS)
+    run.run()
+    told_of = [(x["learner"], x["updates"]) for x in run.rows()]
+    assert told_of == [(0, 4), (1, 1), (0, 6), (1, 5), (0, 7)]
+    assert seen == [3]
+    assert {x["env_steps"] for x in run.rows()} == {50}, "the run's, not the learner's"
+
+
+def test_what_a_host_tells_after_its_part_of_a_checkpoint_waits_for_the_others(supervise):
+    """So the records of a checkpoint hold what is behind it, and nothing later."""
+    kept: list[int] = []
+    placement = FakePlacement(
+        [
+            [ready(0), ready(1)],
+            [told(0, 1), told(1, 1)],
+            [part(0, 1, 1)],
+            [told(0, 2, episodes=3)],
+            lambda: kept.append(len(run.rows("episodes"))),
+            [told(1, 2, episodes=1), part(1, 1, 2)],
+            lambda: kept.append(len(run.rows("episodes"))),
+            [told(0, 3, last=True), part(0, updates=3), told(1, 3, last=True), part(1, updates=3)],
+            [done(0), done(1)],
+        ],
+        num_hosts=2,
+    )
+    run = supervise(placement, **ASYNCHRONOUS)
+    run.run()
+    assert kept == [0, 4]
+    run.supervisor.finish_saving()
+    first, last = (run.store.load(x).state for x in run.store.list())
+    assert first["recorder"]["episode_rows"] == 1
+    assert last["recorder"]["episode_rows"] == 4
+    assert first["held"] == {**part(0, 1, 1)[1].state["held"], **part(1, 1, 2)[1].state["held"]}
+
+
+def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_one(supervise):
+    placement = FakePlacement(
+        [
+            [ready(0), ready(1)],
+            lambda: setattr(placement.hosts[1], "version", 5),
+            [told(0, 1), told(1, 1)],
+            [part(1, 1, 1)],
+            [(1, Died("signal 9"))],
+            [part(0, 1, 1)],
+            [ready(1), told(1, 2), part(1, 1, 2)],
+            [part(0, updates=3), part(1, updates=3)],
+            [done(0), done(1)],
+        ],
+        num_hosts=2,
+    )
+    run = supervise(placement, **ASYNCHRONOUS)
+    run.run()
+    assert ("replace", 1, 1) in placement.asked
+    assert run.supervisor.restarts == 1
+    assert run.said == ["the process of learner 1 has died (signal 9); a new one takes over"]
+    run.supervisor.finish_saving()
+    first = run.store.load(run.store.list()[0]).state
+    assert first["held"]["1/learner.update"] == 2, "the dead one's part is not that of the new one"
+    processes = run.folder.read_json("processes.json")
+    assert [x["restarts"] for x in processes] == [0, 0, 1]
+
+
+def test_a_host_that_dies_before_it_has_learnt_three_times_in_a_row_ends_the_run(supervise):
+    dies = [(0, Died("exit code 7"))]
+    placement = FakePlacement([[ready(0), ready(1)], dies, dies, dies, dies], num_hosts=2)
+    run = supervise(placement, **ASYNCHRONOUS)
+    with pytest.raises(RunFailed, match=r"learner 0 died 3 times .* \(exit code 7\)"):
+        run.run()
+    assert [x for x in placement.asked if x[0] == "replace"] == [
+        ("replace", 0, 1),
+        ("replace", 0, 2),
+    ]
+    assert placement.asked[-1] == "end"
+
+
+def test_deaths_after_learning_are_not_in_a_row(supervise):
+    placement = FakePlacement([[ready(0), ready(1)]], num_hosts=2)
+
+    def learns_and_dies():
+        placement.hosts[0].version += 10
+        return [(0, Died("signal 9"))]
+
+    placement.script += [learns_and_dies] * 6
+    run = supervise(placement, **ASYNCHRONOUS)
+    with pytest.raises(Stopped):  # the script is over
+        run.run()
+    assert run.supervisor.restarts == 6
+
+
+@pytest.mark.parametrize("last", [part(1), done(1)])
+def test_a_host_that_has_given_everything_may_die(supervise, last):
+    placement = FakePlacement(
+        [[ready(0), ready(1)], [told(1, last=True), last, (1, Died("signal 11"))]], num_hosts=2
+    )
+    placement.script += [[told(0, last=True), part(0)], [done(0)]]
+    if last[1].__class__.__name__ == "Done":
+        placement.script[1].insert(1, part(1))
+    run = supervise(placement, **ASYNCHRONOUS)
+    run.run()
+    assert run.supervisor.restarts == 0
+    assert run.supervisor.whole
+
+
+def test_a_group_that_cannot_do_without_a_member_goes_back(supervise):
+    placement = FakePlacement(
+        [
+            [ready(0), ready(1)],
+            [told(0, 1), told(1, 1)],
+            [(1, Died("signal 9"))],
+            [ready(0), ready(1)],
+            [told(0, 1), told(1, 1)],
+            [told(0, 2, last=True), part(0), told(1, 2, last=True), part(1)],
+            [done(0), done(1)],
+        ],
+        num_hosts=2,
+    )
+    run = supervise(placement, **ALL_REDUCED)
+    run.run()
+    assert run.went_back == 1
+    assert [x for x in placement.asked if isinstance(x, str)] == ["start", "end", "start", "end"]
+    assert not [x for x in placement.asked if x[0] == "replace"]
+
+
+def test_the_first_error_that_is_told_ends_the_run(supervise):
+    placement = FakePlacement(
+        [[ready(0), ready(1)], [(1, Notice("hello")), (1, Failed(RunFailed("no more")))]],
+        num_hosts=2,
+    )
+    run = supervise(placement, **ASYNCHRONOUS)
+    with pytest.raises(RunFailed, match="no more"):
+        run.run()
+    assert run.said == ["hello"]
+
+
+def test_checkpoints_are_ordered_when_due_one_at_a_time(supervise):
+    placement = FakePlacement(
+        [[ready()], [told(updates=1)], [], [], [part(0, 1, 1)], [told(updates=2)]]
+    )
+    placement.script += [lambda: run.supervisor.finish_saving(), []]
+    run = supervise(placement, checkpoint_every_seconds=1e-6)
+    with pytest.raises(Stopped):
+        run.run()
+    run.supervisor.finish_saving()
+    numbers = [x[1] for x in placement.asked if x[0] == "order"]
+    assert numbers == [1, 2], "no other while the first was under way"
+
+
+def test_what_a_run_begins_with_is_written_after_the_first_version_or_when_it_is_left(supervise):
+    there: list[list[int]] = []
+
+    def look():
+        run.supervisor.finish_saving()
+        there.append(run.store.list())
+
+    placement = FakePlacement([[ready()], [part(0, 1, updates=0)], look, [told(updates=1)], look])
+    run = supervise(placement, checkpoint_every_seconds=0.0)
+    with pytest.raises(Stopped):
+        run.run()
+    assert there == [[], [0]]
+
+
+def test_a_run_that_is_left_at_once_can_be_resumed(supervise):
+    placement = FakePlacement([[ready()], [part(0, 1, updates=0)]])
+    run = supervise(placement, checkpoint_every_seconds=0.0)
+    with pytest.raises(Stopped):
+        run.run()
+    run.supervisor.leave()
+    run.supervisor.finish_saving()
+    assert run.store.list() == [0]
+    assert run.said == ["The present batch was abandoned: nothing after env step 0 is saved"]
+
+
+def test_an_end_is_taken_back_when_a_new_host_has_not_reached_it(supervise):
+    placement = FakePlacement([[ready(0), ready(1)], [told(0), told(1)]], num_hosts=2)
+
+    def reaches_the_end():
+        placement.env_steps = 100
+        placement.hosts[1].version = 3
+        return []
+
+    def dies():
+        placement.ends_alone = False
+        return [(1, Died("signal 9"))]
+
+    placement.script += [reaches_the_end, dies, [part(0), part(1)], [done(0), done(1)]]
+    run = supervise(placement, total_env_steps=100, **SYNCHRONOUS)
+    run.run()
+    assert placement.asked[-2:] == [("order", 2, True), "end"]
+
+
+def test_an_order_that_a_replaced_host_never_saw_is_not_mixed_with_a_later_one(supervise):
+    placement = FakePlacement(
+        [[ready(0), ready(1)], [told(0), told(1)], [part(0, 7, 1)], [part(1, FINAL, 2)]],
+        num_hosts=2,
+    )
+    run = supervise(placement, **ASYNCHRONOUS)
+    with pytest.raises(Stopped):
+        run.run()
+    run.supervisor.finish_saving()
+    assert run.store.list() == []
