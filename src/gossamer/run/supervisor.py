@@ -374,6 +374,8 @@ class Supervisor:
         evaluator = self._evaluator
         if evaluator is None or self._ending or self._placement.evaluates != "in turn":
             return
+        if not self._ranks_told:  # nothing has been learnt yet
+            return
         if time.monotonic() - self._scoring.evaluated_at < evaluator.pause:
             return
         try:
