@@ -275,3 +275,13 @@ def test_an_order_that_a_replaced_host_never_saw_is_not_mixed_with_a_later_one(s
         run.run()
     run.supervisor.finish_saving()
     assert run.store.list() == []
+
+
+def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
+    placement = FakePlacement([[ready()], [part(0, FINAL, updates=0)], [done()]])
+    run = supervise(placement, checkpoint_every_seconds=0.0)
+    run.watch.ask("stopped by SIGINT")
+    run.run()
+    assert run.supervisor.whole
+    run.supervisor.finish_saving()
+    assert run.store.list() == [0]

@@ -309,7 +309,7 @@ class Supervisor:
             self._write_rows(rows, last=True)
         state = {**parts[0].state, "held": held} | self._records()
         state[EXACT] = all(part.state[EXACT] for part in parts.values())
-        if self._ranks_told:
+        if self._ranks_told or ended:
             seconds = max(part.seconds for part in parts.values())
             self._checkpoints.save(tensors, state, seconds=seconds)
         else:
