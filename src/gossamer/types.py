@@ -13,13 +13,14 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
 from gossamer.system import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     import numpy as np
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from gossamer.system.blocks import Place
     from gossamer.system.signs import Sign
 
 Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
@@ -374,13 +375,27 @@ def empty_trajectory(
     unroll_length: int,
     num_columns: int,
     core_units: int,
-    shared: bool = False,
     pinned: bool = False,
 ) -> Trajectory:
-    """Allocate a trajectory slot, zeroed; in shared memory, or in one block pinned for a GPU."""
+    """Allocate a trajectory slot, zeroed; in one block that is pinned for a GPU if asked."""
     import torch
 
-    from gossamer.system.blocks import lay_out, views
+    places, nbytes = lay_out_trajectory(
+        spec, unroll_length=unroll_length, num_columns=num_columns, core_units=core_units
+    )
+    if pinned:  # side by side, for one copy
+        return trajectory_in(devices.pinned(torch.zeros(nbytes, dtype=torch.uint8)), places)
+    made = {x.name: torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in places}
+    return _with_channels_second(made)
+
+
+def lay_out_trajectory(
+    spec: EnvSpec, *, unroll_length: int, num_columns: int, core_units: int
+) -> tuple[list[Place], int]:
+    """Return where the fields of a trajectory slot lie in one block, and the bytes of the block."""
+    import torch
+
+    from gossamer.system.blocks import lay_out
 
     wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
     for name, kind in STORED.items():
@@ -393,14 +408,17 @@ def empty_trajectory(
             *lead, channels, height, width = shape
             shape = (*lead, height, width, channels)
         wanted[name] = getattr(torch, kind.dtype_in(spec)), shape
-    if pinned:  # side by side, for one copy
-        places, nbytes = lay_out((name, dtype, shape) for name, (dtype, shape) in wanted.items())
-        made = views(devices.pinned(torch.zeros(nbytes, dtype=torch.uint8)), places)
-    else:
-        made = {name: torch.zeros(shape, dtype=dtype) for name, (dtype, shape) in wanted.items()}
-    if shared:
-        for x in made.values():
-            x.share_memory_()
+    return lay_out((name, dtype, shape) for name, (dtype, shape) in wanted.items())
+
+
+def trajectory_in(block: Any, places: Sequence[Place]) -> Trajectory:
+    """Return the trajectory slot that lies in a block, which other processes may map as well."""
+    from gossamer.system.blocks import views
+
+    return _with_channels_second(views(block, places))
+
+
+def _with_channels_second(made: Mapping[str, Tensor]) -> Trajectory:
     return Trajectory(**{name: x.movedim(-1, 2) if x.ndim == 5 else x for name, x in made.items()})
 
 

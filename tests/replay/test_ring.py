@@ -137,7 +137,7 @@ def test_real_atari_is_rebuilt():
     )  # fmt: skip
     try:
         policy = ActorCritic(envs.spec, PolicyConfig())
-        actor = Actor([envs], policy, unroll_length=30, seed=1, on_episode=lambda _: None)
+        actor = Actor([envs], policy, unroll_length=30, seeds=[1], on_episode=lambda _: None)
         slot = empty_trajectory(envs.spec, unroll_length=30, num_columns=3, core_units=0)
         ring = make_ring(Layout(envs.spec, 30), 3)
         read = empty_trajectory(envs.spec, unroll_length=30, num_columns=3, core_units=0)

@@ -33,7 +33,13 @@ def make_actor(sizes, *, t=7, action=DISCRETE, seed=1, policy=None, length=episo
     policy = policy or small_policy(
         spec_of(action), core="gru", core_size=3, last_action=True, last_reward=True
     )
-    actor = Actor(groups, policy, unroll_length=t, seed=seed, on_episode=episodes.append)
+    actor = Actor(
+        groups,
+        policy,
+        unroll_length=t,
+        seeds=[seed + k for k in range(len(groups))],
+        on_episode=episodes.append,
+    )
     return actor, groups, episodes
 
 
@@ -62,7 +68,7 @@ def assert_same(one: Trajectory, other: Trajectory):
 def test_columns_and_episodes_know_their_task():
     episodes = []
     actor = Actor(
-        [TaskEnvs(2), TaskEnvs(3, first=2)], small_policy(), unroll_length=9, seed=1,
+        [TaskEnvs(2), TaskEnvs(3, first=2)], small_policy(), unroll_length=9, seeds=[1, 2],
         on_episode=episodes.append,
     )  # fmt: skip
     (batch,) = collect(actor, 1, t=9)

@@ -112,7 +112,7 @@ def play(algorithm, envs, policy, *, versions, unroll_length=8, optimizer=CONSTA
     returns = []
     learner = make_learner(policy, algorithm, optimizer=optimizer, total_env_steps=10**6)
     actor = Actor(
-        [envs], policy, unroll_length=unroll_length, seed=1,
+        [envs], policy, unroll_length=unroll_length, seeds=[1],
         on_episode=lambda episode: returns.append(episode.episode_return),
     )  # fmt: skip
     slot = empty_trajectory(

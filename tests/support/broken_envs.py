@@ -8,6 +8,7 @@ import multiprocessing
 import os
 import random
 import signal
+import sys
 import threading
 import time
 from contextlib import suppress
@@ -80,6 +81,15 @@ class Kills(Plain):
 
     def reward(self) -> float:
         if self.steps == 10:
+            os.kill(os.getpid(), signal.SIGKILL)
+        return 1.0
+
+
+class KillsChildren(Plain):
+    """Does so in processes that a run has started, at the second step."""
+
+    def reward(self) -> float:
+        if self.steps == 2 and "placements" in sys.argv[0]:
             os.kill(os.getpid(), signal.SIGKILL)
         return 1.0
 

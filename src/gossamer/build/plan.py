@@ -85,7 +85,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     cores = machine.cores
     # Beside a GPU that acts for one half, cores step the other.
     halves = pixels and (cores >= 8 or device == "cuda")
-    groups = min(config.env_groups or (2 if halves else 1), num_envs)
+    actors = config.actors_per_learner
+    refuse_actors(config, num_envs, device)
+    groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
     return Plan(
@@ -105,6 +107,30 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
         torch=machine.torch,
     )
+
+
+def refuse_actors(config: TrainConfig, num_envs: int, device: str) -> None:
+    """Refuse actor processes among which the environments cannot be shared out."""
+    actors, groups = config.actors_per_learner, config.env_groups
+    if actors > num_envs:
+        raise ConfigError(
+            f"actors_per_learner is {actors}, but a learner has {num_envs} environments, and each actor needs one: "
+            f"--actors-per-learner {num_envs}, or --num-envs {actors}"
+        )
+    if actors and groups % actors:
+        raise ConfigError(
+            f"env_groups is {groups}, which {actors} actors cannot share equally: --env-groups {actors}, or leave it out"
+        )
+    if actors and config.lag == "free" and num_envs % actors:
+        raise ConfigError(
+            f"num_envs is {num_envs}, which {actors} actors cannot share equally at lag free: --num-envs "
+            f"{-(-num_envs // actors) * actors}, or --lag 1"
+        )
+    if actors and device != "cpu" and config.placement != "inline":
+        raise ConfigError(
+            f"actors_per_learner is {actors}, but actor processes compute on the CPU alone: --device cpu, or "
+            "--actors-per-learner 0"
+        )
 
 
 def find_device(asked: str, *, has_gpu: bool) -> str:

@@ -8,7 +8,7 @@ import itertools
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 import torch
@@ -21,6 +21,7 @@ from gossamer.build.plan import PRECISIONS, Plan, device_of, stream_seed
 from gossamer.build.replays import build_mix
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import CHOOSING_RANK
+from gossamer.errors import ConfigError
 from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
 from gossamer.machine import (
     in_thread,
@@ -31,7 +32,7 @@ from gossamer.machine import (
 )
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
-from gossamer.roles.actor import Actor, Episode
+from gossamer.roles.actor import Acting, Actor, Episode
 from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
@@ -49,7 +50,37 @@ if TYPE_CHECKING:
     from gossamer.replay.base import ReplayMix
     from gossamer.roles.evaluator import Source
     from gossamer.system.signs import Sign
-    from gossamer.types import EnvSpec, VecEnv
+    from gossamer.types import EnvSpec, Trajectory, VecEnv
+
+
+TEAM_MARGIN_SECONDS = 10.0
+"""More patience with actors in other processes than these have with their environments."""
+
+
+class Team(Acting, Protocol):
+    """Actors in processes of their own."""
+
+    sign: Sign
+    """Their signs of life."""
+    slots: list[Trajectory]
+    """What they write, in memory that they share; with a set lag these are the learner's slots."""
+
+
+class MakeTeam(Protocol):
+    """Makes the actors of a learner in processes of their own."""
+
+    def __call__(
+        self,
+        policy: ActorCritic,
+        *,
+        rank: int,
+        restarts: int,
+        start: bool,
+        on_episode: Callable[[Episode], None],
+        stop: StopSignal,
+    ) -> Team:
+        """Return actors of a learner with this policy."""
+        ...
 
 
 def build_policy(
@@ -80,8 +111,9 @@ def build_env_groups(
     rank: int = 0,
     restarts: int = 0,
     start: bool = True,
+    only: range | None = None,
 ) -> tuple[list[VecEnv], list[NDArray[Any]]]:
-    """Make and start the groups of environments that one actor steps in turn.
+    """Make and start the groups of environments that one actor steps in turn; `only`: those of them.
 
     Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
@@ -90,8 +122,8 @@ def build_env_groups(
         lower_priority()  # of this thread, and so of the simulators' threads it starts
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
     groups: list[VecEnv] = []
-    bounds = np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
-    for first, last in itertools.pairwise(bounds):
+    bounds = list(itertools.pairwise(group_bounds(plan)))
+    for first, last in bounds if only is None else bounds[only.start : only.stop]:
         groups.append(
             make_vec_env(
                 config.env_id,
@@ -112,6 +144,17 @@ def build_env_groups(
     return groups, [np.zeros((envs.num_envs, *spec.obs_shape), dtype=dtype) for envs in groups]
 
 
+def group_bounds(plan: Plan) -> list[int]:
+    """Return the first columns of the groups of environments, and the number of columns."""
+    return np.linspace(0, plan.num_envs, plan.env_groups + 1).round().astype(int).tolist()
+
+
+def actor_seeds(config: TrainConfig, plan: Plan, rank: int, restarts: int = 0) -> list[int]:
+    """Return the seeds of the streams from which a learner's groups of environments draw actions."""
+    names = ["actor", *(f"actor {group}" for group in range(1, plan.env_groups))]
+    return [stream_seed(config.seed, rank, name, restarts) for name in names]
+
+
 @dataclass
 class Parts:
     """One learner and what serves it, joined by links."""
@@ -120,7 +163,7 @@ class Parts:
     plan: Plan
     policy: ActorCritic
     learner: Learner
-    actor: Actor
+    actor: Acting
     queue: ThreadQueue
     board: ThreadBoard
     gate: Gate
@@ -155,11 +198,25 @@ def build_parts(
     restarts: int = 0,
     start: bool = True,
     shared: Blocks = (),
+    team: MakeTeam | None = None,
 ) -> Parts:
     """Build one learner and what serves it; `start` as in `build_env_groups`, `shared` as in `build_mix`.
 
-    After `restarts` deaths its random streams and episodes are new ones.
+    After `restarts` deaths its random streams and episodes are new ones. `team` makes actors in processes of their own,
+    where those are wanted.
     """
+    if team is not None:
+        if torso is not None:
+            raise ConfigError(
+                "a torso of your own cannot be handed to actor processes as an object; name it as module:Class, or use "
+                "--actors-per-learner 0"
+            )
+        return _join_parts(
+            config, spec, plan, stop, rank, on_episode, torso, restarts, None, shared,
+            lambda policy: team(
+                policy, rank=rank, restarts=restarts, start=start, on_episode=on_episode, stop=stop
+            ),
+        )  # fmt: skip
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     before = native_threads()
     making = in_thread(
@@ -180,27 +237,35 @@ def _join_parts(
     on_episode: Callable[[Episode], None],
     torso: torch.nn.Module | None,
     restarts: int,
-    making: Future[tuple[list[VecEnv], list[NDArray[Any]]]],
+    making: Future[tuple[list[VecEnv], list[NDArray[Any]]]] | None,
     shared: Blocks,
+    make_team: Callable[[ActorCritic], Team] | None = None,
 ) -> Parts:
     policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
+    team = make_team(policy) if make_team is not None else None
     acting = build_inference_policy(policy, plan, policy.obs_scale.device)
     policy.set_precision(PRECISIONS[plan.precision])
     if config.compile and plan.device == "cuda":
         acting.compile(mode="reduce-overhead")
     # One slot being learnt, one being written, and what may wait between them.
     waiting = config.queue.capacity if plan.lag is None else 0
-    slots = [
-        empty_trajectory(
-            spec,
-            unroll_length=config.unroll_length,
-            num_columns=plan.num_envs,
-            core_units=policy.core_units,
-            pinned=plan.device != "cpu",
-        )
-        for _ in range(2 + waiting)
-    ]
-    roles = Roles(config.patience_seconds)
+    slots = (
+        team.slots
+        if team is not None and plan.lag is not None
+        else [
+            empty_trajectory(
+                spec,
+                unroll_length=config.unroll_length,
+                num_columns=plan.num_envs,
+                core_units=policy.core_units,
+                pinned=plan.device != "cpu",
+            )
+            for _ in range(2 + waiting)
+        ]
+    )
+    # Actors in other processes know more about what they wait for: they give up first.
+    margin = TEAM_MARGIN_SECONDS if team is not None and config.patience_seconds else 0.0
+    roles = Roles(config.patience_seconds + margin)
     queue = ThreadQueue(slots, stop, roles)
     board = ThreadBoard(policy.shared_tensors(), stop, roles)
     replay = build_replay(
@@ -210,18 +275,23 @@ def _join_parts(
     learner = build_learner(
         config, plan, policy, replay, rank=rank, restarts=restarts, sign=roles.learning, stop=stop
     )
-    groups, first_obs = making.result()
-    roles.acting.parts += [envs.sign for envs in groups]
-    actor = Actor(
-        groups,
-        acting,
-        first_obs=first_obs,
-        unroll_length=config.unroll_length,
-        seed=stream_seed(config.seed, rank, "actor", restarts),
-        on_episode=on_episode,
-        stop=stop,
-        num_threads=plan.actor_threads,
-    )
+    if team is not None:
+        roles.acting.parts.append(team.sign)
+        actor: Acting = team
+    else:
+        assert making is not None
+        groups, first_obs = making.result()
+        roles.acting.parts += [envs.sign for envs in groups]
+        actor = Actor(
+            groups,
+            acting,
+            first_obs=first_obs,
+            unroll_length=config.unroll_length,
+            seeds=actor_seeds(config, plan, rank, restarts),
+            on_episode=on_episode,
+            stop=stop,
+            num_threads=plan.actor_threads,
+        )
     return Parts(
         spec, plan, policy, learner, actor, queue, board,
         Gate(stop, roles), stop,

@@ -113,6 +113,7 @@ MOST: Mapping[str, int] = {
     "topology.num_peers": 65535,
     "num_envs": 10**6,
     "learners_per_process": 65536,
+    "actors_per_learner": _THREADS,
     "unroll_length": 10**6,
     "max_episode_steps": 10**9,
     "micro_batch_rows": 10**9,
@@ -349,11 +350,6 @@ def _check_counts(config: TrainConfig) -> None:
         raise ConfigError(
             f"optimizer.learn_start is {config.optimizer.learn_start}, but the last batch begins before, as the run ends "
             f"after {config.total_env_steps} env steps; nothing would be learnt: --optimizer.learn-start 0"
-        )
-    if config.actors_per_learner:
-        raise ConfigError(
-            f"actors_per_learner is {config.actors_per_learner}; separate actor processes are not available yet: "
-            "--actors-per-learner 0 steps the environments in the learner's process"
         )
 
 

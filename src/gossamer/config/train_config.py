@@ -128,8 +128,8 @@ class TrainConfig:
     same_start: bool = True
     """Start all learners with the same weights; otherwise each draws its own."""
     actors_per_learner: int = 0
-    """Actor processes per learner. Only 0 is available yet: the learner's process also steps the
-    environments."""
+    """Actor processes per learner, >= 0; they share its environments. 0: the learner's process also steps the
+    environments, which is fastest on few cores. With placement inline they take turns in one process."""
     unroll_length: int = 16
     """Rows per trajectory, >= 1: env steps, and one row for each reset between episodes."""
     max_episode_steps: int = 0

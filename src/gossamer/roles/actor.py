@@ -10,7 +10,7 @@ import time
 from collections import deque
 from contextlib import ExitStack
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol
 
 import numpy as np
 import torch
@@ -70,6 +70,60 @@ def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
         np.bitwise_or(joined, shifted, out=words if channel == 3 else joined)
 
 
+class Acting(Protocol):
+    """What collects a learner's trajectories: an actor in its process, or several in processes of their own."""
+
+    env_steps: int
+    """Decisions so far."""
+    seconds: dict[str, float]
+    """Spent on environments ("env") and on choosing actions ("inference")."""
+    exact: bool
+    """Whether its episodes are those that the run's seed says."""
+
+    @property
+    def processes(self) -> list[dict[str, int]]:
+        """Processes of its own: index of the actor, pid and restarts of each; none in the learner's process."""
+        ...
+
+    @property
+    def policy(self) -> ActedWith:
+        """What parameters to act with are written into."""
+        ...
+
+    @property
+    def thread_ids(self) -> list[int]:
+        """What the system calls what acts beside the caller's thread."""
+        ...
+
+    def collect(self, slot: Trajectory, version: int) -> None:
+        """Fill a slot with the next T steps of every environment."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue exactly, between two trajectories."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any], *, exact: bool) -> bool:
+        """Continue from `state_dict`; return whether every environment is back."""
+        ...
+
+    def close(self) -> None:
+        """Free the environments."""
+        ...
+
+
+class ActedWith(Protocol):
+    """The parameters that act."""
+
+    def shared_tensors(self) -> list[Tensor]:
+        """Parameters and moments."""
+        ...
+
+    def refresh(self) -> None:
+        """Take notice that they were written."""
+        ...
+
+
 class _Group:
     """Environments stepped together, their place among the columns, and what they carry along."""
 
@@ -105,6 +159,7 @@ class _Group:
         self.sent: deque[NDArray[Any]] = deque()
         self.first_sent = np.zeros(n, dtype=np.int64)  # per env: step of its episode's first action
         self.oldest = 0  # step that sent[0] belongs to
+        self.generator = generator
         self.obs = torch.from_numpy(obs)
 
     def log(self, action: NDArray[Any]) -> None:
@@ -137,11 +192,13 @@ class Actor:
         groups: environments, their columns side by side in this order.
         policy: a copy of its own, set up for inference; the launcher loads parameters into it.
         unroll_length: T.
-        seed: of the stream that samples actions.
+        seeds: of the streams that sample actions, one a group: so groups draw alike in one process or several.
         on_episode: told every finished episode.
         first_obs: first observations of groups that have begun their episode 0; None begins it.
         stop: ends collecting between two steps; None: nothing does.
         num_threads: parts of a group's columns that are acted for side by side, on a CPU.
+        moment: what an episode tells as its `env_steps`, from the slot and the row of its end; None: all env steps so
+            far.
     """
 
     def __init__(
@@ -150,20 +207,22 @@ class Actor:
         policy: ActorCritic,
         *,
         unroll_length: int,
-        seed: int,
+        seeds: Sequence[int],
         on_episode: Callable[[Episode], None],
         first_obs: Sequence[NDArray[Any]] | None = None,
         stop: StopSignal | None = None,
         num_threads: int = 1,
+        moment: Callable[[Trajectory, int], int] | None = None,
     ):
         self._stop = stop
+        self._moment = moment or self._env_steps_at
         self._infer = Inference(policy, num_threads)
         self.policy = policy
         self.env_steps = 0  # decisions: a row that resets an environment is none
+        self.exact = True
+        self.processes: list[dict[str, int]] = []
         self.seconds = {"env": 0.0, "inference": 0.0}
         self._unroll_length = unroll_length
-        self._generator = torch.Generator(device=policy.obs_scale.device)
-        self._generator.manual_seed(seed)
         self._on_episode = on_episode
         self._device = policy.obs_scale.device
         self._on_gpu = devices.is_gpu(self._device)
@@ -172,12 +231,13 @@ class Actor:
         config = policy.config
         self._looks_back = bool(policy.core_units or config.last_reward or config.last_action)
         self._groups: list[_Group] = []
-        for envs in groups:
+        for envs, seed in zip(groups, seeds, strict=True):
             first = self._groups[-1].columns.stop if self._groups else 0
             obs = first_obs[len(self._groups)] if first_obs is not None else None
             if obs is None:
                 obs = envs.start(np.zeros(envs.num_envs, dtype=np.int64))
-            self._groups.append(_Group(envs, first, policy, obs, self._generator))
+            generator = torch.Generator(device=self._device).manual_seed(seed)
+            self._groups.append(_Group(envs, first, policy, obs, generator))
 
     @property
     def num_columns(self) -> int:
@@ -213,6 +273,9 @@ class Actor:
         self._keep_last_row()
         self.env_steps += int(slot.valid.sum())
 
+    def _env_steps_at(self, slot: Trajectory, t: int) -> int:
+        return self.env_steps + int(slot.valid[: t + 1].sum())  # every group has acted at row t
+
     def _leave(self, *, in_flight: bool) -> NoReturn:
         for group in self._groups if in_flight else ():
             group.envs.recv()  # simulators are closed only when they are through
@@ -239,7 +302,7 @@ class Actor:
             last_reward,
         )
         params = out.action_params[0]
-        sampled = self.policy.sample(params, self._generator, group.noise)
+        sampled = self.policy.sample(params, group.generator, group.noise)
         group.core_state = out.core_state
         slot.behavior[t, columns] = params
         slot.value[t, columns] = out.value[0]
@@ -266,7 +329,7 @@ class Actor:
             last_reward, starts = past[:1], past[1:] > 0.0
         out = self.policy(obs, starts, group.core_state, last_action[None], last_reward)
         params = out.action_params[0]
-        group.sampled = self.policy.sample(params, self._generator, group.noise)
+        group.sampled = self.policy.sample(params, group.generator, group.noise)
         said = [group.sampled, params, out.value[0], *([] if t else [group.core_state.clone()])]
         # Not kept as it is: a compiled policy says the next thing in the same memory.
         group.core_state.copy_(out.core_state)
@@ -301,9 +364,7 @@ class Actor:
         group.length += ~group.ended
         group.ended = result.ended.copy()
         if group.ended.any():
-            # Every group has acted at row t by now.
-            env_steps = self.env_steps + int(slot.valid[: t + 1].sum())
-            self._finish_episodes(group, result, env_steps)
+            self._finish_episodes(group, result, self._moment(slot, t))
         self.seconds["env"] += time.perf_counter() - began
 
     def _finish_episodes(self, group: _Group, result: StepResult, env_steps: int) -> None:
@@ -326,13 +387,11 @@ class Actor:
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, between two trajectories."""
-        state: dict[str, Any] = {
-            "env_steps": self.env_steps,
-            "generator": self._generator.get_state(),
-        }
+        state: dict[str, Any] = {"env_steps": self.env_steps}
         for k, group in enumerate(self._groups):
             logs = group.logs()
             state |= {
+                generator_name(k): group.generator.get_state(),
                 f"{k}.episodes": torch.from_numpy(group.episodes.copy()),
                 f"{k}.ended": torch.from_numpy(group.ended.copy()),
                 f"{k}.starts": group.starts.clone(),
@@ -359,23 +418,17 @@ class Actor:
             Whether every environment is back.
         """
         self.env_steps = state["env_steps"]
-        self._go_on_drawing(state["generator"])
+        for k, group in self._numbered:
+            if generator_name(k) in state:  # groups of an older run drew from one stream
+                _go_on_drawing(group.generator, state[generator_name(k)])
         if exact and all(self._bring_back(group, f"{k}.", state) for k, group in self._numbered):
             return True
         for k, group in self._numbered:
             episodes = state[f"{k}.episodes"].numpy() + 1
             obs = group.envs.start(episodes)
-            self._groups[k] = _Group(group.envs, group.first, self.policy, obs, self._generator)
+            self._groups[k] = _Group(group.envs, group.first, self.policy, obs, group.generator)
             self._groups[k].episodes = episodes
         return False
-
-    def _go_on_drawing(self, held: Tensor) -> None:
-        """Continue the stream of actions; after one on another kind of device comes one of its own."""
-        if held.shape == self._generator.get_state().shape:
-            self._generator.set_state(held)
-        else:
-            seed = np.random.SeedSequence(held.tolist()).generate_state(1)[0]
-            self._generator.manual_seed(int(seed))
 
     @property
     def _numbered(self) -> list[tuple[int, _Group]]:
@@ -418,3 +471,17 @@ class Actor:
             closing.callback(self._infer.close)
             for group in self._groups:
                 closing.callback(group.envs.close)
+
+
+def generator_name(group: int) -> str:
+    """Return what a group's stream of actions is called in an actor's state."""
+    return f"{group}.generator" if group else "generator"
+
+
+def _go_on_drawing(generator: torch.Generator, held: Tensor) -> None:
+    """Continue a stream of actions; after one on another kind of device comes one of its own."""
+    if held.shape == generator.get_state().shape:
+        generator.set_state(held)
+    else:
+        seed = np.random.SeedSequence(held.tolist()).generate_state(1)[0]
+        generator.manual_seed(int(seed))

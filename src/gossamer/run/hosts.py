@@ -76,6 +76,14 @@ class Notice:
 
 
 @dataclass(frozen=True)
+class ActorProcesses:
+    """A host's learners have actors in processes of their own, now these."""
+
+    rows: list[dict[str, Any]]
+    """Of processes.json: rank of the learner, index of the actor, pid, restarts."""
+
+
+@dataclass(frozen=True)
 class Failed:
     """A host's learners have raised an error, which ends the run."""
 
@@ -95,7 +103,7 @@ class Died:
     """In words: "signal 9"."""
 
 
-Event = Ready | Told | Snapshot | Notice | Failed | Done | Died
+Event = Ready | Told | Snapshot | Notice | ActorProcesses | Failed | Done | Died
 
 
 class Host(Protocol):

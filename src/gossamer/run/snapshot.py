@@ -41,6 +41,7 @@ def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[
     for parts in group.parts:
         prefix = _prefix(parts.learner.rank)
         held |= {prefix + k: x for k, x in _of_learner(parts, exact=group.exact).items()}
+        group.exact &= parts.actor.exact
     tensors = {k: x.detach() for k, x in held.items() if isinstance(x, Tensor)}
     if copies:
         tensors = copy_outside_heap(tensors)
@@ -196,7 +197,7 @@ def _put_back_acting(parts: Parts, held: dict[str, Any], *, exact: bool) -> bool
     """Put back the actor and, if the run goes on exactly, the trajectories that wait; return what the actor does."""
     fresh = parts.actor.state_dict() if exact else {}
     for name, like in fresh.items():
-        begun_without = name.endswith(".noise") and f"actor.{name}" not in held
+        begun_without = name.endswith((".noise", ".generator")) and f"actor.{name}" not in held
         if isinstance(like, Tensor) and not begun_without:
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)

@@ -15,7 +15,17 @@ from gossamer.errors import RunFailed
 from gossamer.machine import threads
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import messages
-from gossamer.run.hosts import FINAL, Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.hosts import (
+    FINAL,
+    ActorProcesses,
+    Died,
+    Done,
+    Failed,
+    Notice,
+    Ready,
+    Snapshot,
+    Told,
+)
 from gossamer.run.placements.threads import JOIN_SECONDS, start_thread
 from gossamer.run.snapshot import EXACT, NOT_BACK
 from gossamer.run.stopping import Overdue, at_work, end_of
@@ -105,6 +115,7 @@ class Supervisor:
         self._finals: dict[int, Snapshot] = {}  # of hosts whose learners have ended
         self._held: dict[int, list[Event]] = {}
         self._all_began = False
+        self._actors: dict[int, list[dict[str, Any]]] = {}  # processes of hosts' actors
         self._evaluated = (0.0, time.monotonic())  # seconds spent on it, and until when
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -203,8 +214,10 @@ class Supervisor:
                 {"role": "learner", "rank": rank, "pid": host.pid, "restarts": died}
                 for rank in host.ranks
             ]
+        for _, actors in sorted(self._actors.items()):
+            rows += actors
         self._folder.write_json("processes.json", rows)
-        self._recorder.watch({host.pid for host in hosts} - {os.getpid()})
+        self._recorder.watch({row["pid"] for row in rows} - {os.getpid()})
 
     def _hear(self, index: int, event: Event) -> None:
         """Take notice of what a host tells; what it tells after its part of a checkpoint waits for the other parts."""
@@ -213,6 +226,9 @@ class Supervisor:
                 raise error
             case Notice(text):
                 self._recorder.say(text)
+            case ActorProcesses(rows):
+                self._actors[index] = rows
+                self._write_processes()
             case Died(how):
                 waiting = self._held.get(index, ())
                 if index in self._finals or any(isinstance(x, Done) for x in waiting):
@@ -408,7 +424,7 @@ class Supervisor:
             self._recorder.say(told + "the group starts again from the last checkpoint")
             raise GroupDied
         self._recorder.say(told + "a new one takes over")
-        for known in (self._parts, self._finals, self._held):
+        for known in (self._parts, self._finals, self._held, self._actors):
             known.pop(index, None)
         self._ready.discard(index)
         self._began_version[index] = host.version

@@ -7,9 +7,12 @@ import mmap
 import os
 import socket
 import threading
+import traceback
 from collections import deque
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.shared_memory import make_memory
 from gossamer.system.blocks import Place, aligned, copy_into, lay_out_like, views
 
@@ -68,6 +71,30 @@ class Channel:
             os.close(self._descriptors.popleft())
         self.end.close()
         self.closed = True
+
+
+def tell_failure(channel: Channel, error: BaseException) -> None:
+    """Tell the other end that this process cannot go on, and why."""
+    kind = type(error).__name__ if isinstance(error, ConfigError | RunFailed) else ""
+    lines = traceback.format_exception(error)
+    with suppress(OSError):  # nobody is there any more
+        channel.send(
+            {"kind": "failed", "type": kind, "text": str(error), "traceback": "".join(lines)}
+        )
+
+
+def failure_in(message: Mapping[str, Any], whose: str) -> BaseException:
+    """Return the error that ends the run because of what a process has told.
+
+    Args:
+        message: of `tell_failure`.
+        whose: the role that failed, as a message begins with: "a learner".
+    """
+    kinds: dict[str, type[Exception]] = {"ConfigError": ConfigError, "RunFailed": RunFailed}
+    if message["type"]:
+        return kinds[message["type"]](message["text"])
+    headline = message["traceback"].strip().splitlines()[-1]
+    return RunFailed(f"{whose} failed: {headline}\n{message['traceback']}")
 
 
 def pack(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> int:

@@ -1,7 +1,7 @@
-"""What a process of learners does first: it makes sure to end with its launcher, then imports the rest.
+"""What a child process does first: it makes sure to end with whoever started it, then imports the rest.
 
-`python -m gossamer.run.placements.child DESCRIPTOR LAUNCHER`, where the descriptor is a socket and the launcher a
-process. Imports take seconds, in which the launcher may be killed.
+`python -m gossamer.run.placements.child DESCRIPTOR PARENT ROLE`, where the descriptor is a socket and the parent a
+process. Imports take seconds, in which the parent may be killed.
 """
 
 from __future__ import annotations
@@ -12,7 +12,9 @@ if __name__ == "__main__":
     from gossamer.run.placements.template import end_with, ignore_signals
 
     ignore_signals()
-    end_with(int(sys.argv[2]))
-    from gossamer.run.placements.learner_process import main
+    # An actor's parent starts it from a thread, whose end is not that of the parent; the closed socket tells.
+    if sys.argv[3] != "actor":
+        end_with(int(sys.argv[2]))
+    from gossamer.run.placements.serving import serve
 
-    sys.exit(main(int(sys.argv[1])))
+    sys.exit(serve(int(sys.argv[1])))

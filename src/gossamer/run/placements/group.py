@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import mmap
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 from gossamer.build.plan import resumes_exactly
@@ -14,6 +15,7 @@ from gossamer.links.shared_memory import Mailbox
 from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
+from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.system.signs import PATIENCE_SECONDS
 
@@ -174,6 +176,7 @@ def build_group(
     on_episode: Callable[[Episode, int], None],
     torso: torch.nn.Module | None = None,
     start: bool = True,
+    say: Callable[[str], None] = lambda _: None,
 ) -> Group:
     """Build all learners of a run in this process.
 
@@ -184,6 +187,7 @@ def build_group(
         on_episode: told every finished training episode and whose it is.
         torso: the user's own feature layers.
         start: as in `build_env_groups`.
+        say: told when an actor is replaced, and what its environments are at.
     """
     stop, size = StopSignal(), config.num_learners
     shared: list[list[mmap.mmap]] = []
@@ -192,7 +196,7 @@ def build_group(
         shared = [[make_block(nbytes, path) for _ in range(size)] for nbytes, path in blocks]
     made = build_learners(
         config, spec, plan, range(size), stop,
-        on_episode=on_episode, torso=torso, start=start, shared=shared,
+        on_episode=on_episode, torso=torso, start=start, shared=shared, say=say,
     )  # fmt: skip
     first = made[0]
     memory = None
@@ -217,9 +221,13 @@ def build_learners(
     restarts: int = 0,
     start: bool = True,
     shared: Blocks = (),
+    say: Callable[[str], None],
 ) -> list[Parts]:
     """Build some learners and what serves them; arguments as in `build_group` and `build_parts`."""
     made: list[Parts] = []
+    team = None
+    if config.actors_per_learner and config.placement != "inline":
+        team = partial(ActorTeam, config, spec, plan, say=say)
     for rank in ranks:
 
         def told(episode: Episode, rank: int = rank) -> None:
@@ -227,6 +235,6 @@ def build_learners(
 
         made.append(
             build_parts(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
-                        restarts=restarts, start=start, shared=shared)
+                        restarts=restarts, start=start, shared=shared, team=team)
         )  # fmt: skip
     return made

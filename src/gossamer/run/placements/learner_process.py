@@ -8,10 +8,8 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
-import socket
 import threading
 import time
-import traceback
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -19,15 +17,14 @@ from typing import TYPE_CHECKING, Any
 from gossamer.build.plan import Plan, resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
-from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.shared_memory import BEATS, Mailboxes
 from gossamer.links.stopping import StopSignal
 from gossamer.machine import keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
-from gossamer.run.hosts import Done, Snapshot, Told
+from gossamer.run.hosts import ActorProcesses, Done, Notice, Snapshot, Told
 from gossamer.run.placements.boards import Memory, Sizes
-from gossamer.run.placements.channel import Channel, pack, unpack
+from gossamer.run.placements.channel import pack, tell_failure
 from gossamer.run.placements.group import Group, build_learners
 from gossamer.run.placements.inline import learn_inline
 from gossamer.run.placements.learners import Learners
@@ -39,47 +36,34 @@ from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs
 
 if TYPE_CHECKING:
+    from torch import Tensor
+
     from gossamer.config import TrainConfig
     from gossamer.run.hosts import Event
+    from gossamer.run.placements.channel import Channel
 
 
-def main(descriptor: int, blocks: tuple[int, ...] | None = None) -> int:
-    """Serve the launcher at the other end of a socket; `blocks`: of a task, where their numbers are others here."""
-    channel = Channel(socket.socket(fileno=descriptor))
-    messages: list[dict[str, Any]] = []
-    while not messages and not channel.closed:
-        messages = channel.receive()
-    if not messages:
-        return 1
-    try:
-        task = Task(**messages[0])
-        checkpoint = None
-        if task.begin_name:
-            tensors, state = unpack(channel.take_descriptor())
-            checkpoint = Checkpoint(
-                state["updates"], tensors, state["state"], Path(task.begin_name)
-            )
-        threading.Thread(target=_watch, args=(channel,), daemon=True).start()
-        if blocks is not None:
-            task = dataclasses.replace(task, blocks=blocks)
-        _serve(channel, task, checkpoint)
-    except BrokenPipeError:
-        return 1
-    except BaseException as error:  # noqa: BLE001 - told to the launcher, which ends the run
-        _tell_failure(channel, error)
-        return 1
-    return 0
+def work(
+    channel: Channel,
+    told: dict[str, Any],
+    begin: tuple[dict[str, Tensor], dict[str, Any]] | None,
+    rest: list[dict[str, Any]],
+) -> None:
+    """Learn what the supervisor at the other end of the channel asks for.
 
-
-def _tell_failure(channel: Channel, error: BaseException) -> None:
-    if isinstance(error, Overdue):
-        error = error.failure or error
-    kind = type(error).__name__ if isinstance(error, ConfigError | RunFailed) else ""
-    lines = traceback.format_exception(error)
-    with suppress(OSError):  # the launcher is gone
-        channel.send(
-            {"kind": "failed", "type": kind, "text": str(error), "traceback": "".join(lines)}
-        )
+    Args:
+        channel: to the supervisor.
+        told: a `Task`, as plain data.
+        begin: tensors and state of what the learners begin with.
+        rest: nothing; the supervisor's orders come through shared memory.
+    """
+    assert not rest
+    threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+    task, checkpoint = Task(**told), None
+    if begin is not None:
+        tensors, state = begin
+        checkpoint = Checkpoint(state["updates"], tensors, state["state"], Path(task.begin_name))
+    _serve(channel, task, checkpoint)
 
 
 def _serve(channel: Channel, task: Task, checkpoint: Checkpoint | None) -> None:
@@ -134,6 +118,7 @@ def _learn(
         StopSignal(),
         on_episode=lambda episode, learner: learners.on_episode(episode, learner),
         restarts=task.restarts,
+        say=lambda text: channel.send({"kind": "notice", "text": text}),
         start=not snapshot.comes_back(checkpoint, spec),
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
@@ -172,7 +157,7 @@ def _learn(
                     group.first.checkpoint_seconds += time.monotonic() - began
     except BaseException as error:
         # Before the others notice: they would tell that this one has left.
-        _tell_failure(channel, error)
+        tell_failure(channel, error.failure or error if isinstance(error, Overdue) else error)
         raise
     finally:
         for rank in range(*task.ranks):
@@ -192,6 +177,10 @@ def _send(channel: Channel, event: Event) -> None:
         took = event.seconds + time.monotonic() - began
         channel.send({"kind": "snapshot", "number": event.number, "seconds": took}, descriptor)
         os.close(descriptor)
+    elif isinstance(event, ActorProcesses):
+        channel.send({"kind": "actors", "rows": event.rows})
+    elif isinstance(event, Notice):
+        channel.send({"kind": "notice", "text": event.text})
     elif isinstance(event, Done):
         channel.send({"kind": "done"})
 

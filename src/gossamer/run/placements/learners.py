@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from typing import TYPE_CHECKING, Protocol
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
-from gossamer.run.hosts import FINAL, Done, Snapshot, Told
+from gossamer.run.hosts import FINAL, ActorProcesses, Done, Notice, Snapshot, Told
 from gossamer.run.placements.rows import Rows
 
 if TYPE_CHECKING:
@@ -67,12 +68,18 @@ class Learners:
         self._told_at = float("-inf")
         self._episodes: list[tuple[int, Episode]] = []
         self._lock = threading.Lock()
+        self._notices: deque[Notice] = deque()
+        self._actors: list[dict[str, int]] = []
         self._has_learnt = self._ended = False
 
     def on_episode(self, episode: Episode, learner: int) -> None:
         """Keep a finished episode until the next event."""
         with self._lock:
             self._episodes.append((learner, episode))
+
+    def say(self, text: str) -> None:
+        """Keep a line for the user until the next event."""
+        self._notices.append(Notice(text))
 
     def step(self) -> list[Event]:
         """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
@@ -97,9 +104,18 @@ class Learners:
         self._has_learnt = True
         self._rows.note()
         # Of a supervisor elsewhere both are told of together: a message costs more than a list.
+        notices: list[Event] = [self._notices.popleft() for _ in range(len(self._notices))]
+        actors = [
+            {"rank": parts.learner.rank, **row}
+            for parts in self._group.parts
+            for row in parts.actor.processes
+        ]
+        if actors != self._actors:
+            self._actors = actors
+            notices.append(ActorProcesses([{"role": "actor", **row} for row in actors]))
         if (due := self._row_due()) or (self._here and self._episodes):
-            return [self._tell(rows=due)]
-        return []
+            return [*notices, self._tell(rows=due)]
+        return notices
 
     def close(self) -> None:
         """End the roles."""

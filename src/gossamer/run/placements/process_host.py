@@ -4,20 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 import os
-import socket
 import subprocess
-import sys
 import time
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.shared_memory import AWAITS, BEATS
 from gossamer.roles.actor import Episode
-from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot, Told
-from gossamer.run.placements.channel import Channel, pack, unpack
-from gossamer.run.placements.template import MAX_DESCRIPTORS, Copy, template
+from gossamer.run.hosts import ActorProcesses, Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.placements.channel import failure_in, pack, unpack
+from gossamer.run.placements.starting import start_child
 from gossamer.system.signs import START_SECONDS, Patience
 
 if TYPE_CHECKING:
@@ -26,6 +22,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Event
     from gossamer.run.placements.boards import Memory
+    from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.template import Copy
 
 JOIN_SECONDS = 20.0
 """Longest wait for a process that was killed."""
@@ -151,13 +149,15 @@ class ProcessHost:
             case "snapshot":
                 tensors, state = unpack(self._channel.take_descriptor())
                 return Snapshot(message["number"], tensors, state, message["seconds"])
+            case "actors":
+                return ActorProcesses(message["rows"])
             case "notice":
                 return Notice(message["text"])
             case "done":
                 self.done = True
                 return Done()
             case _:
-                return Failed(_failure_of(message))
+                return Failed(failure_in(message, "a learner"))
 
     def _look(self) -> None:
         seconds = time.monotonic() - self._started
@@ -178,38 +178,15 @@ def _start(
         state = {"state": checkpoint.state, "updates": checkpoint.updates}
         begin = pack(checkpoint.tensors, state)
         task = dataclasses.replace(task, begin_name=str(checkpoint.path))
-    ours, theirs = socket.socketpair()
-    path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
-    environment = {**os.environ, "PYTHONPATH": path}
+    more: dict[str, str] = {}
     if device == "cuda" and task.ranks[1] - task.ranks[0] == 1:
         # It needs no memory on the others' GPUs then; several learners choose among all.
-        environment["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
-    with theirs:
-        popen = _copy(theirs, task, environment) or subprocess.Popen(
-            [
-                sys.executable,
-                "-P",
-                "-m",
-                "gossamer.run.placements.child",
-                str(theirs.fileno()),
-                str(os.getpid()),
-            ],
-            pass_fds=(theirs.fileno(), *task.blocks),
-            env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the launcher
-        )
-    channel = Channel(ours)
-    with suppress(OSError):  # it is dead already, which those who look after it will see
-        channel.send(dataclasses.asdict(task), begin)
-    if begin is not None:
-        os.close(begin)
-    ours.setblocking(False)
-    return popen, channel
-
-
-def _copy(end: socket.socket, task: Task, environment: dict[str, str]) -> Copy | None:
-    made = template() if len(task.blocks) <= MAX_DESCRIPTORS else None
-    return None if made is None else made.copy(end, task.blocks, environment)
+        more["CUDA_VISIBLE_DEVICES"] = _gpu_of(task.ranks[0])
+    try:
+        return start_child("learner", dataclasses.asdict(task), task.blocks, begin, more)
+    finally:
+        if begin is not None:
+            os.close(begin)
 
 
 def end_processes(hosts: Sequence[ProcessHost]) -> None:
@@ -233,12 +210,3 @@ def _gpu_of(rank: int) -> str:
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
     return gpus[rank % len(gpus)]
-
-
-def _failure_of(message: dict[str, Any]) -> BaseException:
-    """Return the error that ends the run because of what a process has told."""
-    kinds: dict[str, type[Exception]] = {"ConfigError": ConfigError, "RunFailed": RunFailed}
-    if message["type"]:
-        return kinds[message["type"]](message["text"])
-    headline = message["traceback"].strip().splitlines()[-1]
-    return RunFailed(f"a learner failed: {headline}\n{message['traceback']}")

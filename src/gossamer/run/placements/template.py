@@ -12,6 +12,7 @@ from __future__ import annotations
 import atexit
 import ctypes
 import gc
+import importlib
 import json
 import os
 import select
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
 """Handed over with one request; Linux takes 253."""
+SERVES = "gossamer.run.placements.serving"
+"""Module that a template imports, and whose `serve` its copies call."""
 ANSWER_SECONDS = 60.0
 """Longest wait for a template that is still importing, and for its answer."""
 _FIXED = (
@@ -104,7 +107,15 @@ class Template:
         environment["OPENBLAS_NUM_THREADS"] = "1"
         with theirs:
             self._popen = subprocess.Popen(
-                [sys.executable, "-P", "-m", __name__, str(theirs.fileno()), str(os.getpid())],
+                [
+                    sys.executable,
+                    "-P",
+                    "-m",
+                    __name__,
+                    str(theirs.fileno()),
+                    str(os.getpid()),
+                    SERVES,
+                ],
                 pass_fds=(theirs.fileno(),),
                 env=environment,
                 start_new_session=True,  # a terminal's Ctrl-C is for the launcher
@@ -350,14 +361,14 @@ def _main() -> int:
     launcher = int(sys.argv[2])
     end_with(launcher)
     gc.disable()  # importing is a tenth quicker
-    from gossamer.run.placements.learner_process import main
+    serves = importlib.import_module(sys.argv[3])
 
     # From here on the closed socket tells, whichever thread of the launcher has started us.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
     gc.enable()
-    return main(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+    return serves.serve(*_serve(socket.socket(fileno=int(sys.argv[1]))))
 
 
 if __name__ == "__main__":

@@ -86,6 +86,7 @@ class ThisProcess:
             plan,
             on_episode=lambda episode, learner: self._learners.on_episode(episode, learner),
             torso=torso,
+            say=lambda text: self._learners.say(text),
             start=not snapshot.comes_back(checkpoint, spec),
         )
         self.names, self.stop = group.first.policy.shared_names(), group.stop

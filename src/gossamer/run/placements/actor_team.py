@@ -1,0 +1,415 @@
+"""Actors in processes of their own, which are one actor to their learner's process: IMPALA's shape.
+
+Every actor steps some of the learner's groups of environments. With a set lag all fill their columns of one slot, so what
+is collected is what one actor with as many groups collects, bit for bit. Without one each fills slots of its own, and a
+trajectory is made of those that are ready: nobody waits for the slowest. An actor that dies is replaced, and its
+environments begin new episodes.
+
+Source: Espeholt et al. 2018 (arXiv:1802.01561), section 3.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import os
+import subprocess
+import time
+from collections import deque
+from dataclasses import replace
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import torch
+
+from gossamer.build.roles import group_bounds
+from gossamer.config import to_dict
+from gossamer.errors import RunFailed
+from gossamer.links.shared_memory import Mailboxes, make_memory
+from gossamer.links.stopping import Stopped
+from gossamer.replay.shards import part_of
+from gossamer.roles.actor import Episode, generator_name
+from gossamer.roles.mixer import message_sizes, views
+from gossamer.run.placements.actor_process import ActorTask
+from gossamer.run.placements.channel import failure_in, pack, unpack
+from gossamer.run.placements.starting import start_child
+from gossamer.run.placements.template import ready
+from gossamer.system.signs import START_SECONDS, Patience, Sign
+from gossamer.types import lay_out_trajectory, trajectory_in
+
+if TYPE_CHECKING:
+    import mmap
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from gossamer.build.plan import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.links.stopping import StopSignal
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.template import Copy
+    from gossamer.system.blocks import Place
+    from gossamer.types import EnvSpec, Trajectory
+
+LOOK_SECONDS = 0.2
+"""Longest time between two looks at actors and at whether the run stops."""
+CLOSE_SECONDS = 5.0
+"""Longest wait for actors that close their environments."""
+JOIN_SECONDS = 20.0
+"""Longest wait for one that was killed."""
+MAX_DEATHS_IN_A_ROW = 3
+"""Of an actor that has not collected a trajectory in between."""
+MARGIN_SECONDS = 5.0
+"""An actor that gives itself up knows its environment by name: others give it up later."""
+RESTARTS_APART = 1_000_000
+"""Between the streams of an actor that was replaced and those of a learner that was."""
+FREE_SLOTS = 2
+"""Slots of an actor without a set lag: one is read while it fills the other."""
+
+
+class _Params(NamedTuple):
+    """What the learner's side writes parameters into, in place of an actor's own policy."""
+
+    tensors: list[Tensor]
+
+    def shared_tensors(self) -> list[Tensor]:
+        """Parameters and moments, as a policy's."""
+        return self.tensors
+
+    def refresh(self) -> None:
+        """Nothing follows from the parameters here."""
+
+
+class _Member:
+    """One actor: its process, while it lives, and what it was asked for."""
+
+    def __init__(self, index: int, groups: range):
+        self.index, self.groups = index, groups
+        self.popen: subprocess.Popen[bytes] | Copy
+        self.channel: Channel
+        self.asked: deque[dict[str, Any]] = deque()
+        """What it has yet to do, the oldest first."""
+        self.ready = False
+        self.deaths_in_a_row = 0
+        self.restarts = 0
+
+
+class ActorTeam:
+    """K actors of one learner, with the interface of one.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        plan: what "auto" became; its groups of environments are shared out among the actors.
+        policy: the learner's.
+        rank: of the learner.
+        restarts: how often the learner was replaced.
+        start: begin episodes; otherwise `load_state_dict` follows.
+        on_episode: told every finished episode.
+        say: shows a line.
+        stop: ends waiting.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        spec: EnvSpec,
+        plan: Plan,
+        policy: ActorCritic,
+        *,
+        rank: int,
+        restarts: int,
+        start: bool,
+        on_episode: Callable[[Episode], None],
+        say: Callable[[str], None],
+        stop: StopSignal,
+    ):
+        self.env_steps = 0
+        self.seconds = {"env": 0.0, "inference": 0.0}
+        self.exact = True
+        """Whether no actor was replaced: others' episodes are of streams that a later session would not know."""
+        self.sign = Sign("the actors")
+        self.policy = _Params([torch.empty_like(x) for x in policy.shared_tensors()])
+        self._config, self._spec, self._plan = config, spec, plan
+        self._rank, self._restarts, self._starts = rank, restarts, start
+        self._on_episode, self._say, self._stop = on_episode, say, stop
+        self._free = plan.lag is None
+        self._bounds = group_bounds(plan)
+        count, groups = config.actors_per_learner, plan.env_groups
+        self._members = [
+            _Member(k, range(k * groups // count, (k + 1) * groups // count)) for k in range(count)
+        ]
+        self._finished: deque[tuple[_Member, dict[str, Any]]] = deque()
+        self._descriptors: list[int] = []
+        self._sizes = message_sizes(self.policy.tensors)
+        self._boxes = Mailboxes(self._make(Mailboxes.nbytes(1, self._sizes)), 1, self._sizes)
+        self._views = [views(message, self.policy.tensors) for message in self._boxes.messages[0]]
+        self._signs = np.frombuffer(self._make(8 * count), np.int64)
+        self._version = -1
+        self._places: list[Place]
+        self._places, nbytes = lay_out_trajectory(
+            spec,
+            unroll_length=config.unroll_length,
+            num_columns=plan.num_envs // (count if self._free else 1),
+            core_units=policy.core_units,
+        )
+        made = FREE_SLOTS * count if self._free else 2
+        self.slots = [trajectory_in(self._make(nbytes), self._places) for _ in range(made)]
+        """With a set lag those that the learner's queue is made of; without one the actors'."""
+        seconds = config.patience_seconds
+        self._patience = Patience(
+            seconds and seconds + MARGIN_SECONDS, "the actors", lambda: int(self._signs.sum())
+        )
+        self._began = time.monotonic()
+        for member in self._members:
+            self._begin(member)
+
+    @property
+    def thread_ids(self) -> list[int]:
+        """What the system calls the processes, which may have another priority."""
+        return [member.popen.pid for member in self._members]
+
+    @property
+    def processes(self) -> list[dict[str, int]]:
+        """Every actor's index, pid and restarts."""
+        return [
+            {"actor": x.index, "pid": x.popen.pid, "restarts": x.restarts} for x in self._members
+        ]
+
+    @cached_property
+    def _place_of_slot(self) -> dict[int, int]:
+        return {slot.reward.data_ptr(): i for i, slot in enumerate(self.slots)}
+
+    @torch.no_grad()
+    def collect(self, slot: Trajectory, version: int) -> None:
+        """Fill a slot with the next T steps of every environment, acted by `policy`, or without a set lag by older ones."""
+        if version != self._version:
+            with self._boxes.posting(0, version) as place:
+                torch._foreach_copy_(self._views[place], self.policy.tensors)
+            self._version = version
+        if self._free:
+            self._gather(slot)
+        else:
+            self._collect_together(slot, version)
+
+    def _collect_together(self, slot: Trajectory, version: int) -> None:
+        place = self._place_of_slot[slot.reward.data_ptr()]
+        for member in self._members:
+            self._ask(member, {"do": "collect", "slot": place, "version": version})
+        told = [self._next_finished() for _ in self._members]
+        told.sort(key=lambda one: one[0].index)
+        found: list[tuple[int, Episode]] = []
+        for member, message in told:
+            found += self._episodes(member, message, slot)
+        # As one actor tells them: row by row, and in each from the first column on.
+        for _, episode in sorted(found, key=lambda x: x[0]):
+            self._on_episode(episode)
+        self.env_steps += int(slot.valid.sum())
+
+    def _gather(self, slot: Trajectory) -> None:
+        size = slot.reward.shape[1] // len(self._members)
+        for member in self._members:
+            busy = {asked["slot"] for asked in member.asked if asked["do"] == "collect"}
+            busy |= {m["slot"] for x, m in self._finished if x is member}
+            for k in range(FREE_SLOTS):
+                if (place := member.index * FREE_SLOTS + k) not in busy:
+                    self._ask(member, {"do": "collect", "slot": place, "version": -1})
+        for k in range(len(self._members)):
+            member, message = self._next_finished()
+            block, piece = slot.columns(k * size, (k + 1) * size), self.slots[message["slot"]]
+            for (_, target, _), (_, source, _) in zip(block.each(), piece.each(), strict=True):
+                target.copy_(source)
+            self._ask(member, {"do": "collect", "slot": message["slot"], "version": -1})
+            for _, episode in self._episodes(member, message, block):
+                self._on_episode(episode)
+            self.env_steps += int(block.valid.sum())
+
+    def _episodes(
+        self, member: _Member, message: dict[str, Any], slot: Trajectory
+    ) -> list[tuple[int, Episode]]:
+        """Return finished episodes, each with the row that it ended in, which an actor tells as its env steps."""
+        for name, seconds in message["seconds"].items():
+            self.seconds[name] += seconds / len(self._members)
+        first = self._bounds[member.groups.start]
+        found: list[tuple[int, Episode]] = []
+        for told in message["episodes"]:
+            t = told["env_steps"]
+            steps = self.env_steps + int(slot.valid[: t + 1].sum())
+            here = Episode(**told)
+            found.append((t, replace(here, env=here.env + first, env_steps=steps)))
+        return found
+
+    def state_dict(self) -> dict[str, Any]:
+        """Everything needed to continue exactly, between two trajectories, in the form of one actor's state."""
+        for member in self._members:
+            self._ask(member, {"do": "tell state"})
+        state: dict[str, Any] = {"env_steps": self.env_steps}
+        for member in self._members:
+            tensors = self._answer(member, "tell state")
+            for k, group in enumerate(member.groups):
+                mine = part_of(tensors, f"{k}.")
+                state |= {f"{group}.{x}": y for x, y in mine.items() if x != "generator"}
+                state[generator_name(group)] = tensors[generator_name(k)]
+        return state
+
+    def load_state_dict(self, state: dict[str, Any], *, exact: bool) -> bool:
+        """Continue from `state_dict`, or from one actor's; arguments and result as there."""
+        self.env_steps = state["env_steps"]
+        for member in self._members:
+            tensors: dict[str, Tensor] = {}
+            for k, group in enumerate(member.groups):
+                mine = part_of(state, f"{group}.")
+                tensors |= {f"{k}.{x}": y for x, y in mine.items() if x != "generator"}
+                if generator_name(group) in state:
+                    tensors[generator_name(k)] = state[generator_name(group)]
+            block = pack(tensors, {"env_steps": 0})
+            self._ask(member, {"do": "load state", "exact": exact, "packed": True}, block)
+            os.close(block)
+        back = [self._answer(member, "load state") for member in self._members]
+        return all(back)
+
+    def close(self) -> None:
+        """End the actors: those that do nothing close their environments, the others are killed."""
+        for member in self._members:
+            with contextlib.suppress(OSError):
+                member.channel.end.setblocking(False)
+                member.channel.send({"do": "end"})
+        until = time.monotonic() + CLOSE_SECONDS
+        for member in self._members:
+            if not any(asked["do"] == "collect" for asked in member.asked) or self._free:
+                with contextlib.suppress(subprocess.TimeoutExpired):
+                    member.popen.wait(max(until - time.monotonic(), 0.0))
+        for member in self._members:
+            member.channel.close()
+            if member.popen.poll() is None:
+                member.popen.kill()
+        for member in self._members:
+            member.popen.wait(JOIN_SECONDS)
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+        self._descriptors = []
+
+    def _make(self, nbytes: int) -> mmap.mmap:
+        descriptor, memory = make_memory(nbytes)
+        self._descriptors.append(descriptor)
+        return memory
+
+    def _begin(self, member: _Member) -> None:
+        config = dataclasses.replace(self._config, actors_per_learner=0)
+        threads = max(self._plan.env_threads // len(self._members), 1)
+        task = ActorTask(
+            config=to_dict(config),
+            plan=dataclasses.asdict(dataclasses.replace(self._plan, env_threads=threads)),
+            rank=self._rank,
+            actor=member.index,
+            groups=(member.groups.start, member.groups.stop),
+            blocks=tuple(self._blocks_of(member)),
+            places=[list(place) for place in self._places],
+            whole=not self._free,
+            sizes=self._sizes,
+            restarts=self._restarts + RESTARTS_APART * member.restarts,
+            start=self._starts or member.restarts > 0,
+        )
+        member.ready = False
+        member.popen, member.channel = start_child("actor", dataclasses.asdict(task), task.blocks)
+
+    def _blocks_of(self, member: _Member) -> list[int]:
+        """Return the descriptors of what a member maps: of slots without a set lag all, as their numbers are everyone's."""
+        del member
+        return self._descriptors
+
+    def _ask(self, member: _Member, request: dict[str, Any], block: int | None = None) -> None:
+        member.asked.append(request)
+        with contextlib.suppress(OSError):  # it is dead, which those who wait for it will see
+            member.channel.end.setblocking(True)
+            member.channel.send(request, block)
+            member.channel.end.setblocking(False)
+
+    def _next_finished(self) -> tuple[_Member, dict[str, Any]]:
+        """Wait for an actor that has collected; return it and what it tells."""
+        wait = self._patience.wait("a trajectory")
+        while not self._finished:
+            self._hear()
+            if wait.look():
+                self.sign.beats += 1
+            elif time.monotonic() - self._began < START_SECONDS and not self._all_ready:
+                wait = self._patience.wait("a trajectory")
+                self.sign.beats += 1
+        return self._finished.popleft()
+
+    def _answer(self, member: _Member, to: str) -> Any:
+        """Wait for what an actor answers to a request about its state."""
+        wait = self._patience.wait("its state")
+        while not member.asked or member.asked[0].get("answer") is None:
+            if not any(asked["do"] == to for asked in member.asked):
+                raise RunFailed(f"{self._name(member)} has died amid a checkpoint")
+            self._hear()
+            if wait.look():
+                self.sign.beats += 1
+            elif time.monotonic() - self._began < START_SECONDS and not self._all_ready:
+                wait = self._patience.wait("its state")
+        return member.asked.popleft()["answer"][0]
+
+    @property
+    def _all_ready(self) -> bool:
+        return all(member.ready for member in self._members)
+
+    def _hear(self) -> None:
+        """Take what actors tell; wait for the first of it a moment."""
+        if self._stop.stopped:
+            raise Stopped
+        open_ = [x.channel.end.fileno() for x in self._members if not x.channel.closed]
+        readable = ready(open_, LOOK_SECONDS) if open_ else set[int]()
+        for member in self._members:
+            if member.channel.end.fileno() in readable:
+                for message in member.channel.receive():
+                    self._take(member, message)
+            if member.channel.closed and member.popen.poll() is not None:
+                self._replace(member)
+
+    def _take(self, member: _Member, message: dict[str, Any]) -> None:
+        match message["kind"]:
+            case "ready":
+                member.ready = True
+            case "notice":
+                self._say(message["text"])
+            case "collected":
+                member.deaths_in_a_row = 0
+                member.asked.popleft()
+                self._finished.append((member, message))
+            case "state":
+                member.asked[0]["answer"] = [unpack(member.channel.take_descriptor())[0]]
+            case "loaded":
+                member.asked[0]["answer"] = [message["back"]]
+            case _:
+                raise failure_in(message, "an actor")
+
+    def _replace(self, member: _Member) -> None:
+        """Start a new process for an actor that has died; it does what the dead one had yet to do."""
+        code = member.popen.returncode
+        assert code is not None, "told by the last look at it"
+        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        member.deaths_in_a_row += 1
+        name = self._name(member)
+        if member.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
+            raise RunFailed(
+                f"{name} died {member.deaths_in_a_row} times before it had collected anything ({how})"
+            )
+        self._say(f"{name} has died ({how}); a new one begins new episodes")
+        self.exact = False
+        member.restarts += 1
+        member.channel.close()
+        asked, member.asked = member.asked, deque()
+        self._began = time.monotonic()
+        self._begin(member)
+        for request in asked:
+            if request["do"] == "load state":  # its environments could not be brought back
+                member.asked.append({**request, "answer": [False]})
+            else:
+                self._ask(member, {k: x for k, x in request.items() if k != "answer"})
+
+    def _name(self, member: _Member) -> str:
+        who = f"actor {member.index}"
+        return who + f" of learner {self._rank}" * (self._config.num_learners > 1)

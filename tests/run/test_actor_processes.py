@@ -1,0 +1,219 @@
+"""Actors in processes of their own: what they collect, how they die, and how a run goes on from their checkpoints."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+import torch
+from runs import assert_same, returns_of, state_of
+from sessions import QUICK, Session, checkpoints, env_steps_logged, summary_of, wait_for
+
+from gossamer.config import make_config
+from gossamer.errors import ConfigError
+from gossamer.run.train import train
+
+SMALL: dict[str, Any] = {
+    "num_envs": 6,
+    "env_groups": 2,
+    "unroll_length": 8,
+    "lag": "1",
+    "total_env_steps": 6 * 8 * 6,
+    "evaluation.every_seconds": 0.0,
+    "policy.hidden_sizes": [8],
+    "optimizer.schedule": "constant",
+    "algorithm": {"name": "vtrace"},
+}
+PPO = {"name": "ppo", "passes": 2, "num_minibatches": 2}
+
+
+def run(folder: Path, env_id: str = "CartPole-v1", **settings: Any) -> Path:
+    config = make_config(env_id, {**SMALL, **settings, "run_folder": str(folder)})
+    train(config, quiet=True)
+    return folder
+
+
+def actors_of(folder: Path) -> dict[int, int]:
+    """Return the process of every actor of learner 0."""
+    path = folder / "processes.json"
+    rows = json.loads(path.read_text()) if path.exists() else []
+    return {x["actor"]: x["pid"] for x in rows if x["role"] == "actor" and x["rank"] == 0}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("CartPole-v1", {}),
+        ("CartPole-v1", {"lag": "0", "algorithm": {"name": "a2c"}}),
+        ("CartPole-v1", {"algorithm": PPO, "policy.core": "lstm", "policy.core_size": 4}),
+        ("CartPole-v1", {"algorithm": {"name": "laser"}, "replay_ratio": 1.0}),
+        ("Pendulum-v1", {"algorithm": {"name": "impact", "passes": 2}, "policy.core": "gru"}),
+        ("PongNoFrameskip-v4", {"algorithm": PPO, "policy.fc_size": 16, "num_envs": 4}),
+        ("RandomExtremeAcrobot-v1", {}),
+    ],
+)
+def test_several_actors_collect_what_one_collects(
+    tmp_path: Path, env_id: str, settings: dict[str, Any]
+) -> None:
+    one = run(tmp_path / "one", env_id, **settings)
+    two = run(tmp_path / "two", env_id, **settings, actors_per_learner=2)
+    assert_same(one, two)
+    assert [x["env_steps"] for x in episodes(one)] == [x["env_steps"] for x in episodes(two)]
+
+
+def episodes(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(x) for x in (folder / "episodes.jsonl").read_text().splitlines()]
+
+
+def test_inline_actors_take_turns_and_collect_the_same(tmp_path: Path) -> None:
+    inline = run(tmp_path / "inline", actors_per_learner=2, env_groups=0, placement="inline")
+    assert actors_of(inline) == {}
+    assert_same(inline, run(tmp_path / "local", actors_per_learner=2, env_groups=0))
+
+
+def test_one_actor_may_step_several_groups(tmp_path: Path) -> None:
+    assert_same(run(tmp_path / "one", actors_per_learner=1), run(tmp_path / "none"))
+
+
+def test_learners_that_mix_have_actors_of_their_own(tmp_path: Path) -> None:
+    settings = {"num_learners": 2, "topology": {"name": "diffusion"}, "learners_per_process": 1}
+    settings |= {"total_env_steps": 2 * 6 * 8 * 4}
+    one = run(tmp_path / "one", **settings)
+    two = run(tmp_path / "two", **settings, actors_per_learner=2)
+    a, b = state_of(one), state_of(two)
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    assert sorted(returns_of(one)) == sorted(returns_of(two))
+    rows = json.loads((two / "processes.json").read_text())
+    assert [(x["role"], x["rank"]) for x in rows[3:]] == [("actor", 0)] * 2 + [("actor", 1)] * 2
+
+
+@pytest.mark.parametrize("later", [0, 2])
+def test_a_run_goes_on_exactly_with_any_number_of_actors(tmp_path: Path, later: int) -> None:
+    whole = run(tmp_path / "whole")
+    first = run(tmp_path / "first", actors_per_learner=2, total_env_steps=6 * 8 * 3)
+    settings = {**SMALL, "actors_per_learner": later, "run_folder": str(first)}
+    train(make_config("CartPole-v1", settings), resume=str(first), quiet=True)
+    assert_same(whole, first)
+
+
+def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
+    steps = 6 * 8 * 40
+    folder = run(
+        tmp_path / "run", lag="free", actors_per_learner=3, env_groups=3, total_env_steps=steps
+    )
+    summary = summary_of(folder)
+    assert summary["env_steps"] >= steps
+    found = episodes(folder)
+    assert {x["env"] for x in found} == set(range(6))
+    # Every row of every environment is learnt once: episodes follow each other, with a row for each reset.
+    waiting = 4 * 6 * 8  # that were not learnt in the end
+    assert sum(x["length"] for x in found) <= summary["env_steps"] + waiting
+    assert sum(x["length"] for x in found) > 0.8 * summary["env_steps"]
+
+
+@pytest.mark.parametrize("lag", ["1", "free"])
+def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--lag", lag, "--actors-per-learner", "2"]
+    words += ["--total-env-steps", "40000", "--run-folder", str(folder)]
+    with Session(words, tmp_path) as session:
+        for _ in range(2):
+            steps = env_steps_logged(folder)
+            session.wait_for(lambda: env_steps_logged(folder) > steps, "learning")  # noqa: B023
+            before = actors_of(folder)
+            os.kill(before[1], signal.SIGKILL)
+            session.wait_for(lambda: actors_of(folder)[1] != before[1], "a new actor")  # noqa: B023
+            assert actors_of(folder)[0] == before[0]
+        code, out, err = session.end()
+    assert code == 0, (out, err)
+    assert err.count("actor 1 has died (signal 9); a new one begins new episodes") == 2
+    assert summary_of(folder)["env_steps"] >= 40_000
+    assert summary_of(folder)["restarts"] == 0, "of learners"
+
+
+def test_after_a_death_a_run_does_not_go_on_exactly_and_says_so(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
+    words += ["--total-env-steps", "20000", "--run-folder", str(folder)]
+    with Session(words, tmp_path) as session:
+        session.wait_for(lambda: actors_of(folder), "actors")
+        os.kill(actors_of(folder)[0], signal.SIGKILL)
+        assert session.end()[0] == 0
+    words = ["--resume", str(folder), "--total-env-steps", "21000"]
+    with Session(words, tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 0, err
+    assert "not exactly" in err
+
+
+def test_an_actor_that_dies_again_and_again_ends_the_run(tmp_path: Path) -> None:
+    words = ["broken_envs:KillsChildren", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
+    with Session([*words, "--run-folder", str(tmp_path / "run")], tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 1
+    assert "died 3 times before it had collected anything" in err
+
+
+def test_an_environment_that_fails_ends_the_run_with_its_own_error(tmp_path: Path) -> None:
+    words = ["broken_envs:Raises", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
+    with Session([*words, "--run-folder", str(tmp_path / "run")], tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 1
+    assert "the motor is on fire" in err
+    assert "Traceback" in err
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGKILL])
+def test_actors_end_with_their_learner(tmp_path: Path, number: signal.Signals) -> None:
+    folder = tmp_path / "run"
+    words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
+    with Session([*words, "--run-folder", str(folder)], tmp_path) as session:
+        session.wait_for(lambda: actors_of(folder) and env_steps_logged(folder), "learning")
+        pids = list(actors_of(folder).values())
+        session.signal(number)
+        code, _, err = session.end()
+        began = time.monotonic()
+        wait_for(lambda: not any(map(psutil.pid_exists, pids)), "the end of actors")
+        assert time.monotonic() - began < 3.0
+    if number == signal.SIGINT:
+        assert code == 0, err
+        assert checkpoints(folder)[-1] == summary_of(folder)["updates"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        ({"actors_per_learner": 7, "env_groups": 0}, "a learner has 6 environments"),
+        (
+            {"actors_per_learner": 2, "env_groups": 3},
+            "env_groups is 3, which 2 actors cannot share",
+        ),
+        (
+            {"actors_per_learner": 4, "env_groups": 0, "lag": "free"},
+            "num_envs is 6, which 4 actors cannot share equally at lag free: --num-envs 8",
+        ),
+    ],
+)
+def test_environments_that_cannot_be_shared_out_are_refused(
+    tmp_path: Path, settings: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(ConfigError, match=words):
+        run(tmp_path / "run", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_torso_cannot_travel(tmp_path: Path) -> None:
+    class Torso(torch.nn.Module):
+        feature_size = 4
+
+    config = make_config(
+        "CartPole-v1", {**SMALL, "actors_per_learner": 2, "run_folder": str(tmp_path / "run")}
+    )
+    with pytest.raises(ConfigError, match="cannot be handed to actor processes"):
+        train(config, torso=Torso(), quiet=True)
