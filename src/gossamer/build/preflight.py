@@ -161,6 +161,14 @@ def refuse_what_memory_cannot_hold(
                 f"memory; {free / 2**30:.0f} GiB are free; let more of them share a process: "
                 f"--learners-per-process {math.ceil(size / fits)}"
             )
+    actors = size * config.actors_per_learner if config.placement != "inline" else 0
+    if total + actors * BYTES_PER_PROCESS > free:
+        fits = max((free - total) // (BYTES_PER_PROCESS * size), 0)
+        raise ConfigError(
+            f"{actors} actor processes take about {actors * BYTES_PER_PROCESS / 2**30:.0f} GiB of memory beside the learners; "
+            f"{free / 2**30:.0f} GiB are free: --actors-per-learner {fits}"
+        )
+    total += actors * BYTES_PER_PROCESS
     if len(config.replays) == 1:
         name, cost = config.algorithm.name, getattr(config.algorithm, "policy_cloning_cost", 0.0)
         what = f"what {name} is for" * (name in ("laser", "impact"))
