@@ -228,12 +228,13 @@ def test_who_holds_a_gate_keeps_the_actor_between_two_trajectories():
 
 def test_an_actor_that_hangs_is_not_waited_for_for_ever():
     gate, _ = make_gate(patience_seconds=0.3)
-    with gate.passing():
-        with pytest.raises(RunFailed, match="the actor has shown no sign of life"), gate.held():
-            pass
-        gate._roles = Roles(60.0)
-        gate._stop.stop()
-        with pytest.raises(Stopped), gate.held():
+    silent = pytest.raises(RunFailed, match="the actor has shown no sign of life")
+    with gate.passing(), silent, gate.held():
+        pass
+    patient, stop = make_gate(patience_seconds=60.0)
+    with patient.passing():
+        stop.stop()
+        with pytest.raises(Stopped), patient.held():
             pass
     with gate.passing():  # nobody holds it any more
         pass

@@ -106,17 +106,23 @@ def test_loss_and_gradient_row_by_row(settings, action):
 
 def test_the_target_policy_is_the_policy_of_some_updates_ago():
     policy = small_policy()
-    algorithm = Impact(num_minibatches=2, target_every_updates=3)
+    seen = []
+
+    class Watched(Impact):
+        def loss(self, policy, minibatch, state):
+            seen.append(copy.deepcopy(state.target_policy.state_dict()))
+            return super().loss(policy, minibatch, state)
+
+    algorithm = Watched(num_minibatches=2, target_every_updates=3)
     learner = make_learner(policy, algorithm, random_batch(spec_of(), 5, 4))
     weights = [copy.deepcopy(policy.state_dict())]
     for _ in range(4):
         before = learner.update
         while learner.update < before + 2:
             learner.adapt()
-            held = learner._state.target_policy.state_dict()
             # what this update was learnt with is of the last multiple of three
             expected = weights[learner.update // 3 * 3]
-            assert all(torch.equal(held[name], x) for name, x in expected.items())
+            assert all(torch.equal(seen[-1][name], x) for name, x in expected.items())
             learner.combine()
             weights.append(copy.deepcopy(policy.state_dict()))
 

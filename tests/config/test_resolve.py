@@ -304,7 +304,6 @@ def test_an_environment_is_needed() -> None:
             {"num_envs": 2, "algorithm": {"num_minibatches": 3, "deal": "columns"}},
             "--algorithm.num-minibatches 2, or --algorithm.deal rows",
         ),
-        ({"num_envs": 4, "actors_per_learner": 5}, "actors_per_learner is 5"),
         (
             {"total_env_steps": 500, "optimizer": {"learn_start": 500}},
             "nothing would be learnt: --optimizer.learn-start 0",

@@ -15,7 +15,7 @@ SMALL = EnvConfig(size=36)
 def make(env_id="BreakoutNoFrameskip-v4", num_envs=3, settings=SMALL, per_seed=None, **options):
     envs = make_vec_env(env_id, num_envs=num_envs, seed=3, settings=settings, **options)
     if per_seed:
-        envs._episodes_per_seed = per_seed
+        envs.episodes_per_seed = per_seed
     return envs
 
 
@@ -182,13 +182,11 @@ def test_starting_at_any_episode_is_the_episode_that_play_reaches():
 
 def test_seeds_are_used_sparingly():
     rolling = Rolling(make("PongNoFrameskip-v4", 1, max_episode_steps=2)).start()
-    seeded = []
-    reset = rolling.envs._reset
-    rolling.envs._reset = lambda which, seeds: seeded.append(seeds) or reset(which, seeds)
+    before = rolling.envs.seeded_resets
     for _ in range(3 * EPISODES_PER_SEED):
         rolling.step(np.zeros(1, np.int64))
     assert rolling.episodes[0] == EPISODES_PER_SEED
-    assert len(seeded) == 1
+    assert rolling.envs.seeded_resets == before + 1
 
 
 def test_the_stuck_guard_truncates_and_really_resets():

@@ -27,7 +27,7 @@ def envs():
 @pytest.mark.parametrize("when", ["between steps", "during a step", "before the start"])
 def test_a_killed_worker_is_an_error_in_seconds_not_a_hang(envs, when):
     action = np.zeros(4, np.int64)
-    victim = envs._workers.processes[1]
+    victim = envs.processes[1]
     if when != "before the start":
         envs.start(np.zeros(4, np.int64))
     if when == "during a step":
@@ -41,7 +41,7 @@ def test_a_killed_worker_is_an_error_in_seconds_not_a_hang(envs, when):
     assert time.monotonic() - began < 5
     assert issubclass(EnvWorkerDied, RunFailed)
     envs.close()
-    assert not any(process.is_alive() for process in envs._workers.processes)
+    assert not any(process.is_alive() for process in envs.processes)
 
 
 def run_on(envs, when, action):
@@ -95,12 +95,12 @@ def test_closing_ends_all_processes_even_in_mid_step(envs):
     envs.start(np.zeros(4, np.int64))
     envs.send(np.zeros(4, np.int64))
     envs.close()
-    assert not any(process.is_alive() for process in envs._workers.processes)
+    assert not any(process.is_alive() for process in envs.processes)
 
 
 def test_workers_ignore_ctrl_c(envs):
     envs.start(np.zeros(4, np.int64))
-    for process in envs._workers.processes:
+    for process in envs.processes:
         os.kill(process.pid, signal.SIGINT)
     envs.send(np.zeros(4, np.int64))
     envs.recv()

@@ -82,10 +82,12 @@ def test_a_broken_family_is_refused_in_one_line(name, says):
     assert "\n" not in str(caught.value)
 
 
-def test_workers_are_not_asked_for_tasks_they_keep(monkeypatch):
+def test_workers_are_not_asked_for_tasks_they_keep():
     envs = make("Paying", 2)
     Rolling(envs).start()
-    monkeypatch.setattr(envs, "_ask", None)
+    for process in envs.processes:
+        process.kill()
+        process.join()
     assert envs.tasks().tolist() == [0, 1, 2, 3]
     envs.close()
 

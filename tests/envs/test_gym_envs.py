@@ -180,19 +180,20 @@ def test_the_stuck_guard_truncates_and_really_resets(workers):
     ],
 )
 def test_every_supported_observation_space(monkeypatch, observation, shape, kind):
-    monkeypatch.setattr(
-        counting_envs,
-        "made",
-        lambda: counting_envs.Spaces(observation, spaces.Discrete(2)),
-        raising=False,
-    )
+    made = []
+
+    def make_one():
+        made.append(counting_envs.Spaces(observation, spaces.Discrete(2)))
+        return made[-1]
+
+    monkeypatch.setattr(counting_envs, "made", make_one, raising=False)
     envs = make("counting_envs:made", 2)
     assert envs.spec.obs_shape == shape
     assert envs.spec.obs_kind == kind
     obs = envs.start(np.zeros(2, np.int64))
     assert obs.shape == (2, *shape)
     assert obs.dtype == (np.uint8 if kind == "pixels" else np.float32)
-    first = envs._episodes.envs[1].unwrapped.first
+    first = made[-1].first
     np.testing.assert_array_equal(obs[1], encoded(observation, first).astype(obs.dtype))
 
 
@@ -254,18 +255,19 @@ def encoded(space, value):
     ],
 )
 def test_every_supported_action_space(monkeypatch, action_space, kind, sizes, sent, expected):
-    monkeypatch.setattr(
-        counting_envs,
-        "made",
-        lambda: counting_envs.Spaces(spaces.Box(0, 1, (1,)), action_space),
-        raising=False,
-    )
+    made = []
+
+    def make_one():
+        made.append(counting_envs.Spaces(spaces.Box(0, 1, (1,)), action_space))
+        return made[-1]
+
+    monkeypatch.setattr(counting_envs, "made", make_one, raising=False)
     envs = make("counting_envs:made", 1)
     assert (envs.spec.action.kind, envs.spec.action.sizes) == (kind, sizes)
     envs.start(np.zeros(1, np.int64))
     envs.send(sent)
     envs.recv()
-    np.testing.assert_array_equal(envs._episodes.envs[0].unwrapped.seen[0], expected)
+    np.testing.assert_array_equal(made[-1].seen[0], expected)
 
 
 @pytest.mark.parametrize(

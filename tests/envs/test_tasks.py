@@ -319,7 +319,7 @@ def test_evaluation_has_workers_for_any_number_of_environments(episodes, made):
     for trial, num_envs in ((training, made), (held_out, min(-(-episodes // 3) * 3, 16))):
         envs = trial.open()
         assert envs.num_envs == num_envs
-        assert len(envs._workers.processes) == np.gcd(num_envs, 4)
+        assert len(envs.processes) == np.gcd(num_envs, 4)
         rolling = Rolling(envs).start()
         paid = []
         for action in random_actions(envs, 5):

@@ -69,12 +69,18 @@ def test_what_is_not_finite_costs_one_update_however_much_is_replayed(field):
 
 
 def test_a_trajectory_without_a_finite_column_is_not_stored():
-    mix, _, _ = make_mix(UniformSettings(), UniformSettings())
-    online = trajectory_of(random_batch(spec_of(), T, B))
-    online.obs.fill_(np.inf)
-    mix._store(online, -1)
+    class Infinite(ListQueue):
+        def get(self):
+            online = super().get()
+            online.obs.fill_(np.inf)
+            return online
+
+    queue = Infinite(spec_of())
+    mix, _, _ = make_mix(UniformSettings(), UniformSettings(), queue=queue)
+    mix.sample()
+    mix.release()
     assert [replay.inserted for replay, _ in mix.shares] == [0, 0]
-    assert mix._queue.released == [0]
+    assert queue.released == [0]
     mix.close()
 
 
@@ -109,11 +115,11 @@ def test_a_successor_knows_the_newest_where_the_most_moved_are_overwritten():
         successor.take_over(inserted=dead.inserted, draws=0)
         assert successor.held == dead.held
         versions = successor.shards.ring.fields["version"]
-        assert versions[successor._newest] == version
+        assert versions[successor.newest] == version
         half = successor.shards.ring.sequence
-        half[successor._newest] |= 1  # it was being written
+        half[successor.newest] |= 1  # it was being written
         successor.take_over(inserted=dead.inserted, draws=0)
-        assert half[successor._newest] % 2 == 0
+        assert half[successor.newest] % 2 == 0
 
 
 def test_the_multiplier_anneals_over_updates():

@@ -175,20 +175,12 @@ def test_a_circular_replay_works_off_what_waited_for_learn_start():
 def test_a_policy_is_kept_only_while_it_measures():
     for kind in (EliteSettings(anneal_updates=3), AttentiveSettings(anneal_updates=3)):
         mix, _, policy = make_mix(kind)
-        taken = []
-        whole = mix._policy.take
-
-        def counted(taken=taken, whole=whole):
-            taken.append(whole())
-            return taken[-1]
-
-        mix._policy.take = counted
         take(mix, 20, policy)
         assert mix.shares[0].replay.draws > 10
-        assert 3 <= len(taken) <= 8
+        assert 3 <= mix.kept_policy.taken <= 8
     mix, *_ = make_mix(EliteSettings(candidate_multiplier=1.0, insert="elite"))
     take(mix, 10)
-    assert mix._policy._taken >= 10
+    assert mix.kept_policy.taken >= 10
 
 
 @pytest.mark.parametrize("learn_start", [0, 3 * B * T])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import fields, replace
 
 import numpy as np
@@ -221,9 +222,15 @@ def test_what_fails_beside_the_learner_is_told_to_it():
 
 def test_what_fails_to_close_leaves_nothing_open():
     mix, *_ = make_mix(UniformSettings(), threaded=True)
-    mix.shares[0].replay.shards.ring.write = None
+    began = threading.Event()
+
+    def fails(*_):
+        began.set()
+        raise TypeError("not callable")
+
+    mix.shares[0].replay.shards.ring.write = fails
     mix.sample()
-    mix._stored[0].exception(20.0)
+    assert began.wait(20.0)
     closed = []
 
     class Closes:

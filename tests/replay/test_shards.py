@@ -95,7 +95,7 @@ def test_a_column_that_is_half_written_is_none():
     assert other.read(np.arange(4), into).tolist() == [2, -1, 2, 2]
     replay = Replay(other, UniformSettings(), candidates=None, seed=1)
     other.ring.write([0, 1, 2, 3], constant(2.0))
-    replay.inserted, replay._newest = 4, other.first
+    replay.inserted, replay.newest = 4, other.first
     for _ in range(20):
         batch = as_batch(empty_trajectory(SPEC, unroll_length=T, num_columns=8, core_units=0))
         sample(replay, batch)

@@ -188,8 +188,9 @@ def test_columns_without_features_are_no_candidates():
     assert not replay.measures
     replay.add(constant(2.0), None)
     longer = EliteSettings(strategy="nearest", candidate_multiplier=9.0)
-    again = Replay(replay.shards, longer, candidates=replay._candidates, seed=1)
-    again.inserted = again._stored = 8
+    candidates = empty_trajectory(SPEC, unroll_length=T, num_columns=64, core_units=0)
+    again = Replay(replay.shards, longer, candidates=candidates, seed=1)
+    again.take_over(inserted=8, draws=0)
     nothing = lambda x: torch.zeros(T, x.num_columns, F)  # noqa: E731
     batch = batch_of(B)
     sample(again, batch, nothing)
@@ -301,7 +302,7 @@ def test_a_successor_goes_on_where_the_dead_writer_was(steps, capacity):
     assert (successor.ready(B) is not None) == (dead.ready(B) is not None) == (steps >= 4)
     assert successor.settings.multiplier(successor.updates) == pytest.approx(2.2)
     # The oldest are overwritten next, as the dead one would have.
-    assert successor._places(B, level_features) == dead._places(B, level_features)
+    assert successor.places_for(B, level_features) == dead.places_for(B, level_features)
     successor.add(constant(9.0), level_features)
     every = successor.shards.readable()
     ages = successor.shards.ages(every)

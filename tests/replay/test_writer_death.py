@@ -87,7 +87,7 @@ def check(replay, batch):
     for name in ("obs", "reward", "value", "behavior"):
         x = getattr(batch, name).movedim(1, 0).flatten(1)
         assert (x == entry[:, None]).all(), name
-    moved = replay._picked.moved
+    moved = replay.picked.moved
     assert moved is None or (moved == 0.0).all(), "features of another column"
     return int((entry % replay.shards.num_places < CAPACITY).sum())
 

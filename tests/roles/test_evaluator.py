@@ -188,13 +188,13 @@ class ListKeeper:
         self.next = None
 
 
-def make_evaluator(keeper, stop, *, policy=None, episodes=2, trials=None, **settings):
+def make_evaluator(keeper, stop, *, policy=None, episodes=2, trials=None, read=None, **settings):
     policy = policy or small_policy(seed=1)
     like = policy.shared_tensors()
     board = ThreadBoard(like, stop, Roles(20.0))
     evaluator = Evaluator(
         small_policy(seed=5), like, trials or [Trial(Made(), episodes)],
-        lambda into: Source(board.read(0, into, exact=False), learner=3, at=(7, 70)), stop,
+        read or (lambda into: Source(board.read(0, into, exact=False), learner=3, at=(7, 70))), stop,
         **{
             "greedy": True, "seed": 11, "every_seconds": 0.0, "max_time_fraction": 1.0,
             "confirm_episodes": 6, **settings,
@@ -255,10 +255,16 @@ def test_every_evaluation_and_every_contest_has_episodes_of_its_own(tasks):
     made, stop, policy = [], StopSignal(), small_policy(seed=1)
     keeper = ListKeeper()
     trial = Trial(lambda n: made.append(Noted(n)) or made[-1], len(tasks) or 5, tasks)
-    evaluator, _ = make_evaluator(keeper, stop, policy=policy, trials=[trial], confirm_episodes=80)
-    evaluator._read = lambda into: sources.pop()
     whose = [Source(v, learner) for v in (0, 1, 2, 40_000) for learner in (None, 0, 1, 65_535)]
     sources = [*whose, *whose]
+    evaluator, _ = make_evaluator(
+        keeper,
+        stop,
+        policy=policy,
+        trials=[trial],
+        confirm_episodes=80,
+        read=lambda _: sources.pop(),
+    )
     for _ in range(len(sources)):
         evaluator.evaluate_newest()
     first, second = made[0].begun[: len(whose)], made[0].begun[len(whose) :]
@@ -340,7 +346,7 @@ def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
     board.publish(tensors, 0)
     times = {"evaluations": [], "contests": []}
 
-    def play(params, trials, number, stop):
+    def play(policy, trials, *_, **how):
         (trial,) = trials
         clock.work(episode_seconds * trial.episodes)
         return Evaluation((0.0,) * trial.episodes, (1,) * trial.episodes, 0)
@@ -350,7 +356,8 @@ def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
         if waits:
             keeper.next = Contest(Source(1), tensors, tensors)
 
-    evaluator._play, keeper.after = play, lambda: told("evaluations")
+    monkeypatch.setattr("gossamer.roles.evaluator.play_trials", play)
+    keeper.after = lambda: told("evaluations")
     decide = keeper.decide
     keeper.decide = lambda *result: (decide(*result), times["contests"].append(clock.now))
     while clock.now < run_seconds:
@@ -359,20 +366,19 @@ def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
     return times, clock.spent / clock.now
 
 
-def test_environments_elsewhere_cost_the_time_that_they_take():
+def test_environments_elsewhere_cost_the_time_that_they_take(monkeypatch):
     """Their processes' work is not in the processor time of the evaluator's thread."""
     now = [0.0]
     evaluator, board = make_evaluator(
         ListKeeper(), StopSignal(), every_seconds=60.0, max_time_fraction=0.03, clock=lambda: now[0]
     )
     board.publish(small_policy(seed=1).shared_tensors(), 0)
-    play = evaluator._play
 
-    def played(*asked):
+    def played(*asked, **how):
         now[0] += 250.0
-        return play(*asked)
+        return play_trials(*asked, **how)
 
-    evaluator._play = played
+    monkeypatch.setattr("gossamer.roles.evaluator.play_trials", played)
     evaluator.work()
     assert evaluator.pause == pytest.approx((250.0 - 0.03 * 60.0) / 0.03, rel=0.1)
     evaluator.budget = 7.5

@@ -212,7 +212,7 @@ def test_value_moments_follow_the_targets():
     algorithm = PPO(passes=1, num_minibatches=1, value_norm=True)
     learner = make_learner(policy, algorithm, batch)
     learner.adapt()
-    targets = learner._minibatch.target[batch.valid].double()
+    targets = learner.minibatch.target[batch.valid].double()
     assert policy.value_moments.count == 0
     learner.combine()
     assert policy.value_moments.count == len(targets)

@@ -188,7 +188,7 @@ SETTINGS = [
     ),
     ("train CartPole-v1 --num-learners 0", "num_learners is 0; it must be in [1, 65536]"),
     ("train CartPole-v1 --placement cluster", "--placement local or inline"),
-    ("train CartPole-v1 --actors-per-learner 1", "--actors-per-learner 0"),
+    ("train CartPole-v1 --num-envs 4 --actors-per-learner 5", "--actors-per-learner 4"),
     (
         "train CartPole-v1 --algorithm.num-minibatches 9 --num-envs 4 --algorithm.deal columns",
         "more than num_envs 4, and a part holds whole columns: --algorithm.num-minibatches 4, or --algorithm.deal rows",

@@ -117,6 +117,7 @@ def test_two_signals_end_a_stuck_run_at_once(
     with Session(words, tmp_path) as session:
         log = tmp_path / "run" / "log.txt"
         session.wait_for(lambda: log.exists() and "run folder" in log.read_text(), "the start")
+        session.let_run(1.5)  # until the environment hangs: the file that says so is the trial's
         children = psutil.Process(session.process.pid).children(recursive=True)
         session.signal(first)
         with pytest.raises(Exception, match="timed out"):

@@ -35,11 +35,12 @@ def make_group(
     joins=True,
     **settings,
 ):
-    """Learners with batches of their own and the same initial weights."""
+    """Learners with batches of their own and the same initial weights; one algorithm, or each its own."""
+    algorithms = algorithm if isinstance(algorithm, list) else [algorithm] * size
     learners = [
         make_learner(
             small_policy(spec, **settings),
-            algorithm,
+            algorithms[rank],
             *[random_batch(spec or spec_of(), t, b, seed=10 * rank + i) for i in range(batches)],
             optimizer=optimizer,
             topology=topology,

@@ -137,7 +137,8 @@ def test_a_directed_ring_of_eight_processes_one_of_them_slow():
 def test_waits_end_by_message_leaving_stop_or_time():
     boxes = boxes_for(2, (1, 0))
     stop = StopSignal()
-    zero, one = mailbox(boxes, 0, stop=stop), mailbox(boxes, 1)
+    stopped = StopSignal()
+    zero, one = mailbox(boxes, 0, stop=stop), mailbox(boxes, 1, stop=stopped)
 
     def later(act):
         threading.Timer(0.05, act).start()
@@ -150,8 +151,7 @@ def test_waits_end_by_message_leaving_stop_or_time():
     assert zero.wait_posted(1, range(1, 2)) is None
     zero.wait_combined(1, 99)
     assert zero.waited_seconds > 0.1
-    later(stop.stop)
-    one._stop = stop
+    later(stopped.stop)
     with pytest.raises(Stopped):
         one.wait_posted(0, range(1))
     late = mailbox(boxes, 1, patience_seconds=0.1)

@@ -150,7 +150,7 @@ def test_staleness_takes_the_newest_and_waits_only_for_too_old_ones():
     assert held[0].item() == 4.0
     assert mixers[0].messages == 1
     mixers[0].post(4)
-    mixers[0].peers._patience.seconds = 0.05
+    mixers[0].peers.patience.seconds = 0.05
     with pytest.raises(RunFailed, match=r"learner 1 has shown .* while the message of update 2"):
         mixers[0].mix(4)
     mixers[1].post(2)
@@ -219,7 +219,7 @@ def test_a_writer_waits_for_its_readers():
     mixers[0].mix(0)
     mixers[0].post(1)
     # learner 1 has not mixed update 0 yet, and posting 2 would overwrite its message
-    mixers[0].peers._patience.seconds = 0.05
+    mixers[0].peers.patience.seconds = 0.05
     with pytest.raises(Exception, match=r"learner 1 has shown .* while the mixing of update 0"):
         mixers[0].post(2)
 
@@ -316,7 +316,7 @@ def test_one_that_is_back_in_lock_step_leaves_what_slow_readers_need():
     posted = held[1].item()
     # learner 1 has posted 3, which learner 0 can only mix when the slow learner 3 has posted too
     new, update, _ = restarted(mixers[1], [100.0], 3)
-    new.peers._patience.seconds = 0.05
+    new.peers.patience.seconds = 0.05
     new.post(update)
     with pytest.raises(RunFailed, match=r"learner 0 has shown .* while the mixing of update 3"):
         new.post(update + 1)  # over that message

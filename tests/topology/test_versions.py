@@ -12,7 +12,7 @@ import torch
 
 from gossamer.links.shared_memory import Mailboxes
 from gossamer.roles.mixer import message_sizes
-from gossamer.run.placements.group import PolicyBoards
+from gossamer.run.placements.boards import PolicyBoards
 
 
 class Interleaved(Mailboxes):

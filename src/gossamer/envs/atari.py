@@ -215,9 +215,11 @@ class AtariEnvs(WithoutTasks):
         self._seeds = seeds
         self._grayscale = protocol.grayscale
         self._stuck_steps = protocol.stuck_steps
-        self._episodes_per_seed = (
+        self.episodes_per_seed = (
             1 if protocol.sticky or game in CARRIES_STATE else EPISODES_PER_SEED
         )
+        self.seeded_resets = 0
+        """Resets that gave seeds, each of which costs a start of the game."""
         self._episode = np.zeros(num_envs, np.int64)
         self._ended = np.zeros(num_envs, np.bool_)
         self._cut = np.zeros(num_envs, np.bool_)  # ended by the stuck guard: the game does not know
@@ -304,7 +306,7 @@ class AtariEnvs(WithoutTasks):
 
     def _begin(self, begun: NDArray[np.bool_]) -> Any:
         """Begin the current episodes of some envs from their seeds; return everyone's frames."""
-        position = self._episode % self._episodes_per_seed
+        position = self._episode % self.episodes_per_seed
         obs = self._reset(begun, self._seeds_of(begun))
         for p in range(1, int(position[begun].max()) + 1):
             later = begun & (position >= p)
@@ -322,7 +324,7 @@ class AtariEnvs(WithoutTasks):
         """Finish a step in which some envs began their next episode, replacing ale-py's own start."""
         begun, cut = self._ended, self._cut
         self._episode[begun] += 1
-        seeded = begun & (self._episode % self._episodes_per_seed == 0)
+        seeded = begun & (self._episode % self.episodes_per_seed == 0)
         # where ale-py has seen the end it has also begun the next game, on the running streams
         fresh = seeded | cut
         if fresh.any():
@@ -335,7 +337,7 @@ class AtariEnvs(WithoutTasks):
         return obs
 
     def _seeds_of(self, which: NDArray[np.bool_]) -> NDArray[np.int64]:
-        every = self._episodes_per_seed
+        every = self.episodes_per_seed
         return np.array(
             [
                 self._seeds.seed(i, int(self._episode[i]) // every * every)
@@ -345,6 +347,7 @@ class AtariEnvs(WithoutTasks):
 
     def _reset(self, which: NDArray[np.bool_], seeds: NDArray[np.int64]) -> Any:
         """Reset some envs, -1 leaving an env's random streams as they are."""
+        self.seeded_resets += 1
         options = {"reset_mask": which} if self._begun else None
         if not self._begun:
             assert which.all()

@@ -196,7 +196,7 @@ class WatchedAtari(AtariEnvs):
         import ale_py
 
         episode = int(self._episode[0])
-        position = episode % self._episodes_per_seed
+        position = episode % self.episodes_per_seed
         self._ale.setInt("random_seed", self._seeds.seed(0, episode - position))
         self._ale.loadROM(self._rom)
         for _ in range(position + 1):

@@ -33,6 +33,7 @@ from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from multiprocessing.process import BaseProcess
 
     from numpy.typing import NDArray
 
@@ -321,6 +322,11 @@ class WorkerEnvs:
         finally:
             self.sign.doing = ""
             file.close()
+
+    @property
+    def processes(self) -> Sequence[BaseProcess]:
+        """The processes that step the environments."""
+        return self._workers.processes
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
         """Begin episode `episodes[i]` in every env i; return first observations."""

@@ -251,7 +251,7 @@ class Mailbox:
         self.waited_seconds = 0.0
         self._turn = 0  # which of two announcements is next
         self._stop, self._sign = stop, sign
-        self._patience = Patience(patience_seconds, "", self._life, self._last_words)
+        self.patience = Patience(patience_seconds, "", self._life, self._last_words)
         self._peer = rank  # who is waited for
         self._header = boxes.headers[rank]
 
@@ -402,8 +402,8 @@ class Mailbox:
             return found
         began = looked = time.monotonic()
         pause = _FIRST_PAUSE
-        self._peer, self._patience.whom = peer, f"learner {peer}"
-        wait = self._patience.wait(what)
+        self._peer, self.patience.whom = peer, f"learner {peer}"
+        wait = self.patience.wait(what)
         house = self.boxes.headers[self.boxes.house_of(self.rank)]
         house[AWAITS] = peer + 1
         try:

@@ -72,7 +72,9 @@ class ReplayMix:
     ):
         self._queue = queue
         self.shares = tuple(shares)
-        self._policy, self._saved, self._burn_in = policy, saved, burn_in
+        self.kept_policy = policy
+        """Keeps the policies that measured columns; None: nothing is measured."""
+        self._saved, self._burn_in = saved, burn_in
         self.sign = Sign("the replay")
         self._patience, self._stop = Patience.with_sign(self.sign, patience_seconds), stop
         # Storing and picking, wherever that is; the learner's time on what is beside its queue.
@@ -215,14 +217,14 @@ class ReplayMix:
 
     def _version(self) -> int:
         """Keep the policy as it is now, if any replay will run it; return its number."""
-        if self._policy is None or not any(replay.measures for replay, _ in self.shares):
+        if self.kept_policy is None or not any(replay.measures for replay, _ in self.shares):
             return -1
-        return self._policy.take()
+        return self.kept_policy.take()
 
     def _features(self, version: int) -> Callable[[Trajectory], Tensor]:
-        if self._policy is None:
+        if self.kept_policy is None:
             return _no_features
-        features = partial(self._policy.features, version)
+        features = partial(self.kept_policy.features, version)
 
         def counted(trajectory: Trajectory) -> Tensor:
             self.sign.beats += 1

@@ -51,15 +51,16 @@ class RecentPolicy:
     def __init__(self, policy: Policy, source: list[Tensor], num_snapshots: int):
         self._policy, self._source = policy, source
         self._snapshots = [[torch.empty_like(x) for x in source] for _ in range(num_snapshots)]
-        self._taken = 0
+        self.taken = 0
+        """Policies kept so far."""
         self._used = -1
 
     @torch.no_grad()
     def take(self) -> int:
         """Keep the learner's present version; return its number, for `features`."""
-        torch._foreach_copy_(self._snapshots[self._taken % len(self._snapshots)], self._source)
-        self._taken += 1
-        return self._taken - 1
+        torch._foreach_copy_(self._snapshots[self.taken % len(self._snapshots)], self._source)
+        self.taken += 1
+        return self.taken - 1
 
     @torch.no_grad()
     def features(self, number: int, trajectory: Trajectory) -> Tensor:
@@ -70,7 +71,7 @@ class RecentPolicy:
             trajectory: of T + 1 rows.
         """
         if number != self._used:
-            assert self._taken - len(self._snapshots) <= number < self._taken, "it was not kept"
+            assert self.taken - len(self._snapshots) <= number < self.taken, "it was not kept"
             self._used = number
             snapshot = self._snapshots[number % len(self._snapshots)]
             torch._foreach_copy_(self._policy.shared_tensors(), snapshot)

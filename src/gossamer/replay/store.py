@@ -144,13 +144,15 @@ class Replay:
         self._full = 0  # columns that it is to hold before it is replayed in full
         self._candidates = candidates
         self._rng = np.random.default_rng(seed)
-        self._newest = -1  # place of one of the columns stored last
+        self.newest = -1
+        """Place of one of the columns stored last; -1 before the first."""
         self._updates_per_batch = updates_per_batch
         # Places of the columns sampled last, and what was read there.
         self._sampled: tuple[NDArray[np.int64], NDArray[np.int64]] | None = None
         ours = type(settings).__module__.startswith("gossamer.")
         self._metrics = f"{'replay' if ours else 'own'}/{settings.name}"
-        self._picked = Picked(self._metrics, 0, None, None)
+        self.picked = Picked(self._metrics, 0, None, None)
+        """What the columns sampled last were picked from."""
         self._learn_start = -(-settings.learn_start // shards.layout.unroll_length)
 
     def fill_first(self) -> None:
@@ -167,7 +169,7 @@ class Replay:
         whole = (ring.sequence > 0) & (ring.sequence % 2 == 0)
         if whole.any():
             versions = np.where(whole, ring.fields["version"].numpy(), -1)
-            self._newest = self.shards.first + int(versions.argmax())
+            self.newest = self.shards.first + int(versions.argmax())
 
     @property
     def held(self) -> int:
@@ -181,7 +183,7 @@ class Replay:
 
     def ready(self, num_columns: int) -> NDArray[np.int64] | None:
         """Return the places that `num_columns` different columns can be sampled from; None: not yet."""
-        if self.settings.compares_with == "newest" and self._newest < 0:
+        if self.settings.compares_with == "newest" and self.newest < 0:
             return None  # others' columns have nothing yet to be like
         if self.inserted < self._learn_start:
             return None
@@ -191,11 +193,11 @@ class Replay:
     def add(self, trajectory: Trajectory, features: Features) -> None:
         """Store every column of a trajectory."""
         now = features(trajectory) if self._keeps_features else None
-        places = self._places(trajectory.num_columns, features)
+        places = self.places_for(trajectory.num_columns, features)
         self.shards.ring.write(places, trajectory, now)
         # The newest state is of one environment after the other: they may have different tasks.
         turn = self.inserted // trajectory.num_columns % trajectory.num_columns
-        self._newest = self.shards.first + places[turn]
+        self.newest = self.shards.first + places[turn]
         self.inserted += trajectory.num_columns
         self._stored += trajectory.num_columns
 
@@ -218,7 +220,8 @@ class Replay:
         """Whether a policy is still run over what is stored or picked; once it is not, it never is again."""
         return self._keeps_features or self.settings.still_measures(self.updates)
 
-    def _places(self, num_columns: int, features: Features) -> list[int]:
+    def places_for(self, num_columns: int, features: Features) -> list[int]:
+        """Return the places, of those written from here, that the next so many columns go to."""
         size = self.shards.ring.capacity
         empty = list(range(self.held, min(self.held + num_columns, size)))
         missing = num_columns - len(empty)
@@ -248,7 +251,7 @@ class Replay:
         Returns:
             False where others are overwriting too much of what there is.
         """
-        self._picked = Picked(self._metrics, len(every), None, None)
+        self.picked = Picked(self._metrics, len(every), None, None)
         places = self._pick(every, into.num_columns, features)
         seen = self._read(places, every, into)
         if seen is None:
@@ -264,7 +267,7 @@ class Replay:
         self.shards.count_use(*self._sampled)
         self._sampled = None
         self.draws += 1
-        return self._picked
+        return self.picked
 
     def _pick(self, every: NDArray[np.int64], wanted: int, features: Features) -> NDArray[np.int64]:
         """Return different places among those that are readable, as many as wanted."""
@@ -283,7 +286,7 @@ class Replay:
                 f"{wanted} different whole numbers in [0, {len(every)})"
             )
         if candidates.comparison is not None:
-            self._picked = Picked(self._metrics, len(every), *candidates.comparison)
+            self.picked = Picked(self._metrics, len(every), *candidates.comparison)
         return every[chosen]
 
     def _read(
@@ -309,9 +312,9 @@ class Replay:
         if self.settings.compares_with == "stored":
             return self.shards.stored_features
         assert self._candidates is not None
-        assert self._newest >= 0
+        assert self.newest >= 0
         column = self._candidates.columns(0, 1)
-        self.shards.read(np.array([self._newest]), column)
+        self.shards.read(np.array([self.newest]), column)
         newest = features(column)[-1:].half()  # [1, 1, F]
         return lambda _: newest
 
@@ -353,7 +356,7 @@ class Replay:
         full = max(self.held, self._full)
         state: dict[str, Any] = {"inserted": self.inserted, "full": full, **self.stream()}
         if held:
-            state |= {"stored": self._stored, "newest": self._newest, **self.shards.state_dict()}
+            state |= {"stored": self._stored, "newest": self.newest, **self.shards.state_dict()}
         return state
 
     def load_state_dict(self, state: dict[str, Any], *, held: bool = True) -> None:
@@ -362,9 +365,9 @@ class Replay:
         self._rng.bit_generator.state = state["rng"]
         if held and "stored" in state:
             self.shards.load_state_dict(state)
-            self._stored, self._newest = state["stored"], state["newest"]
-            if self._stored < 0 or not -1 <= self._newest < self.shards.num_places:
-                raise ValueError(f"its newest of {self._stored} entries is {self._newest}")
+            self._stored, self.newest = state["stored"], state["newest"]
+            if self._stored < 0 or not -1 <= self.newest < self.shards.num_places:
+                raise ValueError(f"its newest of {self._stored} entries is {self.newest}")
             self._full = state.get("full", 0)
         else:
             self._full = self._columns_lost(state)

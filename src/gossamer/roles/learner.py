@@ -106,7 +106,8 @@ class Learner:
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
         algorithm.init_state(policy, self._state)
         self._minibatches: Iterator[Batch] = iter(())
-        self._minibatch: Batch | None = None
+        self.minibatch: Batch | None = None
+        """What is being learnt; None between two versions, and while waiting for others to finish theirs."""
         self._batch: Batch | None = None
         self._checked = False
         self._replayed = False  # whether the batch has replayed columns
@@ -179,8 +180,8 @@ class Learner:
             self.seconds["wait"] += time.perf_counter() - began
             self._begin(batch)
         began = time.perf_counter()
-        if self._minibatch is not None:
-            self._set_gradient(self._minibatch)
+        if self.minibatch is not None:
+            self._set_gradient(self.minibatch)
             if self.topology.mixes == "parameters" or self.mixer is None:
                 self._descend()
         if self.mixer is not None:
@@ -196,13 +197,13 @@ class Learner:
         began = time.perf_counter()
         if self.mixer is not None:
             self.mixer.mix(self.update)
-            if self.topology.mixes == "gradients" and self._minibatch is not None:
+            if self.topology.mixes == "gradients" and self.minibatch is not None:
                 self._descend(self._take_control())
         self.update += 1
-        self._minibatch = self._next_minibatch()
-        if self._minibatch is None and self.topology.mixes == "gradients":
+        self.minibatch = self._next_minibatch()
+        if self.minibatch is None and self.topology.mixes == "gradients":
             self._updates_left = min(self._updates_left, 1)  # everyone's: they decide alike
-        if self._minibatch is None and not (self._updates_left and self._keeps_pace):
+        if self.minibatch is None and not (self._updates_left and self._keeps_pace):
             self._close_version()
         else:
             assert self._updates_left or self.mixer is None, (
@@ -229,7 +230,7 @@ class Learner:
         self._learns = self.env_steps >= self._config.learn_start
         self._set_learning_rate()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
-        self._minibatch = self._next_minibatch()
+        self.minibatch = self._next_minibatch()
 
     def _next_minibatch(self) -> Batch | None:
         assert self._batch is not None
