@@ -11,12 +11,11 @@ import difflib
 import gc
 import importlib.util
 import json
-import math
 import os
 import shlex
 import shutil
 import sys
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
@@ -161,6 +160,7 @@ def _train(words: list[str]) -> None:
     from gossamer.config import (
         config_layer,
         explicit,
+        merge_layers,
         parse_train,
         resolve,
         saved_settings,
@@ -170,9 +170,15 @@ def _train(words: list[str]) -> None:
 
     asked = parse_train(words)
     if asked.wants_help:
+        known = asked.configs or "env_id" in asked.settings
+        config = merge_layers(asked.settings, configs=asked.configs)[0] if known else None
         width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-        chosen = (f"{x}:{asked.chosen(x)}" for x in ("algorithm", "topology"))
-        print(train_help(every=asked.wants_all, chosen=chosen, width=width, color=_colors()))
+        bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+        bold = bold and os.environ.get("TERM", "dumb") != "dumb"
+        chosen = asked.parts()
+        print(
+            train_help(every=asked.wants_all, chosen=chosen, config=config, width=width, color=bold)
+        )
         return
     if asked.trust and asked.resume is None:
         raise ConfigError(
@@ -208,139 +214,142 @@ def _train(words: list[str]) -> None:
     with _importing():
         from gossamer.run.train import train
 
-    train(
-        config,
-        layers=layers,
-        argv=["gossamer", "train", *words],
-        resume=resume,
-        config_given=explicit(layers),
-    )
+    argv = ["gossamer", "train", *words]
+    train(config, layers=layers, argv=argv, resume=resume, config_given=explicit(layers))
+
+
+EVAL = """\
+usage: gossamer eval RUN [options]
+
+Play full episodes with a trained policy, with seeds of their own.
+
+  RUN                    a run folder, part of its name, or last
+  --episodes N           episodes to play; for a family of tasks at least one per task, for up to 100 tasks [30]
+  --checkpoint last|best|candidate|N
+                         last: the newest; best: the best; candidate: scored higher than the best but not
+                         confirmed yet; N: after N updates [last]
+  --learner R            play the policy of learner R; default: the run's policy, which for gossip and diffusion
+                         is the average of all learners
+  --env ENV              name the run's environment again, which allows a run from elsewhere to import its
+                         module:function
+  --trust                import the run's environment and parts (module:NAME) even if the run began elsewhere
+  --sample               sample actions; else the likeliest
+  --seed N               seed of episodes [1]
+  --device auto|cpu|cuda device of the policy; auto: the GPU if there is one [auto]
+  --json                 print only JSON on standard output
+  --video FILE           write the first episode as .mp4 or .gif
+  --render               show a window, where there is one
+"""
 
 
 def _eval(words: list[str]) -> None:
-    parser = _Parser("eval", "Play full episodes with a trained policy, with seeds of their own.")
-    parser.add_argument("run", metavar="RUN", help="a run folder, part of its name, or last")
-    parser.add_argument(
-        "--episodes",
-        type=_count,
-        default=30,
-        metavar="N",
-        help="episodes to play; for a family of tasks at least one per task, for up to 100 tasks [30]",
-    )
-    parser.add_argument(
-        "--checkpoint",
-        type=_checkpoint,
-        default="last",
-        metavar="last|best|candidate|N",
-        help="last: the newest; best: the best; candidate: scored higher than the best but not confirmed yet; "
-        "N: after N updates [last]",
-    )
-    parser.add_argument(
-        "--learner",
-        type=_natural,
-        metavar="R",
-        help="play the policy of learner R; default: the run's policy, which for gossip and diffusion is the "
-        "average of all learners",
-    )
-    parser.add_argument(
-        "--env",
-        default="",
-        metavar="ENV",
-        help="name the run's environment again, which allows a run from elsewhere to import its module:function",
-    )
-    parser.add_argument(
-        "--trust",
-        action="store_true",
-        help="import the run's environment and parts (module:NAME) even if the run began elsewhere",
-    )
-    parser.add_argument("--sample", action="store_true", help="sample actions; else the likeliest")
-    parser.add_argument(
-        "--seed", type=_natural, default=1, metavar="N", help="seed of episodes [1]"
-    )
-    parser.add_argument(
-        "--device",
-        choices=("auto", "cpu", "cuda"),
-        default="auto",
-        help="device of the policy; auto: the GPU if there is one [auto]",
-    )
-    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
-    parser.add_argument("--video", metavar="FILE", help="write the first episode as .mp4 or .gif")
-    parser.add_argument("--render", action="store_true", help="show a window, where there is one")
+    parser = _Parser(EVAL)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--episodes", type=_whole(1, 10**6), default=30)
+    parser.add_argument("--checkpoint", type=_checkpoint, default="last")
+    parser.add_argument("--learner", type=_whole(0, 2**63 - 1))
+    parser.add_argument("--env", default="", dest="env_id")
+    parser.add_argument("--seed", type=_whole(0, 2**63 - 1), default=1)
+    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
+    parser.add_argument("--video")
+    parser.switches("--trust", "--sample", "--json", "--render")
     asked = parser.read(words)
     with _importing():
         from gossamer.run.evaluate import evaluate_run
 
-    evaluate_run(
-        asked.run,
-        episodes=asked.episodes,
-        checkpoint=asked.checkpoint,
-        learner=asked.learner,
-        env_id=asked.env,
-        trust=asked.trust,
-        sample=asked.sample,
-        seed=asked.seed,
-        device=asked.device,
-        json=asked.json,
-        video=asked.video,
-        render=asked.render,
-    )
+    evaluate_run(**asked)
+
+
+BENCH = """\
+usage: gossamer bench [options]
+
+Measure stepping, inference, learning and training on this machine.
+
+  --json         print only JSON on standard output
+  --seconds S    time to measure for, in all, at least 20 [80]
+"""
 
 
 def _bench(words: list[str]) -> None:
-    parser = _Parser("bench", "Measure stepping, inference, learning and training on this machine.")
-    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
-    parser.add_argument(
-        "--seconds",
-        type=_bench_seconds,
-        default=80.0,
-        metavar="S",
-        help="time to measure for, in all, at least 20 [80]",
-    )
+    parser = _Parser(BENCH)
+    parser.add_argument("--seconds", type=_number(20, 10**9), default=80.0)
+    parser.switches("--json")
     asked = parser.read(words)
     from gossamer.tools.bench import main as bench
 
-    bench(json=asked.json, seconds=asked.seconds)
+    bench(**asked)
+
+
+TUNE = """\
+usage: gossamer tune ENV [options]
+
+Find the fastest settings for this machine; write them as a preset.
+
+  ENV              the environment to train on
+  --seconds S      time to measure for; starting takes 20 more [80]
+  --output FILE    preset file to write [tuned.toml]
+"""
 
 
 def _tune(words: list[str]) -> None:
-    parser = _Parser("tune", "Find the fastest settings for this machine; write them as a preset.")
-    parser.add_argument("env_id", metavar="ENV", help="the environment to train on")
-    parser.add_argument(
-        "--seconds",
-        type=_positive,
-        default=80.0,
-        metavar="S",
-        help="time to measure for; starting takes 20 more [80]",
-    )
-    parser.add_argument(
-        "--output", default="tuned.toml", metavar="FILE", help="preset file to write [tuned.toml]"
-    )
+    parser = _Parser(TUNE)
+    parser.add_argument("env_id", metavar="ENV")
+    parser.add_argument("--seconds", type=_number(0, 10**9), default=80.0)
+    parser.add_argument("--output", default="tuned.toml")
     asked = parser.read(words)
-    if not asked.output.endswith(".toml"):
-        raise ConfigError(f"--output is {asked.output}; a preset file ends in .toml: tuned.toml")
+    if not asked["output"].endswith(".toml"):
+        raise ConfigError(f"--output is {asked['output']}; a preset file ends in .toml: tuned.toml")
     from gossamer.tools.tune import main as tune
 
-    tune(asked.env_id, seconds=asked.seconds, output=asked.output)
+    tune(**asked)
+
+
+RUNS = """\
+usage: gossamer runs [FOLDER] [options]
+
+List what has been run, with results.
+
+  FOLDER    where to look [runs]
+  --json    print only JSON on standard output
+"""
 
 
 def _runs(words: list[str]) -> None:
-    parser = _Parser("runs", "List what has been run, with results.")
-    parser.add_argument(
-        "folder", nargs="?", default="runs", metavar="FOLDER", help="where to look [runs]"
-    )
-    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
+    parser = _Parser(RUNS)
+    parser.add_argument("folder", nargs="?", default="runs", metavar="FOLDER")
+    parser.switches("--json")
     asked = parser.read(words)
     from gossamer.record.runs import list_runs, runs_text
 
-    print(runs_text(list_runs(asked.folder), root=asked.folder, as_json=asked.json))
+    print(runs_text(list_runs(asked["folder"]), root=asked["folder"], as_json=asked["json"]))
+
+
+LIST = """\
+usage: gossamer list [options]
+
+List algorithms, topologies, replays, environments and presets.
+
+  --json    print only JSON on standard output
+"""
 
 
 def _list(words: list[str]) -> None:
-    parser = _Parser("list", "List algorithms, topologies, replays, environments and presets.")
-    parser.add_argument("--json", action="store_true", help="print only JSON on standard output")
-    asked = parser.read(words)
-    catalog = _catalog()
-    if asked.json:
+    parser = _Parser(LIST)
+    parser.switches("--json")
+    as_json = parser.read(words)["json"]
+    from gossamer.config import kinds, preset_names, preset_summary
+    from gossamer.envs.settings import EXAMPLES
+
+    catalog = {
+        "algorithms": kinds("algorithm"),
+        "topologies": kinds("topology"),
+        "replays": kinds("replays"),
+        "environments": {
+            name: text + _unless_installed(module) for name, (text, module) in EXAMPLES.items()
+        },
+        "presets": {name: preset_summary(name) for name in preset_names()},
+    }
+    if as_json:
         print(json.dumps(catalog, indent=1))
         return
     width = max(len(name) for entries in catalog.values() for name in entries) + 2
@@ -352,100 +361,72 @@ def _list(words: list[str]) -> None:
     print("gossamer train --help explains how to choose them.")
 
 
-def _catalog() -> dict[str, dict[str, str]]:
-    from gossamer.config import kinds, preset_names, preset_summary
-
-    def extra(text: str, module: str) -> str:
-        if importlib.util.find_spec(module) is not None:
-            return text
-        name = {"ale_py": "atari", "Box2D": "box2d"}.get(module, module)
-        return f"{text} (not installed: {install_command(name)})"
-
-    return {
-        "algorithms": kinds("algorithm"),
-        "topologies": kinds("topology"),
-        "replays": kinds("replays"),
-        "environments": {
-            "PongNoFrameskip-v4": extra("any Atari game, no sticky actions", "ale_py"),
-            "ALE/Pong-v5": extra("any Atari game, sticky actions", "ale_py"),
-            "CartPole-v1": "any environment registered with Gymnasium",
-            "HalfCheetah-v5": extra("MuJoCo tasks", "mujoco"),
-            "LunarLander-v3": extra("Box2D tasks", "Box2D"),
-            "RandomExtremeAcrobot-v1": "multi-task: acrobots with different links",
-            "RandomNormalAcrobot-v1": "single task: an acrobot with new links in every episode",
-            "RandomMuJoCoHopper-v5": extra(
-                "multi-task: any -v5 robot with different wind and masses; also RandomWind..., RandomMass...",
-                "mujoco",
-            ),
-            "MuJoCoHopper-v5": extra("single task: the same robot without wind", "mujoco"),
-            "envpool:Ant-v5": extra("EnvPool's environments", "envpool"),
-            "module:function": "your own environment: a function that returns a gymnasium.Env",
-            "module:Name-v0": "your own environment: an id that the module registers when imported",
-        },
-        "presets": {name: preset_summary(name) for name in preset_names()},
-    }
+def _unless_installed(module: str) -> str:
+    """Return how a module that an environment needs is installed; nothing if it is there."""
+    if not module or importlib.util.find_spec(module) is not None:
+        return ""
+    extra = {"ale_py": "atari", "Box2D": "box2d"}.get(module, module)
+    return f" (not installed: {install_command(extra)})"
 
 
 class _Parser(argparse.ArgumentParser):
-    """argparse whose complaints are one line, and which knows the flag that was meant."""
+    """argparse with a help of our own, whose complaints are one line, and which knows the flag that was meant."""
 
-    def __init__(self, command: str, description: str):
-        super().__init__(prog=f"gossamer {command}", description=description, allow_abbrev=False)
+    def __init__(self, text: str):
+        self._text = text
+        super().__init__(prog=" ".join(text.split()[1:3]), allow_abbrev=False)
 
-    def read(self, words: list[str]) -> argparse.Namespace:
+    def format_help(self) -> str:
+        return self._text
+
+    def switches(self, *flags: str) -> None:
+        """Add flags without a value."""
+        for flag in flags:
+            self.add_argument(flag, action="store_true")
+
+    def read(self, words: list[str]) -> dict[str, Any]:
         """Parse all words; hyphens and underscores in flags are the same."""
         heads = [word.partition("=") for word in words]
-        words = [
-            head.replace("_", "-") + equals + rest
-            if head.startswith("--")
-            else head + equals + rest
-            for head, equals, rest in heads
-        ]
-        asked, unknown = self.parse_known_args(words)
+        asked, unknown = self.parse_known_args(
+            [(x.replace("_", "-") if x.startswith("--") else x) + y + z for x, y, z in heads]
+        )
         if unknown:
             flags = [flag for action in self._actions for flag in action.option_strings]
             near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
             hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help lists what it knows"
             raise ConfigError(f"{unknown[0]} is not understood; {hint}")
-        return asked
+        return vars(asked)
 
     def error(self, message: str) -> NoReturn:
         raise ConfigError(f"{message}; {self.prog} --help tells more")
 
 
-def _natural(text: str) -> int:
-    return int(_number(text, lambda x: x == int(x) and 0 <= x < 2**63, "a whole number >= 0"))
+def _number(low: float, high: float) -> Callable[[str], float]:
+    """Return what reads a number in a range; one from 0 on is above it."""
+
+    def read(text: str) -> float:
+        with contextlib.suppress(ValueError):
+            # neither NaN nor infinite
+            if low <= (value := float(text)) <= high and value > 0:
+                return value
+        words = f"> 0, at most {high:g}" if not low else f">= {low:g}, at most {high:g}"
+        raise argparse.ArgumentTypeError(f"it is {clipped(text)!r}; it must be a number {words}")
+
+    return read
 
 
-def _count(text: str) -> int:
-    return int(
-        _number(
-            text,
-            lambda x: x == int(x) and 1 <= x <= 10**6,
-            "a whole number >= 1, at most a million",
-        )
-    )
+def _whole(low: int, high: int) -> Callable[[str], int]:
+    """Return what reads a whole number in a range, which may be written 1e6."""
 
-
-def _positive(text: str) -> float:
-    return float(_number(text, lambda x: 0 < x <= 10**9, "a number > 0, at most 1e9"))
-
-
-def _bench_seconds(text: str) -> float:
-    return float(_number(text, lambda x: 20 <= x <= 10**9, "a number >= 20, at most 1e9"))
-
-
-def _number(text: str, allows: Callable[[float], bool], words: str) -> float:
-    try:
-        value = int(text)
-    except ValueError:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-    if not (abs(value) < 1e100 and allows(value)):  # neither NaN nor infinite
+    def read(text: str) -> int:
+        for parse in (int, float):
+            with contextlib.suppress(ValueError):
+                if low <= (value := parse(text)) <= high and value == int(value):
+                    return int(value)
+        words = f"a whole number >= {low}{f', at most {high:_}' if high < 2**60 else ''}"
         raise argparse.ArgumentTypeError(f"it is {clipped(text)!r}; it must be {words}")
-    return value
+
+    return read
 
 
 def _checkpoint(text: str) -> str | int:
@@ -455,14 +436,6 @@ def _checkpoint(text: str) -> str | int:
         return int(text)
     raise argparse.ArgumentTypeError(
         f"it is {clipped(text)!r}; allowed: last, best, candidate or a number of updates"
-    )
-
-
-def _colors() -> bool:
-    return (
-        sys.stdout.isatty()
-        and "NO_COLOR" not in os.environ
-        and os.environ.get("TERM", "dumb") != "dumb"
     )
 
 

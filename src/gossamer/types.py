@@ -29,12 +29,6 @@ Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"]
 
 
-class Imported(str):
-    """Type of a setting that names code of the user's, as module:NAME."""
-
-    __slots__ = ()
-
-
 def snake_case(name: str) -> str:
     """Return a class's name as settings write names: MyLoss becomes my_loss."""
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -26,7 +26,7 @@ def test_the_short_help_has_forty_settings_in_their_first_sentence() -> None:
     assert "All" in told.splitlines()[-1]
     assert "--help-all" in told.splitlines()[-1]
     assert len(told.splitlines()) < 140
-    assert "Environments per learner, >= 0. [0]" in told
+    assert "Environments per learner, >= 0. 0: auto" in " ".join(told.split())
 
 
 def test_all_settings_are_told_on_request() -> None:

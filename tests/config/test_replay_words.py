@@ -136,7 +136,7 @@ def test_a_ratio_and_fractions_typed_at_once_are_refused_whatever_they_are() -> 
 
 def test_a_ratio_below_0_is_refused() -> None:
     told = refused("--config", "clear_pong", "--replay-ratio", "-1")
-    assert told.startswith("replay_ratio is -1; it must be >= 0")
+    assert told.startswith("--replay-ratio is -1; it must be in [0, 10000]")
 
 
 def test_older_settings_with_a_ratio_beside_a_queue_alone_are_read(tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_what_is_added_is_uniform_unless_it_says_otherwise() -> None:
         ("--replays elite", '--replays is "elite"; it must be a list of queue, uniform, circular, elite, '
          "attentive; one more beside the queue: --replays.1.name elite"),
         ("--replays mine.json", "one more beside the queue: --replays.1.name uniform"),
-        ("--learn-start 5", "did you mean --replays.1.learn-start?"),
+        ("--learn-start 5", "did you mean --optimizer.learn-start?"),
         ("--replays.2.candidate-mutliplier 5", "did you mean --replays.2.candidate-multiplier?"),
         ("--replays.0.capacity-steps 5", "not of queue; leave it out or give it to an entry of that "
          "kind, as in --replays.1.capacity-steps"),

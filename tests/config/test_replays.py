@@ -84,7 +84,7 @@ QUEUE = {"name": "queue", "fraction": 0.5}
         ),
         (
             {"replays": [QUEUE, {"name": "elite", "candidate_multiplier": 0.5}]},
-            "replays.1.candidate_multiplier is 0.5; it must be >= 1",
+            "replays.1.candidate_multiplier is 0.5; it must be in [1, 10000]",
         ),
         ({"replays": [QUEUE, {"name": "uniform", "capacity": 0}]}, "replays.1.capacity is 0"),
         ({"replays": [QUEUE, {"name": "uniform", "insert": "elite"}]}, "insert"),

@@ -32,8 +32,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(sys, "path", list(sys.path))
-    for held in ("_NAMES", "_BASES"):
-        monkeypatch.setattr(own_parts, held, {})
+    monkeypatch.setattr(own_parts, "IN_USE", {})
     (tmp_path / "my_parts.py").write_text(PARTS)
     monkeypatch.delitem(sys.modules, "my_parts", raising=False)
     yield tmp_path

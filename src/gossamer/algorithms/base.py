@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from gossamer.errors import ConfigError
 from gossamer.system.devices import send
+from gossamer.system.ranges import Amount, Count, Fraction
 from gossamer.types import snake_case
 
 if TYPE_CHECKING:
@@ -106,13 +107,13 @@ class Algorithm:
     rejects: ClassVar[bool] = False
     """Whether some valid rows are not learnt."""
 
-    discount: float = 0.99
+    discount: Fraction = 0.99
     """Discount per decision, in [0, 1]; 0.99 as in A3C, IMPALA and PPO on Atari."""
-    trace_lambda: float = 1.0
+    trace_lambda: Fraction = 1.0
     """Lambda of the returns, in [0, 1]: 1 is the n-step return, 0 the one-step one."""
-    value_cost: float = 0.5
+    value_cost: Amount = 0.5
     """Weight of the value loss 0.5 (target - V)^2, >= 0."""
-    entropy_cost: tuple[float, ...] = (0.01,)
+    entropy_cost: tuple[Amount, ...] = (0.01,)
     """Weight of the entropy bonus, per nat, >= 0: one, or one per learner; 0.01 as in A3C and IMPALA."""
     reward_clip: Literal["none", "clamp", "sign", "soft_asymmetric"] = "none"
     """How rewards are changed for training. none: unchanged. clamp: to [-1, 1]. sign: -1, 0 or 1.
@@ -125,7 +126,7 @@ class Algorithm:
     scale_rewards: bool = False
     """Divide advantages by the running deviation of value targets too, so that the entropy bonus has the same
     weight at any reward scale (as reward scaling in OpenAI Baselines). Needs value_norm."""
-    num_minibatches: int = 1
+    num_minibatches: Count = 1
     """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
     reduction: Literal["mean", "sum"] = "mean"
     """mean: the loss is divided by the valid rows of the minibatch. sum: it is not (IMPALA's published costs

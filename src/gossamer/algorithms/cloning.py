@@ -6,6 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gossamer.algorithms.base import Algorithm
+from gossamer.system.ranges import Amount
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,9 +23,9 @@ class CloningAlgorithm(Algorithm):
     Source: Rolnick et al. 2019 (arXiv:1811.11682), section 3.1.
     """
 
-    policy_cloning_cost: float = 0.0
+    policy_cloning_cost: Amount = 0.0
     """Weight of KL(behavior || policy) on replayed columns, >= 0; CLEAR has 0.01 (Rolnick et al. 2019)."""
-    value_cloning_cost: float = 0.0
+    value_cloning_cost: Amount = 0.0
     """Weight of (recorded value - V)^2 on replayed columns, >= 0; CLEAR has 0.005."""
 
     def more_losses(

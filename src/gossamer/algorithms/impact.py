@@ -17,6 +17,7 @@ from gossamer.algorithms.base import (
     with_normalized_advantage,
 )
 from gossamer.algorithms.cloning import CloningAlgorithm
+from gossamer.system.ranges import Count, Fraction, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -39,26 +40,26 @@ class Impact(CloningAlgorithm):
     name: ClassVar[str] = "impact"
     corrects: ClassVar[bool] = True
 
-    trace_lambda: float = 0.95
+    trace_lambda: Fraction = 0.95
     """Lambda of the returns, in [0, 1]."""
     normalize_advantage: bool = True
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch; importance
     weights come after."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches per pass, >= 1, each one optimizer step; every minibatch has whole columns."""
-    passes: int = 1
+    passes: Count = 1
     """Passes over each batch, >= 1; a replay reuses data as well."""
-    clip_ratio: float = 0.2
+    clip_ratio: Positive = 0.2
     """Clip range of the probability ratio to the target policy, > 0."""
-    max_target_ratio: float = 2.0
+    max_target_ratio: Positive = 2.0
     """Cap on behavior / target policy in that ratio, > 0; 2 as in the paper."""
-    target_every_updates: int = 16
+    target_every_updates: Count = 16
     """Updates between two copies of the policy to the target policy, >= 1."""
-    clip_rho: float = 1.0
+    clip_rho: Positive = 1.0
     """Cap on target policy / behavior in the targets, > 0."""
-    clip_c: float = 1.0
+    clip_c: Positive = 1.0
     """Cap on the importance weight that carries later corrections back, > 0."""
-    clip_pg_rho: float = 1.0
+    clip_pg_rho: Positive = 1.0
     """Cap on target policy / behavior in the advantages, > 0."""
 
     @property

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.errors import ConfigError
+from gossamer.system.ranges import Positive
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -29,7 +29,7 @@ class Laser(VTrace):
         1 / 8
     )  # what may be learnt from the past alone leads astray
 
-    max_kl_nats: float = 0.3
+    max_kl_nats: Positive = 0.3
     """Rows with at least this divergence are rejected, > 0. The paper gives no number; 0.3 is that of
     reimplementations."""
     kl: Literal["implied", "pi_mu", "mu_pi"] = "implied"
@@ -38,15 +38,6 @@ class Laser(VTrace):
     cut: Literal["per_state", "cumulative"] = "per_state"
     """per_state: rows are rejected one by one, as published. cumulative: the rows after a rejected one are
     rejected too."""
-
-    def validate(self) -> None:
-        """Refuse a bound that nothing can keep."""
-        super().validate()
-        if not self.max_kl_nats:
-            raise ConfigError(
-                "algorithm.max_kl_nats is 0, which rejects everything; it must be > 0: "
-                "--algorithm.max-kl-nats 0.3"
-            )
 
     def accepted(self, batch: Batch, now: ActionDistribution) -> Tensor:
         """Return the rows [T, B] that the policy has not moved too far from."""

@@ -14,6 +14,7 @@ from gossamer.algorithms.base import (
     value_loss,
     with_normalized_advantage,
 )
+from gossamer.system.ranges import Amount, Count, Fraction, Positive
 from gossamer.types import Batch, kinds_of
 
 if TYPE_CHECKING:
@@ -38,25 +39,25 @@ class PPO(Algorithm):
     name: ClassVar[str] = "ppo"
     corrects: ClassVar[bool] = False
 
-    trace_lambda: float = 0.95
+    trace_lambda: Fraction = 0.95
     """Lambda of GAE, in [0, 1]; the paper's Atari setting."""
     normalize_advantage: bool = True
     """Shift and scale advantages to mean 0 and deviation 1 over the valid rows of a minibatch."""
-    num_minibatches: int = 4
+    num_minibatches: Count = 4
     """Minibatches per pass, >= 1, each one optimizer step."""
     deal: Literal["auto", "columns", "rows"] = "auto"
     """How a batch is split into minibatches. columns: by whole unrolls. rows: by single env steps, so that a
     small minibatch mixes many episodes; not for recurrent policies. auto: rows for vector observations, and
     where there are more minibatches than columns, if the policy is not recurrent; else columns."""
-    passes: int = 4
+    passes: Count = 4
     """Passes over each batch, >= 1."""
-    clip_ratio: float = 0.2
+    clip_ratio: Positive = 0.2
     """Clip range of the probability ratio, > 0: no incentive to move it outside 1 +- this value."""
-    clip_value: float = 0.0
+    clip_value: Amount = 0.0
     """Clip range of predicted values around the recorded ones, in units of return. 0: no value clipping."""
-    max_kl_nats: float = 0.0
+    max_kl_nats: Amount = 0.0
     """Skip the rest of a batch when the mean KL(behavior || policy) exceeds this value. 0: never."""
-    target_kl_nats: float = 0.0
+    target_kl_nats: Amount = 0.0
     """Adapt the learning rate to this KL: divide it by 1.5 when the KL is more than twice this value,
     multiply it by 1.5 when the KL is less than half, within a factor of 100 of the schedule. 0: off."""
 

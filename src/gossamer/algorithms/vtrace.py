@@ -12,6 +12,7 @@ from gossamer.algorithms.base import (
     with_returns,
 )
 from gossamer.algorithms.cloning import CloningAlgorithm
+from gossamer.system.ranges import Count, Positive
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,13 +35,13 @@ class VTrace(CloningAlgorithm):
     name: ClassVar[str] = "vtrace"
     corrects: ClassVar[bool] = True
 
-    passes: int = 1
+    passes: Count = 1
     """Passes over each batch, >= 1; importance weights are recomputed for each."""
-    clip_rho: float = 1.0
+    clip_rho: Positive = 1.0
     """Cap on the importance weight in the targets, > 0; higher is less biased and noisier."""
-    clip_c: float = 1.0
+    clip_c: Positive = 1.0
     """Cap on the importance weight that carries later corrections back, > 0."""
-    clip_pg_rho: float = 1.0
+    clip_pg_rho: Positive = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
 
     @property

@@ -1,46 +1,27 @@
 """Configuration: what can be set, who set it, and what is refused."""
 
-from gossamer.config.arguments import Arguments, parse_train
-from gossamer.config.check import check_ranges, most_of, validate
-from gossamer.config.files import config_layer, preset_names, preset_summary
-from gossamer.config.own_parts import refuse_unimportable
-from gossamer.config.resolve import (
-    code_in,
-    explicit,
-    from_dict,
-    in_python,
-    make_config,
-    resolve,
-    saved_settings,
-    to_dict,
-    with_ratio,
-)
-from gossamer.config.show import kinds, settings_table, show_config, train_help
-from gossamer.config.train_config import EvaluationConfig, TrainConfig
-
-__all__ = [
-    "Arguments",
-    "EvaluationConfig",
-    "TrainConfig",
-    "check_ranges",
-    "code_in",
-    "config_layer",
-    "explicit",
-    "from_dict",
-    "in_python",
-    "kinds",
-    "make_config",
-    "most_of",
-    "parse_train",
-    "preset_names",
-    "preset_summary",
-    "refuse_unimportable",
-    "resolve",
-    "saved_settings",
-    "settings_table",
-    "show_config",
-    "to_dict",
-    "train_help",
-    "validate",
-    "with_ratio",
-]
+from gossamer.config.arguments import Arguments as Arguments
+from gossamer.config.arguments import parse_train as parse_train
+from gossamer.config.check import check_ranges as check_ranges
+from gossamer.config.check import most_of as most_of
+from gossamer.config.check import validate as validate
+from gossamer.config.files import config_layer as config_layer
+from gossamer.config.files import preset_names as preset_names
+from gossamer.config.files import preset_summary as preset_summary
+from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
+from gossamer.config.resolve import code_in as code_in
+from gossamer.config.resolve import explicit as explicit
+from gossamer.config.resolve import from_dict as from_dict
+from gossamer.config.resolve import in_python as in_python
+from gossamer.config.resolve import make_config as make_config
+from gossamer.config.resolve import merge_layers as merge_layers
+from gossamer.config.resolve import resolve as resolve
+from gossamer.config.resolve import saved_settings as saved_settings
+from gossamer.config.resolve import to_dict as to_dict
+from gossamer.config.resolve import with_ratio as with_ratio
+from gossamer.config.show import kinds as kinds
+from gossamer.config.show import settings_table as settings_table
+from gossamer.config.show import show_config as show_config
+from gossamer.config.show import train_help as train_help
+from gossamer.config.train_config import EvaluationConfig as EvaluationConfig
+from gossamer.config.train_config import TrainConfig as TrainConfig

@@ -17,17 +17,24 @@ from gossamer.config.tree import (
     Layer,
     fields_of,
     find_annotation,
-    listed,
     member_name,
     members,
     unknown_setting,
 )
-from gossamer.config.values import SWITCH_WORDS, is_endless, is_switch, read_value
+from gossamer.config.values import SWITCH_WORDS, is_list, is_switch, read_value, spells_number
 from gossamer.errors import ConfigError
 from gossamer.system.reading import parse_json
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
+
+_SHOW = "to see all settings: --show-config"
+_NO_FLAGS = {
+    "dry_run": _SHOW,
+    "print_config": _SHOW,
+    "env_id": "type the environment's id alone: gossamer train ENV",
+}
+"""Flags that people expect, with what to type instead."""
 
 
 @dataclass
@@ -40,14 +47,17 @@ class Arguments:
     show_config: bool = False
     wants_help: bool = False
     wants_all: bool = False
+    settings: dict[str, Any] = field(default_factory=dict[str, Any])
     reads_more: bool = False
     """Settings come from files or a run too."""
-    settings: dict[str, Any] = field(default_factory=dict[str, Any])
 
-    def chosen(self, section: str) -> str:
-        """Return which kind of a part was typed; empty: none."""
-        asked = self.settings.get(section, "")
-        return str(asked.get("name", "")) if isinstance(asked, dict) else str(asked)
+    def parts(self) -> list[str]:
+        """Return the kinds of parts that were typed, as `algorithm:ppo`."""
+        replays = self.settings.get("replays")
+        entries = replays.values() if isinstance(replays, dict) else ()
+        asked = [(name, self.settings.get(name)) for name in ("algorithm", "topology")]
+        asked += [("replays", entry) for entry in entries]
+        return [f"{name}:{x.get('name') if isinstance(x, dict) else x}" for name, x in asked]
 
 
 def parse_train(words: Sequence[str]) -> Arguments:
@@ -56,10 +66,8 @@ def parse_train(words: Sequence[str]) -> Arguments:
     Raises:
         ConfigError: unknown flag (with the nearest one), a missing value, a second environment.
     """
-    found = Arguments()
-    rest = deque(words)
-    choices = {name: members(f.annotation) for name, f in fields_of(TrainConfig).items()}
-    _use_own_parts(words, choices)
+    found, rest = Arguments(), deque(words)
+    _use_own_parts(words)
     # Flags of a class that a file or the run names are looked at once that is read.
     more = ("--config", "--resume", "--replays")
     found.reads_more = any(word.partition("=")[0] in more for word in words)
@@ -71,37 +79,35 @@ def parse_train(words: Sequence[str]) -> Arguments:
             found.wants_all = found.wants_all or word == "--help-all"
         elif word.startswith("-") and len(word) > 1:
             _read_flag(word, rest, found)
-        elif name and any(member_name(member) for member in choices.get(kind, ())):
-            _choose(found.settings, kind, name)
-        elif name and (sections := listed(find_annotation(TrainConfig, kind))):
-            others = [str(member_name(section)) for section in sections[1:]]
-            added = name if name in others else member_name(own_parts.default_of(sections))
-            raise ConfigError(
-                f"{word} is not understood; {kind} is a list, to which this adds one: "
-                f"{flag(kind)}.1.name {added}"
-            )
-        elif name and (meant := _meant(kind, name, choices)):
-            raise ConfigError(f"{word} is not understood; did you mean {meant}?")
-        elif "env_id" in found.settings:
-            raise ConfigError(
-                f"{word} is one word too many, the environment being {found.settings['env_id']}; "
-                "settings start with two hyphens: --num-envs 32"
-            )
+        elif name and kind in _choices():
+            section = found.settings.get(kind)
+            before = section.get("name", name) if isinstance(section, dict) else section or name
+            if before != name:
+                raise ConfigError(
+                    f"{kind} is chosen twice, {before} and {name}; leave one of them out"
+                )
+            place(found.settings, f"{kind}.name", name)
         else:
-            found.settings["env_id"] = word
+            _read_env(word, found.settings)
     return found
 
 
-def _use_own_parts(words: Sequence[str], choices: Mapping[str, tuple[type, ...]]) -> None:
+def _choices() -> dict[str, list[str]]:
+    """Return the sections that are chosen by name, with the names of their kinds."""
+    fields = {name: field.annotation for name, field in fields_of(TrainConfig).items()}
+    kinds = {name: members(x) for name, x in fields.items() if not is_list(x)}
+    names = {name: [str(member_name(x) or "") for x in found] for name, found in kinds.items()}
+    return {name: found for name, found in names.items() if any(found)}
+
+
+def _use_own_parts(words: Sequence[str]) -> None:
     """Import the classes that words such as `algorithm:my_module:MyLoss` name: flags are theirs too."""
-    replays = listed(find_annotation(TrainConfig, "replays"))
     for word, after in itertools.zip_longest(words, words[1:], fillvalue=""):
         kind, _, name = word.partition(":")
-        kinds = choices.get(kind, ())
         head, equals, attached = word.partition("=")
         if flagged := re.fullmatch(r"--(algorithm|topology|replays\.\d+)(?:\.name)?", head):
             kind, name = flagged[1], attached if equals else after
-            kinds = choices.get(kind, replays)
+        kinds = members(find_annotation(TrainConfig, kind.partition(".")[0]))
         base = own_parts.open_base(kinds) if own_parts.is_name(name) else None
         if base is not None:
             try:
@@ -110,20 +116,24 @@ def _use_own_parts(words: Sequence[str], choices: Mapping[str, tuple[type, ...]]
                 raise ConfigError(f"{kind}: {error}") from error
 
 
-def _choose(settings: dict[str, Any], kind: str, name: str) -> None:
-    section = settings.get(kind)
-    before = section.get("name", name) if isinstance(section, dict) else section or name
-    if before != name:
-        raise ConfigError(f"{kind} is chosen twice, {before} and {name}; leave one of them out")
-    place(settings, f"{kind}.name", name)
-
-
-def _meant(kind: str, name: str, choices: dict[str, tuple[type, ...]]) -> str | None:
-    """Return the choice that `kind:name` misspells; an environment may be `module:function` too."""
-    name = name.lower()
-    has_name = [c for c, kinds in choices.items() if name in [member_name(k) for k in kinds]]
-    meant = near(kind, has_name)
-    return f"{meant}:{name}" if meant else None
+def _read_env(word: str, settings: dict[str, Any]) -> None:
+    """Take a word for the environment, which may be module:function, unless it misspells a choice."""
+    kind, _, name = word.partition(":")
+    annotation = find_annotation(TrainConfig, kind)
+    if name and is_list(annotation) and (sections := members(annotation)):
+        others = [str(member_name(section)) for section in sections[1:]]
+        added = name if name in others else member_name(own_parts.default_of(sections))
+        adds = f"{kind} is a list, to which this adds one: {flag(kind)}.1.name {added}"
+        raise ConfigError(f"{word} is not understood; {adds}")
+    has_name = [kind for kind, names in _choices().items() if name.lower() in names]
+    if name and (meant := near(kind, has_name)):
+        raise ConfigError(f"{word} is not understood; did you mean {meant}:{name.lower()}?")
+    if "env_id" in settings:
+        raise ConfigError(
+            f"{word} is one word too many, the environment being {settings['env_id']}; "
+            "settings start with two hyphens: --num-envs 32"
+        )
+    settings["env_id"] = word
 
 
 def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
@@ -132,7 +142,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
         rest.appendleft(attached)
     name = head.lstrip("-").replace("-", "_")
     flagged, colon, value = head.partition(":")
-    if colon and members(find_annotation(TrainConfig, name.partition(":")[0])):
+    if colon and name.partition(":")[0] in _choices():
         raise ConfigError(f"{head} is not a flag; type it without hyphens: {head.lstrip('-')}")
     if colon:
         raise ConfigError(f"{head} is not a flag; type: {flagged} {value}")
@@ -144,16 +154,10 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
             found.configs.append(rest.popleft())
     elif name == "resume":
         found.resume = _take(head, rest)
-    elif name == "trust":
-        found.trust = True
-    elif name == "show_config":
-        found.show_config = True
-    elif name in ("dry_run", "print_config"):
-        raise ConfigError(f"{head} is not a flag; to see all settings: --show-config")
-    elif name == "env_id" or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
-        raise ConfigError(
-            f"{head} is not a flag; type the environment's id alone: gossamer train ENV"
-        )
+    elif name in ("trust", "show_config"):
+        setattr(found, name, True)
+    elif name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
+        raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")
     else:
         _read_setting(head, name, rest, found, attached=bool(equals))
 
@@ -164,33 +168,40 @@ def _read_setting(
     annotation = find_annotation(TrainConfig, name)
     path, dot, last = name.removeprefix("no_").rpartition(".")
     positive = path + dot + last.removeprefix("no_")
-    negated = positive != name and is_switch(find_annotation(TrainConfig, positive))
-    if annotation is None and not negated and found.reads_more and _may_be_own(name):
-        given = attached or (rest and not rest[0].startswith("--"))
-        place(found.settings, name, rest.popleft() if given else True)
-    elif annotation is None:
-        if attached or not negated:
+    if (
+        annotation is None
+        and positive != name
+        and is_switch(find_annotation(TrainConfig, positive))
+    ):
+        if attached:
             raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
         place(found.settings, positive, False)
+        return
+    may_be_own = found.reads_more and _may_be_own(name)
+    if annotation is None and not may_be_own:
+        raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
+    value: Any = True
+    if annotation is None:
+        if attached or (rest and not rest[0].startswith("--")):
+            value = rest.popleft()
     elif is_switch(annotation):
-        given = attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none"))
-        place(found.settings, name, rest.popleft() if given else True)
-    elif members(annotation) or listed(annotation):
-        place(found.settings, name, _json(head, _take(head, rest)))
-    elif typing.get_origin(annotation) is tuple:
-        values = [_take(head, rest)]
-        while rest and not attached and _reads(rest[0], annotation):
-            values.append(rest.popleft())
-        place(found.settings, name, values)
+        if attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none")):
+            value = rest.popleft()
+    elif members(annotation):
+        value = _json(head, _take(head, rest))
+    elif is_list(annotation):
+        value = [_take(head, rest)]
+        while rest and not attached and _goes_on(rest[0], annotation):
+            value.append(rest.popleft())
     else:
-        place(found.settings, name, _take(head, rest))
+        value = _take(head, rest)
+    place(found.settings, name, value)
 
 
 def _may_be_own(name: str) -> bool:
-    section, _, setting = name.partition(".")
-    annotation = find_annotation(TrainConfig, section) if setting else None
-    kinds = members(annotation) or listed(annotation)
-    return bool(kinds) and own_parts.open_base(kinds) is not None
+    section, dot, _ = name.partition(".")
+    kinds = members(find_annotation(TrainConfig, section)) if dot else ()
+    return own_parts.open_base(kinds) is not None
 
 
 def _take(head: str, rest: deque[str]) -> str:
@@ -208,8 +219,9 @@ def _json(head: str, text: str) -> Any:
         raise ConfigError(f"{head} is not valid JSON: {error}") from None
 
 
-def _reads(text: str, annotation: Any) -> bool:
+def _goes_on(text: str, annotation: Any) -> bool:
+    """Whether a word is one more entry of a list, or a number that is refused as such."""
     try:
         return bool(read_value(text, annotation, typed=True))
     except ValueError:
-        return is_endless(text)  # meant as one more number, and refused as such
+        return spells_number(text)

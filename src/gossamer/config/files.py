@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import difflib
 from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
+from gossamer.config.names import did_you_mean
 from gossamer.config.tree import Layer, Tree
 from gossamer.errors import ConfigError
 from gossamer.system.reading import expand, parse_json, parse_toml, read_plain
@@ -60,9 +60,8 @@ def config_layer(name: str) -> Layer:
         raise ConfigError(
             f"{label}: not a .toml or .json file, nor a preset; gossamer list has them"
         )
-    near = difflib.get_close_matches(name, preset_names(), n=1)
-    hint = f"did you mean {near[0]}?" if near else f"presets: {', '.join(preset_names())}"
-    raise ConfigError(f"{label}: no such preset (a file ends in .toml or .json); {hint}")
+    hint = did_you_mean(name, preset_names(), f"; presets: {', '.join(preset_names())}")
+    raise ConfigError(f"{label}: no such preset (a file ends in .toml or .json){hint}")
 
 
 def _parse(path: Path, label: str) -> Tree:
@@ -70,16 +69,14 @@ def _parse(path: Path, label: str) -> Tree:
         content = read_plain(path)
     except FileNotFoundError:
         raise ConfigError(f"{label}: there is no such file") from None
-    except OSError as error:
-        raise ConfigError(f"{label}: cannot be read: {error.strerror}") from None
-    except ValueError as error:
-        raise ConfigError(f"{label}: cannot be read: {error}") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError(f"{label}: cannot be read: {reason}") from None
     try:
         text = content.decode()
         held: Any = parse_json(text) if path.suffix == ".json" else parse_toml(text)
     except ValueError as error:
-        kind = path.suffix[1:].upper()
-        first = str(error).splitlines()[0]
+        kind, first = path.suffix[1:].upper(), str(error).splitlines()[0]
         raise ConfigError(f"{label}: not valid {kind}: {first}") from None
     if not isinstance(held, dict):
         raise ConfigError(f'{label}: must hold an object of settings, for example {{"seed": 1}}')

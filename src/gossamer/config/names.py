@@ -42,17 +42,13 @@ def place(tree: dict[str, Any], name: str, value: Any) -> None:
     if isinstance(before, dict) and isinstance(value, str):
         value = {"name": value}
     if isinstance(before, dict) and isinstance(value, Mapping):
-        value = _placed(cast("dict[str, Any]", before), cast("Mapping[str, Any]", value))
+        value = nested(cast("Mapping[str, Any]", value), below=cast("dict[str, Any]", before))
     tree[last] = value
 
 
-def nested(tree: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a tree whose dotted names are nested, with underscores for hyphens."""
-    return _placed({}, tree)
-
-
-def _placed(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
-    found = _copy(below)
+def nested(above: Mapping[str, Any], below: Mapping[str, Any] | None = None) -> dict[str, Any]:
+    """Return a tree, over another, whose dotted names are nested, with underscores for hyphens."""
+    found = _copy(below or {})
     for name, value in above.items():
         place(found, str(name).replace("-", "_"), value)
     return found
@@ -62,27 +58,28 @@ def _copy(tree: Mapping[str, Any]) -> dict[str, Any]:
     return Entries(tree) if isinstance(tree, Entries) else dict(tree)
 
 
-def near(word: str, known: Iterable[str]) -> str | None:
+def near(word: str, known: Iterable[str], cutoff: float = 0.6) -> str | None:
     """Return the known word nearest to this one, in any letter case; None if there is none near."""
     folded = {one.lower(): one for one in known}
-    return next((folded[one] for one in difflib.get_close_matches(word.lower(), folded, n=1)), None)
+    found = difflib.get_close_matches(word.lower(), folded, n=1, cutoff=cutoff)
+    return folded[found[0]] if found else None
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return the end of an error that names the nearest known word."""
+    meant = near(word, known)
+    return f"; did you mean {meant}?" if meant else otherwise
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """Return the known dotted name that was probably meant, by its last part, siblings first."""
     path, _, last = name.rpartition(".")
-    by_last: dict[str, list[str]] = {}
-    for candidate in known:
-        by_last.setdefault(candidate.rpartition(".")[2], []).append(candidate)
-    siblings = [
-        part
-        for part, names in by_last.items()
-        if any(candidate.rpartition(".")[0] == path for candidate in names)
-    ]
-    for parts, cutoff in (([last], 1.0), (siblings, 0.65), (list(by_last), 0.75)):
-        for part in difflib.get_close_matches(last, parts, n=1, cutoff=cutoff):
-            if part in by_last:
-                return min(by_last[part], key=lambda n: n.rpartition(".")[0] != path)
+    siblings_last = sorted(known, key=lambda one: one.rpartition(".")[0] == path)
+    siblings = [one for one in siblings_last if one.rpartition(".")[0] == path]
+    for among, cutoff in ((siblings_last, 1.0), (siblings, 0.65), (siblings_last, 0.75)):
+        by_last = {one.rpartition(".")[2]: one for one in among}
+        if meant := near(last, by_last, cutoff):
+            return by_last[meant]
     return None
 
 
@@ -96,13 +93,7 @@ ELSEWHERE = {
     "passes": ("epochs", "n_epochs", "num_epochs", "update_epochs", "ppo_epoch", "num_sgd_iter"),
     "num_minibatches": ("num_mini_batch", "minibatches", "nminibatches"),
     "unroll_length": ("n_steps", "num_steps", "rollout_length", "rollout_steps", "nsteps"),
-    "num_envs": (
-        "n_envs",
-        "nenvs",
-        "envs",
-        "num_processes",
-        "num_actors",
-    ),
+    "num_envs": ("n_envs", "nenvs", "envs", "num_processes", "num_actors"),
     "total_env_steps": ("total_timesteps", "timesteps", "total_steps", "max_steps", "steps"),
     "max_grad_norm": ("grad_clip", "clip_grad", "grad_norm_clipping"),
     "run_folder": ("run_dir", "log_dir", "output_dir", "savedir", "outdir"),
@@ -118,8 +109,3 @@ ELSEWHERE = {
 """What other trainers call our settings; only for hints."""
 KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
 """Systems by which our choices are known, without hyphens; only for hints."""
-
-
-def letters_of(word: str) -> str:
-    """Return a word's letters, small."""
-    return "".join(filter(str.isalpha, word.lower()))

@@ -6,7 +6,6 @@ A kind of part is open to the user's classes if its base has a class method `ref
 from __future__ import annotations
 
 import dataclasses
-import difflib
 import importlib
 import inspect
 import pkgutil
@@ -15,17 +14,16 @@ import sys
 import typing
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
+from gossamer.config.names import near
 from gossamer.config.values import expected
 from gossamer.errors import ConfigError
 from gossamer.system.importing import import_module, named_in
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-_NAMES: dict[type, str] = {}
-"""Classes of the user's that are in use, with the names that settings have for them."""
-_BASES: dict[type, list[type]] = {}
-"""The same by the base of their kind, in the order in which they came."""
+IN_USE: dict[type, str] = {}
+"""Classes of the user's that are in use, in the order in which they came, with the names that settings have for them."""
 
 
 def open_base(kinds: Iterable[type]) -> type | None:
@@ -43,6 +41,11 @@ def is_open(base: Any) -> bool:
     return isinstance(base, type) and "refuse_part" in vars(base)
 
 
+def is_ours(part: type) -> bool:
+    """Whether a class comes with gossamer."""
+    return part.__module__.partition(".")[0] == "gossamer"
+
+
 def ours_of(base: type) -> tuple[type, ...]:
     """Return the parts that come with gossamer: what is defined beside their base, derived ones last.
 
@@ -52,38 +55,32 @@ def ours_of(base: type) -> tuple[type, ...]:
     for found in pkgutil.iter_modules(package.__path__, f"{package.__name__}."):
         importlib.import_module(found.name)
     kinds = [x for x in _below(base) if is_ours(x) and "name" in inspect.get_annotations(x)]
-    default = cast("Any", base).default_kind
 
-    def order(kind: type) -> tuple[int, bool, str]:
-        name: str = cast("Any", kind).name
-        return len(kind.__mro__), name != default, name
+    def order(kind: Any) -> tuple[int, bool, str]:
+        return len(kind.__mro__), kind.name != kind.default_kind, kind.name
 
     return tuple(sorted(kinds, key=order))
 
 
-def default_of(kinds: Sequence[type]) -> type:
+def _below(base: type) -> Iterator[type]:
+    for part in base.__subclasses__():
+        yield from (part, *_below(part))
+
+
+def default_of(kinds: Sequence[Any]) -> Any:
     """Return the kind that is meant if none is named: of a list's entries, for one that is added."""
     default = getattr(open_base(kinds), "default_kind", None)
-    return next((x for x in kinds if cast("Any", x).name == default), kinds[min(1, len(kinds) - 1)])
-
-
-def _below(base: type) -> list[type]:
-    return [y for x in base.__subclasses__() for y in (x, *_below(x))]
-
-
-def is_ours(part: type) -> bool:
-    """Whether a class comes with gossamer."""
-    return part.__module__.partition(".")[0] == "gossamer"
+    return next((x for x in kinds if x.name == default), kinds[min(1, len(kinds) - 1)])
 
 
 def name_of(part: type) -> str | None:
     """Return what settings call a class of the user's; None for one of ours."""
-    return _NAMES.get(part)
+    return IN_USE.get(part)
 
 
 def parts_of(base: type) -> tuple[type, ...]:
     """Return the classes of the user's that are in use for a kind of part."""
-    return tuple(_BASES.get(base, ()))
+    return tuple(part for part in IN_USE if issubclass(part, base))
 
 
 def adopt(part: type, base: type, name: str = "") -> type:
@@ -92,11 +89,11 @@ def adopt(part: type, base: type, name: str = "") -> type:
     Raises:
         ConfigError: it is none, or lacks something.
     """
-    if part not in _NAMES:
+    if part not in IN_USE:
         name = name or f"{part.__module__}:{part.__qualname__}"
-        _refuse(part, base, name)
-        _NAMES[part] = name
-        _BASES.setdefault(base, []).append(part)
+        for lack in _lacks(part, base):
+            raise ConfigError(f"{name} {lack}")
+        IN_USE[part] = name
     return part
 
 
@@ -107,7 +104,7 @@ def find(name: str, base: type) -> type:
         ConfigError: the module cannot be imported, or what it holds is no such part.
     """
     for part in parts_of(base):
-        if _NAMES[part] == name:
+        if IN_USE[part] == name:
             return part
     kind = f"{'an' if base.__name__[0] in 'AEIOU' else 'a'} {base.__name__.lower()}"
     refuse_unimportable(name)
@@ -116,16 +113,13 @@ def find(name: str, base: type) -> type:
     module_name, _, class_name = name.rpartition(":")
     module = import_module(module_name, name, kind)
     found = named_in(module, class_name)
-    if not isinstance(found, type):
-        classes = [
-            key
-            for key, x in vars(module).items()
-            if isinstance(x, type) and issubclass(x, base) and x is not base
-        ]
-        near = difflib.get_close_matches(class_name, classes, n=1, cutoff=0.5) or classes[:1]
-        hint = f"; did you mean {module_name}:{near[0]}?" if near else ""
-        raise ConfigError(f"{name} is not {kind}: {module_name} has no class {class_name}{hint}")
-    return adopt(found, base, name)
+    if isinstance(found, type):
+        return adopt(found, base, name)
+    held = {key: x for key, x in vars(module).items() if isinstance(x, type) and x is not base}
+    classes = [key for key, x in held.items() if issubclass(x, base)]
+    meant = near(class_name, classes, cutoff=0.5) or next(iter(classes), "")
+    hint = f"; did you mean {module_name}:{meant}?" if meant else ""
+    raise ConfigError(f"{name} is not {kind}: {module_name} has no class {class_name}{hint}")
 
 
 def refuse_unimportable(name: str) -> None:
@@ -137,52 +131,38 @@ def refuse_unimportable(name: str) -> None:
         )
 
 
-def _refuse(part: type, base: type, name: str) -> None:
-    """Refuse a class that could not be a part, with what to write."""
-    home = f"from {base.__module__} import {base.__name__}"
+def _lacks(part: type, base: type) -> Iterator[str]:
+    """Yield why a class cannot be a part, with what to write."""
     if not issubclass(part, base):
-        raise ConfigError(
-            f"{name} is not a subclass of {base.__name__}: {home}; class {part.__name__}({base.__name__}): ..."
-        )
-    lacks = cast("Any", part).refuse_part()
-    if lacks:
-        raise ConfigError(f"{name} {lacks}")
+        home = f"from {base.__module__} import {base.__name__}"
+        yield f"is not a subclass of {base.__name__}: {home}; class {part.__name__}({base.__name__}): ..."
+    if lack := cast("Any", part).refuse_part():
+        yield lack
     try:
-        hints = typing.get_type_hints(part)
-    except Exception as error:
-        raise ConfigError(f"{name} has a setting whose type is not known: {error}") from error
-    known = {field.name for field in dataclasses.fields(part)}
+        hints = typing.get_type_hints(part, include_extras=True)
+    except Exception as error:  # noqa: BLE001 - whatever the user's annotations raise
+        yield f"has a setting whose type is not known: {error}"
+        return
     for owner in part.__mro__:
-        if owner is base or not issubclass(owner, base):
+        if owner is base or not issubclass(owner, base) or "__dataclass_fields__" in vars(owner):
             continue
-        for setting in inspect.get_annotations(owner):
-            if typing.get_origin(hints[setting]) is ClassVar or hints[setting] is ClassVar:
-                continue
-            if setting not in known or "__dataclass_fields__" not in vars(owner):
-                raise ConfigError(
-                    f"{name} has a setting {setting}, but {owner.__name__} is no dataclass: "
-                    f"write @dataclass(frozen=True) above class {owner.__name__}"
-                )
-    own = cast("Any", part).name
-    if not re.fullmatch(r"[a-z][a-z0-9_]*", own) or own in {
-        cast("Any", x).name for x in ours_of(base)
-    } | {"queue"}:
-        raise ConfigError(
-            f"{name} has the name {own!r}; it must be small letters, digits and underscores, and no name of gossamer's parts"
-        )
-    for field in dataclasses.fields(part):
-        if field.name == "name":
-            raise ConfigError(
-                f"{name} has a setting name, which says which part it is; call it otherwise"
-            )
-        if field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING:
-            raise ConfigError(
-                f"{name} has a setting {field.name} without a default: {field.name}: ... = VALUE"
-            )
+        for name in inspect.get_annotations(owner):
+            if hints[name] is not ClassVar and typing.get_origin(hints[name]) is not ClassVar:
+                yield f"has a setting {name}, but {owner.__name__} is no dataclass: write @dataclass(frozen=True) above it"
+    own: str = cast("Any", part).name
+    taken = {"queue", *(cast("Any", x).name for x in ours_of(base))}
+    if not re.fullmatch(r"[a-z][a-z0-9_]*", own) or own in taken:
+        yield f"has the name {own!r}; it must be small letters, digits and underscores, and no name of gossamer's parts"
+    known = {field.name: field for field in dataclasses.fields(cast("Any", part))}
+    for name, field in known.items():
+        if name == "name":
+            yield "has a setting name, which says which part it is; call it otherwise"
+        if field.default is field.default_factory is dataclasses.MISSING:
+            yield f"has a setting {name} without a default: {name}: ... = VALUE"
         try:
-            expected(hints[field.name])
+            expected(hints[name])
         except (KeyError, TypeError):
-            raise ConfigError(
-                f"{name} has a setting {field.name} of type {hints[field.name]}; settings may be bool, int, float, str, "
-                "Literal, tuples of one of these, and any of them or None"
-            ) from None
+            yield (
+                f"has a setting {name} of type {hints[name]}; settings may be bool, int, float, str, Literal, "
+                "tuples of one of these, and any of them or None"
+            )

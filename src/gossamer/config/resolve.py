@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, cast
 
@@ -13,14 +13,7 @@ from gossamer.config.check import first_learnt, may_deal_rows, validate
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import (
-    Layer,
-    Tree,
-    as_written,
-    fields_of,
-    merge,
-    to_tree,
-)
+from gossamer.config.tree import Layer, Tree, as_written, fields_of, merge, to_tree
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.record.origin import began_here, is_found
@@ -30,7 +23,6 @@ from gossamer.system.reading import clipped
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from gossamer.record.folder import RunFolder
     from gossamer.replay.settings import ReplaySettings
 
 COMMAND_LINE = "command line"
@@ -39,6 +31,18 @@ GIVEN = "settings"
 """Layer label of what a program gave."""
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
+
+to_dict = to_tree
+"""Return a config as nested dicts of JSON values."""
+
+
+def from_dict(settings: Tree) -> TrainConfig:
+    """Return the config that `to_dict` described; settings left out have their defaults.
+
+    Raises:
+        ConfigError: unknown name, wrong type, or out of range.
+    """
+    return merge(TrainConfig, [Layer("config", settings)])[0]
 
 
 def resolve(
@@ -62,6 +66,24 @@ def resolve(
     Raises:
         ConfigError: unknown name, wrong type, or a combination that cannot work.
     """
+    config, origin, labels = merge_layers(
+        command_line, configs=configs, resumed=resumed, given=given
+    )
+    config = _merge_ratio(config, origin, labels)
+    config = _with_fewer_minibatches(config, origin)
+    config = _with_an_early_start(config, origin)
+    validate(config)
+    return config, origin
+
+
+def merge_layers(
+    command_line: Tree | None = None,
+    *,
+    configs: Sequence[str] = (),
+    resumed: Tree | None = None,
+    given: Tree | None = None,
+) -> tuple[TrainConfig, dict[str, str], list[str]]:
+    """Return what `resolve` would, not yet checked as a whole, and the labels of all layers."""
     # A setting that the run's version did not have yet is as it was before: the suite's may be newer.
     layers = [Layer(RESUMED, to_dict(from_dict(resumed)))] if resumed else []
     layers += [config_layer(name) for name in configs]
@@ -79,35 +101,28 @@ def resolve(
                 f"a new run from its policy: gossamer train {asked} --init-from RUN"
             )
         env_id = asked
-    layers = [_without_foreign_goal(layer, env_id) for layer in layers]
+    for layer in layers:  # a return at which to stop is no goal for another environment
+        if layer.settings.get("env_id", env_id) != env_id:
+            cast("dict[str, Any]", layer.settings).pop("stop_at_return", None)
     if isinstance(env_id, str) and env_id:
         layers.insert(0, suite_layer(suite_of(env_id), _algorithm_of(layers)))
-    config, origin = merge(TrainConfig, layers)
-    config = _merge_ratio(config, origin, [layer.label for layer in layers])
-    config = _with_fewer_minibatches(config, origin)
-    config = _with_an_early_start(config, origin)
-    validate(config)
-    return config, origin
+    return *merge(TrainConfig, layers), [layer.label for layer in layers]
 
 
 def _algorithm_of(layers: Sequence[Layer]) -> str | None:
-    """Return the name that the highest layer gives that gives one."""
+    """Return the name that the highest layer gives that gives one; of a class of the user's that of ours it is derived from."""
     for layer in reversed(layers):
         asked = layer.settings.get("algorithm")
         name = asked.get("name") if isinstance(asked, Mapping) else asked
-        if isinstance(name, str):
-            return _ours(name) if ":" in name else name
+        if not isinstance(name, str):
+            continue
+        try:
+            mro = own_parts.find(name, Algorithm).__mro__ if ":" in name else ()
+        except ConfigError:  # told where it is chosen
+            return name
+        bases = (x for x in mro if issubclass(x, Algorithm) and x is not Algorithm)
+        return next((x.name for x in bases if own_parts.is_ours(x)), name)
     return None
-
-
-def _ours(name: str) -> str:
-    """Return the algorithm of ours that a class of the user's is derived from: suites have settings for it."""
-    try:
-        part = own_parts.find(name, Algorithm)
-    except ConfigError:  # told where it is chosen
-        return name
-    bases = (x for x in part.__mro__ if issubclass(x, Algorithm) and x is not Algorithm)
-    return next((x.name for x in bases if own_parts.is_ours(x)), name)
 
 
 def _with_fewer_minibatches(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
@@ -154,13 +169,16 @@ def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[s
     """
     ratio, label = config.replay_ratio, origin["replay_ratio"]
     whole = origin.pop("replays", "")
-    if label not in labels or ratio < 0.0:
+    if label not in labels:
         return config
-    named = {name: x for name, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", name)}
-    highest = max((labels.index(x) for x in named.values() if x in labels), default=-1)
-    if len(config.replays) == 1 and whole in labels:  # a list of a queue alone says as much
-        highest = max(highest, labels.index(whole))
-    if highest == labels.index(label):
+    rank = {name: at for at, name in enumerate(labels)}
+    ranks = [
+        rank.get(x, -1) for n, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", n)
+    ]
+    if len(config.replays) == 1:  # a list of a queue alone says as much
+        ranks.append(rank.get(whole, -1))
+    highest, own = max(ranks, default=-1), rank[label]
+    if highest == own:
         # Every saved config has a ratio of 0 beside fractions. Before a ratio became fractions at
         # once, configs were saved with a ratio and a queue alone.
         alone = len(config.replays) == 1 and config.replays[0].fraction == 1.0
@@ -168,19 +186,18 @@ def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[s
             raise _two_shares(ratio)
         if ratio <= 0.0:
             return config
-    origin["replay_ratio"] = "default"
-    if highest > labels.index(label):
+    if highest > own:
+        origin["replay_ratio"] = "default"
         return replace(config, replay_ratio=0.0)
-    origin["replay_ratio"] = "in the fractions"
     made = replace(config, replay_ratio=0.0, replays=_shared_out(config))
-    before = {name: x for name, x in origin.items() if name.startswith("replays.")}
-    for name in before:
-        del origin[name]
+    before = {name: origin.pop(name) for name in list(origin) if name.startswith("replays.")}
+    kinds = [replay.name for replay in config.replays]
     for i, replay in enumerate(made.replays):
-        old = next((k for k, x in enumerate(config.replays) if x.name == replay.name), -1)
+        old = kinds.index(replay.name) if replay.name in kinds else -1
         for name in ("name", *fields_of(type(replay))):
             origin[f"replays.{i}.{name}"] = before.get(f"replays.{old}.{name}", "default")
         origin[f"replays.{i}.fraction"] = label
+    origin["replay_ratio"] = "in the fractions"
     return made
 
 
@@ -206,14 +223,6 @@ def _two_shares(ratio: float) -> ConfigError:
     return ConfigError(
         f"replay_ratio is {ratio:g}, but replays has fractions as well; leave one of the two out"
     )
-
-
-def _without_foreign_goal(layer: Layer, env_id: Any) -> Layer:
-    """Drop the return at which to stop where it was meant for another environment."""
-    if layer.settings.get("env_id", env_id) == env_id:
-        return layer
-    kept = {name: value for name, value in layer.settings.items() if name != "stop_at_return"}
-    return replace(layer, settings=kept)
 
 
 def make_config(
@@ -274,24 +283,19 @@ def saved_settings(
     saved = folder.read_settings()
     code = code_in(saved)
     again = {value for tree in named for value in code_in(tree).values()}
-    foreign = {
-        name: value for name, value in code.items() if value not in again and is_found(value)
-    }
-    if foreign and not trust and not _began_here(folder, code):
-        name, value = next(iter(foreign.items()))
-        others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
-        raise ConfigError(
-            f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
-            f"that you began this run on this machine; if you trust it, type {how(name, value)}"
-        )
-    return saved
-
-
-def _began_here(folder: RunFolder, code: Mapping[str, str]) -> bool:
+    foreign = [item for item in code.items() if item[1] not in again and is_found(item[1])]
     try:
-        return began_here(folder.read_json("meta.json"), code.values())
-    except ConfigError:
-        return False
+        trust = trust or not foreign or began_here(folder.read_json("meta.json"), code.values())
+    except ConfigError:  # nothing shows it
+        trust = False
+    if trust:
+        return saved
+    name, value = foreign[0]
+    others = f" and {len(foreign) - 1} more" if len(foreign) > 1 else ""
+    raise ConfigError(
+        f"{folder.path} would import and call {clipped(value)}{others} ({name} in its config.json), and nothing shows "
+        f"that you began this run on this machine; if you trust it, type {how(name, value)}"
+    )
 
 
 def code_in(settings: Tree) -> dict[str, str]:
@@ -300,47 +304,29 @@ def code_in(settings: Tree) -> dict[str, str]:
     This depends on the settings alone, not on which classes are known already.
     """
     found: dict[str, str] = {}
-
-    def look(value: Any, path: str) -> None:
+    for path, value in _names_of_code(nested(settings)):
         if isinstance(value, Mapping):
-            look(nested(cast("Tree", value)).get("name"), f"{path}.name")
-        elif isinstance(value, str) and ":" in value:
+            path, value = f"{path}.name", nested(cast("Tree", value)).get("name")
+        if isinstance(value, str) and ":" in value:
             found[path] = value
+    return found
 
-    tree = nested(settings)
+
+def _names_of_code(tree: Tree) -> Iterator[tuple[str, Any]]:
+    """Yield what may name code, or be a table whose name does."""
     env_id, policy, replays = (tree.get(name) for name in ("env_id", "policy", "replays"))
     if not (isinstance(env_id, str) and env_id.startswith("envpool:")):
-        look(env_id, "env_id")
-    for section in ("algorithm", "topology"):
-        look(tree.get(section), section)
+        yield "env_id", env_id
+    yield from ((name, tree.get(name)) for name in ("algorithm", "topology"))
     if isinstance(policy, Mapping):
-        look(nested(cast("Tree", policy)).get("torso"), "policy.torso")
-    entries = enumerate(replays) if isinstance(replays, (list, tuple)) else ()
+        yield "policy.torso", nested(cast("Tree", policy)).get("torso")
+    if isinstance(replays, (list, tuple)):
+        replays = dict(enumerate(cast("list[Any]", replays)))
     if isinstance(replays, Mapping):
-        entries = cast("Tree", replays).items()
-    for key, entry in entries:
-        look(entry, f"replays.{key}")
-    return found
+        yield from ((f"replays.{key}", x) for key, x in cast("Tree", replays).items())
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:
     """Return the dotted names that the user set for this run, on the command line or in files."""
-    return {
-        name
-        for name, label in layers.items()
-        if label == COMMAND_LINE or label.startswith("--config ")
-    }
-
-
-def to_dict(config: TrainConfig) -> dict[str, Any]:
-    """Return a config as nested dicts of JSON values."""
-    return to_tree(config)
-
-
-def from_dict(settings: Tree) -> TrainConfig:
-    """Return the config that `to_dict` described; settings left out have their defaults.
-
-    Raises:
-        ConfigError: unknown name or wrong type.
-    """
-    return merge(TrainConfig, [Layer("config", settings)])[0]
+    given = (COMMAND_LINE, "--config ")
+    return {name for name, label in layers.items() if label.startswith(given)}

@@ -6,29 +6,25 @@ What a setting means is written once, in the docstring under its field, and read
 from __future__ import annotations
 
 import ast
-import dataclasses
 import functools
 import re
 import sys
 import textwrap
 import typing
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from gossamer.config import own_parts
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import fields_of, flatten, listed, member_name, members, to_tree
-from gossamer.config.values import is_switch, is_union, spell
-from gossamer.types import Imported
+from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
+from gossamer.config.values import bare, is_list, is_switch, kinds_of, spell
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
 
 
-@dataclass(frozen=True)
-class Row:
+class Row(NamedTuple):
     """One setting."""
 
     name: str
@@ -47,33 +43,27 @@ class Group(NamedTuple):
 
 @functools.cache
 def _docs_of_module(module: str) -> dict[str, dict[str, str]]:
+    """Return by class the docstrings under its fields, and its own under ""."""
     file = getattr(sys.modules[module], "__file__", None)
     if file is None:  # a notebook
         return {}
-    path = Path(str(file))
     found: dict[str, dict[str, str]] = {}
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
+    for node in ast.parse(Path(str(file)).read_text(encoding="utf-8")).body:
         if not isinstance(node, ast.ClassDef):
             continue
         docs = found[node.name] = {"": ast.get_docstring(node) or ""}
         for line, after in zip(node.body, node.body[1:], strict=False):
-            if (
-                isinstance(line, ast.AnnAssign)
-                and isinstance(line.target, ast.Name)
-                and isinstance(after, ast.Expr)
-                and isinstance(after.value, ast.Constant)
-                and isinstance(after.value.value, str)
-            ):
-                docs[line.target.id] = " ".join(after.value.value.split())
+            told = after.value if isinstance(after, ast.Expr) else None
+            if isinstance(line, ast.AnnAssign) and isinstance(told, ast.Constant):
+                docs[ast.unparse(line.target)] = " ".join(str(told.value).split())
     return found
 
 
 def field_docs(section: type) -> dict[str, str]:
     """Return the docstrings under a section's fields, inherited ones included."""
     docs: dict[str, str] = {}
-    for owner in reversed(section.__mro__):
-        if owner.__module__ != "builtins":
-            docs |= _docs_of_module(owner.__module__).get(owner.__name__, {})
+    for owner in reversed(section.__mro__[:-1]):
+        docs |= _docs_of_module(owner.__module__).get(owner.__name__, {})
     return {name: docs.get(name, "") for name in fields_of(section)}
 
 
@@ -82,68 +72,50 @@ def _intro(section: type) -> str:
     return " ".join(doc.split("\n\n")[0].split())
 
 
-def _rows(section: type, path: str) -> tuple[Row, ...]:
+def _rows(section: type, path: str = "") -> tuple[Row, ...]:
     docs = field_docs(section)
     return tuple(
         Row(path + name, field.annotation, field.default, docs[name])
         for name, field in fields_of(section).items()
-        if not members(field.annotation) and not listed(field.annotation)
+        if not members(field.annotation)
     )
 
 
 def setting_groups() -> tuple[Group, ...]:
     """Return every setting, grouped: the run's own, then each section, then each of its kinds."""
-    groups = [Group("run", _intro(TrainConfig), _rows(TrainConfig, ""))]
+    groups = [Group("run", _intro(TrainConfig), _rows(TrainConfig))]
     for name, field in fields_of(TrainConfig).items():
-        if entry := listed(field.annotation):
-            groups += _list_groups(name, entry)
-            continue
-        sections, path = members(field.annotation), f"{name}."
-        each = {section: _rows(section, path) for section in sections}
-        if len(sections) == 1 and member_name(sections[0]) is None:
-            groups += [Group(name, _intro(s), rows) for s, rows in each.items()]
-            continue
-        # What all kinds have in common is told once.
-        shared = tuple(
-            r for r in next(iter(each.values()), ()) if all(r in e for e in each.values())
-        )
-        if len(sections) > 1:
-            kinds = ", ".join(f"{name}:{member_name(section)}" for section in sections)
-            groups.append(
-                Group(name, f"Choose one of {kinds}{'; all have:' * bool(shared)}", shared)
-            )
-        for section, rows in each.items():
-            own = rows if len(sections) == 1 else tuple(r for r in rows if r not in shared)
-            groups.append(Group(f"{name}:{member_name(section)}", _intro(section), own))
+        groups += _groups_of(name, members(field.annotation), listed=is_list(field.annotation))
     return tuple(groups)
 
 
-def _list_groups(name: str, sections: tuple[type, ...]) -> Iterator[Group]:
-    """Yield the settings of a list's entries: of each kind those that the kind it extends has not."""
-    first, *others = (str(member_name(section)) for section in sections)
-    default = member_name(own_parts.default_of(sections))
-    yield Group(
-        name,
-        f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list, of {first} and {', '.join(others)}; "
-        f"{flag(name)}.1.name {default} adds entry 1 or changes its kind, and {flag(name)}.1.SETTING changes one "
-        "setting of it. In the flags below, 1 stands for the entry's number.",
-        (),
-    )
-    for i, section in enumerate(sections):
-        rows = _rows(section, f"{name}.{min(i, 1)}.")
-        earlier = ((s, set(_rows(s, f"{name}.{min(i, 1)}."))) for s in reversed(sections[:i]))
-        base = next((s for s, told in earlier if told and told <= set(rows)), None)
-        had = _rows(base, f"{name}.{min(i, 1)}.") if base else ()
-        own, intro = tuple(x for x in rows if x not in had), _intro(section)
-        if base:
-            intro += f" All that {member_name(base)} has{', and:' if own else '.'}"
-        yield Group(f"{name}:{member_name(section)}", intro, own)
+def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[Group]:
+    """Yield the settings that all kinds of a section have, then those of each; of a list's the first has its own."""
+    names = [member_name(kind) for kind in kinds]
+    if names in ([None], []):
+        yield from (Group(name, _intro(kind), _rows(kind, f"{name}.")) for kind in kinds)
+        return
+    paths = [f"{name}.{min(i, 1)}." if listed else f"{name}." for i in range(len(kinds))]
+    each = [_rows(kind, path) for kind, path in zip(kinds, paths, strict=True)]
+    alike = each[1:] if listed else each
+    shared = tuple(row for row in alike[0] if all(row in rows for rows in alike))
+    intro = f"Choose one of {', '.join(f'{name}:{kind}' for kind in names)}"
+    if listed:
+        intro = (
+            f"{field_docs(TrainConfig)[name]} {flag(name)} JSON gives the whole list, of {', '.join(map(str, names))}; "
+            f"{flag(name)}.1.name {member_name(own_parts.default_of(kinds))} adds entry 1 or changes its kind, and "
+            f"{flag(name)}.1.SETTING changes one setting of it. In the flags below, 1 stands for the entry's number. "
+            f"All but {names[0]} have:"
+        )
+    yield Group(name, intro if listed or not shared else f"{intro}; all have:", shared)
+    for kind, rows in zip(kinds, each, strict=True):
+        own = tuple(row for row in rows if row not in shared)
+        yield Group(f"{name}:{member_name(kind)}", _intro(kind), own)
 
 
 def kinds(section: str) -> dict[str, str]:
     """Return the names a section can be chosen by, with what each is in one line."""
-    annotation = fields_of(TrainConfig)[section].annotation
-    found = members(annotation) or listed(annotation)
+    found = members(fields_of(TrainConfig)[section].annotation)
     return {str(member_name(kind)): _intro(kind) for kind in found}
 
 
@@ -157,13 +129,10 @@ def settings_table() -> str:
             continue
         lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
         for row in group.rows:
-            cells = (
-                "`ENV`" if row.name == "env_id" else f"`{flag(row.name)}`",
-                f"`{_default(row.default)}`",
-                _kind(row.annotation).replace("|", " "),
-                row.meaning.replace("|", "\\|").replace("<", "&lt;"),
-            )
-            lines.append(f"| {' | '.join(cells)} |")
+            name = "ENV" if row.name == "env_id" else flag(row.name)
+            meaning = row.meaning.replace("|", "\\|").replace("<", "&lt;")
+            values = _kind(row.annotation).replace("|", " ")
+            lines.append(f"| `{name}` | `{_default(row.default)}` | {values} | {meaning} |")
         lines.append("")
     return "\n".join(lines)
 
@@ -179,101 +148,114 @@ COMMON: Mapping[str, tuple[str, ...]] = {
     "how long": ("total_env_steps", "stop_after_seconds", "stop_at_return", "seed"),
     "acting": ("num_envs", "unroll_length", "lag", "max_episode_steps", "env.workers"),
     "learning": (
-        "optimizer.learning_rate", "optimizer.schedule", "optimizer.max_grad_norm",
-        "algorithm.discount", "algorithm.trace_lambda", "algorithm.entropy_cost", "algorithm.value_cost",
-        "algorithm.num_minibatches", "algorithm.passes", "algorithm.clip_ratio", "algorithm.reward_clip",
-        "algorithm.normalize_advantage", "algorithm.value_norm",
+        *(f"optimizer.{x}" for x in ("learning_rate", "schedule", "max_grad_norm")),
+        *(f"algorithm.{x}" for x in ("discount", "trace_lambda", "entropy_cost", "value_cost")),
+        *(f"algorithm.{x}" for x in ("num_minibatches", "passes", "clip_ratio", "reward_clip")),
+        *(f"algorithm.{x}" for x in ("normalize_advantage", "value_norm")),
     ),
-    "network": ("policy.torso", "policy.hidden_sizes", "policy.core", "policy.normalize_obs"),
+    "network": tuple(f"policy.{x}" for x in ("torso", "hidden_sizes", "core", "normalize_obs")),
     "replay": ("replay_ratio", "replays.1.capacity_steps", "replays.1.shared", "checkpoint_replay"),
     "several learners": (
-        "num_learners", "topology.graph", "topology.adjacency", "topology.max_staleness",
+        *("num_learners", "topology.graph", "topology.adjacency", "topology.max_staleness"),
     ),
     "records": (
-        "run_folder", "init_from", "checkpoint_every_seconds", "keep_checkpoints", "evaluation.every_seconds",
-        "evaluation.episodes", "tensorboard", "wandb",
+        *("run_folder", "init_from", "checkpoint_every_seconds", "keep_checkpoints"),
+        *("evaluation.every_seconds", "evaluation.episodes", "tensorboard", "wandb"),
     ),
     "machine": ("placement", "device", "precision"),
-}  # fmt: skip
+}
 """Settings that most people use, which the short help tells."""
 
 
 def train_help(
-    *, every: bool = False, chosen: Iterable[str] = (), width: int = 100, color: bool = False
+    *,
+    every: bool = False,
+    chosen: Iterable[str] = (),
+    config: TrainConfig | None = None,
+    width: int = 100,
+    color: bool = False,
 ) -> str:
     """Return the help of `gossamer train`.
 
     Args:
         every: all settings, by section; otherwise those that most people use.
-        chosen: kinds of parts whose own settings are told too, such as "algorithm:ppo".
+        chosen: kinds of parts whose own settings are told first, such as "algorithm:ppo".
+        config: whose values stand in brackets where it has them; None: the general defaults.
         width: of a line.
         color: titles are bold.
     """
-    groups, rest = setting_groups(), ""
+    values = dict(flatten(to_tree(config))) if config else {}
+    known = [
+        g._replace(rows=tuple(r._replace(default=values.get(r.name, r.default)) for r in g.rows))
+        for g in setting_groups()
+    ]
+    rows = {row.name: row for group in reversed(known) for row in group.rows}
+    wanted = set(chosen)
+    first = [group for group in known if group.title in wanted]
+    told = {row.name for group in first for row in group.rows}
+    others = [group for group in known if group not in first]
+    last = ""
     if not every:
-        known = {row.name: row for group in reversed(groups) for row in group.rows}
-        common = [
-            Group(title, "", tuple(known[x] for x in names)) for title, names in COMMON.items()
-        ]
-        told = {row.name for group in common for row in group.rows}
-        wanted = set(chosen)
-        own = [group for group in groups if group.title in wanted]
-        common += [g._replace(rows=tuple(r for r in g.rows if r.name not in told)) for g in own]
-        told |= {row.name for group in common for row in group.rows}
-        rest = f"All {len(known)} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
-        groups = tuple(common)
-    lines = [_TRAIN_USAGE.rstrip()]
-    for group in groups:
-        title = f"{group.title}:"
-        lines += ["", f"\033[1m{title}\033[0m" if color else title]
-        lines += textwrap.wrap(group.intro, width, initial_indent="  ", subsequent_indent="  ")
-        for row in group.rows:
-            if row.name != "env_id":  # told above, as ENV
-                lines += _help_of(_shortened(row) if group.title in COMMON else row, width)
-    return "\n".join([*lines, *(["", rest] if rest else [])])
+        common = ((t, [rows[x] for x in names if x not in told]) for t, names in COMMON.items())
+        others = [Group(t, "", tuple(map(_shortened, some))) for t, some in common if some]
+        last = f"All {len(rows)} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
+    lines = [line for group in first for line in (*_told(group, width, color), "")]
+    lines.append(_TRAIN_USAGE.rstrip())
+    if config:
+        lines += ["", f"In brackets: the values that {config.env_id} would be trained with."]
+    for group in others:
+        lines += ["", *_told(group, width, color)]
+    return "\n".join([*lines, *(["", last] if last else [])])
+
+
+def _told(group: Group, width: int, color: bool) -> Iterator[str]:
+    yield f"\033[1m{group.title}:\033[0m" if color else f"{group.title}:"
+    yield from textwrap.wrap(group.intro, width, initial_indent="  ", subsequent_indent="  ")
+    for row in group.rows:
+        if row.name != "env_id":  # told in the usage, as ENV
+            yield from _help_of(row, width)
 
 
 def _shortened(row: Row) -> Row:
-    """Return a setting with the first sentence of what it means."""
-    first = re.split(r"(?<=[^l]\.) ", row.meaning, maxsplit=1)[0]  # "et al." ends none
-    return dataclasses.replace(row, meaning=first)
+    """Return a setting with the first sentence of what it means, and those that say what 0 or a word stands for."""
+    first, *others = re.split(r"(?<=\.)(?<!\.\.)(?<! al\.) ", row.meaning)
+    kept = [x for x in others if re.match(r"(0|auto|none|empty|default)\b[^.]*:", x, re.IGNORECASE)]
+    return row._replace(meaning=" ".join([first, *kept]))
 
 
 def _help_of(row: Row, width: int) -> Iterator[str]:
-    head = f"  {flag(row.name)}"
-    if not is_switch(row.annotation):
-        head += f" {_kind(row.annotation)}"
+    indent, value = 38, "" if is_switch(row.annotation) else f" {_kind(row.annotation)}"
+    head = f"  {flag(row.name)}{value}"
     text = f"{row.meaning} [{_default(row.default)}]"
-    indent = 38
-    body = textwrap.wrap(text, max(width - indent, 30))
-    if len(head) < indent - 1:
-        yield f"{head:<{indent}}{body[0]}"
-        body = body[1:]
-    else:
+    body = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False)
+    if len(head) >= indent - 1:
         yield head
+        head = ""
     for line in body:
-        yield " " * indent + line
+        yield f"{head:<{indent}}{line}"
+        head = ""
 
 
 def _kind(annotation: Any) -> str:
-    if is_union(annotation):
-        parts = [a for a in typing.get_args(annotation) if a is not type(None)]
-        return "|".join(_kind(part) for part in parts)
-    origin = typing.get_origin(annotation)
-    if origin is Literal:
-        return "|".join(str(a) for a in typing.get_args(annotation))
-    if origin is tuple:
-        return _kind(typing.get_args(annotation)[0]) + " ..."
-    return {bool: "on or off", int: "N", float: "X", str: "TEXT", Imported: "module:NAME"}[
-        annotation
-    ]
+    """Return what stands for a setting's value in its help."""
+    words: list[str] = []
+    for kind in kinds_of(annotation):
+        base, meta = bare(kind)
+        if typing.get_origin(base) is Literal:
+            words += [str(name) for name in typing.get_args(base)]
+        elif typing.get_origin(base) is tuple:
+            words.append(f"{_kind(typing.get_args(base)[0])} ...")
+        elif base is not type(None):
+            plain = {bool: "on or off", int: "N", float: "X", str: "TEXT"}
+            words.append("module:NAME" if meta.pattern else plain[base])
+    return "|".join(words)
 
 
 def _default(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
-    if isinstance(value, tuple):
-        return " ".join(_default(item) for item in cast("tuple[Any, ...]", value))
+    if isinstance(value, (list, tuple)):
+        return " ".join(_default(item) for item in cast("list[Any]", value))
     if isinstance(value, int):
         return f"{value:_}"
     if isinstance(value, float):
@@ -304,8 +286,9 @@ general:
   algorithm:NAME, topology:NAME       choose an algorithm or a topology; module:Class is one of your own
   --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off
   --replay-ratio X                    replay X columns per new one; --replays.1.name elite sets the kind of
-                                      replay, --replays.1.capacity-steps 20000 its size
+                                      replay (module:Class is one of your own), --replays.1.capacity-steps
+                                      20000 its size
   --replays JSON                      all replays as a list, for example
         '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
-  -h, --help, --help-all              print this help; with all settings
+  -h, --help, --help-all              print this help for ENV or in general; with all settings
 """

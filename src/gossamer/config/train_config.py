@@ -1,7 +1,9 @@
 """Everything a training run can be told: `TrainConfig` and the section of settings it owns."""
 
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Annotated, Literal
+
+from msgspec import Meta
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.algorithms.vtrace import VTrace
@@ -9,6 +11,19 @@ from gossamer.envs.settings import EnvConfig
 from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.settings import QueueSettings, ReplaySettings
 from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.system.ranges import (
+    Amount,
+    Count,
+    CountToMillion,
+    Number,
+    Seconds,
+    Seed,
+    Share,
+    Threads,
+    UpToBillion,
+    UpToMillion,
+    Whole,
+)
 from gossamer.topology.base import Topology
 from gossamer.topology.single import Single
 
@@ -20,24 +35,24 @@ PER_LEARNER = ("optimizer.learning_rate", "algorithm.entropy_cost")
 class EvaluationConfig:
     """Evaluation during training, in full episodes with seeds that neither training nor `gossamer eval` uses."""
 
-    episodes: int = 5
+    episodes: CountToMillion = 5
     """Episodes per evaluation, >= 1. For a family of tasks: at least this many on the training tasks and on
     the held-out tasks, the same number for every task. Of more than 100 tasks, only 100 evenly spaced ones
     (or this many, if it is larger) are played, one episode each."""
-    every_seconds: float = 60.0
+    every_seconds: Seconds = 60.0
     """Seconds between evaluations, >= 0. 0: no evaluation. With learners that mix parameters, every second
     evaluation is of their average, which is the run's policy; the others are of one learner after the other.
     Independent learners are evaluated in turn."""
-    confirm_episodes: int = 20
+    confirm_episodes: Count = 20
     """Episodes that confirm a new best policy, >= 1; evaluation.episodes, if that is larger. A policy that
     scores higher than the best becomes a candidate. Both then play this many new episodes with the same seeds, and
     the one with the higher mean is kept as the best, with that mean as its score."""
-    max_time_fraction: float = 0.03
+    max_time_fraction: Share = 0.03
     """Largest share of the run's time for evaluations and confirmations, in (0, 1]; they are postponed to
     keep to it. A candidate that is left at the end of the run is confirmed then."""
     greedy: bool = False
     """Take the most likely action instead of sampling one."""
-    held_out_tasks: int | None = None
+    held_out_tasks: UpToMillion | None = None
     """Families of tasks: number of tasks, not used in training, to evaluate as well, >= 0. Default: 10."""
 
 
@@ -54,13 +69,13 @@ class TrainConfig:
     """How learners mix: one of the classes in topology/, or your own as module:Class."""
     replays: tuple[ReplaySettings, ...] = (QueueSettings(),)
     """Sources of a batch: a queue (entry 0 by default) and replays. Their fractions sum to 1."""
-    replay_ratio: float = 0.0
+    replay_ratio: Annotated[float, Meta(ge=0, le=10_000)] = 0.0
     """Replayed columns per online column, >= 0. Short for a queue and one replay with the matching fractions;
     the replay is uniform unless --replays.1.name names another kind."""
-    replay_burn_in: int = 0
+    replay_burn_in: Whole = 0
     """Recurrent policies: number of rows at the start of each replayed column that only refresh the recurrent
     state and are not trained on, in [0, unroll_length)."""
-    prefetch_batches: int = 1
+    prefetch_batches: Annotated[int, Meta(ge=0, le=64)] = 1
     """Batches sampled from replays ahead of the learner, in [0, 64]. The inline placement samples equally far
     ahead, so that results do not depend on the placement."""
     checkpoint_replay: bool = False
@@ -77,22 +92,22 @@ class TrainConfig:
     evaluation: EvaluationConfig = field(default_factory=EvaluationConfig)
     """Episodes played beside training."""
 
-    seed: int = 1
+    seed: Seed = 1
     """Seed of everything random in the run, >= 0."""
-    total_env_steps: int = 10_000_000
+    total_env_steps: Count = 10_000_000
     """Env steps (decisions) to train for, summed over learners, >= 1; rounded up to whole batches. Schedules
     reach their end value here."""
-    stop_after_seconds: float = 0.0
+    stop_after_seconds: Seconds = 0.0
     """Stop after this much wall time, >= 0; the time before a resume counts. 0: no limit."""
-    stop_at_return: float | None = None
+    stop_at_return: Number | None = None
     """Stop when the mean return of the last 100 training episodes (several learners contribute equally many)
     reaches this value. none: no target."""
-    stop_within_seconds: float = 30.0
+    stop_within_seconds: Amount = 30.0
     """After a request to stop (Ctrl-C, SIGTERM, a closed terminal, --stop-after-seconds): time allowed for
     the current batch to finish, >= 0. A batch that takes longer is dropped, and the run can be resumed from
     its last checkpoint. Saving the last checkpoint may then take up to twice as long as the slowest
     checkpoint so far."""
-    patience_seconds: float = 300.0
+    patience_seconds: Amount = 300.0
     """Time without progress after which a run is stopped as stuck, >= 0. Progress is an env step, a trained
     micro-batch or a message of the role that others wait for. The limit grows to ten times the longest pause
     so far, and is at least 300 while environments are created. 0: no limit."""
@@ -100,10 +115,10 @@ class TrainConfig:
     """Folder of the run. Empty: runs/<env>/<algorithm>-<topology>/<time>-s<seed>."""
     init_from: str = ""
     """Run whose policy to start from (its parameters and normalisation statistics). Empty: a new policy."""
-    checkpoint_every_seconds: float = 30.0
+    checkpoint_every_seconds: Seconds = 30.0
     """Seconds between checkpoints, >= 0. A killed run resumes from the last one. 0: checkpoints only at the
     start and at the end."""
-    keep_checkpoints: int = 3
+    keep_checkpoints: Whole = 3
     """Number of newest checkpoints to keep besides the best one, >= 0. 0: keep all."""
     tensorboard: bool = False
     """Also write TensorBoard event files into the run folder."""
@@ -117,22 +132,22 @@ class TrainConfig:
     """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1:
     acting and learning overlap, reproducibly. free: actors never wait unless the queue is full; fastest.
     auto: 1 for algorithms that correct for lag, else 0."""
-    num_envs: int = 0
+    num_envs: UpToMillion = 0
     """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
     set a number."""
-    num_learners: int = 1
+    num_learners: Annotated[int, Meta(ge=1, le=65536)] = 1
     """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer."""
-    learners_per_process: int = 0
+    learners_per_process: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Learners per process, >= 0; those of one process take turns. 0: auto, which is one, or more if there are
     over two learners per core."""
     same_start: bool = True
     """Start all learners with the same weights; otherwise each draws its own."""
-    actors_per_learner: int = 0
+    actors_per_learner: Threads = 0
     """Actor processes per learner, >= 0; they share its environments. 0: the learner's process also steps the
     environments, which is fastest on few cores. With placement inline they take turns in one process."""
-    unroll_length: int = 16
+    unroll_length: CountToMillion = 16
     """Rows per trajectory, >= 1: env steps, and one row for each reset between episodes."""
-    max_episode_steps: int = 0
+    max_episode_steps: UpToBillion = 0
     """Env steps after which an episode is truncated, >= 0. 0: 27,000 for Atari; otherwise the environment's
     own limit, or 1,000 if it has none."""
 
@@ -145,17 +160,17 @@ class TrainConfig:
     exactly. CPU runs need no such setting."""
     compile: bool = False
     """Compile the policy on a GPU: a slower start, then faster training."""
-    micro_batch_rows: int = 0
+    micro_batch_rows: UpToBillion = 0
     """Rows per forward and backward pass, >= 0; gradients accumulate to the same result. 0: auto, which fits
     the cache on a CPU and takes whole minibatches on a GPU."""
-    learner_threads: int = 0
+    learner_threads: Threads = 0
     """Learner threads, >= 0; each works on its own micro-batches. 0: auto."""
-    actor_threads: int = 0
+    actor_threads: Threads = 0
     """Actor threads for inference, >= 0; each computes the actions of its own share of the environments. 0:
     auto."""
-    env_threads: int = 0
+    env_threads: Threads = 0
     """Threads that step environments, >= 0. 0: auto."""
-    env_groups: int = 0
+    env_groups: Threads = 0
     """Groups that an actor's environments are split into, >= 0: one group is stepped while actions are
     computed for another. 0: auto; 1 on few cores, where larger inference batches matter more."""
 

@@ -1,4 +1,4 @@
-"""Plain setting values: reading what was written, saying what is allowed, spelling them back."""
+"""Plain setting values: read by msgspec as their annotations say, told in words when refused, spelt back."""
 
 from __future__ import annotations
 
@@ -7,27 +7,47 @@ import math
 import re
 import types
 import typing
-from typing import Any, Literal, cast
+from contextlib import suppress
+from typing import Annotated, Any, Literal, cast
 
-from gossamer.system.reading import MAX_BITS
-from gossamer.types import Imported
+import msgspec
+
+from gossamer.system.ranges import MOST, Number
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
 
 SWITCH_WORDS = {"true": True, "yes": True, "on": True, "false": False, "no": False, "off": False}
 """Words that may be typed for a switch."""
+_PLAIN = {float: Number, int: Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]}
+"""Numbers whose field has no range."""
+_NAMES = {bool: "true or false", int: "a whole number", float: "a number", str: "text"}
+_NONE = type(None)
 
 
-def is_union(annotation: Any) -> bool:
-    """Whether an annotation is a choice of types."""
-    return typing.get_origin(annotation) in (typing.Union, types.UnionType)
+def kinds_of(annotation: Any) -> tuple[Any, ...]:
+    """Return the types that an annotation is a choice of; of a plain one itself."""
+    union = typing.get_origin(annotation) in (typing.Union, types.UnionType)
+    return typing.get_args(annotation) if union else (annotation,)
+
+
+def bare(kind: Any) -> tuple[Any, msgspec.Meta]:
+    """Return a type without its range, and the range."""
+    kind = _PLAIN.get(kind, kind)
+    if typing.get_origin(kind) is not Annotated:
+        return kind, msgspec.Meta()
+    base, meta, *_ = typing.get_args(kind)
+    return base, meta
+
+
+def is_list(annotation: Any) -> bool:
+    """Whether a setting holds a list of values."""
+    return typing.get_origin(bare(annotation)[0]) is tuple
 
 
 def is_switch(annotation: Any) -> bool:
     """Whether a flag for this needs no value: it is on or off (or unset)."""
-    arguments = typing.get_args(annotation) if is_union(annotation) else (annotation,)
-    return bool in arguments and set(arguments) <= {bool, type(None)}
+    return set(kinds_of(annotation)) - {_NONE} == {bool}
 
 
 def read_value(value: Any, annotation: Any, *, typed: bool = False) -> Any:
@@ -35,81 +55,113 @@ def read_value(value: Any, annotation: Any, *, typed: bool = False) -> Any:
 
     Whole numbers may be written 1e6; with `typed`, text stands for what it spells.
     """
-    origin = typing.get_origin(annotation)
-    if is_union(annotation):
-        return _read_union(value, annotation, typed)
-    if origin is Literal:
-        for allowed in typing.get_args(annotation):
-            if not isinstance(value, bool) and str(value) == str(allowed):
-                return allowed
-    elif origin is tuple:
-        return _read_tuple(value, annotation, typed)
-    elif annotation is bool:
-        if isinstance(value, bool):
-            return value
-        if typed and isinstance(value, str) and value.lower() in SWITCH_WORDS:
-            return SWITCH_WORDS[value.lower()]
-    elif annotation is str:
-        if isinstance(value, str):
-            return value
-    elif annotation is Imported:
-        if isinstance(value, str) and re.fullmatch(r"[\w.]+:[\w.]+", value):
-            return value
-    elif annotation is int or annotation is float:
-        number = _number(value, typed)
-        if number is not None and annotation is float:
-            return float(number)
-        if number is not None and number == int(number):
-            return int(number)
-    else:
-        raise TypeError(f"settings cannot hold {annotation}")
-    raise ValueError(expected(annotation, value))
+    kinds = kinds_of(annotation)
+    # TOML has no null, and nobody types one: the word stands for it.
+    if _NONE in kinds and (value is None or str(value).lower() in ("none", "null")):
+        return None
+    for kind in kinds:
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert(_spelt(value, kind, typed), _PLAIN.get(kind, kind))
+    raise ValueError(expected(annotation, value, typed=typed))
 
 
-def expected(annotation: Any, written: Any = None) -> str:
-    """Say in words what a plain value may be, in place of what was written."""
-    if annotation is type(None):
+def _spelt(value: Any, kind: Any, typed: bool) -> Any:
+    """Return what a value spells where such a kind is wanted; msgspec takes no other form of it."""
+    base, _ = bare(kind)
+    if typing.get_origin(base) is tuple:
+        item = typing.get_args(base)[0]
+        return [_spelt(x, item, typed) for x in _items(value, typed)]
+    if typing.get_origin(base) is Literal and type(value) in (int, float):
+        return str(value)
+    if typed and isinstance(value, str) and base is bool:
+        return SWITCH_WORDS.get(value.lower(), value)
+    if typed and isinstance(value, str) and base in (int, float):
+        for parse in (int, float):
+            with suppress(ValueError):
+                return _spelt(parse(value), kind, typed)
+    if base is int and isinstance(value, float) and value.is_integer():
+        return int(value)
+    return value
+
+
+def _items(value: Any, typed: bool) -> list[Any]:
+    """Return the entries of a list, which may be typed as one word: 64,64 or [64, 64]."""
+    items = list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else [value]
+    if not typed:
+        return items
+    split = (x.strip("[] ").replace(",", " ").split() if isinstance(x, str) else [x] for x in items)
+    return [word for words in split for word in words]
+
+
+def expected(annotation: Any, written: Any = None, *, typed: bool = False) -> str:
+    """Say in words what a value may be, in place of what was written.
+
+    Raises:
+        KeyError, TypeError: settings cannot have this type.
+    """
+    return " or ".join(_words(kind, written, typed) for kind in kinds_of(annotation))
+
+
+def _words(kind: Any, written: Any, typed: bool) -> str:
+    base, meta = bare(kind)
+    if base is _NONE:
         return "none"
-    if is_union(annotation):
-        return " or ".join(expected(a, written) for a in typing.get_args(annotation))
-    origin = typing.get_origin(annotation)
-    if origin is Literal:
-        names = [str(a) for a in typing.get_args(annotation)]
+    if typing.get_origin(base) is Literal:
+        names = [str(name) for name in typing.get_args(base)]
         return names[0] if len(names) == 1 else "one of " + ", ".join(names)
-    if origin is tuple:
-        items = cast("Sequence[Any]", written if isinstance(written, (list, tuple)) else [written])
-        wanted = [expected(typing.get_args(annotation)[0], item) for item in items or [None]]
-        # Who gave one value need not hear of lists.
-        return wanted[0] if len(wanted) == 1 else f"a list, each entry {max(wanted, key=len)}"
-    if annotation is float and is_endless(written):
+    if typing.get_origin(base) is tuple:
+        items = _items(written, typed) or [None]
+        if meta.max_length and len(items) > meta.max_length:
+            return f"a list of at most {meta.max_length} entries"
+        wanted = [_words(typing.get_args(base)[0], item, typed) for item in items]
+        # Who gave one value need not hear of lists; of several the most telling refusal counts.
+        plain = _NAMES.values()
+        best = max(wanted, key=lambda words: (words not in plain, len(words)))
+        return best if len(wanted) == 1 else f"a list, each entry {best}"
+    if meta.pattern:
+        return "module:NAME"
+    number = _spelt(written, kind, typed)
+    if base is float and isinstance(number, float) and not math.isfinite(number):
         return "a finite number"
-    words = {
-        bool: "true or false",
-        int: "a whole number",
-        float: "a number",
-        str: "text",
-        Imported: "module:NAME",
-    }
-    return words[annotation]
+    reads = type(number) is int or (base is float and type(number) is float)
+    return (range_words(kind, number) if reads else "") or _NAMES[base]
 
 
-_UNITS = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "g": 10**9}
+def range_words(kind: Any, number: float = -math.inf) -> str:
+    """Say which numbers a kind takes, in place of this one; empty: it has no range."""
+    meta = bare(kind)[1]
+    low, high = meta.gt if meta.ge is None else meta.ge, meta.lt if meta.le is None else meta.le
+    if low is None or high is None:
+        return ""
+    if high <= 65536:
+        return f"in {'[' if meta.gt is None else '('}{low:g}, {high:.12g}{']' if meta.lt is None else ')'}"
+    return f"at most {high:_}" if number > high else f"{'>=' if meta.gt is None else '>'} {low:g}"
 
 
-def example(annotation: Any, written: Any, default: Any, *, typed: bool) -> str:
+def most_in(annotation: Any) -> int:
+    """Return the largest number that a setting may hold."""
+    return max(
+        (int(x) for kind in kinds_of(annotation) if (x := bare(kind)[1].le) is not None),
+        default=MOST,
+    )
+
+
+def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
     """Return the end of a refusal: how to write what was meant, or a value that would do; or nothing."""
-    counts = int in (annotation, *typing.get_args(annotation))
+    plain = [bare(kind)[0] for kind in kinds_of(annotation)]
     short = re.fullmatch(r"(\d{1,15}(?:\.\d{1,9})?) ?([kmbg]?)", _joined(written).lower())
-    if counts and short:
-        number = round(float(short[1]) * _UNITS[short[2]])
+    if int in plain and short and not spells_number(written):
+        number = round(float(short[1]) * {"": 1, "k": 10**3, "m": 10**6}.get(short[2], 10**9))
         digits, _, power = f"{number:.9e}".partition("e")
         return f": type {number:_} or {digits.rstrip('0').rstrip('.')}e{int(power)}"
+    if default is None and (low := bare(kinds_of(annotation)[0])[1].ge) is not None:
+        default = low
     if default is None or default == "":
         return ""
     if isinstance(default, tuple) and not isinstance(written, (list, tuple)):
         default = cast("tuple[Any, ...]", default)[0]
     text = _joined(default) if isinstance(default, tuple) else spell(default).strip('"')
-    return f", for example {text if typed else spell(default)}"
+    return f": {flag} {text}" if flag else f", for example {spell(default)}"
 
 
 def _joined(value: Any) -> str:
@@ -128,74 +180,18 @@ def spell(value: Any) -> str:
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def is_endless(value: Any) -> bool:
-    """Whether something spells a number that is infinite or none at all (nan)."""
+def spells_number(value: Any) -> bool:
+    """Whether something is a number, or text that spells one; infinite or none at all (nan) is one too."""
+    return type(_spelt(value, float, typed=True)) in (int, float)
+
+
+def shown(value: Any, *, typed: bool = False) -> str:
+    """Write any value short enough for an error message, as it was typed or as a file holds it."""
+    if typed and isinstance(value, (list, tuple)) and len(cast("list[Any]", value)) == 1:
+        value = value[0]
     try:
-        return not math.isfinite(float(value))
-    except (TypeError, ValueError, OverflowError):
-        return False
-
-
-def _number(value: Any, typed: bool) -> int | float | None:
-    if typed and isinstance(value, str):
-        try:
-            value = int(value)
-        except ValueError:
-            try:
-                value = float(value)
-            except ValueError:
-                return None
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
-        return None
-    # A whole number may be too long to be compared with others.
-    counts = value.bit_length() <= MAX_BITS if isinstance(value, int) else math.isfinite(value)
-    return value if counts else None
-
-
-def _read_union(value: Any, annotation: Any, typed: bool) -> Any:
-    arguments = typing.get_args(annotation)
-    # TOML has no null, and nobody types one: the word stands for it.
-    if type(None) in arguments and (value is None or str(value).lower() in ("none", "null")):
-        return None
-    for argument in arguments:
-        if argument is type(None):
-            continue
-        try:
-            return read_value(value, argument, typed=typed)
-        except ValueError:
-            continue
-    raise ValueError(expected(annotation, value))
-
-
-def _read_tuple(value: Any, annotation: Any, typed: bool) -> tuple[Any, ...]:
-    arguments = typing.get_args(annotation)
-    if typed and isinstance(value, str):
-        value = [value]
-    items = list(cast("Sequence[Any]", value)) if isinstance(value, (list, tuple)) else [value]
-    if typed:
-        split: list[Any] = []
-        for item in items:
-            split += (
-                item.strip("[] ").replace(",", " ").split() if isinstance(item, str) else [item]
-            )
-        items = split
-    wanted = [arguments[0]] * len(items) if arguments[-1] is Ellipsis else list(arguments)
-    if len(wanted) != len(items):
-        raise ValueError(f"{expected(annotation, items)}, {len(wanted)} entries")
-    try:
-        return tuple(
-            read_value(item, want, typed=typed) for item, want in zip(items, wanted, strict=True)
-        )
-    except ValueError:
-        raise ValueError(expected(annotation, items)) from None
-
-
-def shown(value: Any) -> str:
-    """Write any value short enough for an error message."""
-    if isinstance(value, list) and len(cast("list[Any]", value)) == 1:
-        value = value[0] if isinstance(value[0], str) else value
-    try:
-        text = json.dumps(value)
+        plain = typed and isinstance(value, str) and spells_number(value)
+        text = cast("str", value) if plain else json.dumps(value)
     except (TypeError, ValueError):
         text = repr(value)
     return text if len(text) <= 60 else text[:57] + "..."

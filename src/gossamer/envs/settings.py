@@ -7,6 +7,15 @@ from dataclasses import dataclass, fields
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.errors import ConfigError
+from gossamer.system.ranges import (
+    BelowOne,
+    Count,
+    CountToMillion,
+    Seed,
+    Threads,
+    UpToBillion,
+    Whole,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -42,20 +51,20 @@ _ENVPOOL_ATARI = re.compile(
 class EnvConfig:
     """How an environment is set up. None means: what the environment's named protocol says."""
 
-    frame_skip: int | None = None
+    frame_skip: Count | None = None
     """Atari: emulator frames per decision, 1 to 60; the last two are merged by their maximum. Both
     protocols: 4 (Mnih et al. 2015)."""
-    frame_stack: int | None = None
+    frame_stack: Count | None = None
     """Atari: newest frames in one observation, 1 to 16. Both protocols: 4 (Mnih et al. 2015)."""
-    size: int | None = None
+    size: Count | None = None
     """Atari: height and width of a frame in pixels, 36 to 150. Both protocols: 84 (Mnih et al.
     2015)."""
     grayscale: bool | None = None
     """Atari: grey frames (one channel) or colour (three). Both protocols: grey."""
-    noop_max: int | None = None
+    noop_max: Whole | None = None
     """Atari: an episode begins with fewer than this many no-ops, 0 to 100, the number drawn at
     random. Both protocols: 30 (Mnih et al. 2015)."""
-    sticky: float | None = None
+    sticky: BelowOne | None = None
     """Atari: probability in [0, 1) that a frame repeats the previous action. NoFrameskip-v4: 0;
     ALE/...-v5: 0.25 (Machado et al. 2018)."""
     full_action_space: bool | None = None
@@ -65,18 +74,37 @@ class EnvConfig:
     NoFrameskip-v4: yes; ALE/...-v5: no (Machado et al. 2018)."""
     fire_reset: bool | None = None
     """Atari: press FIRE at the start of an episode, in games that have it. Both protocols: yes."""
-    stuck_steps: int | None = None
+    stuck_steps: UpToBillion | None = None
     """Truncate an episode after this many env steps in a row without a reward; 0 is off. Default
     0."""
-    tasks_per_learner: int | None = None
+    tasks_per_learner: CountToMillion | None = None
     """Families of tasks: number of tasks per learner, >= 1, a divisor of num_envs. The environments are
     divided into that many groups, and each group plays one task. Default: one task per environment."""
-    task_seed: int | None = None
+    task_seed: Seed | None = None
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
-    workers: int | None = None
+    workers: Threads | None = None
     """Worker processes that step each group of environments (see env_groups), a divisor of the group's size; 0
     steps them in the actor's own thread. For slow Python environments only. Default 0."""
 
+
+EXAMPLES = {
+    "PongNoFrameskip-v4": ("any Atari game, no sticky actions", "ale_py"),
+    "ALE/Pong-v5": ("any Atari game, sticky actions", "ale_py"),
+    "CartPole-v1": ("any environment registered with Gymnasium", ""),
+    "HalfCheetah-v5": ("MuJoCo tasks", "mujoco"),
+    "LunarLander-v3": ("Box2D tasks", "Box2D"),
+    "RandomExtremeAcrobot-v1": ("multi-task: acrobots with different links", ""),
+    "RandomNormalAcrobot-v1": ("single task: an acrobot with new links in every episode", ""),
+    "RandomMuJoCoHopper-v5": (
+        "multi-task: any -v5 robot with different wind and masses; also RandomWind..., RandomMass...",
+        "mujoco",
+    ),
+    "MuJoCoHopper-v5": ("single task: the same robot without wind", "mujoco"),
+    "envpool:Ant-v5": ("EnvPool's environments", "envpool"),
+    "module:function": ("your own environment: a function that returns a gymnasium.Env", ""),
+    "module:Name-v0": ("your own environment: an id that the module registers when imported", ""),
+}
+"""Ids of every kind, what else is named like it, and the module of the simulator that it needs."""
 
 ATARI_ONLY = (
     "frame_skip",

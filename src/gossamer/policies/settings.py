@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Annotated, Literal
 
-from gossamer.types import Imported  # noqa: TC001 - settings are read by their annotations
+from msgspec import Meta
+
+from gossamer.system.ranges import BelowOne, Imported, Positive, Units, Whole
 
 
 @dataclass(frozen=True)
@@ -16,23 +18,23 @@ class PolicyConfig:
     """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, a
     third of the cost of nature. elite: the network of the elite replay platform, with small strides and many
     filters. module:NAME: your own, made by calling NAME with the shape of an observation."""
-    hidden_sizes: tuple[int, ...] = (64, 64)
+    hidden_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
     """Activation of the mlp torso."""
     separate_value: bool = True
     """mlp torso without a recurrent core: separate hidden layers for the value. Off, and in all other cases,
     the value shares the layers of the actions."""
-    last_filters: int = 64
+    last_filters: Units = 64
     """Filters of the nature torso's third convolution: 64 (Mnih et al. 2015) or 32 (GALA)."""
-    fc_size: int = 0
+    fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Units of the fully connected layer after the convolutions. 0: 512 for nature and elite, 256 for a3c and
     impala."""
     core: Literal["none", "lstm", "gru"] = "none"
     """Recurrent layers between torso and heads. Their state is reset at the start of each episode."""
-    core_size: int = 256
+    core_size: Annotated[int, Meta(ge=1, le=16384)] = 256
     """Units of each recurrent layer, >= 1; 256 as in IMPALA."""
-    core_layers: int = 1
+    core_layers: Annotated[int, Meta(ge=1, le=16)] = 1
     """Recurrent layers, >= 1."""
     last_reward: bool = False
     """Feed the previous reward, clipped to [-1, 1], to the layers after the torso."""
@@ -41,15 +43,15 @@ class PolicyConfig:
     normalize_obs: bool = True
     """Normalise every element of the observation by its running mean and deviation. Off: pixels are divided
     by 255, vectors are used unchanged."""
-    normalize_steps: int = 0
+    normalize_steps: Whole = 0
     """Stop updating the mean and deviation of observations after this many env steps of all learners. 0:
     never."""
-    obs_clip: float = 10.0
+    obs_clip: Positive = 10.0
     """Normalised vector observations are clipped to +- this many deviations, > 0."""
-    pixel_std_floor: float = 10.0
+    pixel_std_floor: Positive = 10.0
     """Smallest deviation to divide a pixel by, in grey levels, > 0, so that pixels that hardly change are not
     amplified."""
-    init_log_std: float | Literal["auto"] = 0.0
+    init_log_std: Annotated[float, Meta(ge=-20, le=20)] | Literal["auto"] = 0.0
     """Gaussian actions: natural logarithm of the initial standard deviation of each component, in units of the
     policy's actions. auto: a variance of 3 divided among the components, so that the noise costs the same for any number of
     components if the environment charges the square of an action."""
@@ -59,7 +61,7 @@ class PolicyConfig:
     """Gaussian actions: the policy's -1 and 1 are mapped to the bounds of each action that has finite bounds,
     so that the initial deviation means the same in every environment. Off: the policy acts in the
     environment's own units."""
-    noise_correlation: float = 0.0
+    noise_correlation: BelowOne = 0.0
     """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated noise
     explores further than white noise, which cancels out; the distribution of each single action stays the
     same. Evaluations draw white noise. An autoregressive process; Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""

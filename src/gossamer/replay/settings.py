@@ -8,6 +8,7 @@ from typing import Any, ClassVar
 
 from gossamer.errors import ConfigError
 from gossamer.replay.selectors.base import Selector
+from gossamer.system.ranges import Count, Share
 
 ELITE_PLATFORM_UPDATES = 10_000
 """Updates, one a batch, over which the elite platform annealed, times its alfa_annealing_factor."""
@@ -85,9 +86,9 @@ class QueueSettings:
         of_elite_platform
     )
 
-    fraction: float = 1.0
+    fraction: Share = 1.0
     """Share of a batch's columns, in (0, 1]. The fractions of all entries sum to 1."""
-    capacity: int = 1
+    capacity: Count = 1
     """Trajectories that may wait in the queue, >= 1, besides the one in training (with replays: the one being
     stored). Matters at lag free."""
 

@@ -4,7 +4,11 @@ from __future__ import annotations
 
 import inspect
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+from msgspec import Meta
+
+from gossamer.system.ranges import Amount, BelowOne, Fraction, Positive, Whole
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -20,29 +24,29 @@ class OptimizerConfig:
     name: Literal["rmsprop", "rmsprop_tf", "adam", "adamw"] = "adam"
     """rmsprop: PyTorch's. rmsprop_tf: epsilon inside the square root, mean square starting at 1, as
     in TensorFlow and IMPALA's paper. adam, adamw: Kingma and Ba 2015, Loshchilov and Hutter 2019."""
-    learning_rate: tuple[float, ...] = (5e-4,)
+    learning_rate: tuple[Annotated[float, Meta(gt=0, le=1000)], ...] = (5e-4,)
     """Learning rate, > 0: one value, or one per learner."""
     schedule: Literal["constant", "linear", "polynomial"] = "linear"
     """How the learning rate falls over total_env_steps."""
-    schedule_end: float = 0.0
+    schedule_end: Fraction = 0.0
     """Learning rate at the end as a fraction of the first, in [0, 1]; constant ignores it."""
-    schedule_power: float = 2.0
+    schedule_power: Positive = 2.0
     """Exponent of the polynomial schedule, > 0; 1 is linear."""
-    epsilon: float = 1e-5
+    epsilon: Positive = 1e-5
     """Added to the root of the mean square (inside the root for rmsprop_tf), > 0."""
-    decay: float = 0.99
+    decay: BelowOne = 0.99
     """rmsprop: decay of the running mean square, in [0, 1)."""
-    momentum: float = 0.0
+    momentum: BelowOne = 0.0
     """rmsprop: momentum, in [0, 1)."""
-    beta1: float = 0.9
+    beta1: BelowOne = 0.9
     """adam: decay of the first moment, in [0, 1)."""
-    beta2: float = 0.999
+    beta2: BelowOne = 0.999
     """adam: decay of the second moment, in [0, 1)."""
-    weight_decay: float = 0.0
+    weight_decay: Amount = 0.0
     """adamw: decoupled weight decay, >= 0; adam and rmsprop: L2 penalty."""
-    max_grad_norm: float = 0.5
+    max_grad_norm: Amount = 0.5
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
-    learn_start: int = 0
+    learn_start: Whole = 0
     """Env steps of all learners that are only observed, in [0, total_env_steps): batches that begin before set the
     running means and deviations of observations and values, which change too fast to learn from, and no parameter.
     Their minibatches count as updates. 0: learn from the first batch on."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal
 
+from gossamer.system.ranges import Whole
 from gossamer.topology.base import FOREVER, Topology
 
 
@@ -12,7 +13,7 @@ from gossamer.topology.base import FOREVER, Topology
 class Averaging(Topology):
     """Parameters are averaged with those of some neighbours, message by message."""
 
-    max_staleness: int | Literal["never"] = 0
+    max_staleness: Whole | Literal["never"] = 0
     """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
     lock-step. never: no waiting. GALA calls it sync-freq."""
     missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]

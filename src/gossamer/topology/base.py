@@ -9,11 +9,13 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, Self
 
+from gossamer.errors import ConfigError
+from gossamer.system.importing import RAISED, failed
 from gossamer.topology import graphs
 from gossamer.types import snake_case
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Iterator, Mapping
 
     from torch import Tensor
 
@@ -26,6 +28,12 @@ RunPolicy = Literal["first", "average", "best"]
 
 FOREVER = 1 << 62
 """An update that no run reaches."""
+_ATTRIBUTES = {
+    "run_policy": ("first", "average", "best"),
+    "on_death": ("replace", "restart_group"),
+    "mixes": ("parameters", "gradients"),
+}
+"""What a topology says of itself, and what it may say."""
 
 
 @dataclass(frozen=True)
@@ -72,6 +80,48 @@ class Topology:
             ConfigError: the graph does not fit so many learners.
         """
         raise NotImplementedError
+
+    def check(self, num_learners: int, seed: int, own: str | None = None) -> None:
+        """Refuse a graph that does not fit so many learners, and what is no average of a class of the user's.
+
+        Args:
+            num_learners: L.
+            seed: the run's.
+            own: the name of the user's class; None for one of ours.
+
+        Raises:
+            ConfigError: one line that names the class, or the setting.
+        """
+        if own is None:
+            self.turns(num_learners, seed)
+            return
+        for mistake in self._mistakes(num_learners, seed, own):
+            raise ConfigError(f"{own}: {mistake}")
+
+    def _mistakes(self, num_learners: int, seed: int, own: str) -> Iterator[str]:
+        for attribute, allowed in _ATTRIBUTES.items():
+            if (value := getattr(self, attribute)) not in allowed:
+                yield f"{attribute} is {value!r}; it must be one of {', '.join(allowed)}"
+        if self.mixes == "gradients" and self.on_death != "restart_group":
+            yield "on_death must be restart_group if gradients are mixed: no learner can go on alone when another dies"
+        if num_learners == 1:
+            return
+        try:
+            turns = self.turns(num_learners, seed)
+            rows = [dict(row) for matrix in turns for row in matrix]
+            sums = [float(sum(row.values())) for row in rows]
+        except ConfigError:
+            raise
+        except RAISED as error:
+            raise failed(own, "fails in turns", error) from error
+        if not turns or any(len(matrix) != num_learners for matrix in turns):
+            yield f"turns must return one or more matrices with a row for each of {num_learners} learners"
+        for i, (row, total) in enumerate(zip(rows, sums, strict=True)):
+            at = i % num_learners
+            if not set(row) <= set(range(num_learners)):
+                yield f"row {at} names learner {max(row)}; there are learners 0 to {num_learners - 1}"
+            if abs(total - 1.0) > 1e-6 or min(row.values()) < 0.0:
+                yield f"row {at} sums to {total:g}; weights must be >= 0, and sum to 1"
 
     def written_out(self) -> Self:
         """Return the same topology with a matrix in place of a file that holds it."""

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from msgspec import Meta
 
 from gossamer.errors import ConfigError
+from gossamer.system.ranges import BelowOne
 from gossamer.topology import graphs
 from gossamer.topology.averaging import Averaging
 from gossamer.topology.base import FOREVER
@@ -26,11 +29,11 @@ class Diffusion(Averaging):
     adjacency: str = "ring"
     """The graph: ring, grid, star, complete, random-regular, erdos-renyi, or a symmetric matrix of 0
     and 1, written out ("[[0,1],[1,0]]") or in a file (JSON, or rows with blanks or commas between)."""
-    degree: int = 3
+    degree: Annotated[int, Meta(ge=1, le=65535)] = 3
     """Links per learner, >= 1: exactly for random-regular, on average for erdos-renyi."""
     weights: Literal["metropolis", "uniform"] = "metropolis"
     """metropolis keeps the average of all learners; uniform is 1 / (links + 1), as published."""
-    link_drop: float = 0.0
+    link_drop: BelowOne = 0.0
     """Probability that a link is not used in an update, in [0, 1), drawn alike at both ends; each end keeps
     the link's weight for itself. Needs a numeric max_staleness."""
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal, Self
+
+from msgspec import Meta
 
 from gossamer.errors import ConfigError
+from gossamer.system.ranges import Whole
 from gossamer.topology import graphs
 from gossamer.topology.averaging import Averaging
 
@@ -23,9 +26,9 @@ class Gossip(Averaging):
     """Whom a learner hears: ring, exponential (1, 2, 4, ... before it), complete, rotating (one of
     those distances per update, in turn), or a matrix, written out or in a file (JSON, or rows of numbers
     with blanks or commas between): row r holds 1 where learner r hears a peer, or the weights themselves."""
-    num_peers: int = 0
+    num_peers: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
-    max_staleness: int | Literal["never"] = "never"
+    max_staleness: Whole | Literal["never"] = "never"
     """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
     lock-step. never: no waiting. GALA calls it sync-freq."""
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal
 
+from gossamer.system.ranges import Count, Share, Whole
 from gossamer.types import snake_case
 
 if TYPE_CHECKING:
@@ -27,13 +28,13 @@ class Selector:
     compares_with: ClassVar[Literal["stored", "newest"]] = "stored"
     """What the features of a candidate are compared with: its own when it was stored, or those of the newest state."""
 
-    fraction: float = 0.5
+    fraction: Share = 0.5
     """Share of a batch's columns, in (0, 1). The fractions of all entries sum to 1."""
-    capacity: int | None = None
+    capacity: Count | None = None
     """Number of columns to keep, at least as many as a batch has. Default: as capacity_steps says."""
-    capacity_steps: int = 100_000
+    capacity_steps: Count = 100_000
     """Number of rows (env steps and resets) to keep, >= 1, if capacity is not given."""
-    learn_start: int = 0
+    learn_start: Whole = 0
     """Number of rows to store before replaying begins, >= 0, counted over the whole run; until then batches
     have online columns only. 0: begin when there are enough columns for a batch."""
     shared: bool = False

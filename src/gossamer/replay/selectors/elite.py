@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+from msgspec import Meta
 
 from gossamer.replay.selectors.base import Selector
+from gossamer.system.ranges import CountToMillion, Whole
 
 if TYPE_CHECKING:
     import numpy as np
@@ -29,19 +32,19 @@ class EliteSettings(Selector):
     """Which candidates are kept. nearest: those with the smallest distances. least_used: the least often
     sampled, then the nearest. stratified, stratified_least_used: candidates are sorted by distance and cut
     into as many segments as columns are needed; one is kept from each, the nearest or the least used."""
-    candidate_multiplier: float = 2.0
+    candidate_multiplier: Annotated[float, Meta(ge=1, le=10_000)] = 2.0
     """Candidates drawn per column needed, >= 1; falls linearly to 1, which is uniform sampling."""
-    anneal_updates: int = 10_000
+    anneal_updates: Whole = 10_000
     """Number of updates with replayed columns until candidate_multiplier has fallen to 1, >= 0."""
     distance: Literal["lp", "cosine", "kl"] = "lp"
     """Distance between the present features of a column and the stored ones. lp: norm of the difference.
     cosine: 1 - cosine similarity. kl: KL divergence of their softmaxes."""
-    norm_order: float = 2.0
+    norm_order: Annotated[float, Meta(gt=0, le=1000)] = 2.0
     """Order p of the norm lp, > 0."""
     insert: Literal["fifo", "elite"] = "fifo"
     """Column to overwrite when the replay is full. fifo: the oldest. elite: of elite_batch random columns,
     the one whose features have changed most."""
-    elite_batch: int = 20
+    elite_batch: CountToMillion = 20
     """With insert elite: number of random columns to choose the overwritten one from, >= 1."""
 
     def pick(self, candidates: Candidates, wanted: int) -> NDArray[np.int64]:
