@@ -15,10 +15,13 @@ import os
 import shlex
 import shutil
 import sys
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+
+from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
+from gossamer.system.ranges import CountToMillion, Seed
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams
 
@@ -245,11 +248,11 @@ Play full episodes with a trained policy, with seeds of their own.
 def _eval(words: list[str]) -> None:
     parser = _Parser(EVAL)
     parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--episodes", type=_whole(1, 10**6), default=30)
+    parser.add_argument("--episodes", type=_reads(CountToMillion), default=30)
     parser.add_argument("--checkpoint", type=_checkpoint, default="last")
-    parser.add_argument("--learner", type=_whole(0, 2**63 - 1))
+    parser.add_argument("--learner", type=_reads(Seed))
     parser.add_argument("--env", default="", dest="env_id")
-    parser.add_argument("--seed", type=_whole(0, 2**63 - 1), default=1)
+    parser.add_argument("--seed", type=_reads(Seed), default=1)
     parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
     parser.add_argument("--video")
     parser.switches("--trust", "--sample", "--json", "--render")
@@ -272,7 +275,9 @@ Measure stepping, inference, learning and training on this machine.
 
 def _bench(words: list[str]) -> None:
     parser = _Parser(BENCH)
-    parser.add_argument("--seconds", type=_number(20, 10**9), default=80.0)
+    parser.add_argument(
+        "--seconds", type=_reads(Annotated[float, Meta(ge=20, le=10**9)]), default=80.0
+    )
     parser.switches("--json")
     asked = parser.read(words)
     from gossamer.tools.bench import main as bench
@@ -294,7 +299,9 @@ Find the fastest settings for this machine; write them as a preset.
 def _tune(words: list[str]) -> None:
     parser = _Parser(TUNE)
     parser.add_argument("env_id", metavar="ENV")
-    parser.add_argument("--seconds", type=_number(0, 10**9), default=80.0)
+    parser.add_argument(
+        "--seconds", type=_reads(Annotated[float, Meta(gt=0, le=10**9)]), default=80.0
+    )
     parser.add_argument("--output", default="tuned.toml")
     asked = parser.read(words)
     if not asked["output"].endswith(".toml"):
@@ -401,30 +408,19 @@ class _Parser(argparse.ArgumentParser):
         raise ConfigError(f"{message}; {self.prog} --help tells more")
 
 
-def _number(low: float, high: float) -> Callable[[str], float]:
-    """Return what reads a number in a range; one from 0 on is above it."""
+def _reads(annotation: Any) -> Callable[[str], Any]:
+    """Return what reads a number as a setting of that kind is read."""
 
-    def read(text: str) -> float:
-        with contextlib.suppress(ValueError):
-            # neither NaN nor infinite
-            if low <= (value := float(text)) <= high and value > 0:
-                return value
-        words = f"> 0, at most {high:g}" if not low else f">= {low:g}, at most {high:g}"
-        raise argparse.ArgumentTypeError(f"it is {clipped(text)!r}; it must be a number {words}")
+    def read(text: str) -> Any:
+        from gossamer.config.values import expected, read_value
 
-    return read
-
-
-def _whole(low: int, high: int) -> Callable[[str], int]:
-    """Return what reads a whole number in a range, which may be written 1e6."""
-
-    def read(text: str) -> int:
-        for parse in (int, float):
-            with contextlib.suppress(ValueError):
-                if low <= (value := parse(text)) <= high and value == int(value):
-                    return int(value)
-        words = f"a whole number >= {low}{f', at most {high:_}' if high < 2**60 else ''}"
-        raise argparse.ArgumentTypeError(f"it is {clipped(text)!r}; it must be {words}")
+        try:
+            return read_value(text, annotation, typed=True)
+        except ValueError:
+            words = expected(annotation, text, typed=True)
+            raise argparse.ArgumentTypeError(
+                f"it is {clipped(text)!r}; it must be {words}"
+            ) from None
 
     return read
 

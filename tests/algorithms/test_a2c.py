@@ -8,9 +8,6 @@ import torch
 from algorithm_checks import (
     COMMON,
     assert_equals_slow_loss,
-    assert_learns,
-    assert_masked_rows_have_no_gradient,
-    assert_micro_batches_agree,
     column_sets,
     computed_loss,
     state_for,
@@ -24,27 +21,6 @@ from gossamer.algorithms.a2c import A2C
 @pytest.mark.parametrize("settings", COMMON)
 def test_loss_and_gradient_row_by_row(settings):
     assert_equals_slow_loss(A2C(**settings))
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_masked_rows_have_no_gradient(normalize):
-    assert_masked_rows_have_no_gradient(A2C(normalize_advantage=normalize))
-
-
-@pytest.mark.parametrize(
-    ("settings", "network"),
-    [
-        ({}, {}),
-        ({"normalize_advantage": True, "value_norm": True}, {}),
-        ({"reduction": "sum"}, {"core": "lstm", "core_size": 4, "last_reward": True}),
-    ],
-)
-def test_micro_batches_agree(settings, network):
-    assert_micro_batches_agree(A2C(**settings), **network)
-
-
-def test_learns():
-    assert_learns(A2C())
 
 
 def test_behavior_does_not_matter():

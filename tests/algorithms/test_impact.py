@@ -11,9 +11,6 @@ import slow_losses
 import slow_returns
 import torch
 from algorithm_checks import (
-    assert_learns,
-    assert_masked_rows_have_no_gradient,
-    assert_micro_batches_agree,
     state_for,
     table,
 )
@@ -166,35 +163,3 @@ def test_ratios_are_to_the_target_not_to_the_behavior():
         moved.params.mul_(-1.0)
     _, metrics = algorithm.loss(moved, minibatch, state)
     assert float(metrics["learner/clip_fraction"][0]) > 3
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_masked_rows_have_no_gradient(normalize):
-    assert_masked_rows_have_no_gradient(OneTable(normalize_advantage=normalize))
-
-
-class OneTable(Impact):
-    """With a target policy of its own making, for checks that know of none."""
-
-    def __init__(self, **settings):
-        super().__init__(num_minibatches=1, **settings)
-
-    def minibatches(self, policy, batch, state):
-        self.init_state(policy, state)
-        return super().minibatches(policy, batch, state)
-
-
-@pytest.mark.parametrize(
-    ("settings", "network"),
-    [
-        ({}, {}),
-        ({"value_norm": True}, {"last_action": True}),
-        ({}, {"core": "gru", "core_size": 4}),
-    ],
-)
-def test_micro_batches_agree(settings, network):
-    assert_micro_batches_agree(Impact(num_minibatches=1, **settings), **network)
-
-
-def test_learns():
-    assert_learns(Impact(target_every_updates=4), versions=30)

@@ -11,9 +11,6 @@ import slow_losses
 import torch
 from algorithm_checks import (
     COMMON,
-    assert_learns,
-    assert_masked_rows_have_no_gradient,
-    assert_micro_batches_agree,
     computed_loss,
     state_for,
     table,
@@ -237,15 +234,6 @@ def test_continuous_actions_are_cut_by_the_divergence_from_the_behavior():
     assert torch.equal(accepted, kl < middle)
 
 
-def test_masked_rows_have_no_gradient():
-    assert_masked_rows_have_no_gradient(Laser(max_kl_nats=1e6))
-
-
-@pytest.mark.parametrize("settings", [{}, {"normalize_advantage": True, "max_kl_nats": 0.5}])
-def test_micro_batches_agree(settings):
-    assert_micro_batches_agree(Laser(**settings))
-
-
 def test_micro_batches_of_replayed_columns_agree():
     policy, batch = small_policy(), random_batch(spec_of(), 5, 6)
     batch.replayed[2:] = True
@@ -254,10 +242,6 @@ def test_micro_batches_of_replayed_columns_agree():
     for columns in (1, 2, 4):
         part = gradient_of(policy, algorithm, batch, columns * 6)
         torch.testing.assert_close(part, whole, rtol=0.0, atol=1e-6)
-
-
-def test_learns():
-    assert_learns(Laser())
 
 
 def test_the_reported_entropy_is_the_mean_of_online_rows_that_are_learnt():

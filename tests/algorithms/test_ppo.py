@@ -10,9 +10,6 @@ import torch
 from algorithm_checks import (
     COMMON,
     assert_equals_slow_loss,
-    assert_learns,
-    assert_masked_rows_have_no_gradient,
-    assert_micro_batches_agree,
     column_sets,
     computed_loss,
     state_for,
@@ -35,28 +32,6 @@ CLIPS = [
 @pytest.mark.parametrize("settings", [*COMMON, *CLIPS])
 def test_loss_and_gradient_row_by_row(settings):
     assert_equals_slow_loss(PPO(**ONCE, **settings))
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_masked_rows_have_no_gradient(normalize):
-    # clips of the ratio and of values are wide, so that every valid row has a gradient
-    assert_masked_rows_have_no_gradient(PPO(**ONCE, normalize_advantage=normalize, clip_ratio=50.0))
-
-
-@pytest.mark.parametrize(
-    ("settings", "network"),
-    [
-        ({}, {}),
-        ({"value_norm": True, "clip_value": 0.5}, {"last_action": True, "last_reward": True}),
-        ({"reduction": "sum"}, {"core": "lstm", "core_size": 4}),
-    ],
-)
-def test_micro_batches_agree(settings, network):
-    assert_micro_batches_agree(PPO(**ONCE, **settings), **network)
-
-
-def test_learns():
-    assert_learns(PPO(), versions=15)
 
 
 @pytest.mark.parametrize(

@@ -7,9 +7,6 @@ import torch
 from algorithm_checks import (
     COMMON,
     assert_equals_slow_loss,
-    assert_learns,
-    assert_masked_rows_have_no_gradient,
-    assert_micro_batches_agree,
     column_sets,
     computed_loss,
     state_for,
@@ -32,28 +29,6 @@ CLIPS = [
 @pytest.mark.parametrize("settings", [*COMMON, *CLIPS])
 def test_loss_and_gradient_row_by_row(settings):
     assert_equals_slow_loss(VTrace(**settings))
-
-
-@pytest.mark.parametrize("normalize", [False, True])
-def test_masked_rows_have_no_gradient(normalize):
-    assert_masked_rows_have_no_gradient(VTrace(normalize_advantage=normalize))
-
-
-@pytest.mark.parametrize(
-    ("settings", "network"),
-    [
-        ({}, {}),
-        ({"normalize_advantage": True, "value_norm": True}, {"last_action": True}),
-        ({"reduction": "sum"}, {"core": "gru", "core_size": 4}),
-    ],
-)
-def test_micro_batches_agree(settings, network):
-    assert_micro_batches_agree(VTrace(**settings), **network)
-
-
-@pytest.mark.parametrize("settings", [{}, {"passes": 2, "num_minibatches": 2}])
-def test_learns(settings):
-    assert_learns(VTrace(**settings), versions=50 // settings.get("passes", 1))
 
 
 @pytest.mark.parametrize("settings", COMMON)

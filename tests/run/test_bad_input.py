@@ -224,7 +224,7 @@ FOLDERS = [
     ("eval run --checkpoint best", "no checkpoint best"),
     ("eval run --video game.avi", "write .mp4 or .gif"),
     ("eval run --video nowhere/game.mp4", "the folder does not exist"),
-    ("eval run --episodes 0", "a whole number >= 1"),
+    ("eval run --episodes 0", "must be >= 1"),
     ("runs nowhere", "nowhere"),
 ]
 
