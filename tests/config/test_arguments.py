@@ -158,6 +158,7 @@ def test_resume_and_show_config_are_read() -> None:
             "CartPole-v1 --optimizer.learning-rate fast",
             '"fast"; it must be a number: --optimizer.learning-rate 0.0005',
         ),
+        ("CartPole-v1 --policy.torso natur", "or module:NAME: --policy.torso nature"),
         ("CartPole-v1 --optimizer.learning-rate nan", "is nan; it must be a finite number"),
         (
             "CartPole-v1 --algorithm.entropy-cost 0.1 nan",

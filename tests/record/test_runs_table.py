@@ -60,6 +60,23 @@ def test_a_finished_run_is_read_from_its_summary(tmp_path: Path) -> None:
     assert row.run == str(tmp_path / "a")
 
 
+def test_replays_and_seeds_are_told_where_some_run_says_them(tmp_path: Path) -> None:
+    one, two = make(tmp_path, "one", SUMMARY), make(tmp_path, "two", SUMMARY)
+    assert "replay" not in runs_text(list_runs(str(tmp_path)))
+    config = json.loads((two.path / "config.json").read_text())
+    mix = [{"name": "queue"}, {"name": "elite"}, {"name": "module:Mine"}]
+    two.write_json("config.json", {**config, "replays": mix, "seed": 7})
+    plain, mixed = list_runs(str(tmp_path))
+    assert (plain.replays, plain.seed) == ((), None)
+    assert (mixed.replays, mixed.seed) == (("elite", "module:Mine"), 7)
+    head, first, last = runs_text([plain, mixed]).splitlines()
+    assert head.split()[:5] == ["env", "algorithm", "replay", "seed", "steps"]
+    assert first.split()[2:4] == ["-", "-"]
+    assert last.split()[2:4] == ["elite+module:Mine", "7"]
+    one.unlock()
+    two.unlock()
+
+
 def test_a_running_or_killed_run_is_read_from_its_logs(tmp_path: Path) -> None:
     run = make(tmp_path, "a", None)
     (row,) = list_runs(str(tmp_path))

@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
+from gossamer.config.names import near
 from gossamer.system.ranges import MOST, Number
 
 if typing.TYPE_CHECKING:
@@ -102,12 +103,16 @@ def expected(annotation: Any, written: Any = None, *, typed: bool = False) -> st
     return " or ".join(_words(kind, written, typed) for kind in kinds_of(annotation))
 
 
+def _names_of(kind: Any) -> tuple[Any, ...]:
+    """Return the words that a choice is among; none: it is no choice of words."""
+    return typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
+
+
 def _words(kind: Any, written: Any, typed: bool) -> str:
     base, meta = bare(kind)
     if base is _NONE:
         return "none"
-    if typing.get_origin(base) is Literal:
-        names = [str(name) for name in typing.get_args(base)]
+    if names := [str(name) for name in _names_of(base)]:
         return names[0] if len(names) == 1 else "one of " + ", ".join(names)
     if typing.get_origin(base) is tuple:
         items = _items(written, typed) or [None]
@@ -154,6 +159,8 @@ def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
         number = round(float(short[1]) * {"": 1, "k": 10**3, "m": 10**6}.get(short[2], 10**9))
         digits, _, power = f"{number:.9e}".partition("e")
         return f": type {number:_} or {digits.rstrip('0').rstrip('.')}e{int(power)}"
+    names = [str(x) for kind in plain for x in _names_of(kind)]
+    default = near(str(written), names) or default
     if default is None and (low := bare(kinds_of(annotation)[0])[1].ge) is not None:
         default = low
     if default is None or default == "":

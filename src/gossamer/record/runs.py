@@ -130,7 +130,10 @@ class RunRow:
     env: str
     algorithm: str
     topology: str
+    replays: tuple[str, ...]
+    """What was replayed beside the queue."""
     num_learners: int
+    seed: int | None
     env_steps: int
     seconds: float
     """Wall time over all sessions."""
@@ -159,27 +162,14 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
         return json.dumps([asdict(row) for row in rows], indent=1)
     if not rows:
         return f"no runs in {Path(root).absolute()}; type: gossamer train CartPole-v1"
-    head = (
-        "env",
-        "algorithm",
-        "learners",
-        "steps",
-        "seconds",
-        "steps/s",
-        "return",
-        "best eval",
-        "state",
-        "run",
-    )
-    lines = [head, *(_cells(row) for row in rows)]
-    if all(row.num_learners == 1 for row in rows):
-        lines = [(*line[:2], *line[3:]) for line in lines]
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    numbers = range(2, len(lines[0]) - 2)
+    cells = [_cells(row) for row in rows]
+    # What no run has more than one of need not be told.
+    told = [x for x in cells[0] if any(line[x] != _PLAIN.get(x) for line in cells)]
+    lines = [{x: x for x in told}, *cells]
+    widths = {x: max(len(line[x]) for line in lines) for x in told}
     return "\n".join(
         "  ".join(
-            cell.rjust(width) if i in numbers else cell.ljust(width)
-            for i, (cell, width) in enumerate(zip(line, widths, strict=True))
+            line[x].ljust(widths[x]) if x in _TEXTS else line[x].rjust(widths[x]) for x in told
         ).rstrip()
         for line in lines
     )
@@ -218,7 +208,11 @@ def _read_run(path: Path) -> RunRow:
         env=_word(config.get("env_id", path.parent.parent.name)),
         algorithm=_kind(config.get("algorithm"), kind),
         topology=_kind(config.get("topology"), topology),
+        replays=tuple(
+            _kind(x, "") for x in _list(config.get("replays")) if _kind(x, "") != "queue"
+        ),
         num_learners=int(_number(config.get("num_learners")) or 1),
+        seed=None if (seed := _number(config.get("seed"))) is None else int(seed),
         env_steps=int(_number(summary.get("env_steps")) or 0),
         seconds=_number(summary.get("seconds")) or 0.0,
         steps_per_second=_number(summary.get("steps_per_second")),
@@ -251,6 +245,10 @@ def _kind(section: Any, fallback: str) -> str:
     return _word(section) if isinstance(section, str) else fallback
 
 
+def _list(value: Any) -> list[Any]:
+    return cast("list[Any]", value) if isinstance(value, list) else []
+
+
 def _word(value: Any) -> str:
     return visible(clipped(str(value)))
 
@@ -260,20 +258,26 @@ def _began(path: Path) -> tuple[float, str]:
     return _number(meta.get("started_unix")) or 0.0, str(path)
 
 
-def _cells(row: RunRow) -> tuple[str, ...]:
-    kind = f"{row.algorithm}-{row.topology}" if row.topology else row.algorithm
-    return (
-        row.env,
-        kind,
-        f"{row.num_learners:,}",
-        f"{row.env_steps:,}",
-        f"{row.seconds:,.0f}",
-        _show(row.steps_per_second, ",.0f"),
-        _show(row.mean_return_last_100, ".4g"),
-        _show(row.best_evaluation, ".4g"),
-        row.state,
-        visible(row.run),
-    )
+_TEXTS = ("env", "algorithm", "replay", "state", "run")
+_PLAIN = {"replay": "-", "learners": "1", "seed": "-"}
+
+
+def _cells(row: RunRow) -> dict[str, str]:
+    """Return what the table tells of a run, by column."""
+    return {
+        "env": row.env,
+        "algorithm": f"{row.algorithm}-{row.topology}" if row.topology else row.algorithm,
+        "replay": "+".join(row.replays) or "-",
+        "learners": f"{row.num_learners:,}",
+        "seed": _show(row.seed, "d"),
+        "steps": f"{row.env_steps:,}",
+        "seconds": f"{row.seconds:,.0f}",
+        "steps/s": _show(row.steps_per_second, ",.0f"),
+        "return": _show(row.mean_return_last_100, ".4g"),
+        "best eval": _show(row.best_evaluation, ".4g"),
+        "state": row.state,
+        "run": visible(row.run),
+    }
 
 
 def _show(value: float | None, form: str) -> str:
