@@ -50,7 +50,7 @@ class Waits:
 
 
 def play(group, mode, versions=VERSIONS):
-    """Do what a launcher in one process does, and note what is waited for."""
+    """Do what a supervisor in one process does, and note what is waited for."""
     noted = Waits()
 
     def note(what, count=1):

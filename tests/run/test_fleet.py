@@ -201,7 +201,7 @@ def _rows(folder: Path) -> int:
     return len(path.read_text().splitlines()) if path.exists() else 0
 
 
-def test_everyone_goes_with_the_launcher(tmp_path: Path) -> None:
+def test_everyone_goes_with_the_supervisor(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [
         *WORDS,

@@ -44,9 +44,9 @@ def test_everyone_carries_an_order_out_once(together):
     threads = [threading.Thread(target=work, args=(i,)) for i in range(size)]
     for thread in threads:
         thread.start()
-    launcher = SharedOrders(memory, size)
+    supervisor = SharedOrders(memory, size)
     for number in range(1, orders_given + 1):
-        assert launcher.announce(ends=number == orders_given, together=together) == number
+        assert supervisor.announce(ends=number == orders_given, together=together) == number
         if number == orders_given:
             break
         give_up = time.monotonic() + 20.0

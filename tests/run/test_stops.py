@@ -243,14 +243,14 @@ def test_a_slow_environment_is_named_where_the_run_is_watched(
     assert re.search(r"environment 0 has been in step for \d s\n", capsys.readouterr().err)
 
 
-def test_a_launcher_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) -> None:
+def test_a_supervisor_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--num-learners", "3", "topology:gossip", *QUICK]
     with Session(words, tmp_path) as session:
-        launcher = psutil.Process(session.process.pid)
+        supervisor = psutil.Process(session.process.pid)
 
         def learners() -> list[psutil.Process]:
             with suppress(psutil.NoSuchProcess):  # others come and go
-                found = launcher.children(recursive=True)
+                found = supervisor.children(recursive=True)
                 return [x for x in found if any("gossamer.run." in y for y in x.cmdline())]
             return []
 
@@ -263,7 +263,7 @@ def test_a_launcher_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) ->
     assert not alive
 
 
-def test_a_process_whose_launcher_has_gone_imports_nothing() -> None:
+def test_a_process_whose_supervisor_has_gone_imports_nothing() -> None:
     began = time.monotonic()
     words = ["-X", "importtime", "-m", "gossamer.run.placements.child", "0", str(os.getpid() + 1)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)

@@ -59,7 +59,7 @@ def test_copies_begin_with_what_holds_now(tmp_path: Path, monkeypatch: pytest.Mo
         for pid in learners:
             told = json.loads((tmp_path / f"{pid}.json").read_text())
             assert (told["value"], told["folder"]) == (name, str(tmp_path / name))
-            assert told["session"] == pid, "a terminal's Ctrl-C is for the launcher"
+            assert told["session"] == pid, "a terminal's Ctrl-C is for the supervisor"
             draws += told["draws"]
     assert len(set(draws)) == 8
     assert template() is made, "one for all"

@@ -241,7 +241,7 @@ class StuckAtStart(Plain):
 
 
 class StuckInWorkers(Plain):
-    """Comes into being in the launcher only."""
+    """Comes into being in the supervisor only."""
 
     def __init__(self) -> None:
         if multiprocessing.parent_process() is not None:

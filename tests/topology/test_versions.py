@@ -61,7 +61,7 @@ def test_the_average_of_some_or_all(device):
 
 
 def test_readers_in_different_threads_do_not_get_in_each_others_way():
-    """The evaluator reads a policy while the launcher asks how far all of them are apart, or reads one."""
+    """The evaluator reads a policy while the supervisor asks how far all of them are apart, or reads one."""
     like = [torch.zeros(3), torch.zeros(2, dtype=torch.float64)]  # parameters and moments
     versions, boxes = make(3, like)
     for rank in range(3):

@@ -45,7 +45,7 @@ LOOK_SECONDS = 0.5
 """Between two looks at whether the parent lives."""
 _LOST = (EOFError, OSError)
 _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
-"""Signals that reach the whole process group; the launcher decides when workers end."""
+"""Signals that reach the whole process group; the supervisor decides when workers end."""
 _DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
 _WORDS = 3
 """Of a worker's sign in shared memory: its beats, which environment is at something, and at what."""

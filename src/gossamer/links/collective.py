@@ -47,7 +47,7 @@ class Collective:
             for vector in vectors:
                 dist.all_reduce(vector)
         except RuntimeError as error:
-            # One that dies cuts the others off at once. They are ended as soon as the launcher knows whose
+            # One that dies cuts the others off at once. They are ended as soon as the supervisor knows whose
             # fault it is; only if nobody has died it is theirs.
             time.sleep(GRACE_SECONDS)
             raise RunFailed(

@@ -131,7 +131,7 @@ class Mailboxes:
         return int(self.headers[rank][ENV_STEPS])
 
     def mark_left(self, rank: int) -> None:
-        """Tell everyone that a learner is gone; by itself, or by the launcher once it is dead."""
+        """Tell everyone that a learner is gone; by itself, or by the supervisor once it is dead."""
         fence()  # who sees that it has left sees all that it posted and mixed before
         self.headers[rank][LEFT] = 1
 

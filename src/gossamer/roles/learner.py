@@ -47,7 +47,7 @@ MAX_NONFINITE = 5
 class Learner:
     """Turns trajectories into better parameters; one of L equals.
 
-    A launcher calls `adapt` on every learner, then `combine` on every learner. Between the two,
+    A supervisor calls `adapt` on every learner, then `combine` on every learner. Between the two,
     every message of this update has been posted, which is all that a synchronous topology needs.
 
     Args:

@@ -1,4 +1,4 @@
-"""What a run tells: log files, live progress, and the summary; the same for every launcher."""
+"""What a run tells: log files, live progress, and the summary; the same for every supervisor."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class Supervisor:
     def _write_processes(self) -> None:
         hosts = self._placement.hosts
         rows: list[dict[str, Any]] = [
-            {"role": "launcher", "rank": None, "pid": os.getpid(), "restarts": 0}
+            {"role": "supervisor", "rank": None, "pid": os.getpid(), "restarts": 0}
         ]
         for i, host in enumerate(hosts):
             died = self._restarts_of.get(i, 0)

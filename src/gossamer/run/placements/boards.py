@@ -34,7 +34,7 @@ class PolicyBoards:
     """The newest policy of every learner, in shared memory, and whose evaluation is to score next.
 
     In turn: the average of the learners and one of them; alike learners are scored as
-    one, and independent ones have no average. The launcher reads policies while the evaluator does: what
+    one, and independent ones have no average. The supervisor reads policies while the evaluator does: what
     a read needs room for is its own.
 
     Args:

@@ -1,4 +1,4 @@
-"""A process with some learners of a run, started by the launcher and told over a channel what to do.
+"""A process with some learners of a run, started by the supervisor and told over a channel what to do.
 
 `gossamer.run.placements.child` is where such a process begins.
 """
@@ -87,7 +87,7 @@ def _serve(channel: Channel, task: Task, checkpoint: Checkpoint | None) -> None:
         boxes.headers[task.ranks[0]][BEATS] = sum(sign.own() for sign in all_signs())
 
     def say(text: str) -> None:
-        with suppress(OSError):  # the launcher is gone
+        with suppress(OSError):  # the supervisor is gone
             channel.send({"kind": "notice", "text": text})
 
     with Watch(config.patience_seconds, say, on_look=show_life):
@@ -186,7 +186,7 @@ def _send(channel: Channel, event: Event) -> None:
 
 
 def _watch(channel: Channel) -> None:
-    """End this process when the launcher's end of the channel closes, without writing anything."""
+    """End this process when the supervisor's end of the channel closes, without writing anything."""
     while not channel.closed:
         channel.receive()
     os._exit(1)

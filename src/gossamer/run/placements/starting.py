@@ -51,7 +51,7 @@ def start_child(
             ],
             pass_fds=(theirs.fileno(), *blocks),
             env=environment,
-            start_new_session=True,  # a terminal's Ctrl-C is for the launcher
+            start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
         )
     channel = Channel(ours)
     with suppress(OSError):  # it is dead already, which those who look after it will see

@@ -1,7 +1,7 @@
 """A process that has imported everything and waits to be copied: its copies begin at once, and share its memory.
 
 Importing torch takes a process two seconds of a core, and a run may start many processes, at its beginning and where
-one has died. So a launcher starts one template, `python -m gossamer.run.placements.template DESCRIPTOR LAUNCHER`, which
+one has died. So a supervisor starts one template, `python -m gossamer.run.placements.template DESCRIPTOR SUPERVISOR`, which
 forks for each. It has no thread but its first and never computes, so that a copy may do everything that a process
 of its own could. Without a template (another system than Linux, too many descriptors, or it was killed) processes are
 started the long way, by `gossamer.run.placements.child`.
@@ -96,7 +96,7 @@ class Copy:
 
 
 class Template:
-    """The launcher's end of a template, from its start on."""
+    """The supervisor's end of a template, from its start on."""
 
     def __init__(self) -> None:
         self.key = _key()
@@ -118,7 +118,7 @@ class Template:
                 ],
                 pass_fds=(theirs.fileno(),),
                 env=environment,
-                start_new_session=True,  # a terminal's Ctrl-C is for the launcher
+                start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
             )
         self._lock = threading.Lock()
         self._text = b""
@@ -136,7 +136,7 @@ class Template:
     def copy(
         self, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
     ) -> Copy | None:
-        """Return a new process that serves the launcher at the other end of a socket; None if it cannot be had."""
+        """Return a new process that serves the supervisor at the other end of a socket; None if it cannot be had."""
         folder = ""
         with suppress(OSError):  # it was removed
             folder = str(Path.cwd())
@@ -239,7 +239,7 @@ def end_with(parent: int) -> None:
 
 
 def ignore_signals() -> None:
-    """Leave them to the launcher, which hears them and tells us."""
+    """Leave them to the supervisor, which hears them and tells us."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
 
@@ -273,7 +273,7 @@ def ready(descriptors: Iterable[int], seconds: float) -> set[int]:
 
 
 def _serve(end: socket.socket) -> tuple[int, tuple[int, ...]]:
-    """Make copies until the launcher has gone; return, in a copy, its socket and blocks of memory."""
+    """Make copies until the supervisor has gone; return, in a copy, its socket and blocks of memory."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
     signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
@@ -304,7 +304,7 @@ def _nothing(_number: int, _frame: FrameType | None) -> None:
 def _requests(
     end: socket.socket, woken: socket.socket
 ) -> Generator[tuple[dict[str, Any], list[int]]]:
-    """Yield what comes, and tell of copies that have ended, until the launcher has gone."""
+    """Yield what comes, and tell of copies that have ended, until the supervisor has gone."""
     text, descriptors = b"", []
     while True:
         readable, _, _ = select.select([end, woken], [], [])
@@ -323,7 +323,7 @@ def _requests(
                 return
             text += data
             descriptors += came
-            if text.endswith(b"\n"):  # the launcher waits for the answer to each
+            if text.endswith(b"\n"):  # the supervisor waits for the answer to each
                 yield json.loads(text), descriptors
                 text, descriptors = b"", []
 
@@ -358,12 +358,12 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> tuple[int, tuple
 
 def _main() -> int:
     ignore_signals()
-    launcher = int(sys.argv[2])
-    end_with(launcher)
+    supervisor = int(sys.argv[2])
+    end_with(supervisor)
     gc.disable()  # importing is a tenth quicker
     serves = importlib.import_module(sys.argv[3])
 
-    # From here on the closed socket tells, whichever thread of the launcher has started us.
+    # From here on the closed socket tells, whichever thread of the supervisor has started us.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
