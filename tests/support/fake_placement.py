@@ -24,6 +24,7 @@ from gossamer.run.supervisor import Supervisor
 class FakeHost:
     ranks: range
     pid: int = 0
+    machine: str = ""
     version: int = -1
 
 

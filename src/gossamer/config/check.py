@@ -127,13 +127,15 @@ def _whole(config: TrainConfig, total: float) -> str:
 def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
     """Where roles run, and how many processes there are."""
     alone = config.num_learners == 1
-    if config.placement == "cluster":
-        yield "placement is cluster; this version runs on one machine: --placement local or inline"
+    shared = any(getattr(replay, "shared", False) for replay in config.replays)
+    if config.placement == "cluster" and shared:
+        why = "machines of a cluster have no memory in common"
+        yield f"replays are shared, but {why}: leave shared out, or --placement local"
     if (per := config.learners_per_process) and (config.placement == "inline" or alone):
         why = "there is one learner" if alone else "placement is inline"
         yield f"learners_per_process is {per}, but {why}, so there are no processes to share: --learners-per-process 0"
     transport = getattr(config.topology, "transport", "auto")
-    if transport in ("nccl", "gloo") and (config.placement == "inline" or alone):
+    if transport in ("nccl", "gloo") and (config.placement != "local" or alone):
         connects = (
             f"topology.transport is {transport}, which connects learners of different processes"
         )

@@ -57,6 +57,22 @@ class EvaluationConfig:
 
 
 @dataclass(frozen=True)
+class ClusterConfig:
+    """Where learners run with placement cluster, on machines that Ray joins."""
+
+    address: str = ""
+    """Address of a Ray cluster, host:port. Empty: that in RAY_ADDRESS, or the cluster that this machine belongs to;
+    without one a cluster of this machine alone is started for the run."""
+    cpus_per_learner: Threads = 0
+    """Processor cores for each learner with its actors, >= 0; with two or more, acting and learning overlap.
+    0: auto, which is this machine's cores divided by the number of learners, at least 1."""
+    gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
+    """GPUs for each learner, >= 0; fractions share one."""
+    wait_seconds: Seconds = 120.0
+    """Longest time to wait at the start for a place for every learner, >= 0."""
+
+
+@dataclass(frozen=True)
 class TrainConfig:
     """A training run. Settings of "auto", and of 0 where the text says auto, are chosen at the start."""
 
@@ -125,9 +141,12 @@ class TrainConfig:
     wandb: bool = False
     """Also log to Weights & Biases; needs the extra gossamer[wandb]."""
 
+    cluster: ClusterConfig = field(default_factory=ClusterConfig)
+    """Where learners run with placement cluster."""
+
     placement: Literal["inline", "local", "cluster"] = "local"
     """Where roles run. inline: one role at a time, in one thread. local: roles overlap on this machine.
-    cluster: not available yet."""
+    cluster: every learner on some machine of a Ray cluster."""
     lag: Literal["auto", "0", "1", "free"] = "auto"
     """Number of policy versions that actors may be behind the learner. 0: actors wait for each update. 1:
     acting and learning overlap, reproducibly. free: actors never wait unless the queue is full; fastest.

@@ -120,6 +120,11 @@ class Host(Protocol):
         ...
 
     @property
+    def machine(self) -> str:
+        """Where that is; empty: this machine."""
+        ...
+
+    @property
     def version(self) -> int:
         """Newest version of its first learner; -1 before the first."""
         ...

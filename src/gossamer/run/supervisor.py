@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -210,14 +211,14 @@ class Supervisor:
         ]
         for i, host in enumerate(hosts):
             died = self._restarts_of.get(i, 0)
-            rows += [
-                {"role": "learner", "rank": rank, "pid": host.pid, "restarts": died}
-                for rank in host.ranks
-            ]
+            row = {"pid": host.pid, "restarts": died}
+            row |= {"machine": host.machine} if host.machine else {}
+            rows += [{"role": "learner", "rank": rank, **row} for rank in host.ranks]
         for _, actors in sorted(self._actors.items()):
             rows += actors
         self._folder.write_json("processes.json", rows)
-        self._recorder.watch({row["pid"] for row in rows} - {os.getpid()})
+        here = {row["pid"] for row in rows if row.get("machine", "") in ("", socket.gethostname())}
+        self._recorder.watch(here - {os.getpid()})
 
     def _hear(self, index: int, event: Event) -> None:
         """Take notice of what a host tells; what it tells after its part of a checkpoint waits for the other parts."""
@@ -253,6 +254,8 @@ class Supervisor:
             case Ready():
                 self._began_version[index] = self._placement.hosts[index].version
                 self._ready.add(index)
+                if self._restarts_of.get(index):  # now it is known where
+                    self._write_processes()
                 self._note_env(event.differs)
                 if len(self._ready) == len(self._placement.hosts) and not self._all_began:
                     self._all_began = True

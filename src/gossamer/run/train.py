@@ -187,7 +187,9 @@ def _train(
         processes = len(layout.ranks) if layout else 0
         if plan.device != "cpu":
             use_deterministic_algorithms(config.deterministic)
-        replays = refuse_what_memory_cannot_hold(config, spec, plan, processes, checkpoint, torso)
+        # Of a cluster every machine must hold one host's learners at least, as this one could.
+        here = replace(config, num_learners=1) if layout and layout.on_cluster else config
+        replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
         refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
         for line in replays if not quiet else ():
             print(line, flush=True)  # before any is made

@@ -44,7 +44,7 @@ class PolicyBoards:
     """
 
     def __init__(self, boxes: Mailboxes, like: Sequence[Tensor], run_policy: RunPolicy):
-        self._boxes, self._run_policy = boxes, run_policy
+        self.boxes, self._run_policy = boxes, run_policy
         self._views = [[views(message, like) for message in slots] for slots in boxes.messages]
         self._like = like
         self._turn = 0
@@ -54,7 +54,7 @@ class PolicyBoards:
         self, rank: int, tensors: list[Tensor], version: int, *, updates: int, env_steps: int
     ) -> None:
         """Publish a learner's version and what is behind it; never waits."""
-        with self._boxes.posting(rank, version, notes=(updates, env_steps)) as slot:
+        with self.boxes.posting(rank, version, notes=(updates, env_steps)) as slot:
             torch._foreach_copy_(self._views[rank][slot], tensors)
 
     def read_next(self, into: list[Tensor]) -> Source:
@@ -64,14 +64,14 @@ class PolicyBoards:
         if averages and self._turn % 2 == 0:
             learner = None
         elif self._run_policy != "first":
-            learner = (self._turn // (2 if averages else 1)) % self._boxes.num_learners
+            learner = (self._turn // (2 if averages else 1)) % self.boxes.num_learners
         self._turn += 1
         heard = self._average(into) if learner is None else self._copy(learner, into)
         return Source(heard.version, learner, heard.at)
 
     def newest(self, rank: int) -> int:
         """Return the number of a learner's newest version; -1 before the first."""
-        found = self._boxes.newest(rank, range(1 << 62))
+        found = self.boxes.newest(rank, range(1 << 62))
         return -1 if found is None else found
 
     def updates(self, rank: int) -> int:
@@ -117,7 +117,7 @@ class PolicyBoards:
             found.append(self._read(rank, heard))
             return heard_views
 
-        chosen = range(self._boxes.num_learners) if ranks is None else ranks
+        chosen = range(self.boxes.num_learners) if ranks is None else ranks
         on_cpu = into[0].device.type == "cpu"
         mean = into if on_cpu else [torch.empty_like(x) for x in heard_views]
         blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, mean)
@@ -127,8 +127,8 @@ class PolicyBoards:
 
     def disagreement(self) -> float:
         """Return the mean over learners of |theta_r - mean| / |mean|, parameters only."""
-        size = self._boxes.num_learners
-        thetas = torch.empty(size, self._boxes.sizes[0])
+        size = self.boxes.num_learners
+        thetas = torch.empty(size, self.boxes.sizes[0])
         moments = self._room()[1]
         for rank in range(size):
             self._read(rank, (thetas[rank], moments))
@@ -138,13 +138,13 @@ class PolicyBoards:
         return float(torch.linalg.vector_norm(thetas, dim=1).mean() / size_of_mean)
 
     def _room(self) -> tuple[Tensor, Tensor]:
-        return vectors(self._boxes.sizes, torch.device("cpu"))
+        return vectors(self.boxes.sizes, torch.device("cpu"))
 
     def _read(self, rank: int, into: tuple[Tensor, Tensor]) -> _Heard:
         while True:
-            version = self._boxes.read(rank, range(1 << 62), into)
+            version = self.boxes.read(rank, range(1 << 62), into)
             assert version is not None, f"learner {rank} has published nothing"
-            if (at := self._boxes.notes(rank, version)) is not None:
+            if (at := self.boxes.notes(rank, version)) is not None:
                 return _Heard(version, at)
 
     def _newest(self, rank: int) -> _Heard:
@@ -152,7 +152,7 @@ class PolicyBoards:
             version = self.newest(rank)
             if version < 0:
                 return _Heard(version, (0, 0))
-            if (at := self._boxes.notes(rank, version)) is not None:
+            if (at := self.boxes.notes(rank, version)) is not None:
                 return _Heard(version, at)
 
 

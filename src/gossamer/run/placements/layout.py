@@ -23,6 +23,7 @@ class Layout:
     """Cores for each process."""
     cores: tuple[tuple[int, ...], ...]
     """Which, by process; empty: any, where the system does not let us choose."""
+    on_cluster: bool = False
 
     @property
     def overlaps(self) -> bool:
@@ -30,24 +31,30 @@ class Layout:
         return len(self.ranks[0]) == 1 and self.share > 1
 
     def __str__(self) -> str:
-        return f"{len(self.ranks)} process{'es' * (len(self.ranks) > 1)}"
+        several = len(self.ranks) > 1
+        if self.on_cluster:
+            return f"{len(self.ranks)} host{'s' * several} of a Ray cluster"
+        return f"{len(self.ranks)} process{'es' * several}"
 
 
 def layout_of(config: TrainConfig) -> Layout | None:
     """Share learners out over processes and cores; None: they run in this process.
 
     A process for each, until there are more than two a core: then starting them would cost more than
-    it brings. Those that are alone on their core take turns at acting and learning.
+    it brings. Those that are alone on their core take turns at acting and learning. On a cluster a host for each.
     """
     size, total = config.num_learners, num_cores()
-    if size == 1 or config.placement == "inline":
+    on_cluster = config.placement == "cluster"
+    if (size == 1 and not on_cluster) or config.placement == "inline":
         return None
-    per = config.learners_per_process
+    per = config.learners_per_process or int(on_cluster)
     if not per:
         per = 1 if size <= 2 * total else math.ceil(size / total)
     ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
     known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = max(total // len(ranks), 1)
+    if on_cluster:
+        return Layout(ranks, config.cluster.cpus_per_learner or share, ((),) * len(ranks), True)
     # Where some cores would have more processes than others, the system does better.
     even = known and (len(ranks) <= total or len(ranks) % total == 0)
     cores = tuple(

@@ -48,19 +48,42 @@ class SharedOrders:
 
     def announce(self, *, ends: bool, together: bool) -> int:
         """Ask everyone to save, after the same version if `together`; return the order's number."""
+        number = int(self._order[NUMBER]) + 1
+        newest = self.propose(number, self.newest + 1 if together else 0, ends=ends)
+        while together and newest >= self._order[AT]:
+            newest = self.propose(number, newest + 1, ends=ends)
+        self.settle()
+        return number
+
+    @property
+    def newest(self) -> int:
+        """The newest version that a process has reached."""
+        return int(self._reached.max())
+
+    def propose(self, number: int, at: int, *, ends: bool) -> int:
+        """Write an order that is not settled yet; return the newest version that a process has reached by then.
+
+        Only if that is before `at` will every process see the order in time; else it must be proposed for a later one.
+
+        Args:
+            number: of the order.
+            at: the version after which it is to be carried out; 0: the next.
+            ends: whether it ends the run.
+        """
         order = self._order
-        order[SETTLED] = 0
-        fence()
-        order[ENDS] = ends
-        order[AT] = int(self._reached.max()) + 1 if together else 0
-        fence()
-        order[NUMBER] += 1
-        fence()
-        while together and int(self._reached.max()) >= order[AT]:
-            order[AT] = int(self._reached.max()) + 1
+        if number != order[NUMBER]:
+            order[SETTLED] = 0
             fence()
-        order[SETTLED] = 1
-        return int(order[NUMBER])
+            order[ENDS] = ends
+        order[AT] = at
+        fence()
+        order[NUMBER] = number
+        fence()
+        return self.newest
+
+    def settle(self) -> None:
+        """Let those that are there carry the order out."""
+        self._order[SETTLED] = 1
 
     def reach(self, host: int, version: int) -> Order | None:
         """Tell that a process has reached a version; return the order to carry out now, if there is one."""

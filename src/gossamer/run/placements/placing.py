@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import importlib.util
 from typing import TYPE_CHECKING
 
 from gossamer.build.roles import build_policy
 from gossamer.config import code_in, refuse_unimportable, to_dict
 from gossamer.errors import ConfigError
+from gossamer.machine import install_command
 from gossamer.run import resume, snapshot
 from gossamer.run.damage import refuse_damaged_policies
 from gossamer.run.placements.layout import layout_of
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.hosts import Begin, Placement
+    from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
 
@@ -60,7 +63,10 @@ def place(
         )
     for name in code_in(to_dict(config)).values():
         refuse_unimportable(name)
-    made = Processes(config, spec, plan, layout, tried=tried, hold=hold)
+    if config.placement == "cluster":
+        made = _cluster(config, spec, plan, layout, tried=tried)
+    else:
+        made = Processes(config, spec, plan, layout, tried=tried, hold=hold)
     try:
         checkpoint = begin(lambda name: "learner.policy." in name)
         if checkpoint is not None and checkpoint.state:
@@ -70,3 +76,15 @@ def place(
         made.close()
         raise
     return made
+
+
+def _cluster(
+    config: TrainConfig, spec: EnvSpec, plan: Plan, layout: Layout, *, tried: bool
+) -> Placement:
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(
+            f"placement is cluster, which needs Ray: {install_command('cluster')}, or --placement local"
+        )
+    from gossamer.run.placements.cluster.placement import Cluster
+
+    return Cluster(config, spec, plan, layout, tried=tried)

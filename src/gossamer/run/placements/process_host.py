@@ -87,6 +87,7 @@ class ProcessHost:
         patience_seconds: float,
     ):
         self.ranks = range(*task.ranks)
+        self.machine = ""
         self.done = False
         """Whether it has told everything."""
         self._memory = memory

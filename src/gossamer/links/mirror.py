@@ -1,0 +1,188 @@
+"""Mailboxes on several machines: each holds a copy of all, and sends the others what its own learners write.
+
+Every word of a mailbox has one writer. So a copy that is written in the order in which its writer wrote is as good as the
+original, only later: whoever waits for a message, or for somebody to have mixed one, waits a little longer. Nothing
+here knows how letters travel.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+import torch
+
+from gossamer.links.shared_memory import (
+    ANNOUNCED,
+    AWAITS,
+    BEATS,
+    FAR,
+    LEFT,
+    POSTS,
+    SLOTS,
+    Mailboxes,
+    fence,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable
+
+    from numpy.typing import NDArray
+
+_LOOKS = 100
+"""At a header that its writer is changing; then what is there is taken, and the next letter has the rest."""
+_UPDATES = [ANNOUNCED + 2 * i for i in range(SLOTS)]
+"""Words that tell that the words behind them are whole."""
+
+
+class Post(NamedTuple):
+    """A message of a learner."""
+
+    rank: int
+    update: int
+    notes: tuple[int, int]
+    singles: NDArray[np.float32]
+    doubles: NDArray[np.float64]
+
+
+class Letter(NamedTuple):
+    """What some learners have written since the letter before; plain arrays."""
+
+    epoch: int
+    """How often these learners have been started again."""
+    posts: tuple[Post, ...]
+    """The oldest first."""
+    headers: dict[int, NDArray[np.int64]]
+    """By rank, of those that have changed; they were read before the messages."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of its messages."""
+        return sum(x.singles.nbytes + x.doubles.nbytes for x in self.posts)
+
+
+class Outgoing:
+    """What one other machine has been sent of the mailboxes that are written here.
+
+    Args:
+        boxes: of this machine.
+        ranks: whose mailboxes are written here.
+        heard: those of them whose messages the other machine needs; headers it gets of all.
+        every: both of the last messages are needed, as learners in lock-step do; else the newest.
+        epoch: of the letters.
+    """
+
+    def __init__(
+        self,
+        boxes: Mailboxes,
+        ranks: Iterable[int],
+        heard: Collection[int],
+        *,
+        every: bool,
+        epoch: int,
+    ):
+        self._boxes, self._ranks, self._heard = boxes, tuple(ranks), heard
+        self._every, self._epoch = every, epoch
+        self._headers: dict[int, NDArray[np.int64]] = {}
+        self._sent: dict[int, int] = {}  # update of the last message, by rank
+
+    def letter(self, *, life: bool) -> Letter | None:
+        """Return what there is to tell; None: nothing.
+
+        Args:
+            life: signs of life alone are worth a letter.
+        """
+        headers: dict[int, NDArray[np.int64]] = {}
+        for rank in self._ranks:
+            words, before = _stable(self._boxes.headers[rank]), self._headers.get(rank)
+            if before is None or _differ(words, before, life=life):
+                headers[rank] = words
+        self._headers |= headers
+        fence()  # what a header tells of is in the messages that are read now
+        posts = [post for rank in self._ranks if rank in self._heard for post in self._posts(rank)]
+        return Letter(self._epoch, tuple(posts), headers) if posts or headers else None
+
+    def _posts(self, rank: int) -> Iterable[Post]:
+        new = [x for x in self._boxes.posted(rank) if x > self._sent.get(rank, -1)]
+        for update in new if self._every else new[-1:]:
+            singles, doubles = (torch.empty_like(x) for x in self._boxes.messages[rank][0])
+            read = self._boxes.read(rank, range(update, update + 1), (singles, doubles))
+            notes = self._boxes.notes(rank, update)
+            if read is None or notes is None:
+                continue  # it was overwritten meanwhile: there is a newer one
+            self._sent[rank] = update
+            yield Post(rank, update, notes, singles.numpy(), doubles.numpy())
+
+
+class Incoming:
+    """Writes letters into the mailboxes of a machine; any thread may.
+
+    Args:
+        boxes: of this machine.
+    """
+
+    def __init__(self, boxes: Mailboxes):
+        self._boxes = boxes
+        self._epochs = [0] * boxes.num_learners
+        self._lock = threading.Lock()
+
+    def deliver(self, letter: Letter) -> None:
+        """Write what a letter tells; what it tells of learners that have been started again since is void."""
+        boxes = self._boxes
+        with self._lock:
+            for post in letter.posts:
+                newest = boxes.newest(post.rank, range(FAR))
+                known = newest is not None and newest >= post.update
+                if known or letter.epoch < self._epochs[post.rank]:
+                    continue
+                with boxes.posting(post.rank, post.update, notes=post.notes) as slot:
+                    for target, x in zip(boxes.messages[post.rank][slot], post[3:], strict=True):
+                        target.numpy()[:] = x
+            fence()
+            for rank, words in letter.headers.items():
+                if letter.epoch >= self._epochs[rank]:
+                    _write(boxes.headers[rank], words)
+
+    def leave(self, ranks: Iterable[int], epoch: int) -> None:
+        """Take notice that learners are gone; only letters of an epoch from this on can bring them back."""
+        with self._lock:
+            for rank in ranks:
+                self._epochs[rank] = max(self._epochs[rank], epoch)
+                self._boxes.headers[rank][AWAITS] = 0
+                self._boxes.mark_left(rank)
+
+
+def _stable(header: NDArray[np.int64]) -> NDArray[np.int64]:
+    """Copy a header as it was at one moment, but for signs of life."""
+    words = header.copy()
+    for _ in range(_LOOKS):
+        fence()
+        again = header.copy()
+        if not _differ(words, again, life=False):
+            break
+        words = again
+    words[POSTS] = 0
+    return words
+
+
+def _differ(one: NDArray[np.int64], other: NDArray[np.int64], *, life: bool) -> bool:
+    changed = one != other
+    # How many messages there are is every copy's own.
+    changed[POSTS] = False
+    changed[BEATS] &= life
+    return bool(changed.any())
+
+
+def _write(header: NDArray[np.int64], words: NDArray[np.int64]) -> None:
+    """Write the words of a header in the order in which their writers do."""
+    header[_UPDATES] = np.where(header[_UPDATES] == words[_UPDATES], words[_UPDATES], 0)
+    fence()
+    kept = [LEFT, POSTS, *_UPDATES]
+    plain = np.ones(len(words), bool)
+    plain[kept] = False
+    header[plain] = words[plain]
+    fence()
+    header[_UPDATES] = words[_UPDATES]
+    fence()
+    header[LEFT] = words[LEFT]

@@ -1,0 +1,268 @@
+"""An agent runs one host's learners on some machine of a cluster: it starts their process, and carries its mail.
+
+The process is the same as on one machine (`learner_process`): it has shared memory with the mailboxes of all learners.
+The agent keeps them equal with those of other machines, takes orders for the process, and keeps what it tells until the
+supervisor asks.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import mmap
+import os
+import socket
+import threading
+import time
+import traceback
+from collections import deque
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import ray
+
+from gossamer.config import from_dict
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.mirror import Incoming, Outgoing
+from gossamer.links.shared_memory import make_memory
+from gossamer.record.checkpoint import Checkpoint
+from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot
+from gossamer.run.placements.boards import Memory, Sizes
+from gossamer.run.placements.channel import pack, unpack
+from gossamer.run.placements.orders import SharedOrders
+from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
+from gossamer.run.placements.template import ready
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from numpy.typing import NDArray
+    from torch import Tensor
+
+    from gossamer.links.mirror import Letter
+    from gossamer.run.hosts import Event
+
+CARRY_SECONDS = 1e-3
+"""Between two looks at what learners have written."""
+LIFE_SECONDS = 0.2
+"""Between two letters that say no more than that a learner lives."""
+OUTSTANDING = 2
+"""Letters on their way to one machine; what comes then waits, and the newest wins."""
+POLICY_SECONDS = 2.0
+"""Between two policies of a learner that the supervisor is sent."""
+LOOK_SECONDS = 0.1
+"""Longest time between two looks at the process."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Assignment:
+    """What an agent is told when it begins: plain data."""
+
+    task: dict[str, Any]
+    """A `Task` but for its memory."""
+    device: str
+    epoch: int
+    """How often these learners have been started again."""
+    lock_step: bool
+    hears: dict[int, tuple[int, ...]]
+    """By host: the learners of this one whose messages it needs."""
+
+
+class News(NamedTuple):
+    """What an agent tells the supervisor."""
+
+    events: list[tuple[Event, NDArray[np.uint8] | None]]
+    """With the packed tensors and state of snapshots."""
+    mail: Letter | None
+    """Headers of its mailboxes."""
+    policies: Letter | None
+
+
+class Where(NamedTuple):
+    """Where an agent runs."""
+
+    machine: str
+    pid: int
+    """Of the learners' process."""
+
+
+class Agent:
+    """Runs the learners of a host; a Ray actor, whose methods come in on several threads.
+
+    Args:
+        assignment: what to run.
+        begin: packed part of the checkpoint that the learners begin with; None: they begin anew, or with others' average.
+        inherited: mailboxes and policies, where the learners have died elsewhere.
+    """
+
+    def __init__(
+        self,
+        assignment: Assignment,
+        begin: NDArray[np.uint8] | None,
+        inherited: tuple[Sequence[Letter], Sequence[Letter]],
+    ):
+        config = from_dict(assignment.task["config"])
+        mixed, policy = assignment.task["mixed_sizes"], assignment.task["policy_sizes"]
+        sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
+        # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
+        made = [make_memory(1)]
+        made += map(make_memory, (*sizes.nbytes(config.num_learners), SharedOrders.nbytes(1)))
+        descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
+        self._memory = Memory(blocks[:2], config, sizes, [])
+        self._orders = SharedOrders(blocks[2], 1)
+        self._mail = Incoming(self._memory.boxes)
+        boards = self._memory.versions.boxes
+        for letters, into in zip(inherited, (self._mail, Incoming(boards)), strict=True):
+            for letter in letters:
+                into.deliver(letter)
+        self._assignment = assignment
+        self._peers: dict[int, _Peer] = {}
+        ranks = range(*assignment.task["ranks"])
+        epoch = assignment.epoch
+        boxes = self._memory.boxes
+        self._headers = Outgoing(boxes, ranks, (), every=False, epoch=epoch)
+        self._policies = Outgoing(boards, ranks, ranks, every=False, epoch=epoch)
+        self._told_policies = float("-inf")
+        self._events: deque[tuple[Event, NDArray[np.uint8] | None]] = deque()
+        self._told = threading.Condition()
+        self._ended = threading.Event()
+        told: dict[str, Any] = {**assignment.task, "blocks": tuple(descriptors)}
+        task = Task(**told)
+        self._host = ProcessHost(
+            task, checkpoint_in(begin), self._memory, assignment.device, config.patience_seconds
+        )
+        for descriptor in descriptors:
+            os.close(descriptor)
+        threading.Thread(target=self._listen, daemon=True).start()
+        threading.Thread(target=self._carry, daemon=True).start()
+
+    def where(self) -> Where:
+        """Return where this is."""
+        return Where(socket.gethostname(), self._host.pid)
+
+    def meet(self, agents: Mapping[int, Any]) -> None:
+        """Write to other agents from now on, by host; those that are new are sent everything."""
+        boxes, about = self._memory.boxes, self._assignment
+        ranks = range(*about.task["ranks"])
+        for host, agent in agents.items():
+            heard = about.hears.get(host, ())
+            mail = Outgoing(boxes, ranks, heard, every=about.lock_step, epoch=about.epoch)
+            self._peers[host] = _Peer(agent, mail)
+
+    def receive(self, letter: Letter) -> None:
+        """Take another agent's letter."""
+        self._mail.deliver(letter)
+
+    def leave(self, ranks: range, epoch: int) -> None:
+        """Take notice that learners elsewhere are gone, and come back with this epoch."""
+        self._mail.leave(ranks, epoch)
+
+    def patch(self) -> None:
+        """Take notice that a learner was replaced."""
+        self._orders.patch()
+
+    def propose(self, number: int, at: int, *, ends: bool) -> int:
+        """Write an order for the process; return the version that it has reached."""
+        return self._orders.propose(number, at, ends=ends)
+
+    def settle(self) -> None:
+        """Let the process carry the order out."""
+        self._orders.settle()
+
+    def news(self, seconds: float) -> News:
+        """Return what there is to tell, after so many seconds at most."""
+        with self._told:
+            self._told.wait_for(lambda: self._events, seconds)
+            events = [self._events.popleft() for _ in range(len(self._events))]
+        now = time.monotonic()
+        policies = None
+        # Everyone's is there once all are ready.
+        urgent = any(isinstance(event, Ready | Snapshot) for event, _ in events)
+        if urgent or now - self._told_policies >= POLICY_SECONDS:
+            policies = self._policies.letter(life=False)
+            self._told_policies = now
+        return News(events, self._headers.letter(life=True), policies)
+
+    def end(self) -> None:
+        """End the process; it may close what it holds if it is done."""
+        self._ended.set()
+        end_processes([self._host])
+
+    def _listen(self) -> None:
+        host = self._host
+        try:
+            while not self._ended.is_set():
+                readable = host.fileno >= 0 and bool(ready([host.fileno], LOOK_SECONDS))
+                for event in host.poll(readable=readable):
+                    self._tell(event)
+                    if isinstance(event, Done | Died | Failed):
+                        return
+                if host.fileno < 0:
+                    time.sleep(LOOK_SECONDS)
+        except BaseException as error:  # noqa: BLE001 - the supervisor ends the run
+            self._tell(Failed(error))
+
+    def _tell(self, event: Event) -> None:
+        packed = None
+        if isinstance(event, Snapshot):
+            packed = packed_array(event.tensors, event.state)
+            event = dataclasses.replace(event, tensors={}, state={})
+        if isinstance(event, Failed) and not isinstance(event.error, ConfigError | RunFailed):
+            text = "".join(traceback.format_exception(event.error))
+            event = Failed(RunFailed(f"a learner's agent failed: {event.error!r}\n{text}"))
+        with self._told:
+            self._events.append((event, packed))
+            self._told.notify_all()
+
+    def _carry(self) -> None:
+        while not self._ended.wait(CARRY_SECONDS):
+            for peer in tuple(self._peers.values()):
+                peer.write()
+
+
+class _Peer:
+    """Another agent, and what has been sent there."""
+
+    def __init__(self, agent: Any, mail: Outgoing):
+        self._agent, self._mail = agent, mail
+        self._outstanding: list[Any] = []
+        self._wrote = 0.0
+
+    def write(self) -> None:
+        """Send what is new, unless it has enough on its way."""
+        if self._outstanding:
+            # Whether it has arrived or the other one is dead: the supervisor sees to that.
+            _, self._outstanding = ray.wait(
+                self._outstanding, num_returns=len(self._outstanding), timeout=0
+            )
+        if len(self._outstanding) >= OUTSTANDING:
+            return
+        now = time.monotonic()
+        letter = self._mail.letter(life=now - self._wrote >= LIFE_SECONDS)
+        if letter is not None:
+            self._wrote = now
+            receive = self._agent.receive.options(concurrency_group="mail")
+            self._outstanding.append(receive.remote(letter))
+
+
+def packed_array(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> NDArray[np.uint8]:
+    """Return tensors and plain state in one array of bytes, which travels in one piece."""
+    descriptor = pack(tensors, state)
+    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
+    os.close(descriptor)
+    return np.frombuffer(memory, np.uint8).copy()
+
+
+def from_array(packed: NDArray[np.uint8]) -> tuple[dict[str, Tensor], dict[str, Any]]:
+    """Return what was packed, in memory of its own."""
+    descriptor, memory = make_memory(packed.nbytes)
+    np.frombuffer(memory, np.uint8)[:] = packed
+    return unpack(descriptor)
+
+
+def checkpoint_in(packed: NDArray[np.uint8] | None) -> Checkpoint | None:
+    """Return the checkpoint that was packed with its facts."""
+    if packed is None:
+        return None
+    tensors, facts = from_array(packed)
+    return Checkpoint(facts["updates"], tensors, facts["state"], Path(facts["path"]))

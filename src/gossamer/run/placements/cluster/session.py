@@ -1,0 +1,113 @@
+"""A connection to a Ray cluster: one that is there, or one that is started here for the run."""
+
+from __future__ import annotations
+
+import os
+from typing import TYPE_CHECKING, Any, cast
+
+import ray
+from ray._private import worker as ray_worker
+
+from gossamer.errors import ConfigError
+from gossamer.run.placements.cluster.agent import Agent
+from gossamer.system.reading import clipped
+
+if TYPE_CHECKING:
+    from gossamer.config import TrainConfig
+
+RAY_VARIABLES = {
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",
+    "RAY_IGNORE_UNHANDLED_ERRORS": "1",
+    "RAY_DEDUP_LOGS": "0",
+}
+"""What Ray is told by its environment: nothing leaves this machine; nobody else's errors are printed."""
+OBJECT_STORE_BYTES = 512 << 20
+"""Memory for what travels, of a cluster that is started here."""
+
+
+class Session:
+    """Ray as a run uses it; one per process at a time.
+
+    Args:
+        config: of the run.
+        num_hosts: actors that there will be.
+        share: cores of each.
+
+    Raises:
+        ConfigError: there is no such cluster, or too little in it.
+    """
+
+    def __init__(self, config: TrainConfig, num_hosts: int, share: float):
+        self.address = config.cluster.address or os.environ.get("RAY_ADDRESS", "")
+        self._share, self._gpus = share, config.cluster.gpus_per_learner
+        self._given = ray.is_initialized()
+        self.started = False
+        """Whether this is a cluster of our own."""
+        for name, value in RAY_VARIABLES.items():
+            os.environ.setdefault(name, value)
+        # What Ray prints of dead processes would run through our lines, which tell of them too.
+        if hasattr(ray_worker, "print_to_stdstream"):
+            ray_worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[assignment]
+        if not self._given:
+            self._connect(num_hosts)
+        self._refuse_too_few(num_hosts)
+
+    def _connect(self, num_hosts: int) -> None:
+        quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        if self.address:
+            try:
+                ray.init(address=self.address, **quiet)
+            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
+                reason = clipped(str(error).splitlines()[0])
+                raise ConfigError(
+                    f"cluster.address is {self.address}, where no Ray cluster answers ({reason}): start one with "
+                    "ray start --head, or leave the address out"
+                ) from error
+            return
+        try:
+            ray.init(address="auto", **quiet)
+        except ConnectionError:
+            cores = max(os.cpu_count() or 1, int(num_hosts * self._share + 0.999))
+            ray.init(
+                num_cpus=cores,
+                include_dashboard=False,
+                object_store_memory=OBJECT_STORE_BYTES,
+                **quiet,
+            )
+            self.started = True
+
+    def _refuse_too_few(self, num_hosts: int) -> None:
+        """Refuse a cluster in which the hosts could not be placed even if nobody else were there."""
+        there = cast("dict[str, float]", ray.cluster_resources())
+        asked = {"CPU": num_hosts * self._share, "GPU": num_hosts * self._gpus}
+        for kind, each in (("CPU", self._share), ("GPU", self._gpus)):
+            if asked[kind] > (has := there.get(kind, 0.0)):
+                flag = f"--cluster.{kind.lower()}s-per-learner"
+                raise ConfigError(
+                    f"{num_hosts} x {each:g} {kind}s are asked for, but the cluster has {has:g}: "
+                    f"{flag} {has / num_hosts:.2g}, or fewer learners"
+                )
+
+    def __str__(self) -> str:
+        nodes = sum(node["Alive"] for node in ray.nodes())
+        where = "started here" if self.started else "joined"
+        return f"a Ray cluster of {nodes} machine{'s' * (nodes > 1)} ({where})"
+
+    def agent(self, *args: Any) -> Any:
+        """Start an agent on some machine; a Ray actor handle, at once."""
+        options: dict[str, Any] = {
+            "num_cpus": self._share,
+            "num_gpus": self._gpus,
+            "scheduling_strategy": "SPREAD",
+            "max_restarts": 0,
+            # Letters come in their order, and orders while somebody waits for news.
+            "concurrency_groups": {"mail": 1, "news": 1},
+            "max_concurrency": 2,
+        }
+        return cast("Any", ray.remote(**options)(Agent)).remote(*args)
+
+    def close(self) -> None:
+        """Leave the cluster; end it, if it was started here."""
+        if not self._given:
+            ray.shutdown()

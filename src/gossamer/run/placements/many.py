@@ -1,0 +1,159 @@
+"""What all placements have in common whose learners are elsewhere: the memory that shows what they do, and who takes over."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import TYPE_CHECKING, Literal
+
+from gossamer.build.roles import build_evaluator, build_learner, build_policy
+from gossamer.links.shared_memory import AWAITS
+from gossamer.links.stopping import StopSignal
+from gossamer.links.threads import Roles, ThreadQueue
+from gossamer.replay.base import ReplayMix
+from gossamer.run.placements.boards import Sizes
+from gossamer.run.snapshot import names_of, progress_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from torch import Tensor
+
+    from gossamer.build.plan import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.roles.evaluator import Evaluator, Source
+    from gossamer.run.hosts import Begin, Host, Ready
+    from gossamer.run.placements.boards import Memory
+    from gossamer.run.placements.layout import Layout
+    from gossamer.types import EnvSpec
+
+
+class ManyHosts:
+    """A placement of learners that are not in this process, which sees their mailboxes and policies in memory.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        plan: what "auto" became.
+        layout: which learners share a host.
+        tried: whether it is known if environments come back.
+    """
+
+    evaluates: Literal["in turn", "beside"] = "beside"
+    restore_seconds: float | None = None
+    memory: Memory
+    """Mailboxes and policies of all learners, or a copy of them."""
+
+    def __init__(
+        self, config: TrainConfig, spec: EnvSpec, plan: Plan, layout: Layout, *, tried: bool
+    ):
+        self.config, self.spec, self.plan, self.layout = config, spec, plan, layout
+        self.stop = StopSignal()
+        self.before_snapshot: Callable[[], None] = lambda: None
+        self.policy = build_policy(config, spec)
+        self.names = self.policy.shared_names()
+        self._tried = tried
+        queue = ThreadQueue([], StopSignal(), Roles(config.patience_seconds))
+        learner = build_learner(config, plan, self.policy, ReplayMix(queue))
+        self.sizes = Sizes.of(learner)
+        learner.close()
+        self._resumed = (0, 0)
+
+    @property
+    def env_steps(self) -> int:
+        """Decisions learnt from, over all learners."""
+        size = self.config.num_learners
+        return max(sum(map(self.memory.boxes.env_steps, range(size))), self._resumed[1])
+
+    @property
+    def version(self) -> int:
+        """Of learner 0."""
+        return max(self.memory.versions.newest(0), 0)
+
+    @property
+    def updates(self) -> int:
+        """Of learner 0."""
+        return max(self.memory.versions.updates(0), self._resumed[0])
+
+    @property
+    def disagreement(self) -> Callable[[], float] | None:
+        """Tells how far learners are apart; None for one learner."""
+        return self.memory.versions.disagreement if self.config.num_learners > 1 else None
+
+    @property
+    def stuck(self) -> bool:
+        """No role but the evaluator is in this process."""
+        return False
+
+    def make_evaluator(self) -> Evaluator | None:
+        """Return an evaluator of the newest policies; None where none is wanted."""
+
+        def read(into: list[Tensor]) -> Source:
+            return self.memory.versions.read_next(into)
+
+        return build_evaluator(self.config, self.plan, self.policy, read, self.stop)
+
+    def score_next(self, learner: int) -> None:
+        """Let the next policy to be evaluated be one of independent learners."""
+        self.memory.versions.score_next(learner)
+
+    def score_policy_next(self, best: int | None) -> None:
+        """Let the next policy to be evaluated be the run's."""
+        self.memory.versions.score_policy_next(best)
+
+    def show_life(self) -> None:
+        """Nobody waits for the learners in this process."""
+
+    def _read_beginning(self, begin: Begin) -> Checkpoint | None:
+        """Return what all learners begin with."""
+        self._begin = begin
+        checkpoint = begin(
+            names_of(range(self.config.num_learners), replays=self.config.checkpoint_replay)
+        )
+        resumes = checkpoint is not None and bool(checkpoint.state)
+        self._resumed = progress_of(checkpoint) if checkpoint and resumes else (0, 0)
+        return checkpoint
+
+    def _leave(self, host: Host) -> dict[str, list[int]]:
+        """Take the learners of a host that has died for gone; return their donors, none if they had published nothing."""
+        boxes = self.memory.boxes
+        boxes.headers[host.ranks.start][AWAITS] = 0
+        if host.version < 0:  # the others wait for it
+            return {}
+        for rank in host.ranks:
+            boxes.mark_left(rank)
+        return self._donors_of(host.ranks)
+
+    def _donors_of(self, gone: range) -> dict[str, list[int]]:
+        """Return, for each learner of a host that died, whose average it begins with again.
+
+        Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
+        """
+        config, versions = self.config, self.memory.versions
+        topology, size = config.topology, config.num_learners
+        alive = [rank for rank in range(size) if rank not in gone and versions.newest(rank) >= 0]
+        others = alive if topology.talks else []
+        turns = topology.turns(size, config.seed)
+        return {
+            str(rank): [x for x in alive if any(x in weights[rank] for weights in turns)]
+            or others
+            or [rank]
+            for rank in gone
+        }
+
+    def _note_env(self, event: Ready) -> None:
+        if not self._tried or (event.differs and not self.spec.differs):
+            self.spec = dataclasses.replace(self.spec, differs=event.differs)
+        self._tried = True
+
+
+def part_of(checkpoint: Checkpoint | None, ranks: range) -> Checkpoint | None:
+    """Return what some learners begin with: their part of a checkpoint, which loses it; of a policy all."""
+    if checkpoint is None or not checkpoint.state:
+        return checkpoint
+    wanted = names_of(ranks)
+    mine = {name: x for name, x in checkpoint.tensors.items() if wanted(name)}
+    for name in mine:
+        del checkpoint.tensors[name]
+    loaded = {name: x for name, x in mine.items() if not x.is_meta}
+    return dataclasses.replace(checkpoint, tensors=loaded)

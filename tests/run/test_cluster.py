@@ -1,0 +1,187 @@
+"""Learners on a Ray cluster: what they compute, who dies, and how a run goes on elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from runs import returns_of, state_of
+
+from gossamer.config import make_config
+from gossamer.errors import ConfigError
+from gossamer.run.train import train
+
+ray = pytest.importorskip("ray", reason="Ray is an optional extra")
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "unroll_length": 8,
+    "total_env_steps": 3 * 4 * 8 * 6,
+    "num_learners": 3,
+    "lag": "0",
+    "evaluation.every_seconds": 0.0,
+    "policy.hidden_sizes": [8],
+    "optimizer.schedule": "constant",
+    "optimizer.learn_start": 0,
+    "algorithm": {"name": "ppo", "passes": 2, "num_minibatches": 2},
+    "cluster.cpus_per_learner": 1,
+}
+
+
+@pytest.fixture(scope="module", autouse=True)
+def cluster() -> Any:
+    """Two nodes with two CPUs each, on this machine."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    args = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=args)
+    made.add_node(num_cpus=2, object_store_memory=80 << 20)
+    ray.init(address=made.address, log_to_driver=False, logging_level="ERROR")
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def run(folder: Path, *, resume: bool = False, **settings: Any) -> Path:
+    given = {**SMALL, **settings, "run_folder": str(folder)}
+    train(make_config("CartPole-v1", given), quiet=True, resume=folder if resume else None)
+    return folder
+
+
+def assert_same(one: Path, other: Path) -> None:
+    """The same to the bit; episodes of different learners come in any order."""
+    a, b = state_of(one), state_of(other)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+    assert sorted(returns_of(one)) == sorted(returns_of(other))
+
+
+def rows_of(folder: Path) -> list[dict[str, Any]]:
+    path = folder / "processes.json"
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError):
+        return []
+
+
+@pytest.mark.parametrize("topology", ["diffusion", "gossip", "allreduce"])
+def test_in_lock_step_a_cluster_computes_what_one_process_does(
+    tmp_path: Path, topology: str
+) -> None:
+    chosen: dict[str, Any] = {"topology.name": topology}
+    if topology != "allreduce":
+        chosen["topology.max_staleness"] = 0
+    one = run(tmp_path / "inline", **chosen, placement="inline")
+    assert_same(one, run(tmp_path / "cluster", **chosen, placement="cluster"))
+
+
+def test_one_learner_is_a_host_too(tmp_path: Path) -> None:
+    settings = {"num_learners": 1, "checkpoint_every_seconds": 0.0}
+    one = run(tmp_path / "inline", **settings, placement="inline")
+    assert_same(one, run(tmp_path / "cluster", **settings, placement="cluster"))
+
+
+def test_a_run_goes_on_from_a_cluster_and_on_one(tmp_path: Path) -> None:
+    whole = run(tmp_path / "whole", **{"topology.name": "diffusion"}, placement="inline")
+    half = SMALL["total_env_steps"] // 2
+    for first, then in (("cluster", "inline"), ("inline", "cluster")):
+        folder = tmp_path / first
+        given = {"topology.name": "diffusion", "total_env_steps": half}
+        run(folder, **given, placement=first)
+        run(folder, **{"topology.name": "diffusion"}, placement=then, resume=True)
+        assert_same(whole, folder)
+
+
+def test_whoever_dies_is_replaced(tmp_path: Path) -> None:
+    folder, total = tmp_path / "run", 60_000
+    killed: list[str] = []
+
+    def kill() -> None:
+        """First the process of learner 1, later the agent of learner 2."""
+        learners = {}
+        while len(learners) < 3:
+            learners = {x["rank"]: x["pid"] for x in rows_of(folder) if x["role"] == "learner"}
+            time.sleep(0.05)
+        wait_until(lambda: steps_of(folder) > 3_000)
+        os.kill(learners[1], signal.SIGKILL)
+        killed.append("process")
+        wait_until(lambda: any(x["restarts"] for x in rows_of(folder)))
+        import psutil
+
+        agent = psutil.Process(learners[2]).parent()
+        while agent is not None and not agent.name().startswith("ray::"):
+            agent = agent.parent()
+        assert agent is not None
+        agent.kill()
+        killed.append("agent")
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    run(folder, **{"topology.name": "gossip", "total_env_steps": total}, placement="cluster")
+    thread.join()
+    assert killed == ["process", "agent"]
+    summary = json.loads((folder / "summary.json").read_text())
+    assert summary["env_steps"] >= total
+    assert summary["restarts"] == 2
+    log = (folder / "log.txt").read_text()
+    assert "the process of learner 1 has died (signal 9); a new one takes over" in log
+    assert "the process of learner 2 has died (on the cluster: " in log
+    assert {x["machine"] for x in rows_of(folder) if x["role"] == "learner"} != {""}
+
+
+def wait_until(happened: Any, seconds: float = 60.0) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+def steps_of(folder: Path) -> int:
+    try:
+        lines = (folder / "metrics.jsonl").read_text().splitlines()
+        return max((json.loads(x)["env_steps"] for x in lines if x.endswith("}")), default=0)
+    except OSError:
+        return 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "says"),
+    [
+        ({"cluster.cpus_per_learner": 9}, "3 x 9 CPUs are asked for, but the cluster has 4"),
+        ({"cluster.gpus_per_learner": 0.5}, "GPUs are asked for, but the cluster has 0"),
+        (
+            {"replay_ratio": 1.0, "replays.1.name": "uniform", "replays.1.shared": True},
+            "no memory in common",
+        ),
+    ],
+)
+def test_what_a_cluster_cannot_do_is_refused(
+    tmp_path: Path, settings: dict[str, Any], says: str
+) -> None:
+    if "replay_ratio" in settings:
+        settings = {**settings, "algorithm": {"name": "vtrace"}}
+    with pytest.raises(ConfigError, match=says):
+        run(tmp_path / "run", **{"topology.name": "gossip"}, placement="cluster", **settings)
+    assert not (tmp_path / "run").exists()
+
+
+def test_without_ray_the_command_says_what_to_type(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import importlib.util
+
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name, *x: None if name == "ray" else found(name, *x)
+    )
+    with pytest.raises(ConfigError, match=r"needs Ray: .*pip install .*cluster.*--placement local"):
+        run(tmp_path / "run", **{"topology.name": "gossip"}, placement="cluster")
+    assert not (tmp_path / "run").exists()
