@@ -298,7 +298,15 @@ def test_an_environment_is_needed() -> None:
             {"num_learners": 2, "topology": {"name": "gossip", "num_peers": 2}},
             "--topology.num-peers 1",
         ),
-        ({"placement": "cluster"}, "--placement local"),
+        (
+            {
+                "placement": "cluster",
+                "algorithm": {"name": "laser"},
+                "num_learners": 2,
+                "replays": ["queue", {"name": "uniform", "shared": True}],
+            },
+            "machines of a cluster have no memory in common",
+        ),
         (
             {"num_envs": 2, "algorithm": {"name": "vtrace", "num_minibatches": 3}},
             "--algorithm.num-minibatches 2",

@@ -9,7 +9,7 @@ from pathlib import Path
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERBS = ("train", "test", "check", "bench", "learn", "docs", "clean", "help")
-NOT_PINNED = {"envpool", "gossamer", "ray", "wandb"}
+NOT_PINNED = {"envpool", "gossamer", "wandb"}
 
 
 def package(requirement: str) -> str:
