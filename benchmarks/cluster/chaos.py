@@ -43,7 +43,7 @@ class Chaos:
 
     def __init__(self, hosts: Hosts, folder: Path, seed: int):
         self._hosts, self._folder = hosts, folder
-        self._rng = random.Random(seed)
+        self._rng = random.Random(seed)  # noqa: S311
         self._later: list[tuple[float, Any]] = []
         self.done: list[str] = []
         self.killed: set[int] = set()
@@ -120,9 +120,23 @@ def steps_of(folder: Path) -> int:
 
 def run(seed: int, asked: argparse.Namespace, folder: Path) -> bool:
     """Run and disturb once; say how it went, and whether it passed."""
-    words = [str(PYTHON_FOLDER / "gossamer"), "train", asked.env, "topology:gossip", "--seed", str(seed)]
+    words = [
+        str(PYTHON_FOLDER / "gossamer"),
+        "train",
+        asked.env,
+        "topology:gossip",
+        "--seed",
+        str(seed),
+    ]
     words += ["--num-learners", str(asked.learners), "--total-env-steps", str(asked.steps)]
-    words += ["--placement", "cluster", "--cluster.cpus-per-learner", "1", "--run-folder", str(folder)]
+    words += [
+        "--placement",
+        "cluster",
+        "--cluster.cpus-per-learner",
+        "1",
+        "--run-folder",
+        str(folder),
+    ]
     with Hosts(asked.hosts) as hosts, (folder.parent / f"{seed}.log").open("wb") as log:
         trains = hosts.start(1, words, stdout=log, stderr=subprocess.STDOUT, cores=2)
         chaos = Chaos(hosts, folder, seed)

@@ -1,6 +1,8 @@
 """What the network costs: the same learners on two hosts and as processes of one machine, in turn.
 
     python benchmarks/cluster/pairs.py --rounds 3 --seconds 40
+
+Prints a line a round.
 """
 
 from __future__ import annotations
