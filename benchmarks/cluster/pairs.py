@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
+from typing import Any
 
 from hosts import PYTHON_FOLDER, Hosts, why_not
 
@@ -40,7 +41,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         for number in range(asked.rounds):
             local, cluster = (Path(folder) / f"{kind}{number}" for kind in ("local", "cluster"))
-            quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+            quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
             subprocess.run([*command, "--run-folder", str(local)], check=True, **quiet)
             with Hosts(2, cpus=1) as hosts:
                 more = ["--placement", "cluster", "--cluster.cpus-per-learner", "1"]
