@@ -162,7 +162,7 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --optimizer.learning-rate nan", "is nan; it must be a finite number"),
         (
             "CartPole-v1 --algorithm.entropy-cost 0.1 nan",
-            'entropy-cost is ["0.1", "nan"]; it must be a list, each entry a finite number',
+            "entropy-cost is 0.1 nan; it must be a list, each entry a finite number",
         ),
         (
             "CartPole-v1 --policy.hidden-sizes 64 inf",

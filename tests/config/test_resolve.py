@@ -288,7 +288,7 @@ def test_an_environment_is_needed() -> None:
         ({"optimizer": {"beta1": 1.0}}, "in [0, 1)"),
         (
             {"policy": {"hidden_sizes": [64, 0]}},
-            "[64, 0]; it must be a list, each entry in [1, 65536]: --policy.hidden-sizes 64 64",
+            "64 0; it must be a list, each entry in [1, 65536]: --policy.hidden-sizes 64 64",
         ),
         ({"evaluation": {"max_time_fraction": 1.1}}, "in (0, 1]"),
         ({"env": {"frame_skip": 0}}, ">= 1 or none: --env.frame-skip 1"),
@@ -303,6 +303,7 @@ def test_an_environment_is_needed() -> None:
                 "placement": "cluster",
                 "algorithm": {"name": "laser"},
                 "num_learners": 2,
+                "replay_ratio": 1.0,
                 "replays": ["queue", {"name": "uniform", "shared": True}],
             },
             "machines of a cluster have no memory in common",

@@ -105,7 +105,7 @@ SETTINGS = [
     ("train CartPole-v1 --num-env 3", "did you mean --num-envs?"),
     ("train CartPole-v1 --optimizer.learning-rat 1e-3", "did you mean --optimizer.learning-rate?"),
     ("train CartPole-v1 algorithm:pop", "ppo"),
-    ("train CartPole-v1 --num-envs -4", "num_envs is -4; it must be >= 0"),
+    ("train CartPole-v1 --num-envs -4", "--num-envs is -4; it must be >= 0"),
     ("train CartPole-v1 --total-env-steps 0", "it must be >= 1"),
     ("train CartPole-v1 --num-envs 2.5", "a whole number"),
     ("train CartPole-v1 --num-envs many", "a whole number"),
@@ -154,7 +154,7 @@ SETTINGS = [
     ),
     (
         "train CartPole-v1 --placement inline topology:diffusion --num-learners 3 --topology.link-drop 1",
-        "topology.link_drop is 1; it must be in [0, 1)",
+        "--topology.link-drop is 1; it must be in [0, 1)",
     ),
     (
         "train CartPole-v1 --placement inline topology:allreduce --num-learners 2 --optimizer.learning-rate 1e-3 2e-3",
@@ -176,7 +176,7 @@ SETTINGS = [
     ),
     (
         "train CartPole-v1 --num-learners 2 --algorithm.entropy-cost 0.01 -1",
-        "algorithm.entropy_cost is -1; it must be >= 0: --algorithm.entropy-cost 0.01",
+        "--algorithm.entropy-cost is 0.01 -1; it must be a list, each entry >= 0: --algorithm.entropy-cost 0.01",
     ),
     (
         "train CartPole-v1 --placement inline topology:allreduce --num-learners 2 --same-start false",
@@ -186,8 +186,11 @@ SETTINGS = [
         "train CartPole-v1 --placement inline topology:gossip --num-learners 60000",
         "GiB of memory",
     ),
-    ("train CartPole-v1 --num-learners 0", "num_learners is 0; it must be in [1, 65536]"),
-    ("train CartPole-v1 --placement cluster", "--placement local or inline"),
+    ("train CartPole-v1 --num-learners 0", "--num-learners is 0; it must be in [1, 65536]"),
+    (
+        "train CartPole-v1 --num-learners 2 --placement cluster --replay-ratio 1 --replays.1.shared true algorithm:laser",
+        "machines of a cluster have no memory in common",
+    ),
     ("train CartPole-v1 --num-envs 4 --actors-per-learner 5", "--actors-per-learner 4"),
     (
         "train CartPole-v1 --algorithm.num-minibatches 9 --num-envs 4 --algorithm.deal columns",

@@ -68,7 +68,8 @@ def test_resumed_equals_uninterrupted_wherever_it_runs(
         quiet=True,
     )
     assert_same(tmp_path / "one", tmp_path / "two")
-    row = json.loads((tmp_path / "one" / "metrics.jsonl").read_text().splitlines()[-1])
+    rows = map(json.loads, (tmp_path / "one" / "metrics.jsonl").read_text().splitlines())
+    row = [row for row in rows if "replay/ratio" in row][-1]  # the last one may be of no batch
     assert 0.0 < row["replay/ratio"] <= 3.0  # the first batches have nothing to replay
     assert whole <= row["env_steps"] < whole + 64
     assert row["lag_versions_mean"] == int(lag)

@@ -194,8 +194,13 @@ def spells_number(value: Any) -> bool:
 
 def shown(value: Any, *, typed: bool = False) -> str:
     """Write any value short enough for an error message, as it was typed or as a file holds it."""
-    if typed and isinstance(value, (list, tuple)) and len(cast("list[Any]", value)) == 1:
-        value = value[0]
+    if typed and isinstance(value, (list, tuple)):
+        words = cast("Sequence[Any]", value)
+        if len(words) == 1:
+            value = words[0]
+        elif all(map(spells_number, words)):
+            value = " ".join(map(str, words))
+            return value if len(value) <= 60 else value[:57] + "..."
     try:
         plain = typed and isinstance(value, str) and spells_number(value)
         text = cast("str", value) if plain else json.dumps(value)
