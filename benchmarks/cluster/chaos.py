@@ -154,7 +154,7 @@ def run(seed: int, asked: argparse.Namespace, folder: Path) -> bool:
                 acted = now
         code = trains.poll()
         trains.kill()
-    told = (folder / "log.txt").read_text()
+    told = (folder / "log.txt").read_text() if (folder / "log.txt").exists() else ""
     summary: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         summary = json.loads((folder / "summary.json").read_text())

@@ -185,3 +185,49 @@ def test_without_ray_the_command_says_what_to_type(
     with pytest.raises(ConfigError, match=r"needs Ray: .*pip install .*cluster.*--placement local"):
         run(tmp_path / "run", **{"topology.name": "gossip"}, placement="cluster")
     assert not (tmp_path / "run").exists()
+
+
+def test_a_cluster_that_asks_for_a_token_is_shown_the_users(tmp_path: Path) -> None:
+    """`ray start` asks for a token once the user has one, which a first run of a cluster of its own makes."""
+    import subprocess
+    import sys
+
+    token = tmp_path / ".ray" / "auth_token"
+    token.parent.mkdir()
+    token.write_text("0123456789abcdef" * 4)
+    environment = {**os.environ, "HOME": str(tmp_path), "RAY_USAGE_STATS_ENABLED": "0"}
+    environment.pop("RAY_ADDRESS", None)
+    program = """
+import sys
+from ray._private.authentication import authentication_token_setup as setup
+setup.enable_token_auth_by_default()
+from ray.cluster_utils import Cluster
+made = Cluster(True, head_node_args={"num_cpus": 1, "object_store_memory": 80 << 20, "include_dashboard": False})
+print(made.address, flush=True)
+sys.stdin.read()
+made.shutdown()
+"""
+    words = ["train", "CartPole-v1", "--placement", "cluster", "--cluster.cpus-per-learner", "1"]
+    words += ["--total-env-steps", "64", "--num-envs", "4", "--unroll-length", "8"]
+    words += ["--evaluation.every-seconds", "0", "--run-folder", str(tmp_path / "run")]
+    with subprocess.Popen(
+        [sys.executable, "-c", program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+    ) as asks:
+        assert asks.stdout is not None
+        address = asks.stdout.readline().strip()
+        done = subprocess.run(
+            [sys.executable, "-m", "gossamer", *words, "--cluster.address", address],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        asks.communicate(timeout=60)
+    assert done.returncode == 0, done.stderr
+    assert "done: total_env_steps reached" in done.stderr

@@ -25,6 +25,7 @@ class FakeHost:
     ranks: range
     pid: int = 0
     machine: str = ""
+    here: bool = True
     version: int = -1
 
 

@@ -121,7 +121,12 @@ class Host(Protocol):
 
     @property
     def machine(self) -> str:
-        """Where that is; empty: this machine."""
+        """Address of the machine that it is on; empty: this one, of no cluster."""
+        ...
+
+    @property
+    def here(self) -> bool:
+        """Whether that is the supervisor's machine."""
         ...
 
     @property

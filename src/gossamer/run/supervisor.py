@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import math
 import os
-import socket
 import time
 from typing import TYPE_CHECKING, Any
 
@@ -209,15 +208,20 @@ class Supervisor:
         rows: list[dict[str, Any]] = [
             {"role": "supervisor", "rank": None, "pid": os.getpid(), "restarts": 0}
         ]
+        actors: list[dict[str, Any]] = []
+        here: set[int] = set()
         for i, host in enumerate(hosts):
-            died = self._restarts_of.get(i, 0)
-            row = {"pid": host.pid, "restarts": died}
-            row |= {"machine": host.machine} if host.machine else {}
-            rows += [{"role": "learner", "rank": rank, **row} for rank in host.ranks]
-        for _, actors in sorted(self._actors.items()):
-            rows += actors
-        self._folder.write_json("processes.json", rows)
-        here = {row["pid"] for row in rows if row.get("machine", "") in ("", socket.gethostname())}
+            place = {"machine": host.machine} if host.machine else {}
+            row = {"pid": host.pid, "restarts": self._restarts_of.get(i, 0), **place}
+            learners = [{"role": "learner", "rank": rank, **row} for rank in host.ranks]
+            beside = [{**place, **actor} for actor in self._actors.get(i, ())]
+            if host.here:
+                here |= {
+                    x["pid"] for x in (*learners, *beside) if x.get("machine") == row.get("machine")
+                }
+            rows += learners
+            actors += beside
+        self._folder.write_json("processes.json", [*rows, *actors])
         self._recorder.watch(here - {os.getpid()})
 
     def _hear(self, index: int, event: Event) -> None:

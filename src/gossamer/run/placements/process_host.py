@@ -87,7 +87,7 @@ class ProcessHost:
         patience_seconds: float,
     ):
         self.ranks = range(*task.ranks)
-        self.machine = ""
+        self.machine, self.here = "", True
         self.done = False
         """Whether it has told everything."""
         self._memory = memory

@@ -10,7 +10,6 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
-import socket
 import threading
 import time
 import traceback
@@ -82,6 +81,7 @@ class Where(NamedTuple):
     """Where an agent runs."""
 
     machine: str
+    """Its address in the cluster."""
     pid: int
     """Of the learners' process."""
 
@@ -138,7 +138,7 @@ class Agent:
 
     def where(self) -> Where:
         """Return where this is."""
-        return Where(socket.gethostname(), self._host.pid)
+        return Where(ray.util.get_node_ip_address(), self._host.pid)
 
     def meet(self, agents: Mapping[int, Any]) -> None:
         """Write to other agents from now on, by host; those that are new are sent everything."""

@@ -60,7 +60,7 @@ class ClusterHost:
         """Whether it has told everything, or has died."""
         self.ready = False
         """Whether its learners have been made."""
-        self.machine = ""
+        self.machine, self.here = "", False
         self.pid = 0
         self._memory = memory
         self._mail, self._policies = Incoming(memory.boxes), Incoming(memory.versions.boxes)
@@ -292,6 +292,7 @@ class Cluster(ManyHosts):
         with suppress(RayError):
             where: Where = cast("Any", ray.get(host.where, timeout=ANSWER_SECONDS))
             host.machine, host.pid = where.machine, where.pid
+            host.here = where.machine == ray.util.get_node_ip_address()
 
     def _introduce(self, indices: Iterable[int]) -> None:
         agents = {i: x.agent for i, x in enumerate(self.hosts) if not x.done}

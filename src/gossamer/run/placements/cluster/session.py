@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray._private import worker as ray_worker
+from ray._private.authentication import authentication_token_setup
 
 from gossamer.errors import ConfigError
 from gossamer.run.placements.cluster.agent import Agent
@@ -24,6 +25,9 @@ RAY_VARIABLES = {
 """What Ray is told by its environment: nothing leaves this machine; nobody else's errors are printed."""
 OBJECT_STORE_BYTES = 512 << 20
 """Memory for what travels, of a cluster that is started here."""
+
+NONE_HERE = "Could not find any running Ray instance"
+"""How Ray says that this machine belongs to no cluster."""
 
 
 class Session:
@@ -55,19 +59,26 @@ class Session:
 
     def _connect(self, num_hosts: int) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
+        _use_token()
         if self.address:
             try:
                 ray.init(address=self.address, **quiet)
             except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-                reason = clipped(str(error).splitlines()[0])
                 raise ConfigError(
-                    f"cluster.address is {self.address}, where no Ray cluster answers ({reason}): start one with "
+                    f"cluster.address is {self.address}, where no Ray cluster answers ({_reason(error)}): start one with "
                     "ray start --head, or leave the address out"
                 ) from error
             return
         try:
             ray.init(address="auto", **quiet)
-        except ConnectionError:
+        except ConnectionError as error:
+            if NONE_HERE not in str(
+                error
+            ):  # there is one, and training beside it is not what was meant
+                raise ConfigError(
+                    f"the Ray cluster of this machine does not let gossamer in ({_reason(error)}): end it with ray stop, "
+                    "or name another with --cluster.address"
+                ) from error
             cores = max(os.cpu_count() or 1, int(num_hosts * self._share + 0.999))
             ray.init(
                 num_cpus=cores,
@@ -111,3 +122,19 @@ class Session:
         """Leave the cluster; end it, if it was started here."""
         if not self._given:
             ray.shutdown()
+
+
+def _use_token() -> None:
+    """Show Ray's token to the cluster if this user has one: `ray start` asks for it then, but `ray.init` shows none unasked."""
+    enable = getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None)
+    if enable is not None:
+        logger = authentication_token_setup.logger
+        before, logger.disabled = logger.disabled, True
+        enable(warn_if_disabled=False)
+        logger.disabled = before
+
+
+def _reason(error: Exception) -> str:
+    """Return the line that says why: Ray's own error stands behind the general one."""
+    cause = error.__cause__ or error.__context__ or error
+    return clipped(str(cause).splitlines()[0]) if str(cause) else type(cause).__name__
