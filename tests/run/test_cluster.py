@@ -50,9 +50,11 @@ def cluster() -> Any:
     made.shutdown()
 
 
-def run(folder: Path, *, resume: bool = False, **settings: Any) -> Path:
+def run(
+    folder: Path, env_id: str = "CartPole-v1", *, resume: bool = False, **settings: Any
+) -> Path:
     given = {**SMALL, **settings, "run_folder": str(folder)}
-    train(make_config("CartPole-v1", given), quiet=True, resume=folder if resume else None)
+    train(make_config(env_id, given), quiet=True, resume=folder if resume else None)
     return folder
 
 
@@ -87,6 +89,55 @@ def test_one_learner_is_a_host_too(tmp_path: Path) -> None:
     settings = {"num_learners": 1, "checkpoint_every_seconds": 0.0}
     one = run(tmp_path / "inline", **settings, placement="inline")
     assert_same(one, run(tmp_path / "cluster", **settings, placement="cluster"))
+
+
+ACTING: dict[str, Any] = {
+    "num_learners": 1,
+    "num_envs": 6,
+    "env_groups": 2,
+    "lag": "1",
+    "total_env_steps": 6 * 8 * 8,
+    "algorithm": {"name": "vtrace"},
+    "checkpoint_every_seconds": 0.0,
+}
+
+
+@pytest.mark.parametrize(
+    ("env_id", "settings"),
+    [
+        ("CartPole-v1", {"policy.core": "lstm", "policy.core_size": 4}),
+        ("PongNoFrameskip-v4", {"policy.fc_size": 16, "num_envs": 4}),
+    ],
+)
+def test_actors_on_other_machines_collect_what_one_process_does(
+    tmp_path: Path, env_id: str, settings: dict[str, Any]
+) -> None:
+    one = run(tmp_path / "inline", env_id, **{**ACTING, **settings}, placement="inline")
+    far = {**ACTING, **settings, "actors_per_learner": 2, "placement": "cluster"}
+    assert_same(one, run(tmp_path / "cluster", env_id, **far))
+    actors = [x for x in rows_of(tmp_path / "cluster") if x["role"] == "actor"]
+    assert [x["actor"] for x in actors] == [0, 1]
+    assert all(x["machine"] and x["pid"] for x in actors)
+
+
+def test_an_actor_elsewhere_that_dies_comes_back(tmp_path: Path) -> None:
+    folder, killed = tmp_path / "run", list[int]()
+
+    def kill() -> None:
+        wait_until(lambda: steps_of(folder) > 2_000)
+        pid = next(x["pid"] for x in rows_of(folder) if x["role"] == "actor" and x["actor"] == 1)
+        os.kill(pid, signal.SIGKILL)
+        killed.append(pid)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    far = {**ACTING, "lag": "free", "total_env_steps": 40_000, "actors_per_learner": 2}
+    run(folder, **far, placement="cluster")
+    thread.join()
+    assert killed
+    told = (folder / "log.txt").read_text()
+    assert "actor 1 has died" in told
+    assert steps_of(folder) >= 40_000
 
 
 def test_a_run_goes_on_from_a_cluster_and_on_one(tmp_path: Path) -> None:

@@ -66,6 +66,9 @@ class ClusterConfig:
     cpus_per_learner: Threads = 0
     """Processor cores for each learner with its actors, >= 0; with two or more, acting and learning overlap.
     0: auto, which is this machine's cores divided by the number of learners, at least 1."""
+    cpus_per_actor: Threads = 1
+    """With --actors-per-learner, processor cores for each actor, on any machine, >= 0. 0: actors run beside their
+    learner, on its cores."""
     gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     """GPUs for each learner, >= 0; fractions share one."""
     wait_seconds: Seconds = 120.0

@@ -212,13 +212,18 @@ class Supervisor:
         here: set[int] = set()
         for i, host in enumerate(hosts):
             place = {"machine": host.machine} if host.machine else {}
-            row = {"pid": host.pid, "restarts": self._restarts_of.get(i, 0), **place}
-            learners = [{"role": "learner", "rank": rank, **row} for rank in host.ranks]
+            row: dict[str, Any] = {
+                "pid": host.pid,
+                "restarts": self._restarts_of.get(i, 0),
+                **place,
+            }
+            learners: list[dict[str, Any]] = [
+                {"role": "learner", "rank": rank, **row} for rank in host.ranks
+            ]
             beside = [{**place, **actor} for actor in self._actors.get(i, ())]
             if host.here:
-                here |= {
-                    x["pid"] for x in (*learners, *beside) if x.get("machine") == row.get("machine")
-                }
+                own = (x for x in (*learners, *beside) if x.get("machine", "") == host.machine)
+                here |= {int(x["pid"]) for x in own}
             rows += learners
             actors += beside
         self._folder.write_json("processes.json", [*rows, *actors])

@@ -33,6 +33,7 @@ from gossamer.roles.actor import Episode, generator_name
 from gossamer.roles.mixer import message_sizes, views
 from gossamer.run.placements.actor_process import ActorTask
 from gossamer.run.placements.channel import failure_in, pack, unpack
+from gossamer.run.placements.remote_actor import Parcel, RemoteActor, TeamMemory
 from gossamer.run.placements.starting import start_child
 from gossamer.run.placements.template import ready
 from gossamer.system.signs import START_SECONDS, Patience, Sign
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.remote_actor import Elsewhere
     from gossamer.run.placements.template import Copy
     from gossamer.system.blocks import Place
     from gossamer.types import EnvSpec, Trajectory
@@ -87,7 +89,7 @@ class _Member:
 
     def __init__(self, index: int, groups: range):
         self.index, self.groups = index, groups
-        self.popen: subprocess.Popen[bytes] | Copy
+        self.popen: subprocess.Popen[bytes] | Copy | RemoteActor
         self.channel: Channel
         self.asked: deque[dict[str, Any]] = deque()
         """What it has yet to do, the oldest first."""
@@ -110,6 +112,7 @@ class ActorTeam:
         on_episode: told every finished episode.
         say: shows a line.
         stop: ends waiting.
+        elsewhere: has actors placed on other machines; None: they are processes of this one.
     """
 
     def __init__(
@@ -125,6 +128,7 @@ class ActorTeam:
         on_episode: Callable[[Episode], None],
         say: Callable[[str], None],
         stop: StopSignal,
+        elsewhere: Elsewhere | None = None,
     ):
         self.env_steps = 0
         self.seconds = {"env": 0.0, "inference": 0.0}
@@ -135,6 +139,8 @@ class ActorTeam:
         self._config, self._spec, self._plan = config, spec, plan
         self._rank, self._restarts, self._starts = rank, restarts, start
         self._on_episode, self._say, self._stop = on_episode, say, stop
+        self._elsewhere = elsewhere
+        self._core_units = policy.core_units
         self._free = plan.lag is None
         self._bounds = group_bounds(plan)
         count, groups = config.actors_per_learner, plan.env_groups
@@ -168,15 +174,20 @@ class ActorTeam:
 
     @property
     def thread_ids(self) -> list[int]:
-        """What the system calls the processes, which may have another priority."""
-        return [member.popen.pid for member in self._members]
+        """What the system calls the processes of this machine, which may have another priority."""
+        return [] if self._elsewhere else [member.popen.pid for member in self._members]
 
     @property
-    def processes(self) -> list[dict[str, int]]:
-        """Every actor's index, pid and restarts."""
-        return [
-            {"actor": x.index, "pid": x.popen.pid, "restarts": x.restarts} for x in self._members
-        ]
+    def processes(self) -> list[dict[str, Any]]:
+        """Every actor's index, pid, restarts, and the machine if it is another than the learner's."""
+        rows: list[dict[str, Any]] = []
+        for member in self._members:
+            popen = member.popen
+            row = {"actor": member.index, "pid": popen.pid, "restarts": member.restarts}
+            rows.append(
+                row | ({"machine": popen.machine} if isinstance(popen, RemoteActor) else {})
+            )
+        return rows
 
     @cached_property
     def _place_of_slot(self) -> dict[int, int]:
@@ -305,7 +316,7 @@ class ActorTeam:
             rank=self._rank,
             actor=member.index,
             groups=(member.groups.start, member.groups.stop),
-            blocks=tuple(self._blocks_of(member)),
+            blocks=tuple(self._descriptors),
             places=[list(place) for place in self._places],
             whole=not self._free,
             sizes=self._sizes,
@@ -313,12 +324,21 @@ class ActorTeam:
             start=self._starts or member.restarts > 0,
         )
         member.ready = False
-        member.popen, member.channel = start_child("actor", dataclasses.asdict(task), task.blocks)
-
-    def _blocks_of(self, member: _Member) -> list[int]:
-        """Return the descriptors of what a member maps: of slots without a set lag all, as their numbers are everyone's."""
-        del member
-        return self._descriptors
+        told = dataclasses.asdict(task)
+        if self._elsewhere is None:
+            member.popen, member.channel = start_child("actor", told, task.blocks)
+            return
+        first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
+        slots = self.slots if self._free else [x.columns(first, last) for x in self.slots]
+        parcel = Parcel(
+            self._spec,
+            unroll_length=self._config.unroll_length,
+            num_columns=last - first,
+            core_units=self._core_units,
+        )
+        memory = TeamMemory(self._boxes, self._signs, slots)
+        member.popen = self._elsewhere.start(member.index, told, memory, parcel)
+        member.channel = member.popen.channel
 
     def _ask(self, member: _Member, request: dict[str, Any], block: int | None = None) -> None:
         member.asked.append(request)
@@ -391,6 +411,8 @@ class ActorTeam:
         code = member.popen.returncode
         assert code is not None, "told by the last look at it"
         how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        if isinstance(member.popen, RemoteActor):
+            how = f"its connection from {member.popen.machine or 'another machine'} has ended"
         member.deaths_in_a_row += 1
         name = self._name(member)
         if member.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:

@@ -17,7 +17,7 @@ from gossamer.links.shared_memory import make_memory
 from gossamer.system.blocks import Place, aligned, copy_into, lay_out_like, views
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
 
     from torch import Tensor
 
@@ -73,14 +73,12 @@ class Channel:
         self.closed = True
 
 
-def tell_failure(channel: Channel, error: BaseException) -> None:
+def tell_failure(send: Callable[[dict[str, Any]], object], error: BaseException) -> None:
     """Tell the other end that this process cannot go on, and why."""
     kind = type(error).__name__ if isinstance(error, ConfigError | RunFailed) else ""
     lines = traceback.format_exception(error)
     with suppress(OSError):  # nobody is there any more
-        channel.send(
-            {"kind": "failed", "type": kind, "text": str(error), "traceback": "".join(lines)}
-        )
+        send({"kind": "failed", "type": kind, "text": str(error), "traceback": "".join(lines)})
 
 
 def failure_in(message: Mapping[str, Any], whose: str) -> BaseException:

@@ -24,11 +24,13 @@ class Layout:
     cores: tuple[tuple[int, ...], ...]
     """Which, by process; empty: any, where the system does not let us choose."""
     on_cluster: bool = False
+    remote_actors: bool = False
+    """Actors have cores of their own, on any machine of the cluster."""
 
     @property
     def overlaps(self) -> bool:
-        """Whether each process has one learner and a core for acting beside it."""
-        return len(self.ranks[0]) == 1 and self.share > 1
+        """Whether each process has one learner, and acting has a core beside it."""
+        return len(self.ranks[0]) == 1 and (self.share > 1 or self.remote_actors)
 
     def __str__(self) -> str:
         several = len(self.ranks) > 1
@@ -54,7 +56,9 @@ def layout_of(config: TrainConfig) -> Layout | None:
     known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
     share = max(total // len(ranks), 1)
     if on_cluster:
-        return Layout(ranks, config.cluster.cpus_per_learner or share, ((),) * len(ranks), True)
+        remote = bool(config.actors_per_learner and config.cluster.cpus_per_actor)
+        cores = config.cluster.cpus_per_learner or share
+        return Layout(ranks, cores, ((),) * len(ranks), True, remote)
     # Where some cores would have more processes than others, the system does better.
     even = known and (len(ranks) <= total or len(ranks) % total == 0)
     cores = tuple(

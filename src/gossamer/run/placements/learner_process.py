@@ -30,6 +30,7 @@ from gossamer.run.placements.inline import learn_inline
 from gossamer.run.placements.learners import Learners
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import Task
+from gossamer.run.placements.remote_actor import Elsewhere
 from gossamer.run.placements.threads import learn_overlapped
 from gossamer.run.stopping import Overdue, Watch
 from gossamer.system.devices import use_deterministic_algorithms
@@ -110,6 +111,11 @@ def _learn(
         spec = dataclasses.replace(spec, differs=task.differs)
     size, parts_of_replays = config.num_learners, blocks[3:]
     learners: Learners
+    elsewhere = None
+    if task.machine:
+        elsewhere = Elsewhere(
+            task.machine, lambda actor: channel.send({"kind": "place actor", "task": actor})
+        )
     parts = build_learners(
         config,
         spec,
@@ -119,6 +125,7 @@ def _learn(
         on_episode=lambda episode, learner: learners.on_episode(episode, learner),
         restarts=task.restarts,
         say=lambda text: channel.send({"kind": "notice", "text": text}),
+        elsewhere=elsewhere,
         start=not snapshot.comes_back(checkpoint, spec),
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
@@ -157,7 +164,7 @@ def _learn(
                     group.first.checkpoint_seconds += time.monotonic() - began
     except BaseException as error:
         # Before the others notice: they would tell that this one has left.
-        tell_failure(channel, error.failure or error if isinstance(error, Overdue) else error)
+        tell_failure(channel.send, error.failure or error if isinstance(error, Overdue) else error)
         raise
     finally:
         for rank in range(*task.ranks):

@@ -17,7 +17,7 @@ from gossamer.run.placements.starting import start_child
 from gossamer.system.signs import START_SECONDS, Patience
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Event
@@ -63,6 +63,8 @@ class Task:
     """How gradients travel: "memory", or the backend of a collective."""
     meeting: str
     """File at which the members of a collective find each other."""
+    machine: str = ""
+    """Address of this machine, which actors on others call; empty: actors are beside their learners."""
     begin_name: str = ""
     """Folder of the checkpoint that came with the task, for messages; empty: it begins anew."""
 
@@ -76,6 +78,7 @@ class ProcessHost:
         memory: that it shares.
         device: of the plan.
         patience_seconds: longest silence.
+        place_actor: has an actor placed on another machine, by its task.
     """
 
     def __init__(
@@ -85,7 +88,9 @@ class ProcessHost:
         memory: Memory,
         device: str,
         patience_seconds: float,
+        place_actor: Callable[[dict[str, Any]], None] | None = None,
     ):
+        self._place_actor = place_actor
         self.ranks = range(*task.ranks)
         self.machine, self.here = "", True
         self.done = False
@@ -124,7 +129,12 @@ class ProcessHost:
         Raises:
             RunFailed: it shows no sign of life, and does not wait for another's.
         """
-        found = [self._event(x) for x in self._channel.receive()] if readable else []
+        found: list[Event] = []
+        for message in self._channel.receive() if readable else ():
+            if message["kind"] == "place actor" and self._place_actor is not None:
+                self._place_actor(message["task"])
+            else:
+                found.append(self._event(message))
         if self.done or self._buried:
             return found
         self._look()

@@ -39,6 +39,6 @@ def serve(descriptor: int, blocks: tuple[int, ...] | None = None) -> int:
     except BaseException as error:  # noqa: BLE001 - told to the other end, which ends the run
         if isinstance(error, Overdue):
             error = error.failure or error
-        tell_failure(channel, error)
+        tell_failure(channel.send, error)
         return 1
     return 0

@@ -28,6 +28,7 @@ from gossamer.record.checkpoint import Checkpoint
 from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, unpack
+from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.template import ready
@@ -127,9 +128,16 @@ class Agent:
         self._told = threading.Condition()
         self._ended = threading.Event()
         told: dict[str, Any] = {**assignment.task, "blocks": tuple(descriptors)}
-        task = Task(**told)
+        self._actors = RemoteActors(config, self._tell)
+        if config.actors_per_learner and config.cluster.cpus_per_actor:
+            told["machine"] = ray.util.get_node_ip_address()
         self._host = ProcessHost(
-            task, checkpoint_in(begin), self._memory, assignment.device, config.patience_seconds
+            Task(**told),
+            checkpoint_in(begin),
+            self._memory,
+            assignment.device,
+            config.patience_seconds,
+            self._actors.place,
         )
         for descriptor in descriptors:
             os.close(descriptor)
@@ -187,6 +195,7 @@ class Agent:
         """End the process; it may close what it holds if it is done."""
         self._ended.set()
         end_processes([self._host])
+        self._actors.end()
 
     def _listen(self) -> None:
         host = self._host

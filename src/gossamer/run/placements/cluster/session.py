@@ -45,6 +45,8 @@ class Session:
     def __init__(self, config: TrainConfig, num_hosts: int, share: float):
         self.address = config.cluster.address or os.environ.get("RAY_ADDRESS", "")
         self._share, self._gpus = share, config.cluster.gpus_per_learner
+        self._per_actor = config.cluster.cpus_per_actor
+        self._actors = config.num_learners * config.actors_per_learner * bool(self._per_actor)
         self._given = ray.is_initialized()
         self.started = False
         """Whether this is a cluster of our own."""
@@ -79,7 +81,8 @@ class Session:
                     f"the Ray cluster of this machine does not let gossamer in ({_reason(error)}): end it with ray stop, "
                     "or name another with --cluster.address"
                 ) from error
-            cores = max(os.cpu_count() or 1, int(num_hosts * self._share + 0.999))
+            wanted = num_hosts * self._share + self._actors * self._per_actor
+            cores = max(os.cpu_count() or 1, int(wanted + 0.999))
             ray.init(
                 num_cpus=cores,
                 include_dashboard=False,
@@ -92,6 +95,14 @@ class Session:
         """Refuse a cluster in which the hosts could not be placed even if nobody else were there."""
         there = cast("dict[str, float]", ray.cluster_resources())
         asked = {"CPU": num_hosts * self._share, "GPU": num_hosts * self._gpus}
+        if self._actors:
+            more = f"{self._actors} x {self._per_actor:g} CPUs for actors"
+            if asked["CPU"] + self._actors * self._per_actor > there.get("CPU", 0.0):
+                raise ConfigError(
+                    f"{num_hosts} x {self._share:g} CPUs for learners and {more} are asked for, but the cluster has "
+                    f"{there.get('CPU', 0.0):g}: fewer --actors-per-learner, or --cluster.cpus-per-actor 0 for actors "
+                    "beside their learner"
+                )
         for kind, each in (("CPU", self._share), ("GPU", self._gpus)):
             if asked[kind] > (has := there.get(kind, 0.0)):
                 flag = f"--cluster.{kind.lower()}s-per-learner"
