@@ -52,7 +52,10 @@ def actors_of(folder: Path) -> dict[int, int]:
         ("CartPole-v1", {}),
         ("CartPole-v1", {"lag": "0", "algorithm": {"name": "a2c"}}),
         ("CartPole-v1", {"algorithm": PPO, "policy.core": "lstm", "policy.core_size": 4}),
-        ("CartPole-v1", {"algorithm": {"name": "laser"}, "replay_ratio": 1.0}),
+        (
+            "CartPole-v1",
+            {"algorithm": {"name": "laser"}, "replay_ratio": 1.0, "checkpoint_replay": True},
+        ),
         ("Pendulum-v1", {"algorithm": {"name": "impact", "passes": 2}, "policy.core": "gru"}),
         ("PongNoFrameskip-v4", {"algorithm": PPO, "policy.fc_size": 16, "num_envs": 4}),
         ("RandomExtremeAcrobot-v1", {}),
