@@ -42,6 +42,7 @@ commands:
   tune ENV      find the fastest settings for this machine
   list          list algorithms, topologies, replays, environments and presets
   runs          list past runs and their results
+  cluster       look at a Ray cluster (check), or describe its hosts (hosts)
 
 gossamer COMMAND --help tells more; --version prints the version.
 """
@@ -131,8 +132,7 @@ def _dispatch(words: list[str]) -> int:
         near = difflib.get_close_matches(words[0], _COMMANDS, n=1)
         hint = f"did you mean gossamer {near[0]}?" if near else f"commands: {', '.join(_COMMANDS)}"
         raise ConfigError(f"{words[0]} is not a command; {hint}")
-    command(words[1:])
-    return 0
+    return command(words[1:]) or 0
 
 
 @contextlib.contextmanager
@@ -331,6 +331,43 @@ def _runs(words: list[str]) -> None:
     print(runs_text(list_runs(asked["folder"]), root=asked["folder"], as_json=asked["json"]))
 
 
+CLUSTER = """\
+usage: gossamer cluster check [--address HOST:PORT] [--json]
+       gossamer cluster hosts FILE.csv
+
+check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.
+hosts: print the configuration for `ray up` from a CSV of workers (job,ip,...,ssh_username) of multi-learner IMPALA.
+
+  --address HOST:PORT  of the cluster; otherwise RAY_ADDRESS, or the cluster that this machine belongs to
+  --json               print only JSON on standard output
+"""
+
+
+def _cluster(words: list[str]) -> int:
+    parser = _Parser(CLUSTER)
+    parser.add_argument("verb", choices=("check", "hosts"))
+    parser.add_argument("file", nargs="?", default="")
+    parser.add_argument("--address", default="")
+    parser.switches("--json")
+    asked = parser.read(words)
+    if asked["verb"] == "hosts":
+        if not asked["file"]:
+            raise ConfigError("cluster hosts needs a file: gossamer cluster hosts workers.csv")
+        from gossamer.tools.ray_hosts import ray_configuration, read_hosts
+
+        print(ray_configuration(read_hosts(asked["file"])))
+        return 0
+    if asked["file"]:
+        raise ConfigError(f"{asked['file']} is not understood; gossamer cluster --help tells more")
+    if importlib.util.find_spec("ray") is None:
+        raise ConfigError(f"cluster check needs Ray: {install_command('cluster')}")
+    from gossamer.run.placements.cluster.check import check_cluster
+
+    text, fine = check_cluster(asked["address"], as_json=asked["json"])
+    print(text)
+    return 0 if fine else 1
+
+
 LIST = """\
 usage: gossamer list [options]
 
@@ -435,11 +472,12 @@ def _checkpoint(text: str) -> str | int:
     )
 
 
-_COMMANDS: dict[str, Callable[[list[str]], None]] = {
+_COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": _train,
     "eval": _eval,
     "bench": _bench,
     "tune": _tune,
     "list": _list,
     "runs": _runs,
+    "cluster": _cluster,
 }

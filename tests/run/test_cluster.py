@@ -282,3 +282,16 @@ made.shutdown()
         asks.communicate(timeout=60)
     assert done.returncode == 0, done.stderr
     assert "done: total_env_steps reached" in done.stderr
+
+
+def test_check_tells_of_every_machine_and_how_they_are_joined() -> None:
+    from gossamer.run.placements.cluster.check import check_cluster
+
+    text, fine = check_cluster("", as_json=True)
+    told = json.loads(text)
+    assert len(told["machines"]) == 2
+    assert fine == (not told["wrong"])
+    assert all(x["versions"]["torch"] and not x["silent"] for x in told["machines"])
+    assert len(told["links"]) == 2
+    assert all(x["mebibytes_per_second"] > 0 for x in told["links"])
+    assert "2 machines" in check_cluster("", as_json=False)[0]

@@ -147,5 +147,5 @@ def _use_token() -> None:
 
 def _reason(error: Exception) -> str:
     """Return the line that says why: Ray's own error stands behind the general one."""
-    cause = error.__cause__ or error.__context__ or error
-    return clipped(str(cause).splitlines()[0]) if str(cause) else type(cause).__name__
+    first = [str(x).partition("\n")[0] for x in (error.__cause__, error.__context__, error) if x]
+    return clipped(next((x for x in first if x and "Traceback" not in x), type(error).__name__))

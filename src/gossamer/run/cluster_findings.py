@@ -1,0 +1,106 @@
+"""What the machines of a cluster have, and what of it would keep a run from working; plain data in, lines out."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+MIN_SHARED_BYTES = 256 << 20
+"""Of /dev/shm: a host's learners and actors share some tens of megabytes, Ray's object store more."""
+MIN_STORE_BYTES = 64 << 20
+"""Of Ray's object store: parameters and letters on their way."""
+VERSIONS = ("python", "torch", "gossamer", "ray")
+
+
+@dataclass(frozen=True)
+class Seen:
+    """One machine, as a task of the cluster has found it."""
+
+    address: str
+    cpus: float = 0.0
+    gpus: float = 0.0
+    gpu_kind: str = ""
+    memory_bytes: int = 0
+    store_bytes: int = 0
+    shared_bytes: int = 0
+    """Free in /dev/shm."""
+    processor: str = ""
+    versions: dict[str, str] = field(default_factory=dict)
+    extras: tuple[str, ...] = ()
+    """Packages of environments that are installed."""
+    silent: str = ""
+    """Why it did not answer; empty: it did."""
+
+
+@dataclass(frozen=True)
+class Joined:
+    """How fast two machines are joined, measured with a message as large as Pong's parameters."""
+
+    source: str
+    target: str
+    mebibytes_per_second: float
+    milliseconds: float
+
+
+def described(seen: Seen) -> str:
+    """Return one machine in one line."""
+    if seen.silent:
+        return f"{seen.address}: no answer ({seen.silent})"
+    gpus = f", {seen.gpus:g} GPUs ({seen.gpu_kind})" if seen.gpus else ""
+    versions = ", ".join(f"{name} {seen.versions.get(name, 'missing')}" for name in VERSIONS)
+    return (
+        f"{seen.address}: {seen.cpus:g} CPUs ({seen.processor}){gpus}, {seen.memory_bytes / 2**30:.0f} GiB, "
+        f"{versions}, environments: {', '.join(seen.extras) or 'gymnasium alone'}"
+    )
+
+
+def joined_in_words(link: Joined) -> str:
+    """Return how two machines are joined, in one line."""
+    return (
+        f"{link.source} -> {link.target}: {link.mebibytes_per_second:,.0f} MiB/s, "
+        f"{link.milliseconds:.1f} ms for a message and its answer"
+    )
+
+
+def findings(machines: Sequence[Seen]) -> Iterator[str]:
+    """Yield what would not work and how to set it right, a line each; nothing: all is well."""
+    for seen in machines:
+        if seen.silent:
+            yield f"{seen.address} does not answer ({seen.silent}): look at it with ray status, or take it out with ray stop"
+    there = [seen for seen in machines if not seen.silent]
+    for name in VERSIONS:
+        count = Counter(seen.versions.get(name, "missing") for seen in there)
+        if len(count) > 1:
+            usual = count.most_common(1)[0][0]
+            others = [
+                f"{x.versions.get(name, 'missing')} on {x.address}"
+                for x in there
+                if x.versions.get(name, "missing") != usual
+            ]
+            yield f"{name} differs: {usual} on most machines, {'; '.join(others)}: install {name} {usual} there"
+    every = {extra for seen in there for extra in seen.extras}
+    for extra in sorted(every):
+        lacking = [seen.address for seen in there if extra not in seen.extras]
+        if lacking:
+            yield f"{extra} is missing on {', '.join(lacking)}: its environments fail there; install it on every machine"
+    for seen in there:
+        if seen.cpus < 1:
+            yield f"{seen.address} offers no CPU, so nothing is placed there: ray start --num-cpus N"
+        if seen.shared_bytes < MIN_SHARED_BYTES:
+            yield f"{seen.address} has {seen.shared_bytes >> 20} MiB free in /dev/shm; {MIN_SHARED_BYTES >> 20} are needed"
+        if seen.store_bytes < MIN_STORE_BYTES:
+            yield (
+                f"{seen.address} has an object store of {seen.store_bytes >> 20} MiB; {MIN_STORE_BYTES >> 20} are needed: "
+                "ray start --object-store-memory BYTES"
+            )
+
+
+def remarks(machines: Sequence[Seen]) -> Iterator[str]:
+    """Yield what is good to know, and keeps nothing from working."""
+    kinds = sorted({seen.processor for seen in machines if not seen.silent})
+    if len(kinds) > 1:
+        yield f"processors differ ({'; '.join(kinds)}): learners in lock-step may round differently, so no run is exact"
