@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 import json
+import re
+import shlex
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -14,6 +17,7 @@ from gossamer.errors import ConfigError
 from gossamer.run.cluster_findings import Seen, described, findings, remarks
 from gossamer.tools.ray_hosts import ray_configuration, read_hosts
 
+PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
 HEAD = "job,ip,tf_port,cuda_visible_devices,ssh_port,ssh_username\n"
 TWO = (
     HEAD
@@ -138,3 +142,34 @@ def test_processors_that_differ_are_worth_a_note() -> None:
     assert list(findings([FINE, other])) == []
     (note,) = remarks([FINE, other])
     assert "no run is exact" in note
+
+
+def blocks(kind: str) -> list[str]:
+    return re.findall(rf"```{kind}\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+
+
+def test_the_slurm_template_is_a_script_whose_options_ray_knows() -> None:
+    (script,) = [x for x in blocks("text") if "SBATCH" in x]
+    subprocess.run(["bash", "-n"], input=script, text=True, check=True)
+    words = shlex.split(script.partition("srun")[2].replace("\\\n", " "))
+    ray, ours = words[words.index("symmetric-run") :], words[words.index("--") + 2 :]
+    assert main([*ours, "--show-config"]) == 0
+    scripts = pytest.importorskip("ray.scripts.symmetric_run")
+    known = {x for option in scripts.symmetric_run.params for x in option.opts}
+    start = pytest.importorskip("ray.scripts.scripts").start
+    known |= {x for option in start.params for x in option.opts}
+    asked = {x.partition("=")[0] for x in ray[: ray.index("--")] if x.startswith("--")}
+    assert asked <= known
+
+
+def test_the_rayjob_template_has_what_kuberay_wants() -> None:
+    (text,) = blocks("yaml")
+    job = yaml.safe_load(text)
+    assert (job["apiVersion"], job["kind"]) == ("ray.io/v1", "RayJob")
+    cluster = job["spec"]["rayClusterSpec"]
+    for group in (cluster["headGroupSpec"], *cluster["workerGroupSpecs"]):
+        (container,) = group["template"]["spec"]["containers"]
+        assert {"name", "image", "resources"} <= container.keys()
+    words = shlex.split(job["spec"]["entrypoint"])
+    assert words[0] == "gossamer"
+    assert main([*words[1:], "--show-config"]) == 0

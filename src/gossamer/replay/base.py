@@ -39,7 +39,7 @@ class ReplayMix:
     """Batches of online trajectories and, once there is enough of them, of replayed columns beside those.
 
     What replays do happens in one order, whoever does it: batch k + `prefetch` is picked after trajectory k
-    has been stored. So a run is the same with a thread of its own for it as without, and from seed to seed.
+    has been stored. So a run is the same with a thread of its own for it as without, and two runs with one seed are the same.
 
     Replays that begin empty in the midst of a run would have their first columns learnt over and over. Until
     the emptiest of them holds again what it held, as great a share of the batches has replayed columns as it

@@ -190,7 +190,7 @@ class Actor:
 
     Args:
         groups: environments, their columns side by side in this order.
-        policy: a copy of its own, set up for inference; the supervisor loads parameters into it.
+        policy: a copy of its own, set up for inference; the placement copies parameters into it.
         unroll_length: T.
         seeds: of the streams that sample actions, one a group: so groups draw alike in one process or several.
         on_episode: told every finished episode.

@@ -1,4 +1,4 @@
-"""The learner: adapt (a local gradient), then combine (hear the neighbours)."""
+"""The learner: adapt (learn a minibatch, and post), then combine (mix with its peers)."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ MAX_NONFINITE = 5
 class Learner:
     """Turns trajectories into better parameters; one of L equals.
 
-    A supervisor calls `adapt` on every learner, then `combine` on every learner. Between the two,
-    every message of this update has been posted, which is all that a synchronous topology needs.
+    The inline placement calls `adapt` on every learner, then `combine` on every learner; elsewhere each learner
+    alternates the two (`learn_version`). A synchronous topology waits in between for the messages of this update.
 
     Args:
         policy: the parameters being learnt.
@@ -173,7 +173,7 @@ class Learner:
             self.combine()
 
     def adapt(self) -> None:
-        """Take one gradient from the next minibatch, and tell the neighbours."""
+        """Compute the gradient of the next minibatch, take the step if parameters are mixed, and post."""
         if self._batch is None:
             began = time.perf_counter()
             batch = self.replay.sample()

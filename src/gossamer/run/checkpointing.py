@@ -109,7 +109,7 @@ class BackgroundSaver:
         self._thread: threading.Thread | None = None
         self._error: BaseException | None = None
         self.longest_seconds = 0.0
-        """That writing one has taken."""
+        """Longest time that writing one checkpoint has taken."""
 
     @property
     def busy(self) -> bool:

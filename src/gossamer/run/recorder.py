@@ -1,4 +1,4 @@
-"""What a run tells: log files, live progress, and the summary; the same for every supervisor."""
+"""What a run tells: log files, live progress, and the summary; the same for every placement."""
 
 from __future__ import annotations
 

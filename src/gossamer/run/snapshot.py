@@ -1,4 +1,4 @@
-"""A run's whole state between two versions: taken, put back, and written while training goes on."""
+"""The state of a host's learners between two versions: how it is taken and put back."""
 
 from __future__ import annotations
 

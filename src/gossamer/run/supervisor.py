@@ -1,4 +1,4 @@
-"""The supervisor of a run: listens to the hosts of learners, records, saves, replaces who dies, and ends the run.
+"""The supervisor of a run: listens to the hosts of learners, records, saves, replaces hosts that die, and ends the run.
 
 It takes the same way for one learner in this process and for many elsewhere: a `Placement` tells what its hosts have done,
 and carries out orders. What belongs to the run folder is written here, and nowhere that learners run.
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gossamer.run.stopping import Signals, Watch
 
 MAX_DEATHS_IN_A_ROW = 3
-"""Of a host whose learners have not learnt a version in between."""
+"""Deaths of a host without a completed version in between, after which the run ends."""
 EXPLAINED_AFTER_SECONDS = 1.5
 """A last evaluation that takes longer is explained."""
 
@@ -66,8 +66,8 @@ class Supervisor:
         recorder: writes what is told.
         checkpoints: writes snapshots.
         scoring: keeps what evaluations say.
-        watch: asks to stop.
-        signals: likewise.
+        watch: asks to stop at a limit of time.
+        signals: ask to stop when the user does.
         tried: whether it is known if environments come back.
     """
 
@@ -86,7 +86,7 @@ class Supervisor:
     ):
         self.exit_reason = ""
         self.whole = False
-        """Whether the last that was learnt is saved."""
+        """Whether the final snapshot of every host has been handed to the writer."""
         self.restarts = 0
         """How often a host was started again."""
         self._config, self._folder, self._placement = config, folder, placement
@@ -126,17 +126,17 @@ class Supervisor:
         self._evaluation_budget = state.get("evaluation_budget")
 
     def run(self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool) -> None:
-        """Train to the end, then evaluate what is shipped.
+        """Train to the end, then evaluate the run's final policy.
 
         Args:
             begin: reads what learners begin with.
-            go_back: returns the run folder to its last checkpoint, and whether there is one.
+            go_back: brings the run folder back to its last checkpoint; returns whether there is one.
             resumed: the run goes on from a checkpoint.
 
         Raises:
             RunFailed: a learner has failed, or died too often.
             Stopped: a stop's time was over before everything was saved.
-            Overdue: likewise.
+            Overdue: the same, noticed while the main thread was at something that does not return.
         """
         self._resumed = resumed
         while True:
@@ -425,7 +425,7 @@ class Supervisor:
         who = f"learner {host.ranks.start}" + _up_to(host)
         if in_a_row >= MAX_DEATHS_IN_A_ROW:
             raise RunFailed(
-                f"the process of {who} died {in_a_row} times before it had learnt anything ({how})"
+                f"the process of {who} died {in_a_row} times before it had completed a version ({how})"
             )
         self.restarts += 1
         self._restarts_of[index] = self._restarts_of.get(index, 0) + 1

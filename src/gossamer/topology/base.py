@@ -171,7 +171,7 @@ def blend(
 ) -> None:
     """Write the average of learners' messages by a row of weights into `mixed`.
 
-    The only place where learners' numbers meet. A missing message gives its weight back to oneself, so
+    The only place where learners' numbers meet, but for the averages of nccl and gloo (`links/collective.py`). A missing message gives its weight back to oneself, so
     the result is always an average. Everyone sums in rank order, so that learners mixed with equal
     weights get equal bits.
 

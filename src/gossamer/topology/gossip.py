@@ -1,4 +1,4 @@
-"""Gossip over a directed graph, without waiting."""
+"""Gossip over a directed graph, by default without waiting."""
 
 from __future__ import annotations
 

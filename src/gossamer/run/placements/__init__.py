@@ -1,1 +1,1 @@
-"""Where learners run: in this process, in turn or on threads, or in processes of their own."""
+"""Where learners run: in this process, in turn or on threads, in processes of their own, or on the machines of a cluster."""

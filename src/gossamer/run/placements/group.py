@@ -63,7 +63,7 @@ class Group:
 
     @property
     def first(self) -> Parts:
-        """Learner 0 and what serves it."""
+        """The first learner of this process and what serves it."""
         return self.parts[0]
 
     @property
@@ -119,7 +119,7 @@ class Group:
                 learner.version = self.memory.versions.version_at(learner, others)
 
     def inherit(self, parts: Parts, donors: Sequence[int]) -> None:
-        """Let a learner that has died begin with others' average, and go on counting where it was."""
+        """Give the learner that replaces a dead one its donors' average policy and the dead one's counters; its optimizer is new."""
         assert self.memory is not None
         learner, versions = parts.learner, self.memory.versions
         versions.average(parts.policy.shared_tensors(), donors)

@@ -1,4 +1,4 @@
-"""What all placements have in common whose learners are elsewhere: the memory that shows what they do, and who takes over."""
+"""Base of placements whose learners run in other processes: their shared memory, and the donors of a dead learner."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ class ManyHosts:
         return checkpoint
 
     def _leave(self, host: Host) -> dict[str, list[int]]:
-        """Take the learners of a host that has died for gone; return their donors, none if they had published nothing."""
+        """Mark the learners of a dead host as gone; return the donors of each, none if it had published nothing."""
         boxes = self.memory.boxes
         boxes.headers[host.ranks.start][AWAITS] = 0
         if host.version < 0:  # the others wait for it

@@ -54,7 +54,7 @@ class Task:
     overlaps: bool
     """Acting and learning side by side, which needs a second core."""
     restarts: int
-    """How often this process has died."""
+    """How often its learners have died; 0 if they have no donors to take over from."""
     donors: dict[str, list[int]]
     """By rank, when it has died: whose average it begins with."""
     differs: str | None

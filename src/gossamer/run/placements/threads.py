@@ -1,7 +1,7 @@
 """One machine, the default: acting, learning and evaluation overlap in threads of one process.
 
-Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads
-suffice and trajectories never cross a process.
+Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads suffice. Unless actors
+have processes of their own (`actor_team`), trajectories stay in this process.
 """
 
 from __future__ import annotations
