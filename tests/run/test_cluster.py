@@ -85,6 +85,17 @@ def test_in_lock_step_a_cluster_computes_what_one_process_does(
     assert_same(one, run(tmp_path / "cluster", **chosen, placement="cluster"))
 
 
+def test_gradients_may_be_averaged_by_torch_between_machines(tmp_path: Path) -> None:
+    chosen: dict[str, Any] = {"topology.name": "allreduce"}
+    one = state_of(run(tmp_path / "inline", **chosen, placement="inline"))
+    folder = run(tmp_path / "far", **chosen, **{"topology.transport": "gloo"}, placement="cluster")
+    other = state_of(folder)
+    learnt = [name for name in one if ".policy." in name]
+    assert learnt
+    for name in learnt:  # gloo sums in an order of its own
+        torch.testing.assert_close(other[name], one[name], rtol=1e-3, atol=1e-4)
+
+
 def test_one_learner_is_a_host_too(tmp_path: Path) -> None:
     settings = {"num_learners": 1, "checkpoint_every_seconds": 0.0}
     one = run(tmp_path / "inline", **settings, placement="inline")

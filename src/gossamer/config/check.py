@@ -135,7 +135,7 @@ def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
         why = "there is one learner" if alone else "placement is inline"
         yield f"learners_per_process is {per}, but {why}, so there are no processes to share: --learners-per-process 0"
     transport = getattr(config.topology, "transport", "auto")
-    if transport in ("nccl", "gloo") and (config.placement != "local" or alone):
+    if transport in ("nccl", "gloo") and (config.placement == "inline" or alone):
         connects = (
             f"topology.transport is {transport}, which connects learners of different processes"
         )

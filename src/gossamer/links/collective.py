@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import time
 from datetime import timedelta
 from typing import TYPE_CHECKING
@@ -26,16 +27,28 @@ class Collective:
 
     Args:
         backend: "nccl", for learners with a GPU each, or "gloo".
-        meeting: a file that is not there yet, at which the learners find each other.
+        meeting: where the learners find each other: a file that is not there yet, or HOST:PORT of a store.
+        interface: name of the network interface to use; empty: torch chooses.
         rank: of this learner.
         num_learners: how many there are.
     """
 
-    def __init__(self, backend: str, meeting: str, rank: int, num_learners: int):
+    def __init__(
+        self, backend: str, meeting: str, rank: int, num_learners: int, interface: str = ""
+    ):
         self._num_learners = num_learners
+        if interface:
+            for name in ("GLOO_SOCKET_IFNAME", "NCCL_SOCKET_IFNAME"):
+                os.environ.setdefault(name, interface)
+        host, colon, port = meeting.rpartition(":")
+        store = (
+            dist.TCPStore(host, int(port), timeout=timedelta(seconds=EXCHANGE_SECONDS))
+            if colon and port.isdecimal()
+            else dist.FileStore(meeting, num_learners)
+        )
         dist.init_process_group(
             backend,
-            store=dist.FileStore(meeting, num_learners),
+            store=store,
             rank=rank,
             world_size=num_learners,
             timeout=timedelta(seconds=EXCHANGE_SECONDS),
@@ -58,6 +71,26 @@ class Collective:
     def close(self) -> None:
         """Leave the group."""
         dist.destroy_process_group()
+
+
+class MeetingPoint:
+    """A store at which the members of a group on several machines find each other; one for each time it starts.
+
+    Args:
+        host: address of this machine, at which the others reach it.
+    """
+
+    def __init__(self, host: str):
+        self._store = dist.TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self.address = f"{host}:{self._store.port}"
+
+
+def interface_of(address: str) -> str:
+    """Return the name of this machine's network interface with an address; empty: there is none."""
+    import psutil
+
+    found = psutil.net_if_addrs().items()
+    return next((name for name, has in found if any(x.address == address for x in has)), "")
 
 
 def can_use(backend: str) -> bool:

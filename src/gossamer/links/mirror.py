@@ -71,6 +71,7 @@ class Outgoing:
         heard: those of them whose messages the other machine needs; headers it gets of all.
         every: both of the last messages are needed, as learners in lock-step do; else the newest.
         epoch: of the letters.
+        bare: messages only tell that they were posted; their numbers travel another way.
     """
 
     def __init__(
@@ -81,9 +82,10 @@ class Outgoing:
         *,
         every: bool,
         epoch: int,
+        bare: bool = False,
     ):
         self._boxes, self._ranks, self._heard = boxes, tuple(ranks), heard
-        self._every, self._epoch = every, epoch
+        self._every, self._epoch, self._bare = every, epoch, bare
         self._headers: dict[int, NDArray[np.int64]] = {}
         self._sent: dict[int, int] = {}  # update of the last message, by rank
 
@@ -112,7 +114,8 @@ class Outgoing:
             if read is None or notes is None:
                 continue  # it was overwritten meanwhile: there is a newer one
             self._sent[rank] = update
-            yield Post(rank, update, notes, singles.numpy(), doubles.numpy())
+            size = 0 if self._bare else None
+            yield Post(rank, update, notes, singles.numpy()[:size], doubles.numpy()[:size])
 
 
 class Incoming:
@@ -138,7 +141,7 @@ class Incoming:
                     continue
                 with boxes.posting(post.rank, post.update, notes=post.notes) as slot:
                     for target, x in zip(boxes.messages[post.rank][slot], post[3:], strict=True):
-                        target.numpy()[:] = x
+                        target.numpy()[: x.size] = x
             fence()
             for rank, words in letter.headers.items():
                 if letter.epoch >= self._epochs[rank]:

@@ -82,6 +82,15 @@ def transport_of(config: TrainConfig, layout: Layout, device: str) -> str:
     from gossamer.links.collective import can_use
 
     per = len(layout.ranks[0])
+    if layout.on_cluster:  # GPUs are on other machines, which this one knows only by their number
+        one_each = per == 1 and config.cluster.gpus_per_learner >= 1 and device == "cuda"
+        if asked == "nccl" and not one_each:
+            raise ConfigError(
+                "topology.transport is nccl, for which each learner needs a GPU: --cluster.gpus-per-learner 1 with "
+                "--learners-per-process 1, or --topology.transport memory"
+            )
+        if asked == "auto":
+            return "nccl" if one_each else "memory"
     gpus = torch.cuda.device_count() if device == "cuda" else 0
     one_each = per == 1 and gpus >= config.num_learners and can_use("nccl")
     if asked == "auto":

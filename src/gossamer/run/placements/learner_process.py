@@ -112,7 +112,7 @@ def _learn(
     size, parts_of_replays = config.num_learners, blocks[3:]
     learners: Learners
     elsewhere = None
-    if task.machine:
+    if task.machine and config.cluster.cpus_per_actor:
         elsewhere = Elsewhere(
             task.machine, lambda actor: channel.send({"kind": "place actor", "task": actor})
         )
@@ -140,11 +140,12 @@ def _learn(
         if checkpoint is not None and not snapshot.begin_with(group, checkpoint):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         if task.transport != "memory":
-            from gossamer.links.collective import Collective
+            from gossamer.links.collective import Collective, interface_of
 
             group.meet()
+            interface = interface_of(task.machine) if task.machine else ""
             collective = Collective(
-                task.transport, task.meeting, task.ranks[0], config.num_learners
+                task.transport, task.meeting, task.ranks[0], config.num_learners, interface
             )
         group.join(late=task.restarts > 0, collective=collective)
         for part in parts:

@@ -62,9 +62,9 @@ class Task:
     transport: str
     """How gradients travel: "memory", or the backend of a collective."""
     meeting: str
-    """File at which the members of a collective find each other."""
+    """File, or HOST:PORT, at which the members of a collective find each other."""
     machine: str = ""
-    """Address of this machine, which actors on others call; empty: actors are beside their learners."""
+    """Address of this machine in a cluster, which actors and learners on others call; empty: it is in none."""
     begin_name: str = ""
     """Folder of the checkpoint that came with the task, for messages; empty: it begins anew."""
 

@@ -128,9 +128,8 @@ class Agent:
         self._told = threading.Condition()
         self._ended = threading.Event()
         told: dict[str, Any] = {**assignment.task, "blocks": tuple(descriptors)}
+        told["machine"] = ray.util.get_node_ip_address()
         self._actors = RemoteActors(config, self._tell)
-        if config.actors_per_learner and config.cluster.cpus_per_actor:
-            told["machine"] = ray.util.get_node_ip_address()
         self._host = ProcessHost(
             Task(**told),
             checkpoint_in(begin),
@@ -154,7 +153,14 @@ class Agent:
         ranks = range(*about.task["ranks"])
         for host, agent in agents.items():
             heard = about.hears.get(host, ())
-            mail = Outgoing(boxes, ranks, heard, every=about.lock_step, epoch=about.epoch)
+            mail = Outgoing(
+                boxes,
+                ranks,
+                heard,
+                every=about.lock_step,
+                epoch=about.epoch,
+                bare=about.task["transport"] != "memory",
+            )
             self._peers[host] = _Peer(agent, mail)
 
     def receive(self, letter: Letter) -> None:

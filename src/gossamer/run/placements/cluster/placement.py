@@ -19,6 +19,7 @@ from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot
 from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.cluster.agent import Assignment, from_array, packed_array
 from gossamer.run.placements.cluster.session import Session
+from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.many import ManyHosts, part_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
 from gossamer.run.snapshot import names_of
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
+    from gossamer.links.collective import MeetingPoint
     from gossamer.links.mirror import Letter
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Begin, Event
@@ -121,6 +123,8 @@ class Cluster(ManyHosts):
     ):
         super().__init__(config, spec, plan, layout, tried=tried)
         self.hosts: list[ClusterHost] = []
+        self._transport = transport_of(config, layout, plan.device)
+        self._meeting: MeetingPoint | None = None
         self._session = Session(config, len(layout.ranks), layout.share)
         self._number, self._patched = 0, False
         self._told_places = False
@@ -140,6 +144,10 @@ class Cluster(ManyHosts):
             self._make_memory()
             self.stop = StopSignal()
         self._number, self._patched, self._told_places = 0, False, False
+        if self._transport != "memory":
+            from gossamer.links.collective import MeetingPoint
+
+            self._meeting = MeetingPoint(ray.util.get_node_ip_address())
         checkpoint = self._read_beginning(begin)
         indices = range(len(self.layout.ranks))
         self.hosts = [self._start(index, checkpoint) for index in indices]
@@ -336,8 +344,8 @@ class Cluster(ManyHosts):
             restarts=restarts if donors else 0,
             donors=donors or {},
             differs=self.spec.differs if self._tried else None,
-            transport="memory",
-            meeting="",
+            transport=self._transport,
+            meeting=self._meeting.address if self._meeting is not None else "",
         )
         assignment = Assignment(
             dataclasses.asdict(task),
