@@ -91,8 +91,8 @@ class RemoteActors:
 
     def _follow(self, made: Any, key: tuple[int, int]) -> None:
         """Say that an actor has no place yet, and why it has failed where its connection could not tell."""
-        ends, seconds = made.run.remote(), self._config.cluster.wait_seconds
-        placed = made.__ray_ready__.remote()
+        seconds = self._config.cluster.wait_seconds
+        placed, ends = made.__ray_ready__.remote(), made.run.remote()  # one after the other
         who = f"actor {key[1]} of learner {key[0]}"
         with suppress(RayError):
             done, _ = ray.wait([placed], timeout=seconds)

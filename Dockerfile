@@ -1,0 +1,16 @@
+# Learners and actors for a cluster: docker build -t gossamer .
+# With GPUs: docker build -t gossamer --build-arg TORCH=torch . takes the newest torch, which brings CUDA.
+ARG BASE=python:3.11-slim
+FROM ${BASE}
+ARG TORCH=torch==2.13.0
+ARG EXTRAS=atari,mujoco,cluster
+WORKDIR /gossamer
+COPY pyproject.toml constraints.txt README.md LICENSE ./
+COPY src src
+RUN sed -i '/^torch==/d' constraints.txt
+RUN pip install --no-cache-dir -c constraints.txt "$TORCH" ".[$EXTRAS]"
+RUN useradd --create-home gossamer
+USER gossamer
+WORKDIR /home/gossamer
+ENV RAY_USAGE_STATS_ENABLED=0
+CMD ["gossamer", "--help"]
