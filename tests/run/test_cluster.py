@@ -82,7 +82,12 @@ def test_in_lock_step_a_cluster_computes_what_one_process_does(
     if topology != "allreduce":
         chosen["topology.max_staleness"] = 0
     one = run(tmp_path / "inline", **chosen, placement="inline")
-    assert_same(one, run(tmp_path / "cluster", **chosen, placement="cluster"))
+    folder = run(tmp_path / "cluster", **chosen, placement="cluster")
+    assert_same(one, folder)
+    rows = map(json.loads, (folder / "metrics.jsonl").read_text().splitlines())
+    told = [x["cluster/hosts"] for x in rows if "cluster/hosts" in x]
+    assert told
+    assert set(told) <= {1, 2}  # nodes of one machine have one address
 
 
 def test_gradients_may_be_averaged_by_torch_between_machines(tmp_path: Path) -> None:

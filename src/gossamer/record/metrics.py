@@ -169,6 +169,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
+    "cluster/hosts": Metric("machines", "machines of a cluster on which learners run now"),
+    "cluster/restarts": Metric(
+        "restarts", "learners of a cluster started again after a death, so far"
+    ),
     "share/evaluation": Metric(_SHARE, "wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),

@@ -315,7 +315,14 @@ class Supervisor:
         for row in rows:
             if row["learner"] == 0 and self._evaluator is not None:
                 row["share/evaluation"] = self._share_of_evaluation(self._evaluator)
+            if row["learner"] == 0 and (machines := self._machines()):
+                row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
         recorder.on_rows(rows, env_steps, disagreement=apart)
+
+    def _machines(self) -> set[str]:
+        """Return the machines of a cluster that learners run on; empty: there is no cluster."""
+        hosts = enumerate(self._placement.hosts)
+        return {host.machine for i, host in hosts if host.machine and i not in self._done}
 
     def _share_of_evaluation(self, evaluator: Evaluator) -> float:
         (spent, at), now = self._evaluated, time.monotonic()
