@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import secrets
 import shutil
 import signal
 import subprocess
@@ -54,6 +55,8 @@ class Hosts:
         self.count, self.cpus = count, cpus
         self.cores = sorted(os.sched_getaffinity(0))
         self.address = f"{NETWORK}.1:{PORT}"
+        # `ray start` of a head asks for a token where the user has one, of a worker it shows none unasked.
+        self._token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def __enter__(self) -> Hosts:
         self.down()
@@ -88,7 +91,9 @@ class Hosts:
             words += ["--head", f"--port={PORT}", "--include-dashboard=false"]
         else:
             words += [f"--address={self.address}"]
-        self.start(host, words, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL).wait(60)
+        quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+        if self.start(host, words, **quiet).wait(60):
+            raise RuntimeError(f"Ray did not start on host {host}: {' '.join(words)}")
 
     def start(
         self, host: int, words: Sequence[str], *, cores: int = 1, **more: object
@@ -98,7 +103,7 @@ class Hosts:
         own = [self.cores[(first + i) % len(self.cores)] for i in range(cores)]
         where = ["ip", "netns", "exec", f"gossamer{host}", "taskset", "-c", ",".join(map(str, own))]
         path = f"{PYTHON_FOLDER}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, "PATH": path, "RAY_ADDRESS": self.address}
+        environment = {**os.environ, **self._token, "PATH": path, "RAY_ADDRESS": self.address}
         return subprocess.Popen([*where, *words], env=environment, **more)  # type: ignore[call-overload]
 
     def cut(self, host: int) -> None:

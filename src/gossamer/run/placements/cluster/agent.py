@@ -48,6 +48,8 @@ LIFE_SECONDS = 0.2
 """Between two letters that say no more than that a learner lives."""
 OUTSTANDING = 2
 """Letters on their way to one machine; what comes then waits, and the newest wins."""
+MAIL_SHARE = 0.02
+"""Of an agent's time for letters to one machine, where nobody waits for them: twelve updates in a burst are one letter, the newest."""
 POLICY_SECONDS = 2.0
 """Between two policies of a learner that the supervisor is sent."""
 LOOK_SECONDS = 0.1
@@ -64,6 +66,8 @@ class Assignment:
     epoch: int
     """How often these learners have been started again."""
     lock_step: bool
+    awaited: bool
+    """Others may wait for what these learners write."""
     hears: dict[int, tuple[int, ...]]
     """By host: the learners of this one whose messages it needs."""
 
@@ -161,7 +165,7 @@ class Agent:
                 epoch=about.epoch,
                 bare=about.task["transport"] != "memory",
             )
-            self._peers[host] = _Peer(agent, mail)
+            self._peers[host] = _Peer(agent, mail, paced=not about.awaited)
 
     def receive(self, letter: Letter) -> None:
         """Take another agent's letter."""
@@ -236,12 +240,18 @@ class Agent:
 
 
 class _Peer:
-    """Another agent, and what has been sent there."""
+    """Another agent, and what has been sent there.
 
-    def __init__(self, agent: Any, mail: Outgoing):
-        self._agent, self._mail = agent, mail
+    Args:
+        agent: its handle.
+        mail: what it is to know.
+        paced: letters may take `MAIL_SHARE` of the time only.
+    """
+
+    def __init__(self, agent: Any, mail: Outgoing, *, paced: bool):
+        self._agent, self._mail, self._paced = agent, mail, paced
         self._outstanding: list[Any] = []
-        self._wrote = 0.0
+        self._wrote = self._next = 0.0
 
     def write(self) -> None:
         """Send what is new, unless it has enough on its way."""
@@ -250,14 +260,17 @@ class _Peer:
             _, self._outstanding = ray.wait(
                 self._outstanding, num_returns=len(self._outstanding), timeout=0
             )
-        if len(self._outstanding) >= OUTSTANDING:
-            return
         now = time.monotonic()
+        if len(self._outstanding) >= OUTSTANDING or now < self._next:
+            return
         letter = self._mail.letter(life=now - self._wrote >= LIFE_SECONDS)
         if letter is not None:
             self._wrote = now
             receive = self._agent.receive.options(concurrency_group="mail")
             self._outstanding.append(receive.remote(letter))
+            if self._paced:
+                ended = time.monotonic()
+                self._next = ended + (ended - now) / MAIL_SHARE
 
 
 def packed_array(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> NDArray[np.uint8]:

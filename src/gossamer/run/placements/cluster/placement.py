@@ -23,6 +23,7 @@ from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.many import ManyHosts, part_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
 from gossamer.run.snapshot import names_of
+from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -352,6 +353,7 @@ class Cluster(ManyHosts):
             self.plan.device,
             epoch=restarts,
             lock_step=self.config.topology.staleness == 0,
+            awaited=self.config.topology.staleness < FOREVER,
             hears=self._hears(index),
         )
         agent = self._session.agent(
