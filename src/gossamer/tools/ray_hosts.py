@@ -146,7 +146,7 @@ def _lines(rows: Sequence[Row], hosts: Sequence[str]) -> Iterator[str]:
     yield '  - pip install "gossamer[atari,cluster]"'
     yield "head_start_ray_commands:"
     yield "  - ray stop"
-    yield "  - ray start --head --port=6379"
+    yield "  - ray start --head --port=6379 --autoscaling-config=~/ray_bootstrap_config.yaml"
     yield "worker_start_ray_commands:"
     yield "  - ray stop"
     yield "  - ray start --address=$RAY_HEAD_IP:6379"
