@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.config import from_dict, parse_train, resolve, to_dict
-from gossamer.run.resume import changes
+from gossamer.run.resume_rules import changes
 
 if TYPE_CHECKING:
     import argparse

@@ -12,7 +12,7 @@ TOUR = [
     "algorithms/base.py",
     "algorithms/vtrace.py",
     "topology/base.py",
-    "replay/base.py",
+    "replay/mix.py",
     "roles/actor.py",
     "roles/learner.py",
     "run/placements/inline.py",

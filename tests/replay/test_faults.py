@@ -23,7 +23,7 @@ from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.run.placements.group import build_group
 from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.rows import Rows
+from gossamer.run.placements.metric_rows import Rows
 from gossamer.types import as_batch, empty_trajectory
 
 SMALL = {

@@ -10,7 +10,7 @@ import torch
 from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
-from gossamer.replay.base import ReplayMix, Share
+from gossamer.replay.mix import ReplayMix, Share
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.circular import CircularSettings

@@ -20,7 +20,7 @@ sys.path.insert(0, str(HELPERS))
 from core_fakes import spec_of  # noqa: E402
 from replay_fakes import sample  # noqa: E402
 
-from gossamer.links.shared_memory import make_memory  # noqa: E402
+from gossamer.links.mailboxes import make_memory  # noqa: E402
 from gossamer.replay.ring import Layout, Ring  # noqa: E402
 from gossamer.replay.selectors.elite import EliteSettings  # noqa: E402
 from gossamer.replay.selectors.uniform import UniformSettings  # noqa: E402

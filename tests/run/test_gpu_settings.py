@@ -24,10 +24,10 @@ from gossamer.machine import Machine
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
-from gossamer.replay.base import ReplayMix
+from gossamer.replay.mix import ReplayMix
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
-from gossamer.run.resume import why_not_exact
+from gossamer.run.resume_rules import why_not_exact
 from gossamer.run.snapshot import EXACT
 from gossamer.run.train import train
 from gossamer.tools.bench import limit_of

@@ -6,8 +6,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from gossamer.run.placements import rows as rows_module
-from gossamer.run.placements.rows import OTHERS_ROW_SECONDS, Rows
+from gossamer.run.placements import metric_rows as rows_module
+from gossamer.run.placements.metric_rows import OTHERS_ROW_SECONDS, Rows
 from gossamer.run.scoring import best_of, best_saved_in
 
 

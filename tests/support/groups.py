@@ -8,7 +8,7 @@ import torch
 from core_fakes import CONSTANT, make_learner, random_batch, small_policy, spec_of
 from memory_peers import memory_peers
 
-from gossamer.links.shared_memory import Mailbox, Mailboxes
+from gossamer.links.mailboxes import Mailbox, Mailboxes
 from gossamer.links.stopping import StopSignal
 from gossamer.roles.mixer import Mixer, message_sizes
 

@@ -1,6 +1,6 @@
 """`Peers` without shared memory or sequence numbers: plain lists, for learners that take turns in one thread.
 
-A second implementation of what `gossamer.links.shared_memory` does for processes, so that a mixer is known to need no more than the
+A second implementation of what `gossamer.links.mailboxes` does for processes, so that a mixer is known to need no more than the
 protocol. Whoever would have to wait fails: in lock-step on one thread nothing that is waited for could still come.
 """
 

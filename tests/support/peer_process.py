@@ -7,7 +7,7 @@ import time
 
 import torch
 
-from gossamer.links.shared_memory import Mailbox, Mailboxes
+from gossamer.links.mailboxes import Mailbox, Mailboxes
 from gossamer.links.stopping import StopSignal
 from gossamer.roles.mixer import Mixer
 from gossamer.topology.gossip import Gossip

@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 from core_fakes import random_batch, small_policy, spec_of
 
-from gossamer.replay.base import ReplayMix
+from gossamer.replay.mix import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.elite import EliteSettings

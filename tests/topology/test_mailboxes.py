@@ -18,7 +18,7 @@ import torch
 from groups import boxes_for, mailbox, make_mixers
 
 from gossamer.errors import RunFailed
-from gossamer.links.shared_memory import COMBINED, LEFT, SEQUENCE, Mailboxes, make_memory
+from gossamer.links.mailboxes import COMBINED, LEFT, SEQUENCE, Mailboxes, make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.topology.base import FOREVER
 from gossamer.topology.gossip import Gossip
@@ -207,7 +207,7 @@ def test_what_was_posted_before_leaving_is_seen_by_whoever_sees_the_leaving(monk
     post(one, 0, 1.0)
     boxes.mark_left(1)
     boxes.headers[1] = Watched(boxes.headers[1], boxes.on_read)
-    monkeypatch.setattr("gossamer.links.shared_memory.fence", boxes.fence)
+    monkeypatch.setattr("gossamer.links.mailboxes.fence", boxes.fence)
     assert zero.wait_posted(1, range(1)) == 0
 
 
@@ -217,7 +217,7 @@ def test_whoever_sees_the_leaving_sees_what_was_posted_before(monkeypatch):
     post(mailbox(boxes, 0), 0, 1.0)
     seen = []
     monkeypatch.setattr(
-        "gossamer.links.shared_memory.fence", lambda: seen.append(int(boxes.headers[0][LEFT]))
+        "gossamer.links.mailboxes.fence", lambda: seen.append(int(boxes.headers[0][LEFT]))
     )
     boxes.mark_left(0)
     assert seen == [0], "a fence comes before the mark"
@@ -231,7 +231,7 @@ def test_what_is_read_in_place_has_been_read_before_it_may_be_overwritten(monkey
     seen = []
     boxes = mixers[0].peers.boxes
     monkeypatch.setattr(
-        "gossamer.links.shared_memory.fence",
+        "gossamer.links.mailboxes.fence",
         lambda: seen.append((thetas[0].item(), int(boxes.headers[0][COMBINED]))),
     )
     mixers[0].mix(0)

@@ -8,7 +8,7 @@ import pytest
 from groups import boxes_for, mailbox
 
 from gossamer.errors import RunFailed
-from gossamer.links.shared_memory import AWAITS, BEATS
+from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.links.threads import wait_until
 from gossamer.system.signs import Patience, Sign

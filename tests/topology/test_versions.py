@@ -10,7 +10,7 @@ from functools import partial
 import pytest
 import torch
 
-from gossamer.links.shared_memory import Mailboxes
+from gossamer.links.mailboxes import Mailboxes
 from gossamer.roles.mixer import message_sizes
 from gossamer.run.placements.boards import PolicyBoards
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.errors import ConfigError
 from gossamer.machine import free_disk, free_memory
-from gossamer.replay.base import ReplayMix
+from gossamer.replay.mix import ReplayMix
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.ring import Layout, Ring, make_block
 from gossamer.replay.selectors.base import Selector

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
     from gossamer.links.stopping import StopSignal
-    from gossamer.replay.base import ReplayMix
+    from gossamer.replay.mix import ReplayMix
     from gossamer.roles.evaluator import Source
     from gossamer.system.signs import Sign
     from gossamer.types import EnvSpec, Trajectory, VecEnv

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import numpy as np
 import torch
 
-from gossamer.links.shared_memory import (
+from gossamer.links.mailboxes import (
     ANNOUNCED,
     AWAITS,
     BEATS,

@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from gossamer.errors import ConfigError
-from gossamer.links.shared_memory import fence, make_memory
+from gossamer.links.mailboxes import fence, make_memory
 from gossamer.system.blocks import lay_out, views
 from gossamer.types import STORED
 

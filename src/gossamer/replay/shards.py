@@ -16,7 +16,7 @@ import numpy as np
 import torch
 
 from gossamer.errors import ConfigError
-from gossamer.links.shared_memory import fence
+from gossamer.links.mailboxes import fence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.ops.micro_batches import Cuts, MicroBatches
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.replay.base import ReplayMix
+    from gossamer.replay.mix import ReplayMix
     from gossamer.roles.optimizers import OptimizerConfig
     from gossamer.topology.base import Topology
     from gossamer.types import Batch

@@ -28,15 +28,14 @@ from gossamer.machine import keep_freed_memory, process_began, this_machine
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run import messages, snapshot
-from gossamer.run import resume as resuming
+from gossamer.run import messages, resume_rules, snapshot
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.damage import refuse_damaged
 from gossamer.run.evaluate import read_policy, refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
 from gossamer.run.recorder import Recorder, refuse_missing_writers
-from gossamer.run.resume import resumed_plan, summary_of
+from gossamer.run.resume_rules import resumed_plan, summary_of
 from gossamer.run.scoring import Scoring
 from gossamer.run.stopping import Overdue, Signals, Watch, at_work, tell
 from gossamer.run.supervisor import Supervisor
@@ -144,15 +143,15 @@ def _train(
         checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
         before = {} if folder is None else folder.read_settings()
         if folder is not None and checkpoint is not None:
-            resuming.refuse_changes(before, to_dict(config))
+            resume_rules.refuse_changes(before, to_dict(config))
             refuse_damaged(checkpoint, config.num_learners)
             for warning in checkpoint.warnings:
                 print(f"gossamer: {visible(warning)}", file=sys.stderr)
-            reason, summary = resuming.finished(config, folder, checkpoint)
+            reason, summary = resume_rules.finished(config, folder, checkpoint)
             if reason:
                 if reason.endswith("stop_after_seconds reached"):
                     reason += f" by its {summary['seconds']:.0f} s over all sessions"
-                limit = resuming.raised(config, reason)
+                limit = resume_rules.raised(config, reason)
                 print(f"{folder.path} is finished ({reason}); to train it further: gossamer train "
                       f"--resume {folder.path} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
@@ -166,7 +165,7 @@ def _train(
         if folder is not None and checkpoint is not None:
             refuse_misfit(config, spec, checkpoint, torso)
             refuse_other_best(config, spec, folder.checkpoints(), torso)
-        differs = None if folder is None else resuming.known_to_differ(folder)
+        differs = None if folder is None else resume_rules.known_to_differ(folder)
         if differs is None and not layout:  # processes try by themselves
             differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
         tried = differs is not None
@@ -179,10 +178,10 @@ def _train(
             plan = make_plan(config, spec, machine)
         else:
             # From Python nobody says what was asked for; what differs was.
-            changed = resuming.changes(before, to_dict(config))
+            changed = resume_rules.changes(before, to_dict(config))
             given = set(config_given) or {name for name, _, _ in changed}
             saved = checkpoint.state["plan"]
-            config = resuming.for_this_machine(config, machine, given, saved)
+            config = resume_rules.for_this_machine(config, machine, given, saved)
             plan, more = resumed_plan(checkpoint, config, spec, machine, given, before)
         processes = len(layout.ranks) if layout else 0
         if plan.device != "cpu":
@@ -438,21 +437,21 @@ class _Session:
         updates, env_steps = self.progress
         told = messages.resumed_in_words(
             new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
-            why=resuming.why_not_exact(self.config, self.spec, plan, self.checkpoint),
+            why=resume_rules.why_not_exact(self.config, self.spec, plan, self.checkpoint),
             env_steps=env_steps,
             updates=updates,
             seconds=seconds,
         )
         recorder.say(told)
-        if resuming.begins_empty(self.config, self.checkpoint):
+        if resume_rules.begins_empty(self.config, self.checkpoint):
             self._say_filling()
         if self.more:
             recorder.say(self.more)
-        for name, old, new in resuming.changes(before, to_dict(self.config)):
+        for name, old, new in resume_rules.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 
     def _say_filling(self) -> None:
-        rows = resuming.rows_to_fill(self.config, self.plan, self.checkpoint)
+        rows = resume_rules.rows_to_fill(self.config, self.plan, self.checkpoint)
         self.recorder.say(messages.filling_in_words(rows))
 
     def _supervise(

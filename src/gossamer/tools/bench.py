@@ -30,7 +30,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.machine import keep_freed_memory, num_cores, use_threads
 from gossamer.ops.micro_batches import MicroBatches
-from gossamer.replay.base import ReplayMix
+from gossamer.replay.mix import ReplayMix
 from gossamer.roles.learner import Learner
 from gossamer.system.devices import Inbox, is_gpu
 from gossamer.types import empty_trajectory

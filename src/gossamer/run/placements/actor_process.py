@@ -23,7 +23,7 @@ from gossamer.build.roles import (
 )
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec
-from gossamer.links.shared_memory import FAR, Mailboxes
+from gossamer.links.mailboxes import FAR, Mailboxes
 from gossamer.links.wire import Address
 from gossamer.machine import keep_freed_memory, lower_priority, use_threads
 from gossamer.roles.actor import Actor

@@ -26,7 +26,7 @@ import torch
 from gossamer.build.roles import group_bounds
 from gossamer.config import to_dict
 from gossamer.errors import RunFailed
-from gossamer.links.shared_memory import Mailboxes, make_memory
+from gossamer.links.mailboxes import Mailboxes, make_memory
 from gossamer.links.stopping import Stopped
 from gossamer.replay.shards import part_of
 from gossamer.roles.actor import Episode, generator_name

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import torch
 from torch import Tensor
 
-from gossamer.links.shared_memory import Mailboxes
+from gossamer.links.mailboxes import Mailboxes
 from gossamer.roles.evaluator import Source
 from gossamer.roles.mixer import message_sizes, vectors, views
 from gossamer.topology.base import blend

@@ -13,7 +13,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.links.shared_memory import make_memory
+from gossamer.links.mailboxes import make_memory
 from gossamer.system.blocks import Place, aligned, copy_into, lay_out_like, views
 
 if TYPE_CHECKING:

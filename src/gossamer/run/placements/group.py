@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from gossamer.build.plan import resumes_exactly
 from gossamer.build.replays import shared_blocks
 from gossamer.build.roles import Parts, build_parts, build_policy
-from gossamer.links.shared_memory import Mailbox
+from gossamer.links.mailboxes import Mailbox
 from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source

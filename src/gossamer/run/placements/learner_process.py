@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.build.plan import Plan, resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
-from gossamer.links.shared_memory import BEATS, Mailboxes
+from gossamer.links.mailboxes import BEATS, Mailboxes
 from gossamer.links.stopping import StopSignal
 from gossamer.machine import keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
@@ -26,8 +26,8 @@ from gossamer.run.hosts import ActorProcesses, Done, Notice, Snapshot, Told
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, tell_failure
 from gossamer.run.placements.group import Group, build_learners
+from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.learners import Learners
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import Task
 from gossamer.run.placements.remote_actor import Elsewhere
@@ -110,7 +110,7 @@ def _learn(
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
     size, parts_of_replays = config.num_learners, blocks[3:]
-    learners: Learners
+    learners: HostLoop
     elsewhere = None
     if task.machine and config.cluster.cpus_per_actor:
         elsewhere = Elsewhere(
@@ -152,7 +152,7 @@ def _learn(
             group.publish(part)
         versions = (learn_overlapped if task.overlaps else learn_inline)(group)
         orders = SharedOrders(blocks[2], task.num_processes)
-        learners = Learners(config, group, versions, orders, host=task.process)
+        learners = HostLoop(config, group, versions, orders, host=task.process)
         channel.send({"kind": "ready", "differs": spec.differs})
         event: Event | None = None
         while not isinstance(event, Done):

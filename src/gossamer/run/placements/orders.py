@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from gossamer.errors import RunFailed
-from gossamer.links.shared_memory import fence
+from gossamer.links.mailboxes import fence
 from gossamer.run.hosts import Order
 
 if TYPE_CHECKING:

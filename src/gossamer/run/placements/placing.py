@@ -9,7 +9,7 @@ from gossamer.build.roles import build_policy
 from gossamer.config import code_in, refuse_unimportable, to_dict
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
-from gossamer.run import resume, snapshot
+from gossamer.run import resume_rules, snapshot
 from gossamer.run.damage import refuse_damaged_policies
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.processes import Processes
@@ -71,7 +71,7 @@ def place(
         checkpoint = begin(lambda name: "learner.policy." in name)
         if checkpoint is not None and checkpoint.state:
             refuse_damaged_policies(checkpoint)
-            resume.refuse_replays(config, plan, build_policy(config, spec), checkpoint)
+            resume_rules.refuse_replays(config, plan, build_policy(config, spec), checkpoint)
     except BaseException:
         made.close()
         raise

@@ -9,7 +9,7 @@ import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
-from gossamer.links.shared_memory import AWAITS, BEATS
+from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.roles.actor import Episode
 from gossamer.run.hosts import ActorProcesses, Died, Done, Failed, Notice, Ready, Snapshot, Told
 from gossamer.run.placements.channel import failure_in, pack, unpack

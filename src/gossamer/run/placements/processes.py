@@ -12,15 +12,15 @@ from typing import TYPE_CHECKING
 
 from gossamer.build.replays import shared_blocks
 from gossamer.config import to_dict
-from gossamer.links.shared_memory import make_memory
+from gossamer.links.mailboxes import make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.replay.ring import make_shared_block
 from gossamer.run.hosts import Ready
 from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.layout import transport_of
-from gossamer.run.placements.many import ManyHosts, part_of
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
+from gossamer.run.placements.remote_hosts import RemoteHosts, part_of
 from gossamer.run.placements.template import ready
 from gossamer.run.snapshot import names_of
 
@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and processes."""
 
 
-class Processes(ManyHosts):
+class Processes(RemoteHosts):
     """The placement of learners in processes.
 
     Args:

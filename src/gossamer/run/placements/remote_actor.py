@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gossamer.links.shared_memory import FAR, Mailboxes, make_memory
+from gossamer.links.mailboxes import FAR, Mailboxes, make_memory
 from gossamer.links.wire import LIFE_SECONDS, Address, Listener, Wire
 from gossamer.replay.ring import Layout, Ring, make_block
 from gossamer.roles.mixer import vectors

@@ -12,8 +12,8 @@ from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.hosts import Order, Ready
 from gossamer.run.placements.group import build_group
+from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.learners import Learners
 from gossamer.run.placements.threads import learn_overlapped
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         resumes = checkpoint is not None and bool(checkpoint.state)
-        self._learners: Learners
+        self._learners: HostLoop
         self._group = group = build_group(
             config,
             spec,
@@ -103,7 +103,7 @@ class ThisProcess:
             raise
         self._orders = Asked()
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
-        self._learners = Learners(
+        self._learners = HostLoop(
             config,
             group,
             versions(group),

@@ -22,8 +22,8 @@ import ray
 
 from gossamer.config import from_dict
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.mailboxes import make_memory
 from gossamer.links.mirror import Incoming, Outgoing
-from gossamer.links.shared_memory import make_memory
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot
 from gossamer.run.placements.boards import Memory, Sizes

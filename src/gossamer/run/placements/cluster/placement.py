@@ -20,8 +20,8 @@ from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.cluster.agent import Assignment, from_array, packed_array
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
-from gossamer.run.placements.many import ManyHosts, part_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
+from gossamer.run.placements.remote_hosts import RemoteHosts, part_of
 from gossamer.run.snapshot import names_of
 from gossamer.topology.base import FOREVER
 
@@ -108,7 +108,7 @@ class ClusterHost:
         return found
 
 
-class Cluster(ManyHosts):
+class Cluster(RemoteHosts):
     """The placement of learners on a cluster.
 
     Args:

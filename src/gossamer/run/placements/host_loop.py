@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Protocol
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
 from gossamer.run.hosts import FINAL, ActorProcesses, Done, Notice, Snapshot, Told
-from gossamer.run.placements.rows import Rows
+from gossamer.run.placements.metric_rows import Rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -37,7 +37,7 @@ class Orders(Protocol):
         ...
 
 
-class Learners:
+class HostLoop:
     """A group of learners, a step of which is one version or one order.
 
     Args:

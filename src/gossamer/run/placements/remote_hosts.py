@@ -6,10 +6,10 @@ import dataclasses
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator, build_learner, build_policy
-from gossamer.links.shared_memory import AWAITS
+from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
-from gossamer.replay.base import ReplayMix
+from gossamer.replay.mix import ReplayMix
 from gossamer.run.placements.boards import Sizes
 from gossamer.run.snapshot import names_of, progress_of
 
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec
 
 
-class ManyHosts:
+class RemoteHosts:
     """A placement of learners that are not in this process, which sees their mailboxes and policies in memory.
 
     Args:
