@@ -5,6 +5,9 @@ from __future__ import annotations
 import json
 import os
 import signal
+import socket
+import subprocess
+import sys
 import threading
 import time
 from pathlib import Path
@@ -14,7 +17,7 @@ import pytest
 import torch
 from runs import returns_of, state_of
 
-from gossamer.config import make_config
+from gossamer.config import make_config, to_dict
 from gossamer.errors import ConfigError
 from gossamer.run.train import train
 
@@ -168,14 +171,15 @@ def test_a_run_goes_on_from_a_cluster_and_on_one(tmp_path: Path) -> None:
 
 
 def test_whoever_dies_is_replaced(tmp_path: Path) -> None:
-    folder, total = tmp_path / "run", 60_000
+    folder, total = tmp_path / "run", 45_000
     killed: list[str] = []
 
     def kill() -> None:
         """First the process of learner 1, later the agent of learner 2."""
         learners = {}
         while len(learners) < 3:
-            learners = {x["rank"]: x["pid"] for x in rows_of(folder) if x["role"] == "learner"}
+            learners = {x["rank"]: x["pid"] for x in rows_of(folder) if x["rank"] is not None}
+            learners = {rank: pid for rank, pid in learners.items() if pid}
             time.sleep(0.05)
         wait_until(lambda: steps_of(folder) > 3_000)
         os.kill(learners[1], signal.SIGKILL)
@@ -200,8 +204,50 @@ def test_whoever_dies_is_replaced(tmp_path: Path) -> None:
     assert summary["restarts"] == 2
     log = (folder / "log.txt").read_text()
     assert "the process of learner 1 has died (signal 9); a new one takes over" in log
-    assert "the process of learner 2 has died (on the cluster: " in log
+    assert "the process of learner 2 has died (on " in log
     assert {x["machine"] for x in rows_of(folder) if x["role"] == "learner"} != {""}
+
+
+def test_machines_join_and_leave_while_it_trains(tmp_path: Path, cluster: Any) -> None:
+    folder = tmp_path / "run"
+    settings: dict[str, Any] = {"topology.name": "gossip", "num_learners": 5}
+    settings |= {"cluster.min_learners": 3, "checkpoint_every_seconds": 1.0}
+    given = {**SMALL, **settings, "total_env_steps": 10_000_000, "run_folder": str(folder)}
+    config = to_dict(make_config("CartPole-v1", {**given, "placement": "cluster"}))
+    code = "import json, sys; from gossamer.config import from_dict; from gossamer import train; "
+    code += "train(from_dict(json.loads(sys.argv[1])))"
+    trains = subprocess.Popen(
+        [sys.executable, "-c", code, json.dumps(config)],
+        env={**os.environ, "RAY_ADDRESS": cluster.address},
+    )
+    try:
+        wait_until(lambda: steps_of(folder) > 3_000)
+        assert running(folder) == {0, 1, 2, 3}
+        node = cluster.add_node(num_cpus=1, object_store_memory=80 << 20)
+        wait_until(lambda: running(folder) == {0, 1, 2, 3, 4})
+        steps = steps_of(folder)
+        wait_until(lambda: steps_of(folder) > steps + 5_000)
+        cluster.remove_node(node, allow_graceful=False)
+        wait_until(lambda: running(folder) == {0, 1, 2, 3})
+        trains.send_signal(signal.SIGINT)
+        assert trains.wait(60) == 0
+    finally:
+        trains.kill()
+        trains.wait()
+    log = (folder / "log.txt").read_text()
+    assert "4 on no machine yet" in log
+    assert "learner 4 has joined, on " in log
+    assert "the process of learner 4 has died (on " in log
+    learnt = json.loads((folder / "summary.json").read_text())["env_steps"]
+    # Whoever was away is in the checkpoint too.
+    more: dict[str, Any] = {**settings, "total_env_steps": learnt + 3_000}
+    run(folder, **more, placement="inline", resume=True)
+    assert json.loads((folder / "summary.json").read_text())["env_steps"] >= learnt + 3_000
+    assert any(name.startswith("4/learner.policy.") for name in state_of(folder))
+
+
+def running(folder: Path) -> set[int]:
+    return {x["rank"] for x in rows_of(folder) if x["role"] == "learner" and x["pid"]}
 
 
 def wait_until(happened: Any, seconds: float = 60.0) -> None:
@@ -223,6 +269,11 @@ def steps_of(folder: Path) -> int:
     ("settings", "says"),
     [
         ({"cluster.cpus_per_learner": 9}, "3 x 9 CPUs are asked for, but the cluster has 4"),
+        ({"cluster.min_learners": 4}, "cluster.min_learners is 4, but there are 3 learners"),
+        (
+            {"cluster.min_learners": 2, "topology.name": "allreduce"},
+            "with topology allreduce no learner goes on without the others",
+        ),
         ({"cluster.gpus_per_learner": 0.5}, "GPUs are asked for, but the cluster has 0"),
         (
             {"replay_ratio": 1.0, "replays.1.name": "uniform", "replays.1.shared": True},
@@ -236,8 +287,27 @@ def test_what_a_cluster_cannot_do_is_refused(
     if "replay_ratio" in settings:
         settings = {**settings, "algorithm": {"name": "vtrace"}}
     with pytest.raises(ConfigError, match=says):
-        run(tmp_path / "run", **{"topology.name": "gossip"}, placement="cluster", **settings)
+        run(tmp_path / "run", **{"topology.name": "gossip", **settings}, placement="cluster")
     assert not (tmp_path / "run").exists()
+
+
+def test_an_address_where_no_cluster_answers_is_told_at_once(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gossamer.run.placements.cluster import joining
+
+    with pytest.raises(ConnectionRefusedError):
+        joining.show_token_if_asked("127.0.0.1:1")
+    for address in ("ray://localhost:10001", "localhost", "localhost:ray"):
+        with pytest.raises(ValueError, match="it must be the host:port"):
+            joining.show_token_if_asked(address)
+    monkeypatch.setattr(joining, "ANSWER_SECONDS", 2.0)
+    says = "does not answer as a Ray cluster does"
+    with (
+        socket.create_server(("127.0.0.1", 0)) as silent,
+        pytest.raises(ConnectionError, match=says),
+    ):
+        joining.show_token_if_asked(f"127.0.0.1:{silent.getsockname()[1]}")
 
 
 def test_without_ray_the_command_says_what_to_type(

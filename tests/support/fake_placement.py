@@ -26,6 +26,7 @@ class FakeHost:
     pid: int = 0
     machine: str = ""
     here: bool = True
+    away: bool = False
     version: int = -1
 
 
@@ -50,6 +51,7 @@ class FakePlacement:
         self.disagreement = None
         self.stuck = False
         self.orders = 0
+        self.on_replace: Any = lambda: None
 
     def make_evaluator(self) -> None:
         return None
@@ -64,6 +66,7 @@ class FakePlacement:
     def replace(self, index: int, restarts: int) -> bool:
         self.asked.append(("replace", index, restarts))
         self.hosts[index] = FakeHost(self.hosts[index].ranks, version=self.hosts[index].version)
+        self.on_replace()
         return True
 
     def poll(self) -> list[Any]:

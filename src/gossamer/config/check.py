@@ -131,6 +131,11 @@ def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
     if config.placement == "cluster" and shared:
         why = "machines of a cluster have no memory in common"
         yield f"replays are shared, but {why}: leave shared out, or --placement local"
+    if (fewest := config.cluster.min_learners) > (size := config.num_learners):
+        yield f"cluster.min_learners is {fewest}, but there are {size} learners: --cluster.min-learners {size}, or more learners"
+    elif 0 < fewest < size and config.topology.on_death == "restart_group":
+        why = f"with topology {config.topology.name} no learner goes on without the others"
+        yield f"cluster.min_learners is {fewest}, but {why}: leave it out, or use --topology.name gossip"
     if (per := config.learners_per_process) and (config.placement == "inline" or alone):
         why = "there is one learner" if alone else "placement is inline"
         yield f"learners_per_process is {per}, but {why}, so there are no processes to share: --learners-per-process 0"

@@ -71,8 +71,13 @@ class ClusterConfig:
     learner, on its cores."""
     gpus_per_learner: Annotated[float, Meta(ge=0, le=1024)] = 0.0
     """GPUs for each learner, >= 0; fractions share one."""
+    min_learners: Whole = 0
+    """Learners without which there is no run, in [0, num_learners]: it begins once so many have a place, and the
+    others join when machines do, with the average of those they hear. 0: it begins with all of them. Learners
+    that cannot go on without each other (topology allreduce) all have to be there."""
     wait_seconds: Seconds = 120.0
-    """Longest time to wait at the start for a place for every learner, >= 0."""
+    """Longest time to wait for a place for the learners without which there is no run, >= 0. Another one that has
+    none for so long is told of."""
 
 
 @dataclass(frozen=True)

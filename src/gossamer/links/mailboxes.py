@@ -135,6 +135,10 @@ class Mailboxes:
         fence()  # who sees that it has left sees all that it posted and mixed before
         self.headers[rank][LEFT] = 1
 
+    def has_left(self, rank: int) -> bool:
+        """Whether a learner is gone."""
+        return bool(self.headers[rank][LEFT])
+
     def live_in(self, rank: int, house: int) -> None:
         """Tell with whom a learner shares a process: its first learner is `house`."""
         self.headers[rank][HOUSE] = house + 1

@@ -105,6 +105,10 @@ class Outgoing:
         posts = [post for rank in self._ranks if rank in self._heard for post in self._posts(rank)]
         return Letter(self._epoch, tuple(posts), headers) if posts or headers else None
 
+    def forget(self) -> None:
+        """Take notice that letters were lost: the next one tells everything."""
+        self._headers, self._sent = {}, {}
+
     def _posts(self, rank: int) -> Iterable[Post]:
         new = [x for x in self._boxes.posted(rank) if x > self._sent.get(rank, -1)]
         for update in new if self._every else new[-1:]:

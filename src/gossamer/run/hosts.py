@@ -130,6 +130,11 @@ class Host(Protocol):
         ...
 
     @property
+    def away(self) -> bool:
+        """Whether it has no machine for now: nobody waits for it, and a checkpoint does without it."""
+        ...
+
+    @property
     def version(self) -> int:
         """Newest version of its first learner; -1 before the first."""
         ...

@@ -15,7 +15,7 @@ from gossamer.topology.base import FOREVER
 from gossamer.types import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from collections.abc import Callable, Mapping, Sequence
 
     from gossamer.build.roles import Parts
     from gossamer.record.checkpoint import Checkpoint
@@ -129,6 +129,28 @@ def held_of(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
     held: dict[str, Any] = {**checkpoint.tensors, **checkpoint.state["held"]}
     mine = names_of(range(rank, rank + 1))
     return {k.removeprefix(_prefix(rank)): x for k, x in held.items() if mine(k)}
+
+
+def stand_in(
+    tensors: dict[str, Tensor], held: dict[str, Any], absent: Sequence[int], env_steps: int
+) -> None:
+    """Add parts of learners that have no place to a snapshot of the others: as if they had just taken over from one of them.
+
+    Args:
+        tensors: of the snapshot.
+        held: its plain state.
+        absent: ranks of the learners.
+        env_steps: of the run; those that no other has learnt from are shared out among the absent.
+    """
+    donor = min(updates_in({"held": held}))
+    mine, prefix = names_of(range(donor, donor + 1)), _prefix(donor)
+    own = [x for name, x in held.items() if name.endswith("learner.own_env_steps")]
+    rest = max(env_steps - sum(own), 0) // max(len(absent), 1)
+    for rank in absent:
+        for known in (tensors, held):
+            part = {k: x for k, x in known.items() if mine(k)}
+            known |= {_prefix(rank) + k.removeprefix(prefix): x for k, x in part.items()}
+        held[f"{_prefix(rank)}learner.own_env_steps"] = rest
 
 
 def comes_back(checkpoint: Checkpoint | None, spec: EnvSpec) -> bool:

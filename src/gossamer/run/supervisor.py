@@ -27,7 +27,7 @@ from gossamer.run.hosts import (
     Told,
 )
 from gossamer.run.placements.threads import JOIN_SECONDS, start_thread
-from gossamer.run.snapshot import EXACT, NOT_BACK
+from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in
 from gossamer.run.stopping import Overdue, at_work, end_of
 from gossamer.system.devices import on_own_stream
 
@@ -164,7 +164,7 @@ class Supervisor:
             self._began_version = {i: x.version for i, x in enumerate(placement.hosts)}
             self._write_processes()
             self._make_evaluator()
-            while len(self._done) < len(placement.hosts):
+            while not self._done.issuperset(self._there()):
                 for index, event in placement.poll():
                     self._hear(index, event)
                 if placement.stop.error is not None:  # the evaluator's
@@ -179,6 +179,12 @@ class Supervisor:
                 self._evaluating.join(JOIN_SECONDS)
         if placement.stop.error is not None:
             raise placement.stop.error
+
+    def _there(self) -> list[int]:
+        """Return the hosts that have a place; all of them if none has."""
+        hosts = self._placement.hosts
+        there = [i for i, host in enumerate(hosts) if not host.away]
+        return there or list(range(len(hosts)))
 
     def _make_evaluator(self) -> None:
         self.close()
@@ -213,7 +219,7 @@ class Supervisor:
         for i, host in enumerate(hosts):
             place = {"machine": host.machine} if host.machine else {}
             row: dict[str, Any] = {
-                "pid": host.pid,
+                "pid": host.pid or None,
                 "restarts": self._restarts_of.get(i, 0),
                 **place,
             }
@@ -221,7 +227,7 @@ class Supervisor:
                 {"role": "learner", "rank": rank, **row} for rank in host.ranks
             ]
             beside = [{**place, **actor} for actor in self._actors.get(i, ())]
-            if host.here:
+            if host.here and host.pid:
                 own = (x for x in (*learners, *beside) if x.get("machine", "") == host.machine)
                 here |= {int(x["pid"]) for x in own}
             rows += learners
@@ -263,10 +269,10 @@ class Supervisor:
             case Ready():
                 self._began_version[index] = self._placement.hosts[index].version
                 self._ready.add(index)
-                if self._restarts_of.get(index):  # now it is known where
-                    self._write_processes()
+                if self._restarts_of.get(index) or self._placement.hosts[index].machine:
+                    self._write_processes()  # now it is known where
                 self._note_env(event.differs)
-                if len(self._ready) == len(self._placement.hosts) and not self._all_began:
+                if not self._all_began and self._ready.issuperset(self._there()):
                     self._all_began = True
                     self._on_beginning()
             case _:
@@ -308,7 +314,8 @@ class Supervisor:
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self._recorder, self._placement.env_steps
         apart = None
-        if len(self._ranks_told) == self._config.num_learners:  # the pace is that of all
+        expected = {rank for i in self._there() for rank in self._placement.hosts[i].ranks}
+        if self._ranks_told >= expected:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
             apart = self._placement.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
@@ -330,19 +337,21 @@ class Supervisor:
         return (evaluator.seconds - spent) / max(now - at, 1e-9)
 
     def _save_when_whole(self) -> None:
-        parts = self._finals | self._parts
-        if len(parts) < len(self._placement.hosts):
+        parts, there = self._finals | self._parts, self._there()
+        if not parts or not parts.keys() >= set(there):
             return
         tensors: dict[str, Tensor] = {}
         held: dict[str, Any] = {}
         for index in sorted(parts):
             tensors |= parts[index].tensors
             held |= parts[index].state["held"]
-        ended = len(self._finals) == len(self._placement.hosts)
+        away = [rank for host in self._placement.hosts if host.away for rank in host.ranks]
+        stand_in(tensors, held, away, self._placement.env_steps)
+        ended = self._finals.keys() >= set(there)
         if ended:
             rows, self._last_rows = self._last_rows, []
             self._write_rows(rows, last=True)
-        state = {**parts[0].state, "held": held} | self._records()
+        state = {**parts[min(parts)].state, "held": held} | self._records()
         state[EXACT] = all(part.state[EXACT] for part in parts.values())
         if self._ranks_told or ended:
             seconds = max(part.seconds for part in parts.values())
@@ -451,6 +460,8 @@ class Supervisor:
         # Where others have reached the end, the new one may not: it is told.
         self._ending = False
         self._write_processes()
+        if self._order or self._finals:  # the others may have had theirs
+            self._save_when_whole()
 
     def _evaluate_last(self) -> None:
         """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""

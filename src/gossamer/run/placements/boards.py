@@ -66,8 +66,15 @@ class PolicyBoards:
         elif self._run_policy != "first":
             learner = (self._turn // (2 if averages else 1)) % self.boxes.num_learners
         self._turn += 1
+        if learner is not None and learner not in (there := self.present()):
+            learner = there[0]
         heard = self._average(into) if learner is None else self._copy(learner, into)
         return Source(heard.version, learner, heard.at)
+
+    def present(self) -> list[int]:
+        """Return the learners that have a version and have not left; if all have, those with a version."""
+        known = [rank for rank in range(self.boxes.num_learners) if self.newest(rank) >= 0]
+        return [rank for rank in known if not self.boxes.has_left(rank)] or known
 
     def newest(self, rank: int) -> int:
         """Return the number of a learner's newest version; -1 before the first."""
@@ -117,7 +124,7 @@ class PolicyBoards:
             found.append(self._read(rank, heard))
             return heard_views
 
-        chosen = range(self.boxes.num_learners) if ranks is None else ranks
+        chosen = self.present() if ranks is None else ranks
         on_cpu = into[0].device.type == "cpu"
         mean = into if on_cpu else [torch.empty_like(x) for x in heard_views]
         blend(dict.fromkeys(chosen, 1.0 / len(chosen)), chosen[0], message, mean)
@@ -126,12 +133,12 @@ class PolicyBoards:
         return min(found)
 
     def disagreement(self) -> float:
-        """Return the mean over learners of |theta_r - mean| / |mean|, parameters only."""
-        size = self.boxes.num_learners
-        thetas = torch.empty(size, self.boxes.sizes[0])
+        """Return the mean over learners that are there of |theta_r - mean| / |mean|, parameters only."""
+        there = self.present()
+        thetas = torch.empty(len(there), self.boxes.sizes[0])
         moments = self._room()[1]
-        for rank in range(size):
-            self._read(rank, (thetas[rank], moments))
+        for i, rank in enumerate(there):
+            self._read(rank, (thetas[i], moments))
         size_of_mean = torch.linalg.vector_norm(thetas.mean(0)).clamp(min=1e-30)
         thetas -= thetas[0].clone()  # so that alike is 0 and not rounding
         thetas -= thetas.mean(0)

@@ -92,7 +92,7 @@ class ProcessHost:
     ):
         self._place_actor = place_actor
         self.ranks = range(*task.ranks)
-        self.machine, self.here = "", True
+        self.machine, self.here, self.away = "", True, False
         self.done = False
         """Whether it has told everything."""
         self._memory = memory

@@ -131,7 +131,7 @@ class RemoteHosts:
         """
         config, versions = self.config, self.memory.versions
         topology, size = config.topology, config.num_learners
-        alive = [rank for rank in range(size) if rank not in gone and versions.newest(rank) >= 0]
+        alive = [rank for rank in versions.present() if rank not in gone]
         others = alive if topology.talks else []
         turns = topology.turns(size, config.seed)
         return {

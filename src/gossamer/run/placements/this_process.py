@@ -76,7 +76,7 @@ class ThisProcess:
         )
         self.hosts: Sequence[Host] = [self]
         self.ranks, self.pid = range(config.num_learners), os.getpid()
-        self.machine, self.here = "", True
+        self.machine, self.here, self.away = "", True, False
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         resumes = checkpoint is not None and bool(checkpoint.state)

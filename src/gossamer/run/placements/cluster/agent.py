@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
+from ray.exceptions import RayError
 
 from gossamer.config import from_dict
 from gossamer.errors import ConfigError, RunFailed
@@ -34,7 +35,7 @@ from gossamer.run.placements.process_host import ProcessHost, Task, end_processe
 from gossamer.run.placements.template import ready
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -54,17 +55,17 @@ POLICY_SECONDS = 2.0
 """Between two policies of a learner that the supervisor is sent."""
 LOOK_SECONDS = 0.1
 """Longest time between two looks at the process."""
+LOST_SECONDS = 0.5
+"""Between two letters to a machine that cannot be reached."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What an agent is told when it begins: plain data."""
+    """What an agent is told when it is made: plain data."""
 
     task: dict[str, Any]
-    """A `Task` but for its memory."""
+    """A `Task` but for its memory, and for what is known only when it has a place."""
     device: str
-    epoch: int
-    """How often these learners have been started again."""
     lock_step: bool
     awaited: bool
     """Others may wait for what these learners write."""
@@ -72,9 +73,29 @@ class Assignment:
     """By host: the learners of this one whose messages it needs."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Beginning:
+    """What learners begin with, once their agent has a place: plain data."""
+
+    epoch: int
+    """How often these learners have been started again."""
+    donors: dict[str, list[int]]
+    """As a `Task` has them."""
+    differs: str | None
+    """As a `Task` has it."""
+    checkpoint: NDArray[np.uint8] | None
+    """Packed part of the checkpoint; None: they begin anew, or with others' average."""
+    mail: Letter | None
+    """Headers of mailboxes that others cannot send."""
+    policies: Letter | None
+    """Of the donors, and their own last one."""
+
+
 class News(NamedTuple):
     """What an agent tells the supervisor."""
 
+    number: int
+    """Of the answer, counted from 1: the supervisor says which it has, as answers may be lost on the way."""
     events: list[tuple[Event, NDArray[np.uint8] | None]]
     """With the packed tensors and state of snapshots."""
     mail: Letter | None
@@ -82,74 +103,74 @@ class News(NamedTuple):
     policies: Letter | None
 
 
-class Where(NamedTuple):
-    """Where an agent runs."""
-
-    machine: str
-    """Its address in the cluster."""
-    pid: int
-    """Of the learners' process."""
-
-
 class Agent:
     """Runs the learners of a host; a Ray actor, whose methods come in on several threads.
 
+    Made when it has a place, which may be long after it was asked for; told only then what to begin with.
+
     Args:
         assignment: what to run.
-        begin: packed part of the checkpoint that the learners begin with; None: they begin anew, or with others' average.
-        inherited: mailboxes and policies, where the learners have died elsewhere.
     """
 
-    def __init__(
-        self,
-        assignment: Assignment,
-        begin: NDArray[np.uint8] | None,
-        inherited: tuple[Sequence[Letter], Sequence[Letter]],
-    ):
-        config = from_dict(assignment.task["config"])
+    def __init__(self, assignment: Assignment):
+        self._config = config = from_dict(assignment.task["config"])
         mixed, policy = assignment.task["mixed_sizes"], assignment.task["policy_sizes"]
         sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
         # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
         made = [make_memory(1)]
         made += map(make_memory, (*sizes.nbytes(config.num_learners), SharedOrders.nbytes(1)))
-        descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
+        self._descriptors, blocks = [x for x, _ in made], [x for _, x in made[1:]]
         self._memory = Memory(blocks[:2], config, sizes, [])
         self._orders = SharedOrders(blocks[2], 1)
         self._mail = Incoming(self._memory.boxes)
-        boards = self._memory.versions.boxes
-        for letters, into in zip(inherited, (self._mail, Incoming(boards)), strict=True):
-            for letter in letters:
-                into.deliver(letter)
         self._assignment = assignment
         self._peers: dict[int, _Peer] = {}
-        ranks = range(*assignment.task["ranks"])
-        epoch = assignment.epoch
-        boxes = self._memory.boxes
-        self._headers = Outgoing(boxes, ranks, (), every=False, epoch=epoch)
-        self._policies = Outgoing(boards, ranks, ranks, every=False, epoch=epoch)
         self._told_policies = float("-inf")
         self._events: deque[tuple[Event, NDArray[np.uint8] | None]] = deque()
+        self._answer = News(0, [], None, None)
         self._told = threading.Condition()
         self._ended = threading.Event()
-        told: dict[str, Any] = {**assignment.task, "blocks": tuple(descriptors)}
-        told["machine"] = ray.util.get_node_ip_address()
+        self._begun = threading.Event()
+        self._host: ProcessHost | None = None
         self._actors = RemoteActors(config, self._tell)
-        self._host = ProcessHost(
-            Task(**told),
-            checkpoint_in(begin),
-            self._memory,
-            assignment.device,
-            config.patience_seconds,
-            self._actors.place,
-        )
-        for descriptor in descriptors:
-            os.close(descriptor)
-        threading.Thread(target=self._listen, daemon=True).start()
-        threading.Thread(target=self._carry, daemon=True).start()
+        self._epoch = 0
 
-    def where(self) -> Where:
-        """Return where this is."""
-        return Where(ray.util.get_node_ip_address(), self._host.pid)
+    def where(self) -> str:
+        """Return the address of this machine in the cluster."""
+        return ray.util.get_node_ip_address()
+
+    def begin(self, beginning: Beginning) -> int:
+        """Start the learners' process; return its number, 0 if it could not be started, of which the news tell."""
+        boxes, boards = self._memory.boxes, self._memory.versions.boxes
+        ranks, self._epoch = range(*self._assignment.task["ranks"]), beginning.epoch
+        if beginning.mail is not None:
+            self._mail.deliver(beginning.mail)
+        if beginning.policies is not None:
+            Incoming(boards).deliver(beginning.policies)
+        self._headers = Outgoing(boxes, ranks, (), every=False, epoch=self._epoch)
+        self._policies = Outgoing(boards, ranks, ranks, every=False, epoch=self._epoch)
+        told: dict[str, Any] = {**self._assignment.task, "blocks": tuple(self._descriptors)}
+        told |= {"machine": self.where(), "donors": beginning.donors, "differs": beginning.differs}
+        told["restarts"] = beginning.epoch if beginning.donors else 0
+        try:
+            self._host = ProcessHost(
+                Task(**told),
+                checkpoint_in(beginning.checkpoint),
+                self._memory,
+                self._assignment.device,
+                self._config.patience_seconds,
+                self._actors.place,
+            )
+        except Exception as error:  # noqa: BLE001 - the supervisor ends the run
+            self._tell(Failed(error))
+            return 0
+        finally:
+            for descriptor in self._descriptors:
+                os.close(descriptor)
+            self._begun.set()
+        threading.Thread(target=self._listen, args=(self._host,), daemon=True).start()
+        threading.Thread(target=self._carry, daemon=True).start()
+        return self._host.pid
 
     def meet(self, agents: Mapping[int, Any]) -> None:
         """Write to other agents from now on, by host; those that are new are sent everything."""
@@ -162,7 +183,7 @@ class Agent:
                 ranks,
                 heard,
                 every=about.lock_step,
-                epoch=about.epoch,
+                epoch=self._epoch,
                 bare=about.task["transport"] != "memory",
             )
             self._peers[host] = _Peer(agent, mail, paced=not about.awaited)
@@ -171,13 +192,19 @@ class Agent:
         """Take another agent's letter."""
         self._mail.deliver(letter)
 
-    def leave(self, ranks: range, epoch: int) -> None:
-        """Take notice that learners elsewhere are gone, and come back with this epoch."""
+    def leave(self, host: int, ranks: range, epoch: int) -> None:
+        """Take notice that a host's learners are gone, and come back with this epoch."""
+        self._peers.pop(host, None)
         self._mail.leave(ranks, epoch)
 
     def patch(self) -> None:
         """Take notice that a learner was replaced."""
         self._orders.patch()
+
+    def order(self, number: int, *, ends: bool) -> None:
+        """Let the process carry an order out after its next version."""
+        self._orders.propose(number, 0, ends=ends)
+        self._orders.settle()
 
     def propose(self, number: int, at: int, *, ends: bool) -> int:
         """Write an order for the process; return the version that it has reached."""
@@ -187,8 +214,16 @@ class Agent:
         """Let the process carry the order out."""
         self._orders.settle()
 
-    def news(self, seconds: float) -> News:
-        """Return what there is to tell, after so many seconds at most."""
+    def news(self, seconds: float, heard: int) -> News:
+        """Return what there is to tell, after so many seconds at most; the last answer again if it has not arrived.
+
+        Args:
+            seconds: longest wait.
+            heard: number of the last answer that has arrived.
+        """
+        self._begun.wait(seconds)
+        if not self._begun.is_set() or heard < self._answer.number:
+            return self._answer
         with self._told:
             self._told.wait_for(lambda: self._events, seconds)
             events = [self._events.popleft() for _ in range(len(self._events))]
@@ -199,16 +234,17 @@ class Agent:
         if urgent or now - self._told_policies >= POLICY_SECONDS:
             policies = self._policies.letter(life=False)
             self._told_policies = now
-        return News(events, self._headers.letter(life=True), policies)
+        self._answer = News(heard + 1, events, self._headers.letter(life=True), policies)
+        return self._answer
 
     def end(self) -> None:
         """End the process; it may close what it holds if it is done."""
         self._ended.set()
-        end_processes([self._host])
+        if self._host is not None:
+            end_processes([self._host])
         self._actors.end()
 
-    def _listen(self) -> None:
-        host = self._host
+    def _listen(self, host: ProcessHost) -> None:
         try:
             while not self._ended.is_set():
                 readable = host.fileno >= 0 and bool(ready([host.fileno], LOOK_SECONDS))
@@ -252,25 +288,38 @@ class _Peer:
         self._agent, self._mail, self._paced = agent, mail, paced
         self._outstanding: list[Any] = []
         self._wrote = self._next = 0.0
+        self.sent_bytes = 0
+        """Of messages; headers are small."""
 
     def write(self) -> None:
         """Send what is new, unless it has enough on its way."""
-        if self._outstanding:
-            # Whether it has arrived or the other one is dead: the supervisor sees to that.
-            _, self._outstanding = ray.wait(
-                self._outstanding, num_returns=len(self._outstanding), timeout=0
-            )
         now = time.monotonic()
+        if self._outstanding and self._lost():
+            # Whether it is dead the supervisor finds out; if not, it may have missed anything.
+            self._mail.forget()
+            self._next = now + LOST_SECONDS
         if len(self._outstanding) >= OUTSTANDING or now < self._next:
             return
         letter = self._mail.letter(life=now - self._wrote >= LIFE_SECONDS)
         if letter is not None:
             self._wrote = now
+            self.sent_bytes += letter.nbytes
             receive = self._agent.receive.options(concurrency_group="mail")
             self._outstanding.append(receive.remote(letter))
             if self._paced:
                 ended = time.monotonic()
                 self._next = ended + (ended - now) / MAIL_SHARE
+
+    def _lost(self) -> bool:
+        """Forget letters that are not on their way any more; return whether one has not arrived."""
+        over, self._outstanding = ray.wait(
+            self._outstanding, num_returns=len(self._outstanding), timeout=0
+        )
+        try:
+            ray.get(over)
+        except RayError:
+            return True
+        return False
 
 
 def packed_array(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> NDArray[np.uint8]:

@@ -99,7 +99,7 @@ def check_cluster(address: str, *, as_json: bool) -> tuple[str, bool]:
     Raises:
         ConfigError: there is no such cluster.
     """
-    session = Session(make_config("CartPole-v1", {"cluster.address": address}), 0, 0)
+    session = Session(make_config("CartPole-v1", {"cluster.address": address}), 0, 0, 0)
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         lookers = [_looker(node["NodeID"]) for node in nodes]

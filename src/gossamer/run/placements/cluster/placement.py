@@ -9,15 +9,27 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
-from ray.exceptions import GetTimeoutError, RayActorError, RayError, RayTaskError
+from ray.exceptions import (
+    ActorUnavailableError,
+    GetTimeoutError,
+    RayActorError,
+    RayError,
+    RayTaskError,
+)
 
 from gossamer.config import to_dict
 from gossamer.errors import RunFailed
+from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot
 from gossamer.run.placements.boards import Memory
-from gossamer.run.placements.cluster.agent import Assignment, from_array, packed_array
+from gossamer.run.placements.cluster.agent import (
+    Assignment,
+    Beginning,
+    from_array,
+    packed_array,
+)
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
@@ -33,10 +45,9 @@ if TYPE_CHECKING:
     from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
-    from gossamer.links.mirror import Letter
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Begin, Event
-    from gossamer.run.placements.cluster.agent import News, Where
+    from gossamer.run.placements.cluster.agent import News
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
@@ -45,7 +56,14 @@ LOOK_SECONDS = 0.1
 NEWS_SECONDS = 0.25
 """Longest time that an agent waits for something to tell."""
 ANSWER_SECONDS = 60.0
-"""Longest time for an agent to take an order."""
+"""Longest time for an agent to take an order, after which another takes its place."""
+UNREACHABLE_SECONDS = 1.0
+"""Between two questions to an agent that cannot be reached at the moment: Ray says when it is gone for good."""
+SETTLE_SECONDS = 5.0
+"""A run that may begin without some of its learners waits this long for one more of them."""
+
+BECAUSE = "The actor is dead because"
+"""How Ray begins the line that tells why."""
 
 
 class ClusterHost:
@@ -53,21 +71,28 @@ class ClusterHost:
 
     Args:
         ranks: of its learners.
-        agent: handle of its Ray actor.
+        agent: handle of its Ray actor, which may have no place yet.
         memory: the supervisor's copy.
     """
 
     def __init__(self, ranks: range, agent: Any, memory: Memory):
         self.ranks, self.agent = ranks, agent
+        self.away = True
+        """Whether it has no place: nobody waits for it, and a checkpoint does without it."""
         self.done = False
         """Whether it has told everything, or has died."""
         self.ready = False
         """Whether its learners have been made."""
+        self.told_away = False
+        """Whether the user knows that it has no place."""
+        self.asked_at = self.unreachable_at = time.monotonic()
         self.machine, self.here = "", False
         self.pid = 0
         self._memory = memory
         self._mail, self._policies = Incoming(memory.boxes), Incoming(memory.versions.boxes)
-        self.where = agent.where.remote()
+        self._heard = 0  # number of the agent's last answer
+        self._begun: Any = None
+        self.placed: Any = agent.where.remote()
         self.news: Any = None
 
     @property
@@ -75,28 +100,53 @@ class ClusterHost:
         """Newest version of its first learner; -1 before the first."""
         return self._memory.versions.newest(self.ranks.start)
 
+    @property
+    def who(self) -> str:
+        """Its learners, in words."""
+        more = f" to {self.ranks[-1]}" if len(self.ranks) > 1 else ""
+        return f"learner{'s' * bool(more)} {self.ranks.start}{more}"
+
+    def note_place(self) -> None:
+        """Take notice that it has a place; raise what Ray says if it will have none."""
+        self.machine = cast("str", ray.get(self.placed))
+        self.here = self.machine == ray.util.get_node_ip_address()
+
+    def begin(self, beginning: Beginning) -> None:
+        """Let its learners begin."""
+        self._begun = self.agent.begin.remote(beginning)
+        self.away = False
+
+    def note_process(self) -> None:
+        """Take notice of the learners' process, which is there."""
+        with suppress(RayError):
+            self.pid = cast("int", ray.get(self._begun, timeout=ANSWER_SECONDS))
+
     def ask(self) -> None:
         """Ask for news."""
-        self.news = self.agent.news.options(concurrency_group="news").remote(NEWS_SECONDS)
+        self.asked_at = time.monotonic()
+        news = self.agent.news.options(concurrency_group="news")
+        self.news = news.remote(NEWS_SECONDS, self._heard)
 
-    def hear(self) -> list[Event]:
-        """Return what the agent has told, now that it has."""
+    def hear(self) -> list[Event] | None:
+        """Return what the agent has told, now that it has; None: it cannot be reached at the moment."""
         try:
             news: News = cast("Any", ray.get(self.news))
+        except ActorUnavailableError:
+            self.news, self.unreachable_at = None, time.monotonic()
+            return None
         except RayActorError as error:
             self.done, self.news = True, None
-            return [Died(_cause_of(error))]
+            return [Died(f"on {self.machine}: {_cause_of(error)}")]
         except RayTaskError as error:
             self.done, self.news = True, None
-            return [
-                Failed(RunFailed(f"learner {self.ranks.start}'s agent failed: {error.cause!r}"))
-            ]
+            return [Failed(RunFailed(f"{self.who}: the agent failed: {error.cause!r}"))]
+        known, self._heard = news.number <= self._heard, news.number
         if news.policies is not None:
             self._policies.deliver(news.policies)
         if news.mail is not None:
             self._mail.deliver(news.mail)
         found: list[Event] = []
-        for event, packed in news.events:
+        for event, packed in () if known else news.events:
             if packed is not None and isinstance(event, Snapshot):
                 tensors, state = from_array(packed)
                 event = dataclasses.replace(event, tensors=tensors, state=state)
@@ -126,9 +176,14 @@ class Cluster(RemoteHosts):
         self.hosts: list[ClusterHost] = []
         self._transport = transport_of(config, layout, plan.device)
         self._meeting: MeetingPoint | None = None
-        self._session = Session(config, len(layout.ranks), layout.share)
-        self._number, self._patched = 0, False
+        size = config.num_learners
+        per = len(layout.ranks[0])
+        self._fewest = min(config.cluster.min_learners or size, size)
+        self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
+        self._lives = [0] * len(layout.ranks)
+        self._number, self._ends, self._patched = 0, False, False
         self._told_places = False
+        self._enough_at = time.monotonic()  # when as many learners had places as there must be
         self._make_memory()
 
     def __str__(self) -> str:
@@ -140,84 +195,82 @@ class Cluster(RemoteHosts):
         return not self._patched
 
     def start(self, begin: Begin) -> None:
-        """Start an agent for every part of the learners, and hand each its part of the checkpoint."""
+        """Have an agent placed for every part of the learners, and hand each its part of the checkpoint."""
         if self.hosts:  # the group has died
             self._make_memory()
             self.stop = StopSignal()
-        self._number, self._patched, self._told_places = 0, False, False
+        self._number, self._ends, self._patched, self._told_places = 0, False, False, False
         if self._transport != "memory":
             from gossamer.links.collective import MeetingPoint
 
             self._meeting = MeetingPoint(ray.util.get_node_ip_address())
         checkpoint = self._read_beginning(begin)
-        indices = range(len(self.layout.ranks))
-        self.hosts = [self._start(index, checkpoint) for index in indices]
+        self.hosts = [self._host(index) for index in range(len(self.layout.ranks))]
         self._wait_placed()
-        for index in indices:
-            self._introduce([index])
-            self.hosts[index].ask()
+        for host in self.hosts:
+            if not host.machine:
+                self._do_without(host, checkpoint)
+        for index, host in enumerate(self.hosts):
+            if host.machine:
+                self._begin_host(index, part_of(checkpoint, host.ranks), {})
+        self._introduce()
 
     def replace(self, index: int, restarts: int) -> bool:
-        """Start a new agent where one has died; return whether it takes over from one that had learnt."""
+        """Have a new agent placed where one has died; return whether it is to take over from one that had learnt.
+
+        Until it has a place the others go on without it.
+        """
         host = self.hosts[index]
-        donors = self._leave(host)
-        others = [x for x in self.hosts if x is not host and not x.done]
-        if donors:
-            self._patched = True
-            for other in others:
-                other.agent.patch.remote()
-                other.agent.leave.remote(host.ranks, restarts)
-        checkpoint = None
-        if not donors:
-            checkpoint = self._begin(names_of(host.ranks, replays=self.config.checkpoint_replay))
+        takes_over = bool(self._leave(host))
         with suppress(RayError):
             ray.kill(host.agent)
-        made = self.hosts[index] = self._start(index, checkpoint, donors, restarts)
-        if self._patched:
-            made.agent.patch.remote()
-        self._introduce([index])
-        for at, other in enumerate(self.hosts):
-            if other in others:
-                other.agent.meet.remote({index: made.agent})
-                made.agent.meet.remote({at: other.agent})
-        made.ask()
-        return bool(donors)
+        self._lives[index] += 1
+        self.hosts[index] = self._host(index)
+        if takes_over:
+            self._tell_left(index)
+        return takes_over
 
     def poll(self) -> list[tuple[int, Event]]:
         """Return what agents have told, by index; wait for the first of it a tenth of a second."""
         if self.stop.stopped:
             raise self.stop.error or Stopped
-        asked = {host.news: i for i, host in enumerate(self.hosts) if host.news is not None}
-        if not asked:
+        found = self._look()
+        waited = {x.news: i for i, x in enumerate(self.hosts) if x.news is not None}
+        waited |= {x.placed: i for i, x in enumerate(self.hosts) if x.away and self._may_begin(i)}
+        if not waited:
             self.stop.wait(LOOK_SECONDS)
-            return []
-        told, _ = ray.wait(list(asked), timeout=LOOK_SECONDS)
+            return found
+        told, _ = ray.wait(list(waited), timeout=LOOK_SECONDS)
         if told:
-            told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
-        found: list[tuple[int, Event]] = []
-        for index in sorted(asked[x] for x in told):
-            for event in self.hosts[index].hear():
+            told, _ = ray.wait(list(waited), num_returns=len(waited), timeout=0)
+        for index in sorted(waited[x] for x in told):
+            host = self.hosts[index]
+            if host.away:
+                found += self._come_back(index)
+                continue
+            for event in host.hear() or ():
                 if isinstance(event, Ready):
                     self._note_env(event)
-                    found += [(index, Notice(text)) for text in self._places(self.hosts[index])]
+                    found += [(index, Notice(text)) for text in self._places(host)]
                 found.append((index, event))
         return found
 
     def order(self, *, ends: bool) -> int:
         """Ask all learners to save, those in lock-step after the same version; return the order's number."""
-        self._number += 1
-        together, at = self.config.topology.staleness == 0, 0
+        self._number, self._ends = self._number + 1, ends
+        there = [host for host in self.hosts if not (host.done or host.away)]
+        if self.config.topology.staleness:
+            for host in there:
+                host.agent.order.remote(self._number, ends=ends)
+            return self._number
+        at = 0
         while True:
-            asked = [
-                host.agent.propose.remote(self._number, at, ends=ends)
-                for host in self.hosts
-                if not host.done
-            ]
+            asked = [(x, x.agent.propose.remote(self._number, at, ends=ends)) for x in there]
             newest = max(self._answers(asked), default=0)
-            if not together or newest < at:
+            if newest < at:
                 break
             at = newest + 1
-        for host in self.hosts:
+        for host in there:
             host.agent.settle.remote()
         return self._number
 
@@ -235,79 +288,204 @@ class Cluster(RemoteHosts):
         """Leave the cluster."""
         self._session.close()
 
-    def _answers(self, asked: Sequence[Any]) -> Iterable[int]:
-        """Yield what agents answer; the dead answer nothing.
-
-        Raises:
-            RunFailed: one does not answer at all.
-        """
-        for one in asked:
+    def _answers(self, asked: Sequence[tuple[ClusterHost, Any]]) -> Iterable[int]:
+        """Yield what agents answer; the dead answer nothing, and who is silent for too long is given up."""
+        until = time.monotonic() + ANSWER_SECONDS
+        for host, one in asked:
             with suppress(RayActorError):
                 try:
-                    yield ray.get(one, timeout=ANSWER_SECONDS)
+                    yield ray.get(one, timeout=max(until - time.monotonic(), 0.0))
                 except GetTimeoutError:
-                    raise RunFailed(
-                        f"a machine of the cluster has not answered for {ANSWER_SECONDS:.0f} s"
-                    ) from None
+                    self._give_up(host)
+
+    def _give_up(self, host: ClusterHost) -> None:
+        """End an agent that has not answered, so that another takes its place."""
+        with suppress(RayError):
+            ray.kill(host.agent)
 
     def _make_memory(self) -> None:
         blocks = [mmap.mmap(-1, n) for n in self.sizes.nbytes(self.config.num_learners)]
         self.memory = Memory(blocks, self.config, self.sizes, self.policy.shared_tensors())
 
     def _wait_placed(self) -> None:
-        """Wait until all agents are somewhere.
+        """Wait until all agents are somewhere, or as many as there must be and no other comes for a while.
 
         Raises:
-            RunFailed: some are not, in time.
+            RunFailed: too few are, in time.
         """
-        waiting, seconds = {x.where: x for x in self.hosts}, self.config.cluster.wait_seconds
-        until = time.monotonic() + seconds
-        while waiting and time.monotonic() < until:
+        waiting, seconds = {x.placed: x for x in self.hosts}, self.config.cluster.wait_seconds
+        began = came = time.monotonic()
+        while waiting and (now := time.monotonic()) < began + seconds:
             if self.stop.stopped:
                 raise self.stop.error or Stopped
+            if self._num_placed >= self._fewest and now >= came + SETTLE_SECONDS:
+                break
             done, _ = ray.wait(list(waiting), timeout=LOOK_SECONDS)
             for one in done:
-                host = waiting.pop(one)
+                host, came = waiting.pop(one), now
                 try:
-                    ray.get(one)
+                    host.note_place()
                 except RayError as error:
-                    what = f"learner {host.ranks.start} could not be started on the cluster"
+                    what = f"{host.who} could not be started on the cluster"
                     raise RunFailed(f"{what}: {_first_line(error)}") from error
-                self._note_place(host)
-        if waiting:
-            free = cast("dict[str, float]", ray.available_resources())
+        if self._num_placed < self._fewest:
+            raise RunFailed(f"{self._without_place(waiting.values())} after {seconds:.0f} s")
+        self._enough_at = time.monotonic()
+
+    @property
+    def _num_placed(self) -> int:
+        """Learners that have a place."""
+        return sum(len(x.ranks) for x in self.hosts if x.machine and not x.done)
+
+    def _without_place(self, hosts: Iterable[ClusterHost]) -> str:
+        names = ", ".join(x.who for x in hosts)
+        free = cast("dict[str, float]", ray.available_resources())
+        gpus = self.config.cluster.gpus_per_learner
+        each = f"{self.layout.share:g} CPUs" + f" and {gpus:g} GPUs" * bool(gpus)
+        there = f"{free.get('CPU', 0):g} CPUs" + f" and {free.get('GPU', 0):g} GPUs" * bool(gpus)
+        return (
+            f"no place in the cluster for {names}: each host needs {each}, and {there} are free; "
+            "--cluster.wait-seconds waits longer"
+        )
+
+    def _look(self) -> list[tuple[int, Event]]:
+        """Return what is to be said of agents that have no place, do not answer, or can be reached again.
+
+        Raises:
+            RunFailed: too few learners have a place for too long.
+        """
+        found: list[tuple[int, Event]] = []
+        now, wait = time.monotonic(), self.config.cluster.wait_seconds
+        patience = self.config.patience_seconds
+        for index, host in enumerate(self.hosts):
+            if host.done:
+                continue
+            if host.away:
+                if now >= host.asked_at + wait and not host.told_away and not self._ends:
+                    host.told_away = True
+                    self._tell_left(index)  # who has waited for it does so no more
+                    told = f"{self._without_place([host])}. The run goes on without it"
+                    found.append((index, Notice(told)))
+            elif host.news is None and now >= host.unreachable_at + UNREACHABLE_SECONDS:
+                self._reach(index)
+            elif host.news is not None and patience and now >= host.asked_at + patience:
+                told = (
+                    f"{host.who} on {host.machine}: the agent has not answered for {patience:.0f} s"
+                )
+                found.append((index, Notice(f"{told}; another takes its place")))
+                self._give_up(host)
+                host.asked_at = now
+        ending = self._ends or any(host.done for host in self.hosts)
+        needed = self.config.cluster.min_learners or 1
+        if self._num_placed >= needed or ending:
+            self._enough_at = now
+        if now >= self._enough_at + wait:
+            away = [x for x in self.hosts if x.away]
             raise RunFailed(
-                f"{len(waiting)} of {len(self.hosts)} hosts had no place in the cluster after {seconds:.0f} s: each needs "
-                f"{self.layout.share:g} CPUs and {self.config.cluster.gpus_per_learner:g} GPUs, and {free.get('CPU', 0):g} CPUs "
-                f"and {free.get('GPU', 0):g} GPUs are free; --cluster.wait-seconds waits longer"
+                f"fewer than {needed} learners for {wait:.0f} s: {self._without_place(away)}"
             )
+        return found
+
+    def _may_begin(self, index: int) -> bool:
+        """Whether a host without a place may still join: at the end only if nobody else is there."""
+        others = (x for i, x in enumerate(self.hosts) if i != index)
+        return not self._ends or all(x.away for x in others)
+
+    def _come_back(self, index: int) -> list[tuple[int, Event]]:
+        """Let learners that have a place now join the others; return what there is to say."""
+        host = self.hosts[index]
+        try:
+            host.note_place()
+        except RayTaskError as error:
+            return [(index, Failed(RunFailed(f"{host.who}: {_first_line(error)}")))]
+        except RayError:  # the place is gone again
+            self.hosts[index] = self._host(index)
+            return []
+        donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
+        checkpoint = None
+        if donors:
+            self._patched = True
+            if not self._lives[index]:
+                self._lives[index] = 1
+            self._tell_left(index)
+        else:
+            wanted = names_of(host.ranks, replays=self.config.checkpoint_replay)
+            checkpoint = part_of(self._begin(wanted), host.ranks)
+        self._begin_host(index, checkpoint, donors)
+        for at, other in enumerate(self.hosts):
+            if at != index and not (other.done or other.away):
+                other.agent.meet.remote({index: host.agent})
+                host.agent.meet.remote({at: other.agent})
+        if self._number:
+            host.agent.order.remote(self._number, ends=self._ends)
+        return []
+
+    @property
+    def _are_learning(self) -> bool:
+        """Whether some learners with a place have a version, so that whoever comes takes over from them."""
+        there = (x for x in self.hosts if not (x.away or x.done))
+        return self.config.topology.talks and any(x.version >= 0 for x in there)
+
+    def _do_without(self, host: ClusterHost, checkpoint: Checkpoint | None) -> None:
+        """Let the others begin without a host."""
+        self._patched = True
+        held = checkpoint.state["held"] if checkpoint is not None and checkpoint.state else {}
+        for rank in host.ranks:
+            prefix = f"{rank}/" if rank else ""
+            own = held.get(f"{prefix}learner.own_env_steps", 0)
+            self.memory.boxes.headers[rank][ENV_STEPS] = own
+            self.memory.boxes.mark_left(rank)
+            self.memory.versions.boxes.mark_left(rank)
+
+    def _tell_left(self, index: int) -> None:
+        """Let all learners know that a host's are gone, and with which epoch they come back."""
+        host = self.hosts[index]
+        self._patched = True
+        for rank in host.ranks:
+            self.memory.boxes.mark_left(rank)
+            self.memory.versions.boxes.mark_left(rank)
+        for other in self.hosts:
+            if other is not host and not (other.done or other.away):
+                other.agent.patch.remote()
+                other.agent.leave.remote(index, host.ranks, self._lives[index])
+
+    def _reach(self, index: int) -> None:
+        """Tell an agent that can be reached again, perhaps, what it may have missed, and ask for its news."""
+        host = self.hosts[index]
+        for at, other in enumerate(self.hosts):
+            if at == index:
+                continue
+            if other.away or other.done:
+                host.agent.leave.remote(at, other.ranks, self._lives[at])
+            else:
+                host.agent.meet.remote({at: other.agent})
+        if self._patched:
+            host.agent.patch.remote()
+        if self._number and self.config.topology.staleness:
+            host.agent.order.remote(self._number, ends=self._ends)
+        host.ask()
 
     def _places(self, host: ClusterHost) -> list[str]:
-        """Say where learners are: all of them once they are there, later one that has come back."""
+        """Say where learners are: all of them once they are there, later one that has come."""
         host.ready = True
-        self._note_place(host)
+        host.note_process()
         if self._told_places:
-            return [f"learner {host.ranks.start} is back, on {host.machine}"]
-        if not all(x.ready for x in self.hosts):
+            return [f"{host.who} has joined, on {host.machine}"]
+        if not all(x.ready or x.away for x in self.hosts):
             return []
         self._told_places = True
         machines: dict[str, list[str]] = {}
         for one in self.hosts:
-            machines.setdefault(one.machine, []).extend(map(str, one.ranks))
+            where = "no machine yet" if one.away else one.machine
+            machines.setdefault(where, []).extend(map(str, one.ranks))
         told = (f"{', '.join(ranks)} on {name}" for name, ranks in machines.items())
         return [f"learners {'; '.join(told)}"]
 
-    def _note_place(self, host: ClusterHost) -> None:
-        with suppress(RayError):
-            where: Where = cast("Any", ray.get(host.where, timeout=ANSWER_SECONDS))
-            host.machine, host.pid = where.machine, where.pid
-            host.here = where.machine == ray.util.get_node_ip_address()
-
-    def _introduce(self, indices: Iterable[int]) -> None:
-        agents = {i: x.agent for i, x in enumerate(self.hosts) if not x.done}
-        for index in indices:
-            others = {i: agent for i, agent in agents.items() if i != index}
-            self.hosts[index].agent.meet.remote(others)
+    def _introduce(self) -> None:
+        """Let all agents that are there write to each other."""
+        agents = {i: x.agent for i, x in enumerate(self.hosts) if not (x.done or x.away)}
+        for index, agent in agents.items():
+            agent.meet.remote({i: other for i, other in agents.items() if i != index})
 
     def _hears(self, index: int) -> dict[int, tuple[int, ...]]:
         """Return, by host, the learners of one host whose messages it ever needs."""
@@ -323,13 +501,8 @@ class Cluster(RemoteHosts):
             if host != index
         }
 
-    def _start(
-        self,
-        index: int,
-        checkpoint: Checkpoint | None,
-        donors: dict[str, list[int]] | None = None,
-        restarts: int = 0,
-    ) -> ClusterHost:
+    def _host(self, index: int) -> ClusterHost:
+        """Have an agent placed."""
         ranks = self.layout.ranks[index]
         task = Task(
             config=to_dict(self.config),
@@ -342,49 +515,56 @@ class Cluster(RemoteHosts):
             policy_sizes=self.sizes.policy,
             cores=(),
             overlaps=self.layout.overlaps,
-            restarts=restarts if donors else 0,
-            donors=donors or {},
-            differs=self.spec.differs if self._tried else None,
+            restarts=0,
+            donors={},
+            differs=None,
             transport=self._transport,
             meeting=self._meeting.address if self._meeting is not None else "",
         )
         assignment = Assignment(
             dataclasses.asdict(task),
             self.plan.device,
-            epoch=restarts,
             lock_step=self.config.topology.staleness == 0,
             awaited=self.config.topology.staleness < FOREVER,
             hears=self._hears(index),
         )
-        agent = self._session.agent(
-            assignment, self._packed(checkpoint, ranks), self._known(donors)
-        )
-        return ClusterHost(ranks, agent, self.memory)
+        return ClusterHost(ranks, self._session.agent(assignment), self.memory)
 
-    def _packed(self, checkpoint: Checkpoint | None, ranks: range) -> np.ndarray[Any, Any] | None:
-        part = part_of(checkpoint, ranks)
-        if part is None:
-            return None
-        facts = {"updates": part.updates, "state": part.state, "path": str(part.path)}
-        return packed_array(part.tensors, facts)
-
-    def _known(
-        self, donors: dict[str, list[int]] | None
-    ) -> tuple[Sequence[Letter], Sequence[Letter]]:
-        """Return what a host that takes over has to know: all headers, and the policies of its donors and its own."""
-        if not donors:
-            return (), ()
-        everyone = range(self.config.num_learners)
+    def _begin_host(
+        self, index: int, checkpoint: Checkpoint | None, donors: dict[str, list[int]]
+    ) -> None:
+        """Let the learners of a host that has a place begin; it is told whom it cannot hear itself."""
+        host, everyone = self.hosts[index], range(self.config.num_learners)
         policies = {int(x) for x in donors} | {x for each in donors.values() for x in each}
-        boards = self.memory.versions.boxes
-        mail = Outgoing(self.memory.boxes, everyone, (), every=False, epoch=0)
-        known = Outgoing(boards, policies, policies, every=False, epoch=0)
-        letters = mail.letter(life=True), known.letter(life=True)
-        return tuple(((x,) if x is not None else ()) for x in letters)  # type: ignore[return-value]
+        gone = everyone if donors else [r for x in self.hosts if x.away for r in x.ranks]
+        mail = Outgoing(self.memory.boxes, gone, (), every=False, epoch=0)
+        boards = Outgoing(self.memory.versions.boxes, policies, policies, every=False, epoch=0)
+        beginning = Beginning(
+            epoch=self._lives[index],
+            donors=donors,
+            differs=self.spec.differs if self._tried else None,
+            checkpoint=_packed(checkpoint),
+            mail=mail.letter(life=True),
+            policies=boards.letter(life=True),
+        )
+        host.begin(beginning)
+        if self._patched:
+            host.agent.patch.remote()
+        host.ask()
+
+
+def _packed(part: Checkpoint | None) -> np.ndarray[Any, Any] | None:
+    if part is None:
+        return None
+    facts = {"updates": part.updates, "state": part.state, "path": str(part.path)}
+    return packed_array(part.tensors, facts)
 
 
 def _cause_of(error: RayActorError) -> str:
-    return f"on the cluster: {_first_line(error)}"
+    """Return why an actor is dead, in Ray's words."""
+    lines = [x.strip() for x in str(error).splitlines()]
+    known = [x.removeprefix(BECAUSE).strip() for x in lines if x.startswith(BECAUSE)]
+    return known[0].partition(". ")[0] if known else _first_line(error)
 
 
 def _first_line(error: Exception) -> str:

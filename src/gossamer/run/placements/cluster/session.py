@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING, Any, cast
 
 import ray
 from ray._private import worker as ray_worker
-from ray._private.authentication import authentication_token_setup
+from ray.exceptions import RayError
 
 from gossamer.errors import ConfigError
 from gossamer.run.placements.cluster.agent import Agent
+from gossamer.run.placements.cluster.joining import cluster_of_this_machine, show_token_if_asked
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
@@ -26,23 +27,21 @@ RAY_VARIABLES = {
 OBJECT_STORE_BYTES = 512 << 20
 """Memory for what travels, of a cluster that is started here."""
 
-NONE_HERE = "Could not find any running Ray instance"
-"""How Ray says that this machine belongs to no cluster."""
-
 
 class Session:
     """Ray as a run uses it; one per process at a time.
 
     Args:
         config: of the run.
-        num_hosts: actors that there will be.
+        num_hosts: agents that there will be.
+        fewest: agents without which there is no run.
         share: cores of each.
 
     Raises:
         ConfigError: there is no such cluster, or too little in it.
     """
 
-    def __init__(self, config: TrainConfig, num_hosts: int, share: float):
+    def __init__(self, config: TrainConfig, num_hosts: int, fewest: int, share: float):
         self.address = config.cluster.address or os.environ.get("RAY_ADDRESS", "")
         self._share, self._gpus = share, config.cluster.gpus_per_learner
         self._per_actor = config.cluster.cpus_per_actor
@@ -57,39 +56,42 @@ class Session:
             ray_worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[assignment]
         if not self._given:
             self._connect(num_hosts)
-        self._refuse_too_few(num_hosts)
+        self._actors = self._actors * fewest // max(num_hosts, 1)
+        self._refuse_too_few(fewest)
 
     def _connect(self, num_hosts: int) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
-        _use_token()
-        if self.address:
-            try:
-                ray.init(address=self.address, **quiet)
-            except (ConnectionError, ValueError, RuntimeError, TimeoutError) as error:
-                raise ConfigError(
-                    f"cluster.address is {self.address}, where no Ray cluster answers ({_reason(error)}): start one with "
-                    "ray start --head, or leave the address out"
-                ) from error
-            return
         try:
-            ray.init(address="auto", **quiet)
-        except ConnectionError as error:
-            if NONE_HERE not in str(
-                error
-            ):  # there is one, and training beside it is not what was meant
-                raise ConfigError(
-                    f"the Ray cluster of this machine does not let gossamer in ({_reason(error)}): end it with ray stop, "
-                    "or name another with --cluster.address"
-                ) from error
+            address = self.address or cluster_of_this_machine()
+            if address:
+                show_token_if_asked(address)
+                ray.init(address=address, **quiet)
+                return
             wanted = num_hosts * self._share + self._actors * self._per_actor
             cores = max(os.cpu_count() or 1, int(wanted + 0.999))
             ray.init(
+                address="local",
                 num_cpus=cores,
                 include_dashboard=False,
                 object_store_memory=OBJECT_STORE_BYTES,
                 **quiet,
             )
             self.started = True
+        except (ConnectionError, ValueError, RuntimeError, TimeoutError, RayError) as error:
+            ray.shutdown()
+            raise ConfigError(self._why_not(error)) from error
+
+    def _why_not(self, error: Exception) -> str:
+        why = clipped(_reason(error), 200)
+        if self.address:
+            return (
+                f"cluster.address is {self.address}, where no Ray cluster lets gossamer in ({why}): start one with ray start "
+                "--head, or leave the address out"
+            )
+        return (
+            f"placement is cluster, but Ray does not let gossamer in on this machine ({why}): ray stop ends a cluster that "
+            "is damaged, and --cluster.address names another"
+        )
 
     def _refuse_too_few(self, num_hosts: int) -> None:
         """Refuse a cluster in which the hosts could not be placed even if nobody else were there."""
@@ -123,9 +125,9 @@ class Session:
             "num_gpus": self._gpus,
             "scheduling_strategy": "SPREAD",
             "max_restarts": 0,
-            # Letters come in their order, and orders while somebody waits for news.
+            # Each in its order: letters, orders, and news, for which the supervisor waits.
             "concurrency_groups": {"mail": 1, "news": 1},
-            "max_concurrency": 2,
+            "max_concurrency": 1,
         }
         return cast("Any", ray.remote(**options)(Agent)).remote(*args)
 
@@ -135,17 +137,7 @@ class Session:
             ray.shutdown()
 
 
-def _use_token() -> None:
-    """Show Ray's token to the cluster if this user has one: `ray start` asks for it then, but `ray.init` shows none unasked."""
-    enable = getattr(authentication_token_setup, "maybe_enable_token_auth_if_token_available", None)
-    if enable is not None:
-        logger = authentication_token_setup.logger
-        before, logger.disabled = logger.disabled, True
-        enable(warn_if_disabled=False)
-        logger.disabled = before
-
-
 def _reason(error: Exception) -> str:
     """Return the line that says why: Ray's own error stands behind the general one."""
     first = [str(x).partition("\n")[0] for x in (error.__cause__, error.__context__, error) if x]
-    return clipped(next((x for x in first if x and "Traceback" not in x), type(error).__name__))
+    return next((x for x in first if x and "Traceback" not in x), type(error).__name__)

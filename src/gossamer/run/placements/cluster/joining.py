@@ -1,0 +1,85 @@
+"""Whether a Ray cluster answers, and whether it asks for a token, before Ray itself tries to join it for minutes."""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+
+from ray._private import services
+from ray._private.authentication import authentication_token_setup
+
+CONNECT_SECONDS = 5.0
+"""Longest time for a machine to take a connection."""
+ANSWER_SECONDS = 20.0
+"""Longest time for a cluster to answer, and for the process that asks it to start."""
+_ASK = """
+import sys
+from ray._raylet import GcsClient
+from ray.exceptions import AuthenticationError
+try:
+    GcsClient(address=sys.argv[1]).check_alive([], timeout=5)
+except AuthenticationError:
+    sys.exit(3)
+"""
+_ASKS_FOR_TOKEN = 3
+
+
+def cluster_of_this_machine() -> str:
+    """Return the address of the Ray cluster that this machine belongs to; empty: it is in none."""
+    try:
+        address = services.canonicalize_bootstrap_address("auto")
+    except ConnectionError:
+        return ""
+    # Ray remembers clusters that were killed.
+    with suppress(OSError):
+        _connect(address or "")
+        return address or ""
+    return ""
+
+
+def show_token_if_asked(address: str) -> None:
+    """Show this user's token to a cluster that asks for one: `ray.init` never does unasked, and others do not take one.
+
+    Raises:
+        ConnectionError: no Ray cluster answers at this address.
+        ValueError: it is no address of a cluster.
+    """
+    _connect(address)
+    # In a process of its own: Ray's client has no limit of time, and remembers what it was told of tokens.
+    try:
+        asks = subprocess.run(
+            [sys.executable, "-c", _ASK, address],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            text=True,
+            timeout=ANSWER_SECONDS,
+            check=False,
+        )
+    except subprocess.TimeoutExpired:
+        raise ConnectionError("what listens there does not answer as a Ray cluster does") from None
+    if asks.returncode == _ASKS_FOR_TOKEN:
+        if os.environ.get(authentication_token_setup.AUTH_MODE_ENV_VAR):
+            raise ConnectionError("it asks for a token, and takes none that this machine has")
+        logger = authentication_token_setup.logger
+        before, logger.disabled = logger.disabled, True
+        shown = authentication_token_setup.maybe_enable_token_auth_if_token_available(
+            warn_if_disabled=False
+        )
+        logger.disabled = before
+        if not shown:
+            raise ConnectionError(
+                "it asks for a token, and there is none in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+            )
+    elif asks.returncode:
+        last = [x for x in asks.stderr.splitlines() if x.strip()][-1:]
+        raise ConnectionError(*last)
+
+
+def _connect(address: str) -> None:
+    host, colon, port = address.rpartition(":")
+    if "://" in address or not colon or not port.isdigit():
+        raise ValueError("it must be the host:port of the cluster's head")
+    socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()

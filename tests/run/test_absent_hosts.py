@@ -1,0 +1,99 @@
+"""The supervisor of hosts that have no place for a while: what is saved, waited for, and when the run ends."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from fake_placement import FakePlacement, Supervised, done, part, ready, told
+
+from gossamer.run.hosts import Died
+from gossamer.run.snapshot import updates_of
+
+SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}
+
+
+@pytest.fixture
+def supervise(tmp_path: Path):
+    made: list[Supervised] = []
+
+    def supervise(placement: FakePlacement, **settings: Any) -> Supervised:
+        made.append(Supervised(tmp_path, placement, **{**SETTINGS, **settings}))
+        return made[-1]
+
+    yield supervise
+    for run in made:
+        run.close()
+
+
+def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise):
+    placement = FakePlacement([[ready(0), ready(2)], [told(0), told(2)]], num_hosts=3)
+    placement.hosts[1].away = True
+
+    def ends():
+        placement.env_steps = 100
+        return [part(0, updates=3), part(2, updates=5)]
+
+    placement.script += [ends, [done(0), done(2)]]
+    run = supervise(placement, total_env_steps=100)
+    run.run()
+    assert run.supervisor.whole
+    run.supervisor.finish_saving()
+    saved = run.store.load()
+    assert updates_of(saved) == {0: 3, 1: 3, 2: 5}, "as if it had just taken over from learner 0"
+    held = saved.state["held"]
+    assert held["1/learner.own_env_steps"] == 100 - 30 - 50
+    torch.testing.assert_close(
+        saved.tensors["1/learner.policy.weight"], saved.tensors["learner.policy.weight"]
+    )
+
+
+def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place(supervise):
+    placement = FakePlacement(
+        [[ready(0), ready(1)], [told(0), told(1)], [part(0, 1, updates=3)]], num_hosts=2
+    )
+    there: list[list[int]] = []
+
+    def dies():
+        placement.ends_alone = False
+        return [(1, Died("its node has died"))]
+
+    def has_no_place():
+        placement.hosts[1].away = True
+
+    placement.on_replace = has_no_place
+    placement.script += [dies, lambda: run.supervisor.finish_saving()]
+    placement.script += [lambda: there.append(run.store.list())]
+    placement.script += [lambda: run.watch.ask("stopped by SIGINT")]
+    placement.script += [[part(0, updates=4)], [done(0)]]
+    run = supervise(placement)
+    run.run()
+    assert there == [[3]]
+    run.supervisor.finish_saving()
+    assert run.store.list()[-1] == 4
+    rows = json.loads((run.folder.path / "processes.json").read_text())
+    assert [(x["rank"], x["pid"]) for x in rows if x["role"] == "learner"][1] == (1, None)
+
+
+def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
+    placement = FakePlacement([[ready(0)], [part(0, 1, updates=0)], [told(0)]], num_hosts=2)
+    placement.hosts[1].away = True
+    there: list[list[int]] = []
+
+    def joins():
+        placement.hosts[1].away = False
+        placement.env_steps = 100
+        return [part(0, updates=3)]
+
+    placement.script += [joins, [ready(1)], [done(0)]]
+    placement.script += [lambda: run.supervisor.finish_saving()]
+    placement.script += [lambda: there.append(run.store.list())]
+    placement.script += [[part(1, updates=2)], [done(1)]]
+    run = supervise(placement, total_env_steps=100)
+    run.run()
+    assert there == [[0]], "its part is missing"
+    run.supervisor.finish_saving()
+    assert updates_of(run.store.load()) == {0: 3, 1: 2}
