@@ -108,9 +108,10 @@ def gossip_faults(folder: Path, what: str, times: int) -> None:
         for i in range(times):
             before = {x["rank"]: x["pid"] for x in run.rows()}
             if what == "kill":
-                host = 2 + i % 2
-                run.hosts.kill(host)
+                there = {x["machine"] for x in run.rows()}
+                host = next(h for h in (2 + i % 2, 3 - i % 2) if f"{NETWORK}.{h}" in there)
                 gone = [x["rank"] for x in run.rows() if x["machine"] == f"{NETWORK}.{host}"]
+                run.hosts.kill(host)
                 began = time.monotonic()
 
                 def back(gone: list[int] = gone, before: dict[int, int] = before) -> bool:

@@ -207,6 +207,41 @@ def test_one_that_is_through_early_keeps_pace():
     assert [(a.update, a.version) for a in learners] == [(6, 1)] * 3
 
 
+@pytest.mark.parametrize("max_staleness", [0, 2, "never"])
+def test_once_a_version_learners_learn_alone_and_mix_at_its_end(max_staleness):
+    rows = [[0.5, 0.5, 0.0], [0.0, 0.75, 0.25], [0.2, 0.0, 0.8]]
+    topology = Gossip(graph=str(rows), max_staleness=max_staleness, every="versions")
+    algorithm = PPO(passes=2, num_minibatches=2)
+    learners = make_group(topology, 3, algorithm)
+    alone = [make_learner(copy.deepcopy(a.policy), algorithm, *a.replay.batches) for a in learners]
+    for version in (1, 2):
+        lock_step(learners, 3)
+        for single in alone:
+            single.learn_version()
+        assert all(a.mixer.rounds == version - 1 for a in learners)
+        lock_step(learners, 1)
+        assert [(a.update, a.version) for a in learners] == [(4 * version, version)] * 3
+        thetas = torch.stack([vector_of(a.policy) for a in alone])
+        mixed = torch.tensor(rows, dtype=torch.float64) @ thetas
+        for learner, single, expected in zip(learners, alone, mixed, strict=True):
+            torch.testing.assert_close(vector_of(learner.policy), expected)
+            single.policy.load_state_dict(learner.policy.state_dict())
+            single.policy.refresh()
+
+
+def test_once_a_version_one_that_is_through_early_mixes_too():
+    algorithm = PPO(passes=3, num_minibatches=2)
+    soon = dataclasses.replace(algorithm, max_kl_nats=1e-9)
+    topology = Gossip(every="versions")
+    learners = make_group(topology, 2, [algorithm, soon])
+    lock_step(learners, 1)  # nobody waits: learner 1 goes on to its next version
+    assert [(a.version, a.mixer.rounds) for a in learners] == [(0, 0), (1, 1)]
+    in_step = dataclasses.replace(topology, max_staleness=0)
+    learners = make_group(in_step, 2, [algorithm, soon])
+    lock_step(learners, 6)
+    assert [(a.version, a.mixer.rounds, a.mixer.messages) for a in learners] == [(1, 1, 1)] * 2
+
+
 @pytest.mark.parametrize("topology", [AllReduce(), Diffusion(adjacency="complete"), Gossip()])
 @pytest.mark.parametrize(
     "algorithm",

@@ -28,7 +28,13 @@ from gossamer.run.train import train
 
 
 @pytest.mark.parametrize(
-    ("topology", "lag"), [("allreduce", "1"), ("gossip in step", "0"), ("diffusion", "1")]
+    ("topology", "lag"),
+    [
+        ("allreduce", "1"),
+        ("gossip in step", "0"),
+        ("diffusion", "1"),
+        ("diffusion once a version", "1"),
+    ],
 )
 def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str, lag: str) -> None:
     for placement in ("inline", "local"):
@@ -52,7 +58,10 @@ def test_processes_compute_what_lock_step_computes(tmp_path: Path, topology: str
     assert [name for name in one if not torch.equal(one[name], other[name])] == []
 
 
-@pytest.mark.parametrize(("topology", "per_process"), [("allreduce", 1), ("diffusion", 2)])
+@pytest.mark.parametrize(
+    ("topology", "per_process"),
+    [("allreduce", 1), ("diffusion", 2), ("diffusion once a version", 1)],
+)
 def test_resumed_equals_uninterrupted(
     tmp_path: Path, topology: str, per_process: int, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -79,6 +88,7 @@ WORDS = ["CartPole-v1", *QUICK, "--num-learners", "3", "--checkpoint-every-secon
     [
         ("gossip", 2),
         pytest.param("diffusion", 1, marks=pytest.mark.slow),
+        ("diffusion --topology.every versions", 1),
         ("single", 1),
     ],
 )
@@ -86,7 +96,7 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
     tmp_path: Path, topology: str, deaths: int
 ) -> None:
     folder = tmp_path / "run"
-    words = [*WORDS, f"topology:{topology}", "--total-env-steps", "60000"]
+    words = [*WORDS, *f"topology:{topology}".split(), "--total-env-steps", "60000"]
     words += ["--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         for _ in range(deaths):
@@ -120,7 +130,7 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
         return events
 
     monkeypatch.setattr(Processes, "poll", loses_one)
-    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2)
+    made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2, lag="1")
     result = train(made, quiet=True)
     assert 2 * 640 <= deaths[0] < 2 * 704
     assert [result.summary["env_steps"]] == deaths

@@ -14,6 +14,7 @@ TOPOLOGIES: dict[str, dict[str, Any]] = {
     "allreduce": {"name": "allreduce"},
     "gossip in step": {"name": "gossip", "max_staleness": 0},
     "diffusion": {"name": "diffusion", "adjacency": "complete", "link_drop": 0.3},
+    "diffusion once a version": {"name": "diffusion", "every": "versions"},
 }
 
 

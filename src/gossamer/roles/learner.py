@@ -147,7 +147,11 @@ class Learner:
              collective: Collective | None = None) -> None:  # fmt: skip
         """Mix with the other learners from now on; `seed` is the run's, `late`: they are running."""
         self.mixer = Mixer(self.topology, peers, self.mixed(), seed=seed, collective=collective)
-        self.update = self.mixer.begin(self.update, self._own_env_steps, late=late)
+        began = self.mixer.begin(self._mixing, self._own_env_steps, late=late)
+        if self.topology.every == "versions":
+            self.version = began
+        else:
+            self.update = began
         # In lock-step one that is through early goes on posting, for those that wait for it and until
         # its moments are mixed.
         self._keeps_pace = self.topology.staleness < FOREVER
@@ -156,9 +160,21 @@ class Learner:
         """Count on from here; the parameters are others'."""
         self.version, self._own_env_steps, self.env_steps = version, own_env_steps, env_steps
 
-    def align(self, *, update: int, env_steps: int) -> None:
+    def align(self, *, update: int, version: int, env_steps: int) -> None:
         """Count on as all learners of a group in lock-step do, which may not have been in step before."""
         self.update, self.env_steps = update, env_steps
+        if self.topology.every == "versions":
+            self.version = version
+
+    @property
+    def _mixing(self) -> int:
+        """Number of the next mixing, by which messages are known."""
+        return self.version if self.topology.every == "versions" else self.update
+
+    @property
+    def _mixes_now(self) -> bool:
+        """Whether learners mix after the present update."""
+        return self.topology.every == "updates" or self._updates_left == 0
 
     @property
     def updates_per_version(self) -> int:
@@ -188,15 +204,16 @@ class Learner:
             self._updates_left -= 1
             if self._updates_left == 0:  # moments belong to the version, and to its last message
                 self._observe()
-            self.mixer.post(self.update)
+            if self._mixes_now:
+                self.mixer.post(self._mixing)
         self.seconds["learn"] += time.perf_counter() - began
 
     @torch.no_grad()
     def combine(self) -> None:
         """Mix in what the neighbours posted; close the version after its last minibatch."""
         began = time.perf_counter()
-        if self.mixer is not None:
-            self.mixer.mix(self.update)
+        if self.mixer is not None and self._mixes_now:
+            self.mixer.mix(self._mixing)
             if self.topology.mixes == "gradients" and self.minibatch is not None:
                 self._descend(self._take_control())
         self.update += 1
@@ -204,6 +221,10 @@ class Learner:
         if self.minibatch is None and self.topology.mixes == "gradients":
             self._updates_left = min(self._updates_left, 1)  # everyone's: they decide alike
         if self.minibatch is None and not (self._updates_left and self._keeps_pace):
+            if self.mixer is not None and not self._mixes_now:  # it is through early
+                self._observe()
+                self.mixer.post(self._mixing)
+                self.mixer.mix(self._mixing)
             self._close_version()
         else:
             assert self._updates_left or self.mixer is None, (
@@ -216,7 +237,7 @@ class Learner:
         self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
         self._batch_env_steps = int(batch.valid[:, : self._num_online].sum())
         if self.mixer is not None:
-            self.mixer.begin_version(self.update, self._own_env_steps + self._batch_env_steps)
+            self.mixer.begin_version(self._mixing, self._own_env_steps + self._batch_env_steps)
         batch = batch.to(self._device)
         if not self._checked:  # once a session: slots are written by one place only
             batch.check(self.policy.spec)

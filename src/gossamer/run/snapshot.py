@@ -103,8 +103,12 @@ def updates_of(checkpoint: Checkpoint) -> dict[int, int]:
 
 def updates_in(state: Mapping[str, Any]) -> dict[int, int]:
     """Return the updates of each learner behind a checkpoint of this state, by rank."""
+    return _counts(state, "update")
+
+
+def _counts(state: Mapping[str, Any], what: str) -> dict[int, int]:
     held = state["held"]
-    mine = {name: x for name, x in held.items() if name.endswith("learner.update")}
+    mine = {name: x for name, x in held.items() if name.endswith(f"learner.{what}")}
     return {int(name.partition("/")[0]) if "/" in name else 0: x for name, x in mine.items()}
 
 
@@ -179,14 +183,17 @@ def put_back(group: Group, checkpoint: Checkpoint) -> bool:
         Whether environments that were to be brought back are; otherwise all of a learner's have begun new
         episodes, and snapshots of the group are not exact from now on.
     """
-    updates = set(updates_of(checkpoint).values())
+    updates = updates_of(checkpoint).values()
+    versions = _counts(checkpoint.state, "version").values()
     back = True
     for parts in group.parts:
         back &= _put_back(parts, checkpoint, held_of(checkpoint, parts.learner.rank))
-        if len(updates) > 1 and parts.learner.topology.staleness < FOREVER:
-            # They are going to wait for each other's updates, and have not been in step before.
+        topology = parts.learner.topology
+        mixings = versions if topology.every == "versions" else updates
+        if len(set(mixings)) > 1 and topology.staleness < FOREVER:
+            # They are going to wait for each other's messages, and have not been in step before.
             env_steps = progress_of(checkpoint)[1]
-            parts.learner.align(update=max(updates), env_steps=env_steps)
+            parts.learner.align(update=max(updates), version=max(versions), env_steps=env_steps)
     checkpoint.tensors.clear()
     group.exact &= back
     return back

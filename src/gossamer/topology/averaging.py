@@ -14,8 +14,11 @@ class Averaging(Topology):
     """Parameters are averaged with those of some neighbours, message by message."""
 
     max_staleness: Whole | Literal["never"] = 0
-    """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
+    """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0:
     lock-step. never: no waiting. GALA calls it sync-freq."""
+    every: Literal["updates", "versions"] = "updates"  # pyright: ignore[reportIncompatibleVariableOverride]
+    """When learners mix: after every update, or once a version, after the last update on a batch, which sends
+    less where a batch is learnt in several minibatches or passes."""
     missing: Literal["reweight", "skip"] = "reweight"  # pyright: ignore[reportIncompatibleVariableOverride]
     """When a neighbour has sent nothing new. reweight: add its weight to the learner's own. skip: do not
     average until every neighbour has sent something new (GALA as published)."""

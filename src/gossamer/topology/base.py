@@ -32,6 +32,7 @@ _ATTRIBUTES = {
     "run_policy": ("first", "average", "best"),
     "on_death": ("replace", "restart_group"),
     "mixes": ("parameters", "gradients"),
+    "every": ("updates", "versions"),
 }
 """What a topology says of itself, and what it may say."""
 
@@ -45,6 +46,8 @@ class Topology:
     """The topology that is meant if none is named."""
     mixes: ClassVar[Literal["parameters", "gradients"]] = "parameters"
     """What a message holds; gradients are mixed before the optimizer steps, parameters after."""
+    every: ClassVar[Literal["updates", "versions"]] = "updates"
+    """Whether learners mix after every update or once a version. What follows calls an update what they mix after."""
     staleness: ClassVar[int] = 0
     """Updates by which a message may trail its reader before the reader waits; FOREVER: it never does."""
     talks: ClassVar[bool] = True
@@ -104,6 +107,8 @@ class Topology:
                 yield f"{attribute} is {value!r}; it must be one of {', '.join(allowed)}"
         if self.mixes == "gradients" and self.on_death != "restart_group":
             yield "on_death must be restart_group if gradients are mixed: no learner can go on alone when another dies"
+        if self.mixes == "gradients" and self.every != "updates":
+            yield "every must be updates if gradients are mixed: each is followed once they are"
         if num_learners == 1:
             return
         try:

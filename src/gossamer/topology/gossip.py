@@ -29,7 +29,7 @@ class Gossip(Averaging):
     num_peers: Annotated[int, Meta(ge=0, le=65535)] = 0
     """Peers each learner hears, >= 0 and < learners; 0: 1 for ring and rotating, otherwise all."""
     max_staleness: Whole | Literal["never"] = "never"
-    """Number of updates that a neighbour's message may be behind before the learner waits, >= 0. 0:
+    """Number of mixings that a neighbour's message may be behind before the learner waits, >= 0. 0:
     lock-step. never: no waiting. GALA calls it sync-freq."""
 
     def written_out(self) -> Self:

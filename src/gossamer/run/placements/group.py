@@ -114,7 +114,8 @@ class Group:
             rank = parts.learner.rank
             learner = parts.learner
             learner.join(self._mailbox(parts), seed=self.seed, late=late, collective=collective)
-            if late and learner.topology.staleness == 0:
+            topology = learner.topology
+            if late and topology.staleness == 0 and topology.every == "updates":
                 others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
                 learner.version = self.memory.versions.version_at(learner, others)
 

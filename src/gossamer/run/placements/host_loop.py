@@ -113,7 +113,9 @@ class HostLoop:
         if actors != self._actors:
             self._actors = actors
             notices.append(ActorProcesses([{"role": "actor", **row} for row in actors]))
-        if (due := self._row_due()) or (self._here and self._episodes):
+        # At the end all have a last row.
+        due = self._row_due() and not self._reached_end()
+        if due or (self._here and self._episodes):
             return [*notices, self._tell(rows=due)]
         return notices
 

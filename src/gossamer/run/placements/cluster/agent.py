@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from gossamer.links.mirror import Letter
     from gossamer.run.hosts import Event
 
-CARRY_SECONDS = 1e-3
-"""Between two looks at what learners have written."""
+CARRY_SECONDS, PACED_SECONDS = 1e-3, 2e-2
+"""Between two looks at what learners have written, where others may wait for it, and where nobody does."""
 LIFE_SECONDS = 0.2
 """Between two letters that say no more than that a learner lives."""
 OUTSTANDING = 2
@@ -270,7 +270,8 @@ class Agent:
             self._told.notify_all()
 
     def _carry(self) -> None:
-        while not self._ended.wait(CARRY_SECONDS):
+        pause = CARRY_SECONDS if self._assignment.awaited else PACED_SECONDS
+        while not self._ended.wait(pause):
             for peer in tuple(self._peers.values()):
                 peer.write()
 
@@ -294,11 +295,14 @@ class _Peer:
     def write(self) -> None:
         """Send what is new, unless it has enough on its way."""
         now = time.monotonic()
+        if now < self._next:
+            return
         if self._outstanding and self._lost():
             # Whether it is dead the supervisor finds out; if not, it may have missed anything.
             self._mail.forget()
             self._next = now + LOST_SECONDS
-        if len(self._outstanding) >= OUTSTANDING or now < self._next:
+            return
+        if len(self._outstanding) >= OUTSTANDING:
             return
         letter = self._mail.letter(life=now - self._wrote >= LIFE_SECONDS)
         if letter is not None:
