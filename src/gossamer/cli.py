@@ -363,7 +363,10 @@ def _cluster(words: list[str]) -> int:
         raise ConfigError(f"cluster check needs Ray: {install_command('cluster')}")
     from gossamer.run.placements.cluster.check import check_cluster
 
-    text, fine = check_cluster(asked["address"], as_json=asked["json"])
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    text, fine = check_cluster(asked["address"], as_json=asked["json"], say=say)
     print(text)
     return 0 if fine else 1
 

@@ -14,7 +14,7 @@ import yaml
 
 from gossamer.cli import main
 from gossamer.errors import ConfigError
-from gossamer.run.cluster_findings import Seen, described, findings, remarks
+from gossamer.run.cluster_findings import Joined, Seen, described, findings, remarks
 from gossamer.tools.ray_hosts import ray_configuration, read_hosts
 
 PAGE = Path(__file__).parents[2] / "docs" / "cluster.md"
@@ -127,6 +127,7 @@ def test_a_cluster_that_is_well_has_no_findings() -> None:
         ({"cpus": 0.0}, "offers no CPU"),
         ({"shared_bytes": 0}, "/dev/shm"),
         ({"store_bytes": 0}, "object store"),
+        ({"broken": {"mujoco": "ImportError: libGL"}}, "mujoco cannot be imported on"),
         ({"silent": "nothing for 60 s"}, "does not answer (nothing for 60 s)"),
     ],
 )
@@ -135,6 +136,17 @@ def test_what_would_fail_names_the_machine(changes: dict[str, object], says: str
     found = list(findings([FINE, dataclasses.replace(FINE, address="10.0.0.3"), other]))
     assert any(says in line and "10.0.0.2" in line for line in found)
     json.dumps(dataclasses.asdict(other))
+
+
+def test_links_that_are_cut_and_other_versions_here_would_fail() -> None:
+    cut = Joined("10.0.0.1", "10.0.0.2", 0.0, 0.0, failed="nothing arrived for 60 s")
+    me = dataclasses.replace(FINE, address="this process", versions={**FINE.versions, "ray": "2.1"})
+    other = dataclasses.replace(FINE, address="10.0.0.2")
+    first, second = findings([FINE, other], me, [cut])
+    assert first.startswith("nothing from 10.0.0.1 arrives at 10.0.0.2 (nothing arrived for 60 s)")
+    assert "2.1 on this process" in second
+    (note,) = remarks([FINE, other], free_cpus=3.0)
+    assert note.startswith("3 of ")
 
 
 def test_processors_that_differ_are_worth_a_note() -> None:

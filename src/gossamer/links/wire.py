@@ -14,7 +14,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
 SILENT_SECONDS = 30.0
 """A connection on which nothing has come, or could be sent, for so long is broken."""
@@ -103,18 +103,22 @@ class Wire:
 
 
 class Listener:
-    """Waits for one call.
+    """Waits for calls.
 
     Args:
         host: address of this machine.
     """
 
     def __init__(self, host: str):
-        self._end = socket.create_server((host, 0), backlog=4)
+        self._end = socket.create_server((host, 0), backlog=64)
         self.address = Address(host, self._end.getsockname()[1], secrets.token_hex(16))
 
     def accept(self, wanted: Callable[[], bool]) -> Wire | None:
-        """Wait for a caller who knows the token, as long as one is wanted."""
+        """Wait for one caller who knows the token, as long as one is wanted."""
+        return next(self.callers(wanted), None)
+
+    def callers(self, wanted: Callable[[], bool]) -> Iterator[Wire]:
+        """Yield callers who know the token, as long as they are wanted."""
         with self._end:
             self._end.settimeout(_LOOK_SECONDS)
             while wanted():
@@ -122,9 +126,9 @@ class Listener:
                     end, _ = self._end.accept()
                     wire = Wire(end)
                     if self._knows(wire, end):
-                        return wire
-                    wire.close()
-        return None
+                        yield wire
+                    else:
+                        wire.close()
 
     def _knows(self, wire: Wire, end: socket.socket) -> bool:
         """Whether a caller says the token; one that says nothing does not hold up another for long."""

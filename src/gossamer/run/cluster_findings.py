@@ -31,7 +31,9 @@ class Seen:
     processor: str = ""
     versions: dict[str, str] = field(default_factory=dict)
     extras: tuple[str, ...] = ()
-    """Packages of environments that are installed."""
+    """Packages of environments that can be imported."""
+    broken: dict[str, str] = field(default_factory=dict)
+    """Packages that are installed and cannot be imported, and why."""
     silent: str = ""
     """Why it did not answer; empty: it did."""
 
@@ -44,6 +46,8 @@ class Joined:
     target: str
     mebibytes_per_second: float
     milliseconds: float
+    failed: str = ""
+    """Why nothing arrived; empty: it did."""
 
 
 def described(seen: Seen) -> str:
@@ -66,28 +70,43 @@ def joined_in_words(link: Joined) -> str:
     )
 
 
-def findings(machines: Sequence[Seen]) -> Iterator[str]:
-    """Yield what would not work and how to set it right, a line each; nothing: all is well."""
+def findings(
+    machines: Sequence[Seen], me: Seen | None = None, cut: Sequence[Joined] = ()
+) -> Iterator[str]:
+    """Yield what would not work and how to set it right, a line each; nothing: all is well.
+
+    Args:
+        machines: of the cluster.
+        me: the process that asks, which would be the supervisor of a run.
+        cut: pairs of machines between which nothing arrived.
+    """
+    for link in cut:
+        yield (
+            f"nothing from {link.source} arrives at {link.target} ({link.failed}): all machines must reach each other on every port"
+        )
     for seen in machines:
         if seen.silent:
             yield f"{seen.address} does not answer ({seen.silent}): look at it with ray status, or take it out with ray stop"
     there = [seen for seen in machines if not seen.silent]
     for name in VERSIONS:
-        count = Counter(seen.versions.get(name, "missing") for seen in there)
+        everyone = [*there, *([me] if me else [])]
+        count = Counter(seen.versions.get(name, "missing") for seen in everyone)
         if len(count) > 1:
             usual = count.most_common(1)[0][0]
             others = [
                 f"{x.versions.get(name, 'missing')} on {x.address}"
-                for x in there
+                for x in everyone
                 if x.versions.get(name, "missing") != usual
             ]
             yield f"{name} differs: {usual} on most machines, {'; '.join(others)}: install {name} {usual} there"
     every = {extra for seen in there for extra in seen.extras}
     for extra in sorted(every):
-        lacking = [seen.address for seen in there if extra not in seen.extras]
+        lacking = [x.address for x in there if extra not in (*x.extras, *x.broken)]
         if lacking:
             yield f"{extra} is missing on {', '.join(lacking)}: its environments fail there; install it on every machine"
     for seen in there:
+        for extra, why in seen.broken.items():
+            yield f"{extra} cannot be imported on {seen.address} ({why}): its environments fail there"
         if seen.cpus < 1:
             yield f"{seen.address} offers no CPU, so nothing is placed there: ray start --num-cpus N"
         if seen.shared_bytes < MIN_SHARED_BYTES:
@@ -99,8 +118,16 @@ def findings(machines: Sequence[Seen]) -> Iterator[str]:
             )
 
 
-def remarks(machines: Sequence[Seen]) -> Iterator[str]:
-    """Yield what is good to know, and keeps nothing from working."""
+def remarks(machines: Sequence[Seen], free_cpus: float | None = None) -> Iterator[str]:
+    """Yield what is good to know, and keeps nothing from working.
+
+    Args:
+        machines: of the cluster.
+        free_cpus: CPUs that nobody has taken; None: it is not known.
+    """
+    offered = sum(seen.cpus for seen in machines)
+    if free_cpus is not None and free_cpus < offered:
+        yield f"{free_cpus:g} of {offered:g} CPUs are free: others use the cluster too"
     kinds = sorted({seen.processor for seen in machines if not seen.silent})
     if len(kinds) > 1:
         yield f"processors differ ({'; '.join(kinds)}): learners in lock-step may round differently, so no run is exact"

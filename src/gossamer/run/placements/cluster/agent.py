@@ -15,21 +15,22 @@ import time
 import traceback
 from collections import deque
 from pathlib import Path
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import ray
-from ray.exceptions import RayError
 
 from gossamer.config import from_dict
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.links.mailboxes import make_memory
+from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
+from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.template import ready
@@ -41,22 +42,13 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.links.mirror import Letter
+    from gossamer.links.wire import Address
     from gossamer.run.hosts import Event
 
-CARRY_SECONDS, PACED_SECONDS = 1e-3, 2e-2
-"""Between two looks at what learners have written, where others may wait for it, and where nobody does."""
-LIFE_SECONDS = 0.2
-"""Between two letters that say no more than that a learner lives."""
-OUTSTANDING = 2
-"""Letters on their way to one machine; what comes then waits, and the newest wins."""
-MAIL_SHARE = 0.02
-"""Of an agent's time for letters to one machine, where nobody waits for them: twelve updates in a burst are one letter, the newest."""
-POLICY_SECONDS = 2.0
+POLICY_SECONDS = 5.0
 """Between two policies of a learner that the supervisor is sent."""
 LOOK_SECONDS = 0.1
 """Longest time between two looks at the process."""
-LOST_SECONDS = 0.5
-"""Between two letters to a machine that cannot be reached."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -89,6 +81,15 @@ class Beginning:
     """Headers of mailboxes that others cannot send."""
     policies: Letter | None
     """Of the donors, and their own last one."""
+
+
+class Where(NamedTuple):
+    """Where an agent is."""
+
+    machine: str
+    """Its address in the cluster."""
+    letterbox: Address
+    """Where it takes letters."""
 
 
 class News(NamedTuple):
@@ -124,7 +125,10 @@ class Agent:
         self._orders = SharedOrders(blocks[2], 1)
         self._mail = Incoming(self._memory.boxes)
         self._assignment = assignment
-        self._peers: dict[int, _Peer] = {}
+        self._peers: dict[int, Correspondent] = {}
+        self._machine = ray.util.get_node_ip_address()
+        words = len(self._memory.boxes.headers[0])
+        self._letterbox = Letterbox(self._machine, words, self._mail.deliver)
         self._told_policies = float("-inf")
         self._events: deque[tuple[Event, NDArray[np.uint8] | None]] = deque()
         self._answer = News(0, [], None, None)
@@ -135,9 +139,9 @@ class Agent:
         self._actors = RemoteActors(config, self._tell)
         self._epoch = 0
 
-    def where(self) -> str:
-        """Return the address of this machine in the cluster."""
-        return ray.util.get_node_ip_address()
+    def where(self) -> Where:
+        """Return where this is."""
+        return Where(self._machine, self._letterbox.address)
 
     def begin(self, beginning: Beginning) -> int:
         """Start the learners' process; return its number, 0 if it could not be started, of which the news tell."""
@@ -150,7 +154,7 @@ class Agent:
         self._headers = Outgoing(boxes, ranks, (), every=False, epoch=self._epoch)
         self._policies = Outgoing(boards, ranks, ranks, every=False, epoch=self._epoch)
         told: dict[str, Any] = {**self._assignment.task, "blocks": tuple(self._descriptors)}
-        told |= {"machine": self.where(), "donors": beginning.donors, "differs": beginning.differs}
+        told |= {"machine": self._machine, "donors": beginning.donors, "differs": beginning.differs}
         told["restarts"] = beginning.epoch if beginning.donors else 0
         try:
             self._host = ProcessHost(
@@ -169,14 +173,13 @@ class Agent:
                 os.close(descriptor)
             self._begun.set()
         threading.Thread(target=self._listen, args=(self._host,), daemon=True).start()
-        threading.Thread(target=self._carry, daemon=True).start()
         return self._host.pid
 
-    def meet(self, agents: Mapping[int, Any]) -> None:
-        """Write to other agents from now on, by host; those that are new are sent everything."""
+    def meet(self, others: Mapping[int, Address]) -> None:
+        """Write to other agents from now on, by host; they are sent everything."""
         boxes, about = self._memory.boxes, self._assignment
         ranks = range(*about.task["ranks"])
-        for host, agent in agents.items():
+        for host, address in others.items():
             heard = about.hears.get(host, ())
             mail = Outgoing(
                 boxes,
@@ -186,15 +189,16 @@ class Agent:
                 epoch=self._epoch,
                 bare=about.task["transport"] != "memory",
             )
-            self._peers[host] = _Peer(agent, mail, paced=not about.awaited)
+            self._forget(host)
+            self._peers[host] = Correspondent(address, mail, paced=not about.awaited)
 
-    def receive(self, letter: Letter) -> None:
-        """Take another agent's letter."""
-        self._mail.deliver(letter)
+    def _forget(self, host: int) -> None:
+        if (before := self._peers.pop(host, None)) is not None:
+            before.close()
 
     def leave(self, host: int, ranks: range, epoch: int) -> None:
         """Take notice that a host's learners are gone, and come back with this epoch."""
-        self._peers.pop(host, None)
+        self._forget(host)
         self._mail.leave(ranks, epoch)
 
     def patch(self) -> None:
@@ -214,13 +218,18 @@ class Agent:
         """Let the process carry the order out."""
         self._orders.settle()
 
-    def news(self, seconds: float, heard: int) -> News:
+    def news(
+        self, seconds: float, heard: int, env_steps: Mapping[int, int] = MappingProxyType({})
+    ) -> News:
         """Return what there is to tell, after so many seconds at most; the last answer again if it has not arrived.
 
         Args:
             seconds: longest wait.
             heard: number of the last answer that has arrived.
+            env_steps: of learners that write no letters to this agent, by rank.
         """
+        for rank, count in env_steps.items():
+            self._memory.boxes.headers[rank][ENV_STEPS] = count
         self._begun.wait(seconds)
         if not self._begun.is_set() or heard < self._answer.number:
             return self._answer
@@ -240,6 +249,9 @@ class Agent:
     def end(self) -> None:
         """End the process; it may close what it holds if it is done."""
         self._ended.set()
+        self._letterbox.close()
+        for host in tuple(self._peers):
+            self._forget(host)
         if self._host is not None:
             end_processes([self._host])
         self._actors.end()
@@ -268,62 +280,6 @@ class Agent:
         with self._told:
             self._events.append((event, packed))
             self._told.notify_all()
-
-    def _carry(self) -> None:
-        pause = CARRY_SECONDS if self._assignment.awaited else PACED_SECONDS
-        while not self._ended.wait(pause):
-            for peer in tuple(self._peers.values()):
-                peer.write()
-
-
-class _Peer:
-    """Another agent, and what has been sent there.
-
-    Args:
-        agent: its handle.
-        mail: what it is to know.
-        paced: letters may take `MAIL_SHARE` of the time only.
-    """
-
-    def __init__(self, agent: Any, mail: Outgoing, *, paced: bool):
-        self._agent, self._mail, self._paced = agent, mail, paced
-        self._outstanding: list[Any] = []
-        self._wrote = self._next = 0.0
-        self.sent_bytes = 0
-        """Of messages; headers are small."""
-
-    def write(self) -> None:
-        """Send what is new, unless it has enough on its way."""
-        now = time.monotonic()
-        if now < self._next:
-            return
-        if self._outstanding and self._lost():
-            # Whether it is dead the supervisor finds out; if not, it may have missed anything.
-            self._mail.forget()
-            self._next = now + LOST_SECONDS
-            return
-        if len(self._outstanding) >= OUTSTANDING:
-            return
-        letter = self._mail.letter(life=now - self._wrote >= LIFE_SECONDS)
-        if letter is not None:
-            self._wrote = now
-            self.sent_bytes += letter.nbytes
-            receive = self._agent.receive.options(concurrency_group="mail")
-            self._outstanding.append(receive.remote(letter))
-            if self._paced:
-                ended = time.monotonic()
-                self._next = ended + (ended - now) / MAIL_SHARE
-
-    def _lost(self) -> bool:
-        """Forget letters that are not on their way any more; return whether one has not arrived."""
-        over, self._outstanding = ray.wait(
-            self._outstanding, num_returns=len(self._outstanding), timeout=0
-        )
-        try:
-            ray.get(over)
-        except RayError:
-            return True
-        return False
 
 
 def packed_array(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> NDArray[np.uint8]:

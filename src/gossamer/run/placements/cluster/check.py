@@ -3,14 +3,18 @@
 from __future__ import annotations
 
 import dataclasses
+import hashlib
 import importlib.metadata
 import importlib.util
 import json
 import os
 import platform
 import shutil
+import subprocess
+import sys
 import time
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
@@ -18,9 +22,11 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
+import gossamer
 from gossamer.config import make_config
 from gossamer.machine import free_memory, processor_name
 from gossamer.run.cluster_findings import (
+    MIN_STORE_BYTES,
     Joined,
     Seen,
     described,
@@ -29,9 +35,10 @@ from gossamer.run.cluster_findings import (
     remarks,
 )
 from gossamer.run.placements.cluster.session import Session
+from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from numpy.typing import NDArray
 
@@ -40,36 +47,69 @@ ANSWER_SECONDS = 60.0
 MESSAGE_BYTES = 3_200_000
 """As Pong's parameters."""
 MESSAGES = 10
+SAID_SECONDS = 5.0
+"""After which it is said whom there is to wait for."""
+IMPORT_SECONDS = 20.0
+"""Longest time for a package to be imported."""
 EXTRAS = ("ale_py", "Box2D", "envpool", "mujoco")
+
+
+def here() -> dict[str, Any]:
+    """Return what is on this machine, as plain fields of `Seen`."""
+    shared = 0
+    with suppress(OSError):
+        shared = shutil.disk_usage("/dev/shm").free  # noqa: S108 - looked at, not written to
+    versions = {"python": platform.python_version()}
+    for name in ("torch", "gossamer", "ray"):
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name)
+    versions["gossamer"] = f"{versions.get('gossamer', '')} ({_digest_of_source()})"
+    installed = [x for x in EXTRAS if importlib.util.find_spec(x) is not None]
+    broken = {name: why for name in installed if (why := _why_not(name))}
+    extras = [x for x in installed if x not in broken]
+    kinds = ""
+    if os.environ.get("CUDA_VISIBLE_DEVICES") or shutil.which("nvidia-smi"):
+        import torch
+
+        if torch.cuda.is_available():
+            kinds = torch.cuda.get_device_name()
+    return {
+        "memory_bytes": free_memory(),
+        "shared_bytes": shared,
+        "processor": processor_name(),
+        "versions": versions,
+        "extras": tuple(extras),
+        "broken": broken,
+        "gpu_kind": kinds,
+    }
+
+
+def _why_not(package: str) -> str:
+    """Return why a package cannot be imported; empty: it can. It is tried in a process of its own, which it may end."""
+    words = [sys.executable, "-c", f"import {package}"]
+    quiet: dict[str, Any] = {"stdin": subprocess.DEVNULL, "capture_output": True, "text": True}
+    try:
+        tried = subprocess.run(words, timeout=IMPORT_SECONDS, check=False, **quiet)
+    except subprocess.TimeoutExpired:
+        return f"still importing after {IMPORT_SECONDS:.0f} s"
+    last = [x for x in tried.stderr.splitlines() if x.strip()][-1:]
+    return clipped("".join(last) or f"exit code {tried.returncode}") if tried.returncode else ""
+
+
+def _digest_of_source() -> str:
+    """Return a short digest of gossamer's source: checkouts of one version may differ."""
+    root, digest = Path(gossamer.__file__).parent, hashlib.sha256()
+    for path in sorted(root.rglob("*.py")):
+        digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
+    return digest.hexdigest()[:8]
 
 
 class Looker:
     """Looks at the machine that it runs on; a Ray actor."""
 
     def look(self) -> dict[str, Any]:
-        """Return what is here, as plain fields of `Seen`."""
-        shared = 0
-        with suppress(OSError):
-            shared = shutil.disk_usage("/dev/shm").free  # noqa: S108 - looked at, not written to
-        versions = {"python": platform.python_version()}
-        for name in ("torch", "gossamer", "ray"):
-            with suppress(importlib.metadata.PackageNotFoundError):
-                versions[name] = importlib.metadata.version(name)
-        extras = tuple(x for x in EXTRAS if importlib.util.find_spec(x) is not None)
-        kinds = ""
-        if os.environ.get("CUDA_VISIBLE_DEVICES") or shutil.which("nvidia-smi"):
-            import torch
-
-            if torch.cuda.is_available():
-                kinds = torch.cuda.get_device_name()
-        return {
-            "memory_bytes": free_memory(),
-            "shared_bytes": shared,
-            "processor": processor_name(),
-            "versions": versions,
-            "extras": extras,
-            "gpu_kind": kinds,
-        }
+        """Return what is here."""
+        return here()
 
     def take(self, message: NDArray[np.uint8]) -> int:
         """Return how long a message is."""
@@ -89,12 +129,15 @@ class Looker:
         return MESSAGES * MESSAGE_BYTES / (ended - answered), (answered - began) / MESSAGES
 
 
-def check_cluster(address: str, *, as_json: bool) -> tuple[str, bool]:
+def check_cluster(
+    address: str, *, as_json: bool, say: Callable[[str], None] = lambda _: None
+) -> tuple[str, bool]:
     """Return in words, or as JSON, what is there and what would not work, and whether nothing would fail.
 
     Args:
         address: of the cluster; empty: as training finds it.
         as_json: return JSON.
+        say: told whom there is to wait for.
 
     Raises:
         ConfigError: there is no such cluster.
@@ -103,12 +146,14 @@ def check_cluster(address: str, *, as_json: bool) -> tuple[str, bool]:
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         lookers = [_looker(node["NodeID"]) for node in nodes]
-        machines = [_seen(node, looker) for node, looker in zip(nodes, lookers, strict=True)]
+        machines = _seen(nodes, lookers, say)
         links = _links(machines, lookers)
-        heading = str(session)
+        heading, free = str(session), cast("dict[str, float]", ray.available_resources())
     finally:
         session.close()
-    wrong, notes = list(findings(machines)), list(remarks(machines))
+    me = Seen("this process", cpus=1.0, store_bytes=MIN_STORE_BYTES, **here())
+    wrong = list(findings(machines, me, [x for x in links if x.failed]))
+    notes = list(remarks(machines, free_cpus=free.get("CPU", 0.0)))
     if as_json:
         told = {
             "machines": [dataclasses.asdict(x) for x in machines],
@@ -117,7 +162,8 @@ def check_cluster(address: str, *, as_json: bool) -> tuple[str, bool]:
             "notes": notes,
         }
         return json.dumps(told, indent=2), not wrong
-    lines = [heading, *map(described, machines), *map(joined_in_words, links)]
+    lines = [heading, *map(described, machines)]
+    lines += [joined_in_words(x) for x in links if not x.failed]
     lines += [f"note: {x}" for x in notes]
     lines += [f"would fail: {x}" for x in wrong] or ["nothing would fail"]
     return "\n".join(lines), not wrong
@@ -131,7 +177,22 @@ def _looker(node_id: str) -> Any:
     return cast("Any", ray.remote(**options)(Looker)).remote()
 
 
-def _seen(node: dict[str, Any], looker: Any) -> Seen:
+def _seen(
+    nodes: Sequence[dict[str, Any]], lookers: Sequence[Any], say: Callable[[str], None]
+) -> list[Seen]:
+    """Let all machines look at themselves at once, and wait for them."""
+    asked = [looker.look.remote() for looker in lookers]
+    _, silent = ray.wait(asked, num_returns=len(asked), timeout=SAID_SECONDS)
+    if silent:
+        late = [
+            node["NodeManagerAddress"] for node, x in zip(nodes, asked, strict=True) if x in silent
+        ]
+        say(f"waiting for {', '.join(late)}, {ANSWER_SECONDS - SAID_SECONDS:.0f} s at most")
+        ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS - SAID_SECONDS)
+    return [_machine(node, answer) for node, answer in zip(nodes, asked, strict=True)]
+
+
+def _machine(node: dict[str, Any], answer: Any) -> Seen:
     has = node["Resources"]
     resources: dict[str, Any] = {
         "cpus": has.get("CPU", 0.0),
@@ -140,12 +201,19 @@ def _seen(node: dict[str, Any], looker: Any) -> Seen:
     }
     address = node["NodeManagerAddress"]
     try:
-        found = cast("dict[str, Any]", ray.get(looker.look.remote(), timeout=ANSWER_SECONDS))
+        found = cast("dict[str, Any]", ray.get(answer, timeout=0))
     except GetTimeoutError:
         return Seen(address, **resources, silent=f"nothing for {ANSWER_SECONDS:.0f} s")
     except RayError as error:
-        return Seen(address, **resources, silent=str(error).splitlines()[0])
+        return Seen(address, **resources, silent=_last_error(error))
     return Seen(address, **resources, **found)
+
+
+def _last_error(error: RayError) -> str:
+    """Return the line of Python's own error, which Ray puts below where it came from."""
+    lines = [x.strip() for x in str(error).splitlines() if x.strip()]
+    named = [x for x in lines if "Error: " in x]
+    return clipped((named or lines or [type(error).__name__])[-1], 200)
 
 
 def _links(machines: Sequence[Seen], lookers: Sequence[Any]) -> list[Joined]:
@@ -155,10 +223,14 @@ def _links(machines: Sequence[Seen], lookers: Sequence[Any]) -> list[Joined]:
     for (one, sends), (other, takes) in zip(there, there[1:] + there[:1], strict=True):
         if one is other:
             continue
-        with suppress(RayError):
+        try:
             rate, seconds = cast(
-                "tuple[float, float]",
-                ray.get(sends.send_to.remote(takes), timeout=2 * ANSWER_SECONDS),
+                "tuple[float, float]", ray.get(sends.send_to.remote(takes), timeout=ANSWER_SECONDS)
             )
             found.append(Joined(one.address, other.address, rate / 2**20, 1e3 * seconds))
+        except GetTimeoutError:
+            why = f"nothing arrived for {ANSWER_SECONDS:.0f} s"
+            found.append(Joined(one.address, other.address, 0.0, 0.0, failed=why))
+        except RayError as error:
+            found.append(Joined(one.address, other.address, 0.0, 0.0, failed=_last_error(error)))
     return found

@@ -45,9 +45,10 @@ if TYPE_CHECKING:
     from gossamer.build.plan import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
+    from gossamer.links.wire import Address
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Begin, Event
-    from gossamer.run.placements.cluster.agent import News
+    from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
@@ -73,10 +74,11 @@ class ClusterHost:
         ranks: of its learners.
         agent: handle of its Ray actor, which may have no place yet.
         memory: the supervisor's copy.
+        strangers: learners with which its own exchange no letters.
     """
 
-    def __init__(self, ranks: range, agent: Any, memory: Memory):
-        self.ranks, self.agent = ranks, agent
+    def __init__(self, ranks: range, agent: Any, memory: Memory, strangers: Sequence[int]):
+        self.ranks, self.agent, self.strangers = ranks, agent, strangers
         self.away = True
         """Whether it has no place: nobody waits for it, and a checkpoint does without it."""
         self.done = False
@@ -87,6 +89,8 @@ class ClusterHost:
         """Whether the user knows that it has no place."""
         self.asked_at = self.unreachable_at = time.monotonic()
         self.machine, self.here = "", False
+        self.letterbox: Address
+        """Where its agent takes letters, once it has a place."""
         self.pid = 0
         self._memory = memory
         self._mail, self._policies = Incoming(memory.boxes), Incoming(memory.versions.boxes)
@@ -108,7 +112,8 @@ class ClusterHost:
 
     def note_place(self) -> None:
         """Take notice that it has a place; raise what Ray says if it will have none."""
-        self.machine = cast("str", ray.get(self.placed))
+        where: Where = cast("Any", ray.get(self.placed))
+        self.machine, self.letterbox = where
         self.here = self.machine == ray.util.get_node_ip_address()
 
     def begin(self, beginning: Beginning) -> None:
@@ -122,10 +127,11 @@ class ClusterHost:
             self.pid = cast("int", ray.get(self._begun, timeout=ANSWER_SECONDS))
 
     def ask(self) -> None:
-        """Ask for news."""
+        """Ask for news, and tell how far learners are that it does not hear."""
         self.asked_at = time.monotonic()
+        env_steps = {rank: self._memory.boxes.env_steps(rank) for rank in self.strangers}
         news = self.agent.news.options(concurrency_group="news")
-        self.news = news.remote(NEWS_SECONDS, self._heard)
+        self.news = news.remote(NEWS_SECONDS, self._heard, env_steps)
 
     def hear(self) -> list[Event] | None:
         """Return what the agent has told, now that it has; None: it cannot be reached at the moment."""
@@ -181,6 +187,7 @@ class Cluster(RemoteHosts):
         self._fewest = min(config.cluster.min_learners or size, size)
         self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
         self._lives = [0] * len(layout.ranks)
+        self._heard = [self._hears(index) for index in range(len(layout.ranks))]
         self._number, self._ends, self._patched = 0, False, False
         self._told_places = False
         self._enough_at = time.monotonic()  # when as many learners had places as there must be
@@ -412,10 +419,11 @@ class Cluster(RemoteHosts):
             wanted = names_of(host.ranks, replays=self.config.checkpoint_replay)
             checkpoint = part_of(self._begin(wanted), host.ranks)
         self._begin_host(index, checkpoint, donors)
-        for at, other in enumerate(self.hosts):
-            if at != index and not (other.done or other.away):
-                other.agent.meet.remote({index: host.agent})
-                host.agent.meet.remote({at: other.agent})
+        for at in self._neighbours(index):
+            other = self.hosts[at]
+            if not (other.done or other.away):
+                other.agent.meet.remote({index: host.letterbox})
+                host.agent.meet.remote({at: other.letterbox})
         if self._number:
             host.agent.order.remote(self._number, ends=self._ends)
         return []
@@ -444,21 +452,22 @@ class Cluster(RemoteHosts):
         for rank in host.ranks:
             self.memory.boxes.mark_left(rank)
             self.memory.versions.boxes.mark_left(rank)
-        for other in self.hosts:
+        near = self._neighbours(index)
+        for at, other in enumerate(self.hosts):
             if other is not host and not (other.done or other.away):
                 other.agent.patch.remote()
-                other.agent.leave.remote(index, host.ranks, self._lives[index])
+                if at in near:
+                    other.agent.leave.remote(index, host.ranks, self._lives[index])
 
     def _reach(self, index: int) -> None:
         """Tell an agent that can be reached again, perhaps, what it may have missed, and ask for its news."""
         host = self.hosts[index]
-        for at, other in enumerate(self.hosts):
-            if at == index:
-                continue
+        for at in self._neighbours(index):
+            other = self.hosts[at]
             if other.away or other.done:
                 host.agent.leave.remote(at, other.ranks, self._lives[at])
             else:
-                host.agent.meet.remote({at: other.agent})
+                host.agent.meet.remote({at: other.letterbox})
         if self._patched:
             host.agent.patch.remote()
         if self._number and self.config.topology.staleness:
@@ -483,9 +492,20 @@ class Cluster(RemoteHosts):
 
     def _introduce(self) -> None:
         """Let all agents that are there write to each other."""
-        agents = {i: x.agent for i, x in enumerate(self.hosts) if not (x.done or x.away)}
-        for index, agent in agents.items():
-            agent.meet.remote({i: other for i, other in agents.items() if i != index})
+        there = {i: x for i, x in enumerate(self.hosts) if not (x.done or x.away)}
+        for index, host in there.items():
+            near = self._neighbours(index)
+            host.agent.meet.remote({i: x.letterbox for i, x in there.items() if i in near})
+
+    def _neighbours(self, index: int) -> set[int]:
+        """Return the hosts that a host exchanges letters with: where nobody waits, those that hear it or that it hears.
+
+        Who waits has to know of everyone: how far they are, and whom those wait for that it waits for.
+        """
+        others = set(range(len(self.layout.ranks))) - {index}
+        if self.config.topology.staleness < FOREVER:
+            return others
+        return {x for x in others if self._heard[index].get(x) or self._heard[x].get(index)}
 
     def _hears(self, index: int) -> dict[int, tuple[int, ...]]:
         """Return, by host, the learners of one host whose messages it ever needs."""
@@ -526,9 +546,12 @@ class Cluster(RemoteHosts):
             self.plan.device,
             lock_step=self.config.topology.staleness == 0,
             awaited=self.config.topology.staleness < FOREVER,
-            hears=self._hears(index),
+            hears=self._heard[index],
         )
-        return ClusterHost(ranks, self._session.agent(assignment), self.memory)
+        near = self._neighbours(index)
+        far = [x for at, x in enumerate(self.layout.ranks) if at != index and at not in near]
+        strangers = [rank for ranks in far for rank in ranks]
+        return ClusterHost(ranks, self._session.agent(assignment), self.memory, strangers)
 
     def _begin_host(
         self, index: int, checkpoint: Checkpoint | None, donors: dict[str, list[int]]

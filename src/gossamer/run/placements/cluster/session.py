@@ -125,8 +125,8 @@ class Session:
             "num_gpus": self._gpus,
             "scheduling_strategy": "SPREAD",
             "max_restarts": 0,
-            # Each in its order: letters, orders, and news, for which the supervisor waits.
-            "concurrency_groups": {"mail": 1, "news": 1},
+            # Orders in their order, while the supervisor waits for news.
+            "concurrency_groups": {"news": 1},
             "max_concurrency": 1,
         }
         return cast("Any", ray.remote(**options)(Agent)).remote(*args)

@@ -1,0 +1,152 @@
+"""Letters between agents, each over a TCP connection of its own.
+
+Ray carries orders and news. Letters are most of what travels: on their way through Ray's object store they would be copied
+four times more.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.links.mirror import Letter, Post
+from gossamer.links.wire import Address, Listener, Wire
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from gossamer.links.mirror import Outgoing
+
+CARRY_SECONDS, PACED_SECONDS = 1e-3, 2e-2
+"""Between two looks at what learners have written, where others may wait for it, and where nobody does."""
+LIFE_SECONDS = 0.2
+"""Between two letters that say no more than that a learner lives."""
+MAIL_SHARE = 0.02
+"""Of a thread's time for letters to one machine, where nobody waits for them: twelve updates in a burst are one letter, the newest."""
+LOST_SECONDS = 0.5
+"""Between two attempts to reach a machine."""
+
+
+def send(wire: Wire, letter: Letter) -> None:
+    """Send a letter; raise OSError if nobody takes it."""
+    posts = [[x.rank, x.update, *x.notes, x.singles.size, x.doubles.size] for x in letter.posts]
+    headers = np.array(list(letter.headers.values()), np.int64)
+    message = {"epoch": letter.epoch, "posts": posts, "headers": [int(x) for x in letter.headers]}
+    numbers = [x for post in letter.posts for x in (post.singles, post.doubles) if x.size]
+    wire.send(message, [headers.reshape(-1), *numbers] if headers.size else numbers)
+
+
+def receive(wire: Wire, words: int) -> Letter:
+    """Wait for a letter.
+
+    Args:
+        wire: to take it from.
+        words: of a header.
+
+    Raises:
+        OSError: the connection has ended.
+        ValueError: what has come is no letter.
+    """
+    message: dict[str, Any] = wire.receive()
+    ranks, posts = message["headers"], message["posts"]
+    sizes = [[int(x) for x in post[4:]] for post in posts]
+    if message["nbytes"] != 8 * words * len(ranks) + sum(4 * x + 8 * y for x, y in sizes):
+        raise ValueError("a letter is not as long as it says")
+    headers = np.empty((len(ranks), words), np.int64)
+    wire.read(headers.reshape(-1))
+    found: list[Post] = []
+    for (rank, update, first, second, *_), (num_singles, num_doubles) in zip(
+        posts, sizes, strict=True
+    ):
+        singles, doubles = np.empty(num_singles, np.float32), np.empty(num_doubles, np.float64)
+        wire.read(singles)
+        wire.read(doubles)
+        found.append(Post(int(rank), int(update), (int(first), int(second)), singles, doubles))
+    held = {int(rank): header for rank, header in zip(ranks, headers, strict=True)}
+    return Letter(int(message["epoch"]), tuple(found), held)
+
+
+class Letterbox:
+    """Takes the letters of other agents, each in a thread of its own.
+
+    Args:
+        host: address of this machine.
+        words: of a header.
+        deliver: takes a letter.
+    """
+
+    def __init__(self, host: str, words: int, deliver: Callable[[Letter], None]):
+        listener = Listener(host)
+        self.address = listener.address
+        self._words, self._deliver = words, deliver
+        self._closed = threading.Event()
+        threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
+
+    def close(self) -> None:
+        """Take no more callers."""
+        self._closed.set()
+
+    def _accept(self, listener: Listener) -> None:
+        for wire in listener.callers(lambda: not self._closed.is_set()):
+            threading.Thread(target=self._take, args=(wire,), daemon=True).start()
+
+    def _take(self, wire: Wire) -> None:
+        try:
+            while not self._closed.is_set():
+                self._deliver(receive(wire, self._words))
+        except (OSError, ValueError, KeyError, TypeError, IndexError):
+            pass  # whoever has written calls again
+        finally:
+            wire.close()
+
+
+class Correspondent:
+    """Another agent, to which a thread writes what is new until it is closed.
+
+    Args:
+        address: of its letterbox.
+        mail: what it is to know.
+        paced: letters may take `MAIL_SHARE` of the time only.
+    """
+
+    def __init__(self, address: Address, mail: Outgoing, *, paced: bool):
+        self._address, self._mail, self._paced = address, mail, paced
+        self._closed = threading.Event()
+        self._wire: Wire | None = None
+        self.sent_bytes = 0
+        """Of messages; headers are small."""
+        threading.Thread(target=self._write, daemon=True).start()
+
+    def close(self) -> None:
+        """Write no more."""
+        self._closed.set()
+        if self._wire is not None:
+            self._wire.close()
+
+    def _write(self) -> None:
+        pause = PACED_SECONDS if self._paced else CARRY_SECONDS
+        wrote = 0.0
+        while not self._closed.wait(pause):
+            began = time.monotonic()
+            try:
+                if self._wire is None:
+                    self._wire = Wire.call(self._address)
+                letter = self._mail.letter(life=began - wrote >= LIFE_SECONDS)
+                if letter is None:
+                    continue
+                send(self._wire, letter)
+            except OSError:
+                # Whether it is dead the supervisor finds out; if not, it may have missed anything.
+                if self._wire is not None:
+                    self._wire.close()
+                self._wire = None
+                self._mail.forget()
+                self._closed.wait(LOST_SECONDS)
+                continue
+            self.sent_bytes += letter.nbytes
+            wrote = time.monotonic()
+            if self._paced and letter.posts:
+                self._closed.wait((wrote - began) / MAIL_SHARE)
