@@ -1,10 +1,10 @@
 """A run on several hosts that is disturbed every few seconds, from a seed, and must end as if nothing had happened.
 
-Learners, agents and whole hosts are killed, cables are pulled, processes stopped; hosts that were killed join again. It
+Learners, their actors, agents and whole hosts are killed, cables are pulled, processes stopped; hosts that were killed join again. It
 passes when the run ends by itself with its full step count, never stands still for longer than a bound, has
 named everyone that was killed, and its policy is as good as undisturbed ones.
 
-    python benchmarks/cluster/chaos.py --seeds 1 2 3 --steps 2500000 --every 15
+    python benchmarks/cluster/chaos.py --seeds 1 2 3 --steps 3000000 --every 15
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from typing import Any
 import psutil
 from hosts import NETWORK, PYTHON_FOLDER, Hosts, why_not
 
-ACTS = ("learner", "agent", "host", "cut", "stop")
+ACTS = ("learner", "agent", "host", "cut", "stop", "actor")
 QUIET_SECONDS = 10.0
 """Of a cut cable and of a stopped process."""
 BACK_SECONDS = 5.0
@@ -51,8 +51,9 @@ class Chaos:
 
     def act(self) -> None:
         """Do one thing to the run."""
-        act = self._rng.choice(ACTS)
-        learners = [x for x in self._rows() if x["role"] == "learner" and x.get("machine")]
+        actors = [x for x in self._rows() if x["role"] == "actor" and x["pid"]]
+        act = self._rng.choice(ACTS if actors else ACTS[:-1])
+        learners = [x for x in self._rows() if x["role"] == "learner" and x["pid"]]
         if not learners:
             return
         victim = self._rng.choice(learners)
@@ -64,6 +65,10 @@ class Chaos:
             agent = self._agent_of(victim["pid"])
             if agent is not None:
                 self._kill(agent, victim["rank"])
+        elif act == "actor":
+            victim = self._rng.choice(actors)
+            with suppress(ProcessLookupError):
+                os.kill(victim["pid"], signal.SIGKILL)
         elif act == "stop":
             with suppress(ProcessLookupError):
                 os.kill(victim["pid"], signal.SIGSTOP)
@@ -76,7 +81,7 @@ class Chaos:
             self.killed |= {x["rank"] for x in learners if x["machine"] == address}
             self._hosts.kill(host)
             self._later.append((now + BACK_SECONDS, lambda: self._hosts.join(host)))
-        what = f"host {host}" if act in ("host", "cut") else f"learner {victim['rank']}"
+        what = f"host {host}" if act in ("host", "cut") else f"of learner {victim['rank']}"
         self.done.append(f"{act} {what}")
         print(f"  {act} {what}", flush=True)
 
@@ -137,6 +142,7 @@ def run(seed: int, asked: argparse.Namespace, folder: Path) -> bool:
         "--run-folder",
         str(folder),
     ]
+    words += ["--actors-per-learner", str(asked.actors)] if asked.actors else []
     with Hosts(asked.hosts) as hosts, (folder.parent / f"{seed}.log").open("wb") as log:
         trains = hosts.start(1, words, stdout=log, stderr=subprocess.STDOUT, cores=2)
         chaos = Chaos(hosts, folder, seed)
@@ -183,7 +189,8 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[1])
     parser.add_argument("--hosts", type=int, default=3)
     parser.add_argument("--learners", type=int, default=4)
-    parser.add_argument("--steps", type=int, default=2_500_000)
+    parser.add_argument("--actors", type=int, default=0, help="of each learner, on any host")
+    parser.add_argument("--steps", type=int, default=3_000_000)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between disturbances")
     parser.add_argument("--bound", type=float, default=30.0, help="longest pause, in seconds")
     parser.add_argument("--score", type=float, default=450.0, help="mean return at the end")
