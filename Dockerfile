@@ -1,14 +1,16 @@
 # Learners and actors for a cluster: docker build -t gossamer .
-# With GPUs: docker build -t gossamer --build-arg TORCH=torch . takes the newest torch, which brings CUDA.
+# With GPUs: docker build -t gossamer --build-arg TORCH=torch==2.13.0+cu130 --build-arg TORCH_INDEX=URL . with the URL of
+# PyTorch's wheels for that CUDA (pytorch.org, "Get Started").
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 ARG TORCH=torch==2.13.0
+ARG TORCH_INDEX=
 ARG EXTRAS=atari,mujoco,cluster
 WORKDIR /gossamer
 COPY pyproject.toml constraints.txt README.md LICENSE ./
 COPY src src
 RUN sed -i '/^torch==/d' constraints.txt
-RUN pip install --no-cache-dir -c constraints.txt "$TORCH" ".[$EXTRAS]"
+RUN pip install --no-cache-dir -c constraints.txt ${TORCH_INDEX:+--extra-index-url "$TORCH_INDEX"} "$TORCH" ".[$EXTRAS]"
 RUN useradd --create-home gossamer
 USER gossamer
 WORKDIR /home/gossamer

@@ -29,7 +29,7 @@ inside 'python3 -m venv /opt/python'
 torch=$(sed -n 's/^ARG TORCH=//p' "$here/Dockerfile") extras=$(sed -n 's/^ARG EXTRAS=//p' "$here/Dockerfile")
 sed -n 's/^RUN //p' "$here/Dockerfile" | while read -r command; do
   echo "-- $command"
-  inside "cd /gossamer; export PATH=/opt/python/bin:\$PATH TORCH='$torch' EXTRAS='$extras'; $command" </dev/null
+  inside "cd /gossamer; export PATH=/opt/python/bin:\$PATH TORCH='$torch' TORCH_INDEX= EXTRAS='$extras'; $command" </dev/null
 done
 inside 'cd /tmp; /opt/python/bin/gossamer list >/dev/null; /opt/python/bin/gossamer train CartPole-v1 topology:gossip --num-learners 2 \
   --placement cluster --total-env-steps 20000 --run-folder /tmp/run' 2>&1 | tail -n 1
