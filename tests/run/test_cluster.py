@@ -204,6 +204,9 @@ def test_whoever_dies_is_replaced(tmp_path: Path) -> None:
     summary = json.loads((folder / "summary.json").read_text())
     assert summary["env_steps"] >= total
     assert summary["restarts"] == 2
+    rows = list(map(json.loads, (folder / "metrics.jsonl").read_text().splitlines()))
+    assert any(x.get("cluster/sent_bytes_per_second") for x in rows)
+    assert any("topology/staleness_updates_of_0" in x for x in rows), "learner 1 hears learner 0"
     log = (folder / "log.txt").read_text()
     assert "the process of learner 1 has died (signal 9); a new one takes over" in log
     assert "the process of learner 2 has died (on " in log

@@ -116,6 +116,12 @@ def test_a_silent_peer_does_not_hold_its_neighbours_back():
     # its first step was halved by the one message there was
     assert held[1].item() == 49.5
     assert mixers[1].messages == 1
+    assert mixers[1].take_metrics()["topology/staleness_updates_of_0"] == 0.0
+    mixers[1].post(50)
+    mixers[1].mix(50)
+    told = mixers[1].take_metrics()
+    assert told["topology/staleness_updates_of_0"] == 50.0, "its last message is of update 0"
+    assert "topology/staleness_updates" not in told
 
 
 def test_remixing_holds_it_back():
@@ -156,7 +162,9 @@ def test_staleness_takes_the_newest_and_waits_only_for_too_old_ones():
     mixers[1].post(2)
     mixers[0].mix(4)
     assert held[0].item() == 6.0
-    assert mixers[0].take_metrics()["topology/staleness_updates"] == pytest.approx(1.0)  # 0 and 2
+    told = mixers[0].take_metrics()
+    assert told["topology/staleness_updates"] == pytest.approx(1.0)  # 0 and 2
+    assert told["topology/staleness_updates_of_1"] == pytest.approx(1.0)
 
 
 def test_those_that_left_drop_out():

@@ -167,11 +167,18 @@ METRICS: Mapping[str, Metric] = {
         "number of updates by which a message's sender was behind its reader, 0 if ahead: mean over mixed "
         "messages",
     ),
+    "topology/staleness_updates_of_n": Metric(
+        "updates",
+        "the same of the messages of one learner, whose rank the name ends with; of one that sends no more, how far its last one is behind",
+    ),
     "topology/messages_per_update": Metric("messages", "messages mixed per update"),
     "topology/bytes_per_update": Metric("bytes", "total size of the messages mixed per update"),
     "cluster/hosts": Metric("machines", "machines of a cluster on which learners run now"),
     "cluster/restarts": Metric(
         "restarts", "learners of a cluster started again after a death, so far"
+    ),
+    "cluster/sent_bytes_per_second": Metric(
+        "bytes/s", "messages that the learners of a host send to other hosts"
     ),
     "share/evaluation": Metric(_SHARE, "wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
@@ -204,12 +211,13 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """What names of metrics begin with that come from parts of the user's own; METRICS cannot explain them."""
+_LINKS = re.compile(r"^(topology/staleness_updates_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 
 def name_in_table(name: str) -> str:
-    """Return the name under which METRICS explains one: further replays of a kind are numbered from 2 on."""
-    return _NUMBERED.sub(r"\1_", name)
+    """Return the name under which METRICS explains one: further replays of a kind are numbered, and links name a learner."""
+    return _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name))
 
 
 def plain(value: Any) -> Any:

@@ -58,6 +58,10 @@ class Mixer:
         self._seed = seed
         self._rank, self._num_learners = peers.rank, peers.num_learners
         self._mixed_of: dict[int, int] = {}  # by peer: update of its message mixed last
+        self._of_peers: dict[
+            int, tuple[int, int]
+        ] = {}  # since the last metrics: messages, staleness
+        self._update = 0  # mixed last
         self._posted: list[int] = []  # updates of my last two messages
         self._began = 0  # the update that the present version began with
         self._late = False
@@ -127,6 +131,7 @@ class Mixer:
             blend(row, self._rank, lambda peer: self._message(peer, found, update), self._tensors)
         self.peers.set_combined(update)
         self.rounds += 1
+        self._update = update
         self._count_time(began, waited)
         return mixes
 
@@ -180,7 +185,10 @@ class Mixer:
         self._mixed_of[peer] = read
         self.messages += 1
         self.bytes += self._bytes_each
-        self._staleness += max(update - read, 0)
+        behind = max(update - read, 0)
+        self._staleness += behind
+        count, total = self._of_peers.get(peer, (0, 0))
+        self._of_peers[peer] = count + 1, total + behind
         return heard
 
     def _staged(self, peer: int) -> tuple[Tensor, Tensor]:
@@ -206,7 +214,20 @@ class Mixer:
             "topology/messages_per_update": messages / rounds,
             "topology/bytes_per_update": received / rounds,
         }
-        return metrics | ({"topology/staleness_updates": lag / messages} if messages else {})
+        if messages:
+            metrics["topology/staleness_updates"] = lag / messages
+        links = {
+            f"topology/staleness_updates_of_{peer}": self._staleness_of(peer)
+            for peer in sorted(self._mixed_of)
+            if self.topology.staleness  # in lock-step nobody is behind
+        }
+        self._of_peers = {}
+        return metrics | links
+
+    def _staleness_of(self, peer: int) -> float:
+        """Return by how many updates a peer's messages were behind; of one that sends no more, by how many its last is."""
+        count, total = self._of_peers.get(peer, (0, 0))
+        return total / count if count else float(max(self._update - self._mixed_of[peer], 0))
 
     def begin(self, update: int, own_env_steps: int, *, late: bool = False) -> int:
         """Start at `update`, as new and resumed learners do; return it.

@@ -26,7 +26,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.record.checkpoint import Checkpoint
-from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot
+from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot, Told
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
@@ -138,6 +138,7 @@ class Agent:
         self._host: ProcessHost | None = None
         self._actors = RemoteActors(config, self._tell)
         self._epoch = 0
+        self._sent = 0, time.monotonic()  # bytes, and when
 
     def where(self) -> Where:
         """Return where this is."""
@@ -277,9 +278,23 @@ class Agent:
         if isinstance(event, Failed) and not isinstance(event.error, ConfigError | RunFailed):
             text = "".join(traceback.format_exception(event.error))
             event = Failed(RunFailed(f"a learner's agent failed: {event.error!r}\n{text}"))
+        if isinstance(event, Told):
+            event = self._with_sent_bytes(event)
         with self._told:
             self._events.append((event, packed))
             self._told.notify_all()
+
+    def _with_sent_bytes(self, told: Told) -> Told:
+        """Add to the first row of a host what it has sent since the row before."""
+        if not told.rows:
+            return told
+        sent, now = sum(peer.sent_bytes for peer in self._peers.values()), time.monotonic()
+        (before, at), self._sent = self._sent, (sent, now)
+        rate = max(sent - before, 0) / max(now - at, 1e-9)
+        first, *others = told.rows
+        return dataclasses.replace(
+            told, rows=[{**first, "cluster/sent_bytes_per_second": rate}, *others]
+        )
 
 
 def packed_array(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> NDArray[np.uint8]:
