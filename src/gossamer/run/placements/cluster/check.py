@@ -22,7 +22,6 @@ import ray
 from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
-import gossamer
 from gossamer.config import make_config
 from gossamer.machine import free_memory, processor_name
 from gossamer.run.cluster_findings import (
@@ -98,7 +97,7 @@ def _why_not(package: str) -> str:
 
 def _digest_of_source() -> str:
     """Return a short digest of gossamer's source: checkouts of one version may differ."""
-    root, digest = Path(gossamer.__file__).parent, hashlib.sha256()
+    root, digest = Path(__file__).parents[3], hashlib.sha256()
     for path in sorted(root.rglob("*.py")):
         digest.update(path.relative_to(root).as_posix().encode() + path.read_bytes())
     return digest.hexdigest()[:8]
