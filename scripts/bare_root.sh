@@ -8,7 +8,7 @@ root=${1:-$(mktemp -d)/root}
 [ "$(id -u)" = 0 ] || { echo "SKIPPED: this needs root"; exit 0; }
 command -v debootstrap >/dev/null || { echo "SKIPPED: this needs debootstrap (apt-get install debootstrap)"; exit 0; }
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-mirror=$(grep -hroE 'https?://[^ ]+' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1)
+mirror=$(grep -hroE 'https?://[^ ]+/debian/?' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1)
 [ -e "$root/usr" ] || debootstrap --variant=minbase \
   --include=python3,python3-venv,python3-dev,make,git,gcc,g++,libc6-dev,ca-certificates "$suite" "$root" ${mirror:+"$mirror"} >/dev/null
 inside() { chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 \
@@ -20,7 +20,7 @@ cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
 for file in /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.conf; do
   [ ! -e "$file" ] || install -D "$file" "$root$file"
 done
-[ ! -d /etc/ssl/certs ] || cp -aL /etc/ssl/certs/. "$root/etc/ssl/certs/"
+[ ! -d /etc/ssl/certs ] || cp -L --remove-destination /etc/ssl/certs/* "$root/etc/ssl/certs/" 2>/dev/null || true
 
 echo "== the Dockerfile's commands"
 mkdir -p "$root/gossamer"

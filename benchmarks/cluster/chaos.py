@@ -4,7 +4,7 @@ Learners, their actors, agents and whole hosts are killed, cables are pulled, pr
 passes when the run ends by itself with its full step count, never stands still for longer than a bound, has
 named everyone that was killed, and its policy is as good as undisturbed ones.
 
-    python benchmarks/cluster/chaos.py --seeds 1 2 3 --steps 3000000 --every 15
+    python benchmarks/cluster/chaos.py --seeds 1 2 3 --steps 4000000 --every 15
 """
 
 from __future__ import annotations
@@ -190,7 +190,7 @@ def main() -> None:
     parser.add_argument("--hosts", type=int, default=3)
     parser.add_argument("--learners", type=int, default=4)
     parser.add_argument("--actors", type=int, default=0, help="of each learner, on any host")
-    parser.add_argument("--steps", type=int, default=3_000_000)
+    parser.add_argument("--steps", type=int, default=4_000_000)
     parser.add_argument("--every", type=float, default=15.0, help="seconds between disturbances")
     parser.add_argument("--bound", type=float, default=30.0, help="longest pause, in seconds")
     parser.add_argument("--score", type=float, default=450.0, help="mean return at the end")

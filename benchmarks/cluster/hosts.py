@@ -136,6 +136,8 @@ class Hosts:
                 self.kill(host)
                 time.sleep(0.1)
             _ip("netns", "del", path.name)
+            while Path(f"/sys/class/net/gsm{host}").exists() and time.monotonic() < until:
+                time.sleep(0.1)  # the kernel takes its cable away a little later
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", BRIDGE)
 
