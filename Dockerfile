@@ -1,6 +1,6 @@
 # Learners and actors for a cluster: docker build -t gossamer .
-# With GPUs: docker build -t gossamer --build-arg TORCH=torch==2.13.0+cu130 --build-arg TORCH_INDEX=URL . with the URL of
-# PyTorch's wheels for that CUDA (pytorch.org, "Get Started").
+# PyPI's torch for Linux brings CUDA, which machines without GPUs do not mind. A smaller image for CPUs alone:
+# --build-arg TORCH=torch==2.13.0+cpu --build-arg TORCH_INDEX=URL, with the URL of PyTorch's wheels (pytorch.org, "Get Started").
 ARG BASE=python:3.11-slim
 FROM ${BASE}
 ARG TORCH=torch==2.13.0

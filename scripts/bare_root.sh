@@ -2,7 +2,7 @@
 # Proves two things in a bare Debian that debootstrap makes: the Dockerfile's RUN commands work, and so do README's two
 # commands, on a machine with python3, make, git and a C compiler and nothing else.
 #   scripts/bare_root.sh [FOLDER]      needs root and debootstrap; KEEP=1 keeps the folder
-set -eu
+set -euo pipefail
 here=$(cd "$(dirname "$0")/.." && pwd)
 root=${1:-$(mktemp -d)/root}
 [ "$(id -u)" = 0 ] || { echo "SKIPPED: this needs root"; exit 0; }
@@ -29,7 +29,7 @@ inside 'python3 -m venv /opt/python'
 torch=$(sed -n 's/^ARG TORCH=//p' "$here/Dockerfile") extras=$(sed -n 's/^ARG EXTRAS=//p' "$here/Dockerfile")
 sed -n 's/^RUN //p' "$here/Dockerfile" | while read -r command; do
   echo "-- $command"
-  inside "cd /gossamer; export PATH=/opt/python/bin:\$PATH TORCH='$torch' TORCH_INDEX= EXTRAS='$extras'; $command" </dev/null
+  inside "cd /gossamer; export PATH=/opt/python/bin:\$PATH TORCH='$torch' TORCH_INDEX= EXTRAS='$extras'; $command" </dev/null 2>&1 | tail -n 1 | cut -c1-200
 done
 inside 'cd /tmp; /opt/python/bin/gossamer list >/dev/null; /opt/python/bin/gossamer train CartPole-v1 topology:gossip --num-learners 2 \
   --placement cluster --total-env-steps 20000 --run-folder /tmp/run' 2>&1 | tail -n 1

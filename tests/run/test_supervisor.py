@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 from typing import Any
 
@@ -285,3 +286,22 @@ def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
     assert run.supervisor.whole
     run.supervisor.finish_saving()
     assert run.store.list() == [0]
+
+
+def test_what_could_not_be_written_is_not_said_to_be_on_disk(supervise, monkeypatch):
+    placement = FakePlacement([[ready()], [part(0, 1, updates=0)], [told(updates=1)]])
+    run = supervise(placement)
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(run.store, "save", full)
+    with pytest.raises(Stopped):
+        run.run()
+    until = time.monotonic() + 5.0
+    while not run.checkpoints.failed and time.monotonic() < until:
+        time.sleep(0.01)
+    assert run.checkpoints.on_disk is None
+    assert not run.supervisor.saved
+    with pytest.raises(OSError, match="No space left"):
+        run.supervisor.finish_saving()

@@ -142,12 +142,13 @@ class Supervised:
         self.scoring = Scoring(
             self.config, self.recorder, store, [], lambda: (placement.updates, placement.env_steps)
         )
+        self.checkpoints = Checkpointing(self.config, store, self.watch)
         self.supervisor = Supervisor(
             self.config,
             self.folder,
             placement,
             self.recorder,
-            Checkpointing(self.config, store, self.watch),
+            self.checkpoints,
             self.scoring,
             self.watch,
             Signals(self.watch, lambda _: True),

@@ -53,7 +53,7 @@ class ReplayMix:
         burn_in: rows at the start of replayed columns that only warm up their recurrent state.
         saved: what replays hold is part of the state.
         threaded: pick and store on a thread beside the learner.
-        stop: ends every wait.
+        stop: ends waits for batches that are being made; the queue has its own.
         patience_seconds: longest silence of that thread, as `Patience` takes it.
     """
 
@@ -141,7 +141,7 @@ class ReplayMix:
             replay.fill_first()
 
     def take_over(self, *, inserted: int, draws: int) -> None:
-        """Go on as a learner that has died: at least `inserted` columns stored, `draws` batches sampled."""
+        """Go on with what a learner that has died has left; arguments as in `Replay.take_over`."""
         for replay, _ in self.shares:
             replay.take_over(inserted=inserted, draws=draws)
 

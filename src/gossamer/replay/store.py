@@ -160,7 +160,12 @@ class Replay:
         self._full = self._columns_lost({})
 
     def take_over(self, *, inserted: int, draws: int) -> None:
-        """Go on as a learner that has died, which had stored at least and sampled so much, with what is left."""
+        """Go on with what a learner that has died has left.
+
+        Args:
+            inserted: columns that it had stored, at least.
+            draws: number of the batch to be sampled next.
+        """
         ring = self.shards.ring
         order = (ring.sequence // 2 - 1) * ring.capacity + np.arange(ring.capacity)
         self._stored = max(int(order.max()) + 1, 0)

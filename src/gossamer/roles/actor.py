@@ -36,15 +36,15 @@ class Episode:
     """One finished training episode, as it is recorded."""
 
     env: int
-    """Index of the environment among the run's."""
+    """Index of the environment: among the actor's own, and where it is recorded among the run's."""
     number: int
-    """How many episodes that environment finished before."""
+    """How many episodes that environment has begun before."""
     episode_return: float
     """Sum of unclipped rewards."""
     length: int
     """Env steps."""
     env_steps: int
-    """Env steps that this learner's actor had taken, those of the same moment in all environments included."""
+    """Env steps that the learner's actors had taken, those of the same moment in all environments included."""
     truncated: bool
     task: int = 0
     """Number of the task, of a family."""

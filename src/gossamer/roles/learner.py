@@ -88,7 +88,10 @@ class Learner:
         self.version = 0  # batches learnt
         self.env_steps = 0  # decisions learnt from, over all learners
         self.nonfinite_updates = 0
-        self.seconds = {"learn": 0.0, "wait": 0.0}  # learning includes mixing, waiting does not
+        self.seconds = {
+            "learn": 0.0,
+            "wait": 0.0,
+        }  # "learn" includes mixing and waiting for peers, "wait" is for batches
         self.lag_versions = 0.0
         self._algorithm = algorithm
         self._config = optimizer_config
@@ -189,7 +192,7 @@ class Learner:
             self.combine()
 
     def adapt(self) -> None:
-        """Compute the gradient of the next minibatch, take the step if parameters are mixed, and post."""
+        """Compute the gradient of the next minibatch, take the step unless gradients are mixed, and post."""
         if self._batch is None:
             began = time.perf_counter()
             batch = self.replay.sample()
@@ -426,7 +429,7 @@ class Learner:
         self.replay.close()
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors and plain numbers: parameters, moments, optimizer, counters, streams."""
+        """Tensors and plain numbers: parameters, moments, optimizer, counters, streams, replays."""
         assert self._batch is None, "a version is being learnt"
         state: dict[str, Any] = {f"policy.{k}": x for k, x in self.policy.state_dict().items()}
         state |= {f"algorithm.{k}": x for k, x in self._state.state_dict().items()}

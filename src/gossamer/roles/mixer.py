@@ -50,7 +50,7 @@ class Mixer:
         collective: Collective | None = None,
     ):
         self.topology, self.peers, self.collective = topology, peers, collective
-        self.seconds = 0.0  # waiting for others not included
+        self.seconds = 0.0  # waiting for messages not included
         self.messages = self.bytes = self.rounds = 0
         self._staleness = 0  # sum over the messages mixed
         self._told = (0, 0, 0, 0)  # messages, bytes, rounds and staleness of the last metrics

@@ -56,9 +56,14 @@ class Checkpointing:
         return self._saver.busy
 
     @property
+    def failed(self) -> bool:
+        """Whether the last one could not be written, which whoever saves next, or waits for it, is told."""
+        return self._saver.failed
+
+    @property
     def on_disk(self) -> int | None:
         """Env steps behind the last checkpoint that is on disk; None: there is none."""
-        return self._before if self.busy else self.saved_env_steps
+        return self._before if self.busy or self.failed else self.saved_env_steps
 
     @property
     def due(self) -> bool:
@@ -69,7 +74,7 @@ class Checkpointing:
     def save(
         self, tensors: dict[str, Tensor], state: dict[str, Any], *, seconds: float = 0.0
     ) -> None:
-        """Begin to write a snapshot, unless there is one of as many updates.
+        """Begin to write a snapshot, unless this session has saved one of as many updates.
 
         Args:
             tensors: of the snapshot; nobody else writes them.
@@ -115,6 +120,11 @@ class BackgroundSaver:
     def busy(self) -> bool:
         """Whether a checkpoint is being written."""
         return self._thread is not None and self._thread.is_alive()
+
+    @property
+    def failed(self) -> bool:
+        """Whether a checkpoint could not be written, and nobody has been told yet."""
+        return self._error is not None
 
     @property
     def written_bytes(self) -> int | None:

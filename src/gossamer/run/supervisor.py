@@ -497,19 +497,19 @@ class Supervisor:
     @property
     def saved(self) -> bool:
         """Whether the last that was learnt is on disk."""
-        return self.whole and not self._checkpoints.busy
+        return self.whole and not (self._checkpoints.busy or self._checkpoints.failed)
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""
         self._checkpoints.finish(self._placement.show_life)
 
     def leave(self) -> None:
-        """Take notice that the run ends here, and of a batch that is left unlearnt nothing is saved."""
+        """Save what the run begins with, if it has learnt nothing yet, and tell that the batch at work is lost."""
         self._save_beginning()
         self._tell_lost(self._checkpoints.saved_env_steps)
 
     def leave_at_once(self) -> None:
-        """Take notice of the same where a checkpoint that is being written will not be."""
+        """Tell what is lost where nobody waits for a checkpoint that is being written."""
         self._tell_lost(self._checkpoints.on_disk)
 
     def _tell_lost(self, saved: int | None) -> None:

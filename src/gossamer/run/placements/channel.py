@@ -1,4 +1,4 @@
-"""Messages between a supervisor and processes of learners: JSON lines over a socket, and memory handed over."""
+"""Messages between a process and the one that started it: JSON lines over a socket, and memory handed over."""
 
 from __future__ import annotations
 

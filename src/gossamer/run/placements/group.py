@@ -120,7 +120,10 @@ class Group:
                 learner.version = self.memory.versions.version_at(learner, others)
 
     def inherit(self, parts: Parts, donors: Sequence[int]) -> None:
-        """Give the learner that replaces a dead one its donors' average policy and the dead one's counters; its optimizer is new."""
+        """Give the learner that replaces a dead one its donors' average policy and the dead one's env steps.
+
+        Its version goes on from the newest of the dead one and its donors; its optimizer is new.
+        """
         assert self.memory is not None
         learner, versions = parts.learner, self.memory.versions
         versions.average(parts.policy.shared_tensors(), donors)

@@ -1,4 +1,4 @@
-"""What the supervisor asks of all learners: to save, or to save and end, after one and the same version.
+"""What the supervisor asks of all learners: to save, or to save and end; those in lock-step after one and the same version.
 
 Words in shared memory. Learners in lock-step must take their snapshots after the same version. The
 supervisor names one that nobody has reached, then looks again whether that is still so: a learner writes
@@ -120,5 +120,5 @@ class SharedOrders:
         return bool(self._order[PATCHED])
 
     def forget(self, process: int) -> None:
-        """Let a process that is gone be waited for no more."""
+        """Count a process that is gone no more among those that have reached a version."""
         self._reached[process] = 0
