@@ -74,7 +74,7 @@ class Hosts:
         name, cable = f"gossamer{host}", f"gsm{host}"
         if not Path(f"/run/netns/{name}").exists():
             _ip("netns", "add", name)
-            _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
+            _add_cable(cable, name)
             _ip("link", "set", cable, "master", BRIDGE, "up")
             _ip("-n", name, "addr", "add", f"{NETWORK}.{host}/24", "dev", "eth0")
             for device in ("lo", "eth0"):
@@ -136,10 +136,20 @@ class Hosts:
                 self.kill(host)
                 time.sleep(0.1)
             _ip("netns", "del", path.name)
-            while Path(f"/sys/class/net/gsm{host}").exists() and time.monotonic() < until:
-                time.sleep(0.1)  # the kernel takes its cable away a little later
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", BRIDGE)
+
+
+def _add_cable(cable: str, name: str) -> None:
+    """Join a namespace to the machine; the kernel may still be taking an older cable of that name away."""
+    until = time.monotonic() + 10.0
+    while True:
+        try:
+            return _ip("link", "add", cable, "type", "veth", "peer", "name", "eth0", "netns", name)
+        except subprocess.CalledProcessError:
+            if time.monotonic() > until:
+                raise
+            time.sleep(0.2)
 
 
 def _ip(*words: str) -> None:
