@@ -150,3 +150,5 @@ class Correspondent:
             wrote = time.monotonic()
             if self._paced and letter.posts:
                 self._closed.wait((wrote - began) / MAIL_SHARE)
+        if self._wire is not None:
+            self._wire.close()

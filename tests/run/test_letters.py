@@ -1,0 +1,137 @@
+"""Letters between machines: what arrives is what was sent, over connections that end and begin again."""
+
+from __future__ import annotations
+
+import mmap
+import socket
+import threading
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from gossamer.links.mailboxes import BEATS, Mailboxes
+from gossamer.links.mirror import Incoming, Letter, Outgoing, Post
+from gossamer.links.wire import Wire
+from gossamer.run.placements.cluster.letters import Correspondent, Letterbox, receive, send
+
+SIZES = (5, 3)
+
+
+def boxes(num_learners: int = 2) -> Mailboxes:
+    return Mailboxes(mmap.mmap(-1, Mailboxes.nbytes(num_learners, SIZES)), num_learners, SIZES)
+
+
+def wires() -> tuple[Wire, Wire]:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        one = socket.create_connection(server.getsockname())
+        other, _ = server.accept()
+    return Wire(one), Wire(other)
+
+
+def post(of: Mailboxes, rank: int, update: int) -> None:
+    with of.posting(rank, update, notes=(update + 1, update + 2)) as slot:
+        for x in of.messages[rank][slot]:
+            x.fill_(float(update))
+
+
+def wait_for(happened: Any, seconds: float = 10.0) -> None:
+    until = time.monotonic() + seconds
+    while not happened():
+        assert time.monotonic() < until
+        time.sleep(0.01)
+
+
+def test_a_letter_arrives_as_it_was_sent():
+    one, other = wires()
+    words = len(boxes().headers[0])
+    singles = np.arange(5, dtype=np.float32)
+    bare = np.empty(0, np.float32), np.empty(0, np.float64)
+    posts = (
+        Post(1, 7, (8, 9), singles, np.array([0.1, np.nan, -np.inf])),
+        Post(3, 1 << 40, (0, -1), *bare),
+    )
+    sent = Letter(4, posts, {1: np.arange(words), 3: -np.arange(words)})
+    for letter in (sent, Letter(0, (), {})):
+        send(one, letter)
+        found = receive(other, words)
+        assert found.epoch == letter.epoch
+        assert found.headers.keys() == letter.headers.keys()
+        for rank, header in letter.headers.items():
+            np.testing.assert_array_equal(found.headers[rank], header)
+        assert len(found.posts) == len(letter.posts)
+        for mine, yours in zip(letter.posts, found.posts, strict=True):
+            assert mine[:3] == yours[:3]
+            np.testing.assert_array_equal(mine.singles, yours.singles)
+            np.testing.assert_array_equal(mine.doubles, yours.doubles)
+    one.close()
+    other.close()
+
+
+def test_what_is_not_as_long_as_it_says_is_no_letter():
+    one, other = wires()
+    one.send({"epoch": 0, "posts": [[0, 1, 0, 0, 1000, 0]], "headers": []}, [np.zeros(3)])
+    with pytest.raises(ValueError, match="not as long as it says"):
+        receive(other, 4)
+    one.close()
+    other.close()
+
+
+@pytest.mark.parametrize("paced", [False, True])
+def test_what_a_learner_writes_is_there_soon_and_again_after_a_connection_was_lost(paced):
+    here, there = boxes(), boxes()
+    words = len(there.headers[0])
+    arrived = Incoming(there)
+    lost = threading.Event()
+
+    def deliver(letter: Letter) -> None:
+        if lost.is_set():
+            lost.clear()
+            raise OSError("the network has lost it")
+        arrived.deliver(letter)
+
+    box = Letterbox("127.0.0.1", words, deliver)
+    mail = Outgoing(here, [0], [0], every=not paced, epoch=0)
+    writes = Correspondent(box.address, mail, paced=paced)
+    try:
+        post(here, 0, 0)
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 0)
+        lost.set()  # the next letter is not taken, and its connection closed
+        post(here, 0, 1)
+
+        def lives_and_has_written() -> bool:
+            here.headers[0][BEATS] += 1  # so that there is something to write
+            return there.newest(0, range(1 << 62)) == 1
+
+        wait_for(lives_and_has_written)
+        into = torch.empty(5), torch.empty(3, dtype=torch.float64)
+        assert there.read(0, range(1 << 62), into) == 1
+        assert into[0].tolist() == [1.0] * 5
+        assert there.notes(0, 1) == (2, 3)
+        assert writes.sent_bytes >= 2 * (4 * 5 + 8 * 3)
+    finally:
+        writes.close()
+        box.close()
+
+
+def test_whoever_does_not_know_the_token_delivers_nothing():
+    delivered: list[Letter] = []
+    box = Letterbox("127.0.0.1", 4, delivered.append)
+    stranger = Wire.call(box.address._replace(token="guess"))
+    send_fails = threading.Event()
+
+    def write() -> None:
+        try:
+            for _ in range(200):
+                send(stranger, Letter(0, (), {0: np.zeros(4, np.int64)}))
+                time.sleep(0.01)
+        except OSError:
+            send_fails.set()
+
+    write()
+    stranger.close()
+    assert send_fails.is_set()
+    assert delivered == []
+    box.close()
