@@ -10,6 +10,7 @@ import pytest
 import torch
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
 
+from gossamer.links.stopping import Stopped
 from gossamer.run.hosts import Died
 from gossamer.run.snapshot import updates_of
 
@@ -43,9 +44,10 @@ def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise)
     assert run.supervisor.whole
     run.supervisor.finish_saving()
     saved = run.store.load()
-    assert updates_of(saved) == {0: 3, 1: 3, 2: 5}, "as if it had just taken over from learner 0"
+    assert updates_of(saved) == {0: 3, 1: 3, 2: 5}, "the state of learner 0"
     held = saved.state["held"]
-    assert held["1/learner.own_env_steps"] == 100 - 30 - 50
+    assert held["1/learner.own_env_steps"] == 20
+    assert not saved.state["exact"]
     torch.testing.assert_close(
         saved.tensors["1/learner.policy.weight"], saved.tensors["learner.policy.weight"]
     )
@@ -97,3 +99,39 @@ def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
     assert there == [[0]], "its part is missing"
     run.supervisor.finish_saving()
     assert updates_of(run.store.load()) == {0: 3, 1: 2}
+
+
+def test_numbers_of_checkpoints_never_fall_while_learner_0_is_away(supervise):
+    placement = FakePlacement([[ready(0), ready(1)], [told(0), told(1)]], num_hosts=2)
+
+    def dies():
+        placement.ends_alone = False
+        placement.hosts[0].version = 9
+        return [(0, Died("its node has died"))]
+
+    def has_no_place():
+        placement.hosts[0].away = True
+
+    placement.on_replace = has_no_place
+    placement.script += [[part(0, 1, updates=9), part(1, 1, updates=4)], dies]
+    placement.script += [lambda: run.watch.ask("stopped by SIGINT")]
+    placement.script += [[part(1, updates=5)], [done(1)]]
+    run = supervise(placement)
+    run.run()
+    run.supervisor.finish_saving()
+    assert updates_of(run.store.load()) == {0: 9, 1: 5}
+    assert run.store.list() == [9]
+
+
+def test_a_run_goes_on_when_the_one_that_was_not_ready_finds_no_place(supervise):
+    placement = FakePlacement([[ready(0)]], num_hosts=2)
+
+    def has_no_place():
+        placement.hosts[1].away = True
+
+    placement.on_replace = has_no_place
+    placement.script += [[(1, Died("its node has died"))], [part(0, 1, updates=0)]]
+    run = supervise(placement)
+    with pytest.raises(Stopped):
+        run.run()
+    assert ("order", 1, False) in placement.asked, "what the run begins with is asked for"

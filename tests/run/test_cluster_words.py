@@ -75,6 +75,7 @@ def test_rows_of_this_machine_alone_need_no_configuration(tmp_path: Path) -> Non
         (HEAD + "learner,$(reboot),1,,,\n", "line 2: ip is '$(reboot)'"),
         (HEAD + "learner,10.0.0.1,1,,99999,\n", "ssh_port is '99999'"),
         (HEAD + "learner,10.0.0.1,1,,22,-oProxyCommand\n", "ssh_username is"),
+        (HEAD + "learner,10.0.0.1,1,,,\nactor,10.0.0.1,1,,,\n", "stands in line 2 already"),
         (HEAD + "learner,10.0.0.1,1,,22,ada,more\n", "line 2 has more entries"),
         (HEAD + "learner,10.0.0.1,1,,22,a\nactor,10.0.0.2,1,,22,b\n", "ssh_username differs"),
         (HEAD + "learner,localhost,1,,22,a\nactor,10.0.0.2,1,,22,a\n", "cannot reach localhost"),

@@ -53,6 +53,9 @@ class FakePlacement:
         self.orders = 0
         self.on_replace: Any = lambda: None
 
+    def absent(self) -> dict[int, int]:
+        return {rank: 20 for host in self.hosts if host.away for rank in host.ranks}
+
     def make_evaluator(self) -> None:
         return None
 

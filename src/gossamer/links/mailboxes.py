@@ -47,8 +47,9 @@ SEQUENCE, UPDATE, NOTE = range(3)
 """Words of a slot's header, int64: odd while it is written; the message's update; two notes about it."""
 FAR = 1 << 62
 """An update that nobody reaches."""
-JOIN_AHEAD = 4
-"""Updates between what a running group has mixed and the one that a late learner begins with."""
+JOIN_AHEAD, JOIN_AHEAD_BY_MAIL = 4, 32
+"""Updates between what a running group has mixed and the one that a late learner begins with; where the group learns of it
+from letters, which take their time."""
 _FIRST_PAUSE, _LAST_PAUSE = 2e-5, 1e-3
 """Seconds between two looks of a waiting learner."""
 
@@ -97,6 +98,7 @@ class Mailboxes:
 
     def __init__(self, memory: mmap.mmap, num_learners: int, sizes: tuple[int, int]):
         self.memory, self.num_learners, self.sizes = memory, num_learners, sizes
+        self.join_ahead = JOIN_AHEAD
         per_learner = self.nbytes(1, sizes)
         places, message_bytes = _message(sizes)
         words = ALIGNMENT // 8
@@ -134,6 +136,10 @@ class Mailboxes:
         """Tell everyone that a learner is gone; by itself, or by the supervisor once it is dead."""
         fence()  # who sees that it has left sees all that it posted and mixed before
         self.headers[rank][LEFT] = 1
+
+    def mark_back(self, rank: int) -> None:
+        """Tell everyone that a learner is there again."""
+        self.headers[rank][LEFT] = 0
 
     def has_left(self, rank: int) -> bool:
         """Whether a learner is gone."""
@@ -346,7 +352,7 @@ class Mailbox:
     def begin_late(self) -> int:
         """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
         while True:
-            update = self.newest_combined() + JOIN_AHEAD
+            update = self.newest_combined() + self.boxes.join_ahead
             self.begin(update, joined=update)
             fence()
             if self.newest_combined() < update:

@@ -23,6 +23,8 @@ LIFE_SECONDS = 1.0
 MAX_HEAD_BYTES = 64 << 20
 """Of a message's JSON."""
 _LENGTH_BYTES = 4
+_SLICE_BYTES = 1 << 20
+"""Sent at once: the time that a socket gives itself is for all of it."""
 _LOOK_SECONDS = 0.5
 _HELLO_SECONDS = 5.0
 
@@ -66,7 +68,8 @@ class Wire:
         with self._sending:
             self._end.sendall(len(head).to_bytes(_LENGTH_BYTES, "little") + head)
             for buffer in buffers:
-                self._end.sendall(buffer)
+                for start in range(0, buffer.nbytes, _SLICE_BYTES):
+                    self._end.sendall(buffer[start : start + _SLICE_BYTES])
 
     def receive(self) -> dict[str, Any]:
         """Wait for a message; `read` must then take the bytes behind it, `nbytes` of them.

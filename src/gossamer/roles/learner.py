@@ -159,9 +159,11 @@ class Learner:
         # its moments are mixed.
         self._keeps_pace = self.topology.staleness < FOREVER
 
-    def take_over(self, *, version: int, own_env_steps: int, env_steps: int) -> None:
-        """Count on from here; the parameters are others'."""
+    def take_over(self, *, update: int, version: int, own_env_steps: int, env_steps: int) -> None:
+        """Count on from here; the parameters are others'. Where every update is mixed, joining says which is next."""
         self.version, self._own_env_steps, self.env_steps = version, own_env_steps, env_steps
+        if self.topology.every == "versions":
+            self.update = update
 
     def align(self, *, update: int, version: int, env_steps: int) -> None:
         """Count on as all learners of a group in lock-step do, which may not have been in step before."""

@@ -186,6 +186,10 @@ class Placement(Protocol):
         """Whether a role of this process does not come back."""
         ...
 
+    def absent(self) -> dict[int, int]:
+        """Return the learners without a place, and how many env steps each has learnt from."""
+        ...
+
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
         ...

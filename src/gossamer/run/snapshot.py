@@ -15,7 +15,7 @@ from gossamer.topology.base import FOREVER
 from gossamer.types import STORED
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Mapping
 
     from gossamer.build.roles import Parts
     from gossamer.record.checkpoint import Checkpoint
@@ -136,25 +136,30 @@ def held_of(checkpoint: Checkpoint, rank: int) -> dict[str, Any]:
 
 
 def stand_in(
-    tensors: dict[str, Tensor], held: dict[str, Any], absent: Sequence[int], env_steps: int
+    tensors: dict[str, Tensor],
+    held: dict[str, Any],
+    absent: Mapping[int, int],
+    updates: Mapping[int, int],
 ) -> None:
-    """Add parts of learners that have no place to a snapshot of the others: as if they had just taken over from one of them.
+    """Add parts of learners that have no place to a snapshot of the others: the state of one of these, with their own counts.
 
     Args:
         tensors: of the snapshot.
         held: its plain state.
-        absent: ranks of the learners.
-        env_steps: of the run; those that no other has learnt from are shared out among the absent.
+        absent: env steps that each of them has learnt from, by rank.
+        updates: of all learners, at the snapshot before; checkpoints are numbered by them, and numbers never fall.
     """
     donor = min(updates_in({"held": held}))
     mine, prefix = names_of(range(donor, donor + 1)), _prefix(donor)
-    own = [x for name, x in held.items() if name.endswith("learner.own_env_steps")]
-    rest = max(env_steps - sum(own), 0) // max(len(absent), 1)
-    for rank in absent:
+    for rank, env_steps in absent.items():
+        own = _prefix(rank)
         for known in (tensors, held):
-            part = {k: x for k, x in known.items() if mine(k)}
-            known |= {_prefix(rank) + k.removeprefix(prefix): x for k, x in part.items()}
-        held[f"{_prefix(rank)}learner.own_env_steps"] = rest
+            part = {k.removeprefix(prefix): x for k, x in known.items() if mine(k)}
+            # Two learners must not draw the same actions.
+            drawn = {k for k in part if k.startswith("actor.") and k.endswith("generator")}
+            known |= {own + k: x for k, x in part.items() if k not in drawn}
+        held[f"{own}learner.own_env_steps"] = env_steps
+        held[f"{own}learner.update"] = max(held[f"{own}learner.update"], updates.get(rank, 0))
 
 
 def comes_back(checkpoint: Checkpoint | None, spec: EnvSpec) -> bool:

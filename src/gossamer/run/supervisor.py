@@ -27,7 +27,7 @@ from gossamer.run.hosts import (
     Told,
 )
 from gossamer.run.placements.threads import JOIN_SECONDS, start_thread
-from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in
+from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
 from gossamer.run.stopping import Overdue, at_work, end_of
 from gossamer.system.devices import on_own_stream
 
@@ -96,6 +96,7 @@ class Supervisor:
         self._evaluator: Evaluator | None = None
         self._evaluating: threading.Thread | None = None
         self._resumed = False
+        self._updates: dict[int, int] = {}  # of each learner at the last snapshot
         self._restarts_of: dict[int, int] = {}
         self._deaths_in_a_row: dict[int, int] = {}
         self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
@@ -124,6 +125,7 @@ class Supervisor:
         self._scoring.load_state_dict(state)
         self._checkpoints.load_state_dict(state)
         self._evaluation_budget = state.get("evaluation_budget")
+        self._updates = updates_in(state)
 
     def run(self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool) -> None:
         """Train to the end, then evaluate the run's final policy.
@@ -272,11 +274,14 @@ class Supervisor:
                 if self._restarts_of.get(index) or self._placement.hosts[index].machine:
                     self._write_processes()  # now it is known where
                 self._note_env(event.differs)
-                if not self._all_began and self._ready.issuperset(self._there()):
-                    self._all_began = True
-                    self._on_beginning()
+                self._look_whether_all_began()
             case _:
                 self._done.add(index)
+
+    def _look_whether_all_began(self) -> None:
+        if self._ready and not self._all_began and self._ready.issuperset(self._there()):
+            self._all_began = True
+            self._on_beginning()
 
     def _note_env(self, differs: str) -> None:
         """Take notice that a host knows whether its environments come back."""
@@ -319,10 +324,11 @@ class Supervisor:
             recorder.on_version(env_steps, last=last)
             apart = self._placement.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
+        first = min(expected)
         for row in rows:
             if row["learner"] == 0 and self._evaluator is not None:
                 row["share/evaluation"] = self._share_of_evaluation(self._evaluator)
-            if row["learner"] == 0 and (machines := self._machines()):
+            if row["learner"] == first and (machines := self._machines()):
                 row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
         recorder.on_rows(rows, env_steps, disagreement=apart)
 
@@ -345,14 +351,15 @@ class Supervisor:
         for index in sorted(parts):
             tensors |= parts[index].tensors
             held |= parts[index].state["held"]
-        away = [rank for host in self._placement.hosts if host.away for rank in host.ranks]
-        stand_in(tensors, held, away, self._placement.env_steps)
+        absent = self._placement.absent()
+        stand_in(tensors, held, absent, self._updates)
+        self._updates = updates_in({"held": held})
         ended = self._finals.keys() >= set(there)
         if ended:
             rows, self._last_rows = self._last_rows, []
             self._write_rows(rows, last=True)
         state = {**parts[min(parts)].state, "held": held} | self._records()
-        state[EXACT] = all(part.state[EXACT] for part in parts.values())
+        state[EXACT] = not absent and all(part.state[EXACT] for part in parts.values())
         if self._ranks_told or ended:
             seconds = max(part.seconds for part in parts.values())
             self._checkpoints.save(tensors, state, seconds=seconds)
@@ -460,6 +467,7 @@ class Supervisor:
         # Where others have reached the end, the new one may not: it is told.
         self._ending = False
         self._write_processes()
+        self._look_whether_all_began()  # the others may have waited for this one alone
         if self._order or self._finals:  # the others may have had theirs
             self._save_when_whole()
 

@@ -66,7 +66,17 @@ def read_hosts(path: str) -> list[Row]:
             raise ConfigError(
                 f"{clipped(path)} has no column {name}; its first line must be {','.join(KNOWN)}"
             )
-    rows = [_row(path, number, row) for number, row in enumerate(table, 2)]
+    rows: list[Row] = []
+    seen: dict[tuple[str, str], int] = {}
+    for number, row in enumerate(table, 2):
+        made = _row(path, number, row)
+        port = row.get("tf_port", "").strip()
+        first = seen.setdefault((made.host, port), number) if port else number
+        if first != number:
+            raise ConfigError(
+                f"{clipped(path)}, line {number}: {made.host} with tf_port {clipped(port)} stands in line {first} already"
+            )
+        rows.append(made)
     if not any(row.job == "learner" for row in rows):
         raise ConfigError(f"{clipped(path)} names no learner; a row is learner,IP,...")
     return rows

@@ -56,6 +56,7 @@ class PolicyBoards:
         """Publish a learner's version and what is behind it; never waits."""
         with self.boxes.posting(rank, version, notes=(updates, env_steps)) as slot:
             torch._foreach_copy_(self._views[rank][slot], tensors)
+        self.boxes.mark_back(rank)
 
     def read_next(self, into: list[Tensor]) -> Source:
         """Copy what is to be scored next into tensors; return whose it is."""
@@ -87,11 +88,9 @@ class PolicyBoards:
 
     def version_at(self, learner: Learner, others: Sequence[int]) -> int:
         """Return the version that others in lock-step are at when they are at a learner's update."""
-        each = learner.updates_per_version
-        return max(
-            heard.version - (heard.at[0] - learner.update) // each
-            for heard in map(self._newest, others)
-        )
+        each, heard = learner.updates_per_version, map(self._newest, others)
+        found = (x.version - (x.at[0] - learner.update) // each for x in heard if x.version >= 0)
+        return max(found, default=0)
 
     def score_next(self, learner: int) -> None:
         """Let the next to be scored be one of independent learners; others have their order."""

@@ -132,6 +132,7 @@ class Group:
         size = self.memory.boxes.num_learners
         everyone = sum(map(self.memory.boxes.env_steps, range(size)))
         learner.take_over(
+            update=max(map(versions.updates, (*donors, learner.rank))),
             # Later than what the dead one showed, of which the newest is what all look at.
             version=max(*map(versions.newest, donors), versions.newest(learner.rank) + 1),
             own_env_steps=own,

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.build.plan import Plan, resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
-from gossamer.links.mailboxes import BEATS, Mailboxes
+from gossamer.links.mailboxes import BEATS, JOIN_AHEAD_BY_MAIL, Mailboxes
 from gossamer.links.stopping import StopSignal
 from gossamer.machine import keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
@@ -130,6 +130,8 @@ def _learn(
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
+    if task.machine:
+        memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
     # A new process's episodes are of streams that a later session would not know.
     exact = resumes_exactly(config, spec, plan) and not task.restarts
     group = Group(parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds)

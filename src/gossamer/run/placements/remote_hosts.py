@@ -85,6 +85,10 @@ class RemoteHosts:
         """No role but the evaluator is in this process."""
         return False
 
+    def absent(self) -> dict[int, int]:
+        """Every learner has its place."""
+        return {}
+
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
 

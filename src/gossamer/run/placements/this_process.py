@@ -144,6 +144,10 @@ class ThisProcess:
         """Learners know the run's last step by themselves."""
         return True
 
+    def absent(self) -> dict[int, int]:
+        """Every learner has its place."""
+        return {}
+
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
         group = self._group

@@ -139,6 +139,7 @@ class Agent:
         self._actors = RemoteActors(config, self._tell)
         self._epoch = 0
         self._sent = 0, time.monotonic()  # bytes, and when
+        self._sent_before = 0  # to agents that are gone
 
     def where(self) -> Where:
         """Return where this is."""
@@ -196,11 +197,12 @@ class Agent:
     def _forget(self, host: int) -> None:
         if (before := self._peers.pop(host, None)) is not None:
             before.close()
+            self._sent_before += before.sent_bytes
 
     def leave(self, host: int, ranks: range, epoch: int) -> None:
         """Take notice that a host's learners are gone, and come back with this epoch."""
-        self._forget(host)
         self._mail.leave(ranks, epoch)
+        self._forget(host)
 
     def patch(self) -> None:
         """Take notice that a learner was replaced."""
@@ -288,7 +290,8 @@ class Agent:
         """Add to the first row of a host what it has sent since the row before."""
         if not told.rows:
             return told
-        sent, now = sum(peer.sent_bytes for peer in self._peers.values()), time.monotonic()
+        sent, now = self._sent_before, time.monotonic()
+        sent += sum(peer.sent_bytes for peer in tuple(self._peers.values()))
         (before, at), self._sent = self._sent, (sent, now)
         rate = max(sent - before, 0) / max(now - at, 1e-9)
         first, *others = told.rows

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -64,7 +65,9 @@ def here() -> dict[str, Any]:
             versions[name] = importlib.metadata.version(name)
     versions["gossamer"] = f"{versions.get('gossamer', '')} ({_digest_of_source()})"
     installed = [x for x in EXTRAS if importlib.util.find_spec(x) is not None]
-    broken = {name: why for name in installed if (why := _why_not(name))}
+    with ThreadPoolExecutor() as pool:
+        tried = zip(installed, pool.map(_why_not, installed), strict=True)
+        broken = {name: why for name, why in tried if why}
     extras = [x for x in installed if x not in broken]
     kinds = ""
     if os.environ.get("CUDA_VISIBLE_DEVICES") or shutil.which("nvidia-smi"):

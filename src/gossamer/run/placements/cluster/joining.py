@@ -34,7 +34,7 @@ def cluster_of_this_machine() -> str:
     except ConnectionError:
         return ""
     # Ray remembers clusters that were killed.
-    with suppress(OSError):
+    with suppress(ConnectionError, ValueError):
         _connect(address or "")
         return address or ""
     return ""
@@ -82,4 +82,7 @@ def _connect(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if "://" in address or not colon or not port.isdigit():
         raise ValueError("it must be the host:port of the cluster's head")
-    socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    try:
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ConnectionError(f"{host} takes no connection at port {port}: {error}") from None

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.links.mirror import Letter, Post
+from gossamer.links.wire import LIFE_SECONDS as SILENCE_SECONDS
 from gossamer.links.wire import Address, Listener, Wire
 
 if TYPE_CHECKING:
@@ -123,8 +124,8 @@ class Correspondent:
     def close(self) -> None:
         """Write no more."""
         self._closed.set()
-        if self._wire is not None:
-            self._wire.close()
+        if (wire := self._wire) is not None:
+            wire.close()
 
     def _write(self) -> None:
         pause = PACED_SECONDS if self._paced else CARRY_SECONDS
@@ -135,6 +136,8 @@ class Correspondent:
                 if self._wire is None:
                     self._wire = Wire.call(self._address)
                 letter = self._mail.letter(life=began - wrote >= LIFE_SECONDS)
+                if letter is None and began - wrote >= SILENCE_SECONDS:
+                    letter = Letter(0, (), {})  # shows whether the connection is still there
                 if letter is None:
                     continue
                 send(self._wire, letter)

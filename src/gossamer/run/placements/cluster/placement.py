@@ -18,7 +18,7 @@ from ray.exceptions import (
 )
 
 from gossamer.config import to_dict
-from gossamer.errors import RunFailed
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
@@ -34,7 +34,7 @@ from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
 from gossamer.run.placements.remote_hosts import RemoteHosts, part_of
-from gossamer.run.snapshot import names_of
+from gossamer.run.snapshot import held_of, names_of
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
@@ -56,13 +56,15 @@ LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and agents."""
 NEWS_SECONDS = 0.25
 """Longest time that an agent waits for something to tell."""
-ANSWER_SECONDS = 60.0
-"""Longest time for an agent to take an order, after which another takes its place."""
+ANSWER_SECONDS = 20.0
+"""Longest time for an agent to take an order, after which another takes its place: learners may stand still meanwhile."""
 UNREACHABLE_SECONDS = 1.0
 """Between two questions to an agent that cannot be reached at the moment: Ray says when it is gone for good."""
 SETTLE_SECONDS = 5.0
 """A run that may begin without some of its learners waits this long for one more of them."""
 
+MAX_FAILURES = 5
+"""Attempts to start an agent, after which the run ends."""
 BECAUSE = "The actor is dead because"
 """How Ray begins the line that tells why."""
 
@@ -121,10 +123,17 @@ class ClusterHost:
         self._begun = self.agent.begin.remote(beginning)
         self.away = False
 
-    def note_process(self) -> None:
-        """Take notice of the learners' process, which is there."""
-        with suppress(RayError):
-            self.pid = cast("int", ray.get(self._begun, timeout=ANSWER_SECONDS))
+    def failed_to_begin(self) -> str | None:
+        """Return why its agent could not begin, and hear it no more; None: it has begun, or is about to."""
+        if self._begun is None or not ray.wait([self._begun], timeout=0)[0]:
+            return None
+        begun, self._begun = self._begun, None
+        try:
+            self.pid = cast("int", ray.get(begun))
+        except RayError as error:
+            self.done, self.news = True, None
+            return _first_line(error)
+        return None
 
     def ask(self) -> None:
         """Ask for news, and tell how far learners are that it does not hear."""
@@ -146,6 +155,9 @@ class ClusterHost:
         except RayTaskError as error:
             self.done, self.news = True, None
             return [Failed(RunFailed(f"{self.who}: the agent failed: {error.cause!r}"))]
+        except RayError:  # the answer was lost on its way
+            self.news, self.unreachable_at = None, time.monotonic()
+            return None
         known, self._heard = news.number <= self._heard, news.number
         if news.policies is not None:
             self._policies.deliver(news.policies)
@@ -187,6 +199,7 @@ class Cluster(RemoteHosts):
         self._fewest = min(config.cluster.min_learners or size, size)
         self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
         self._lives = [0] * len(layout.ranks)
+        self._failures = [0] * len(layout.ranks)  # to start an agent, in a row
         self._heard = [self._hears(index) for index in range(len(layout.ranks))]
         self._number, self._ends, self._patched = 0, False, False
         self._told_places = False
@@ -214,9 +227,10 @@ class Cluster(RemoteHosts):
         checkpoint = self._read_beginning(begin)
         self.hosts = [self._host(index) for index in range(len(self.layout.ranks))]
         self._wait_placed()
+        self._note_env_steps(checkpoint)
         for host in self.hosts:
             if not host.machine:
-                self._do_without(host, checkpoint)
+                self._do_without(host)
         for index, host in enumerate(self.hosts):
             if host.machine:
                 self._begin_host(index, part_of(checkpoint, host.ranks), {})
@@ -277,8 +291,8 @@ class Cluster(RemoteHosts):
             if newest < at:
                 break
             at = newest + 1
-        for host in there:
-            host.agent.settle.remote()
+        # Without it a learner that is there waits.
+        list(self._answers([(x, x.agent.settle.remote()) for x in there]))
         return self._number
 
     def end(self) -> None:
@@ -296,14 +310,15 @@ class Cluster(RemoteHosts):
         self._session.close()
 
     def _answers(self, asked: Sequence[tuple[ClusterHost, Any]]) -> Iterable[int]:
-        """Yield what agents answer; the dead answer nothing, and who is silent for too long is given up."""
+        """Yield what agents answer; the dead answer nothing, and who cannot be reached in time is given up."""
         until = time.monotonic() + ANSWER_SECONDS
         for host, one in asked:
-            with suppress(RayActorError):
-                try:
-                    yield ray.get(one, timeout=max(until - time.monotonic(), 0.0))
-                except GetTimeoutError:
-                    self._give_up(host)
+            try:
+                yield ray.get(one, timeout=max(until - time.monotonic(), 0.0))
+            except (GetTimeoutError, ActorUnavailableError):
+                self._give_up(host)
+            except RayActorError:
+                pass  # its news tell
 
     def _give_up(self, host: ClusterHost) -> None:
         """End an agent that has not answered, so that another takes its place."""
@@ -333,11 +348,27 @@ class Cluster(RemoteHosts):
                 try:
                     host.note_place()
                 except RayError as error:
-                    what = f"{host.who} could not be started on the cluster"
-                    raise RunFailed(f"{what}: {_first_line(error)}") from error
+                    again = self._place_again(self.hosts.index(host), error)
+                    waiting[again.placed] = again
         if self._num_placed < self._fewest:
             raise RunFailed(f"{self._without_place(waiting.values())} after {seconds:.0f} s")
         self._enough_at = time.monotonic()
+
+    def _place_again(self, index: int, error: RayError) -> ClusterHost:
+        """Have another agent placed where one could not be made: its machine is gone again, or lacks something.
+
+        Raises:
+            RunFailed: it has happened too often.
+        """
+        self._failures[index] += 1
+        if self._failures[index] >= MAX_FAILURES:
+            cause = _cause_of(error) if isinstance(error, RayActorError) else _first_line(error)
+            raise RunFailed(
+                f"{self.hosts[index].who} could not be started on the cluster in {MAX_FAILURES} attempts: {cause}; gossamer "
+                "cluster check tells what machines lack"
+            ) from error
+        self.hosts[index] = self._host(index)
+        return self.hosts[index]
 
     @property
     def _num_placed(self) -> int:
@@ -373,6 +404,8 @@ class Cluster(RemoteHosts):
                     self._tell_left(index)  # who has waited for it does so no more
                     told = f"{self._without_place([host])}. The run goes on without it"
                     found.append((index, Notice(told)))
+            elif (why := host.failed_to_begin()) is not None:
+                found.append((index, Died(f"on {host.machine}: {why}")))
             elif host.news is None and now >= host.unreachable_at + UNREACHABLE_SECONDS:
                 self._reach(index)
             elif host.news is not None and patience and now >= host.asked_at + patience:
@@ -382,7 +415,8 @@ class Cluster(RemoteHosts):
                 found.append((index, Notice(f"{told}; another takes its place")))
                 self._give_up(host)
                 host.asked_at = now
-        ending = self._ends or any(host.done for host in self.hosts)
+        ending = self._ends and any(not host.away for host in self.hosts)
+        ending = ending or any(host.done for host in self.hosts)
         needed = self.config.cluster.min_learners or 1
         if self._num_placed >= needed or ending:
             self._enough_at = now
@@ -394,19 +428,21 @@ class Cluster(RemoteHosts):
         return found
 
     def _may_begin(self, index: int) -> bool:
-        """Whether a host without a place may still join: at the end only if nobody else is there."""
-        others = (x for i, x in enumerate(self.hosts) if i != index)
-        return not self._ends or all(x.away for x in others)
+        """Whether a host without a place may join once it has one: at the end only if nobody else is there."""
+        host, others = self.hosts[index], [x for i, x in enumerate(self.hosts) if i != index]
+        if all(x.away for x in others):
+            return True
+        # Those that go on without it have nothing yet that it could take over.
+        early = self.config.topology.talks and not self._are_learning
+        return not self._ends and not (early and self.memory.boxes.has_left(host.ranks.start))
 
     def _come_back(self, index: int) -> list[tuple[int, Event]]:
         """Let learners that have a place now join the others; return what there is to say."""
         host = self.hosts[index]
         try:
             host.note_place()
-        except RayTaskError as error:
-            return [(index, Failed(RunFailed(f"{host.who}: {_first_line(error)}")))]
-        except RayError:  # the place is gone again
-            self.hosts[index] = self._host(index)
+        except RayError as error:
+            self._place_again(index, error)
             return []
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
         checkpoint = None
@@ -417,7 +453,8 @@ class Cluster(RemoteHosts):
             self._tell_left(index)
         else:
             wanted = names_of(host.ranks, replays=self.config.checkpoint_replay)
-            checkpoint = part_of(self._begin(wanted), host.ranks)
+            with suppress(ConfigError):  # what the run began with may have been removed by now
+                checkpoint = part_of(self._begin(wanted), host.ranks)
         self._begin_host(index, checkpoint, donors)
         for at in self._neighbours(index):
             other = self.hosts[at]
@@ -430,18 +467,25 @@ class Cluster(RemoteHosts):
 
     @property
     def _are_learning(self) -> bool:
-        """Whether some learners with a place have a version, so that whoever comes takes over from them."""
-        there = (x for x in self.hosts if not (x.away or x.done))
-        return self.config.topology.talks and any(x.version >= 0 for x in there)
+        """Whether some learner has a version, so that whoever comes takes over from those that have."""
+        return self.config.topology.talks and bool(self.memory.versions.present())
 
-    def _do_without(self, host: ClusterHost, checkpoint: Checkpoint | None) -> None:
+    def absent(self) -> dict[int, int]:
+        """Return the learners without a place, and how many env steps each has learnt from."""
+        boxes = self.memory.boxes
+        return {rank: boxes.env_steps(rank) for x in self.hosts if x.away for rank in x.ranks}
+
+    def _note_env_steps(self, checkpoint: Checkpoint | None) -> None:
+        """Remember how far each learner was, until it tells how far it is."""
+        if checkpoint is not None and checkpoint.state:
+            for rank in range(self.config.num_learners):
+                own = held_of(checkpoint, rank).get("learner.own_env_steps", 0)
+                self.memory.boxes.headers[rank][ENV_STEPS] = own
+
+    def _do_without(self, host: ClusterHost) -> None:
         """Let the others begin without a host."""
         self._patched = True
-        held = checkpoint.state["held"] if checkpoint is not None and checkpoint.state else {}
         for rank in host.ranks:
-            prefix = f"{rank}/" if rank else ""
-            own = held.get(f"{prefix}learner.own_env_steps", 0)
-            self.memory.boxes.headers[rank][ENV_STEPS] = own
             self.memory.boxes.mark_left(rank)
             self.memory.versions.boxes.mark_left(rank)
 
@@ -465,7 +509,8 @@ class Cluster(RemoteHosts):
         for at in self._neighbours(index):
             other = self.hosts[at]
             if other.away or other.done:
-                host.agent.leave.remote(at, other.ranks, self._lives[at])
+                if self.memory.boxes.has_left(other.ranks.start):
+                    host.agent.leave.remote(at, other.ranks, self._lives[at])
             else:
                 host.agent.meet.remote({at: other.letterbox})
         if self._patched:
@@ -477,7 +522,8 @@ class Cluster(RemoteHosts):
     def _places(self, host: ClusterHost) -> list[str]:
         """Say where learners are: all of them once they are there, later one that has come."""
         host.ready = True
-        host.note_process()
+        self._failures[self.hosts.index(host)] = 0
+        host.failed_to_begin()
         if self._told_places:
             return [f"{host.who} has joined, on {host.machine}"]
         if not all(x.ready or x.away for x in self.hosts):
@@ -559,7 +605,7 @@ class Cluster(RemoteHosts):
         """Let the learners of a host that has a place begin; it is told whom it cannot hear itself."""
         host, everyone = self.hosts[index], range(self.config.num_learners)
         policies = {int(x) for x in donors} | {x for each in donors.values() for x in each}
-        gone = everyone if donors else [r for x in self.hosts if x.away for r in x.ranks]
+        gone = everyone if donors else [r for x in self.hosts if not x.machine for r in x.ranks]
         mail = Outgoing(self.memory.boxes, gone, (), every=False, epoch=0)
         boards = Outgoing(self.memory.versions.boxes, policies, policies, every=False, epoch=0)
         beginning = Beginning(
