@@ -2,15 +2,19 @@
 
     python benchmarks/cluster/pairs.py --rounds 3 --seconds 40
     python benchmarks/cluster/pairs.py --what actors
+    python benchmarks/cluster/pairs.py --what pong --rounds 3
 
 gossip: two learners that never wait for each other, on two hosts and as processes. actors: one learner on one host with its
-actor on the other, and one learner whose acting and learning overlap on both cores.
+actor on the other, and one learner whose acting and learning overlap on both cores. pong: seconds until the preset
+`gala_pong` plays Pong to 18, 30 greedy games from each checkpoint, a seed a round; also on one machine with
+`--topology.every versions`.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import re
 import statistics
 import subprocess
 import sys
@@ -20,43 +24,77 @@ from typing import Any
 
 from hosts import PYTHON_FOLDER, Hosts, why_not
 
-COMMON = ["--stop-at-return", "none", "--evaluation.every-seconds", "0", "--total-env-steps", "1e7"]
+QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+SPEED = ["--stop-at-return", "none", "--evaluation.every-seconds", "0", "--total-env-steps", "1e7"]
 GOSSIP = ["--config", "gala_pong", "--num-envs", "16", "--topology.max-staleness", "never"]
 ACTORS = ["--config", "bench"]
+PONG = ["--config", "gala_pong", "--keep-checkpoints", "0", "--stop-at-return", "none"]
 ELSEWHERE = ["--placement", "cluster", "--cluster.cpus-per-learner", "1"]
+SCORE = Path(__file__).parents[1] / "score_run.py"
 
 
-def speed_of(run: Path) -> float:
-    """Return a run's steps a second."""
-    return float(json.loads((run / "summary.json").read_text())["steps_per_second"])
+def train(words: list[str], seconds: float, folder: Path, *, hosts: int = 0) -> float:
+    """Train for so long, on this machine or on hosts with a core each; return the run's steps a second."""
+    command = [str(PYTHON_FOLDER / "gossamer"), "train", *words]
+    command += ["--stop-after-seconds", str(seconds), "--run-folder", str(folder)]
+    if not hosts:
+        subprocess.run(command, check=True, **QUIET)
+    else:
+        with Hosts(hosts, cpus=1) as made:
+            made.start(1, [*command, *ELSEWHERE], cores=2, **QUIET).wait(seconds + 120)
+    return float(json.loads((folder / "summary.json").read_text())["steps_per_second"])
+
+
+def seconds_to_18(folder: Path) -> float | None:
+    """Return when the first of two checkpoints in a row that play Pong to 18 was written."""
+    words = [sys.executable, str(SCORE), str(folder), "--target", "18", "--skip-below", "-4"]
+    told = subprocess.run(words, check=True, capture_output=True, text=True).stdout
+    found = re.search(r"^reached 18 at ([0-9.]+) s", told, re.M)
+    return float(found[1]) if found else None
 
 
 def main() -> None:
-    """Print the speed of both, a line a round."""
+    """Print the figures of both, a line a round."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--what", choices=("gossip", "actors"), default="gossip")
+    parser.add_argument("--what", choices=("gossip", "actors", "pong"), default="gossip")
     parser.add_argument("--rounds", type=int, default=3)
-    parser.add_argument("--seconds", type=float, default=40.0)
+    parser.add_argument(
+        "--seconds", type=float, default=0.0, help="of each run; default 40, Pong 265"
+    )
     asked = parser.parse_args()
     if missing := why_not():
         sys.exit(f"this needs {missing}")
-    command = [str(PYTHON_FOLDER / "gossamer"), "train"]
-    command += (GOSSIP if asked.what == "gossip" else ACTORS) + COMMON
-    command += ["--stop-after-seconds", str(asked.seconds)]
-    more = ELSEWHERE + (["--actors-per-learner", "1"] if asked.what == "actors" else [])
-    ratios: list[float] = []
-    quiet: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     with tempfile.TemporaryDirectory() as folder:
-        for number in range(asked.rounds):
-            local, cluster = (Path(folder) / f"{kind}{number}" for kind in ("local", "cluster"))
-            subprocess.run([*command, "--run-folder", str(local)], check=True, **quiet)
-            with Hosts(2, cpus=1) as hosts:
-                words = [*command, *more, "--run-folder", str(cluster)]
-                hosts.start(1, words, cores=2, **quiet).wait(asked.seconds + 120)
-            one, two = speed_of(local), speed_of(cluster)
-            ratios.append(two / one)
-            print(f"local {one:,.0f} steps/s, two hosts {two:,.0f}: {two / one:.3f}", flush=True)
-    print(f"{asked.what}: median {statistics.median(ratios):.3f}")
+        if asked.what == "pong":
+            compare_pong(asked.rounds, asked.seconds or 265.0, Path(folder))
+        else:
+            compare_speed(asked.what, asked.rounds, asked.seconds or 40.0, Path(folder))
+
+
+def compare_speed(what: str, rounds: int, seconds: float, folder: Path) -> None:
+    """Print steps a second on one machine and on two hosts."""
+    words = (GOSSIP if what == "gossip" else ACTORS) + SPEED
+    more = ["--actors-per-learner", "1"] if what == "actors" else []
+    ratios: list[float] = []
+    for number in range(rounds):
+        one = train(words, seconds, folder / f"local{number}")
+        two = train([*words, *more], seconds, folder / f"hosts{number}", hosts=2)
+        ratios.append(two / one)
+        print(f"local {one:,.0f} steps/s, two hosts {two:,.0f}: {two / one:.3f}", flush=True)
+    print(f"{what}: median {statistics.median(ratios):.3f}")
+
+
+def compare_pong(rounds: int, seconds: float, folder: Path) -> None:
+    """Print the seconds to 18 on one machine, on two hosts, and with parameters mixed once a version."""
+    versions = ["--topology.every", "versions"]
+    for seed in range(1, rounds + 1):
+        words, told = [*PONG, "--seed", str(seed)], list[str]()
+        for kind, more, hosts in (("local", [], 0), ("hosts", [], 2), ("versions", versions, 0)):
+            run = folder / f"{kind}{seed}"
+            speed = train([*words, *more], seconds, run, hosts=hosts)
+            reached = seconds_to_18(run)
+            told.append(f"{kind} {reached or 'not within'} s ({speed:,.0f} steps/s)")
+            print(f"seed {seed}: {told[-1]}", flush=True)
 
 
 if __name__ == "__main__":

@@ -21,8 +21,8 @@ from gossamer.replay.ring import make_block
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
-from gossamer.run.placements.group import build_group
 from gossamer.run.placements.inline import learn_inline
+from gossamer.run.placements.local_learners import build_local_learners
 from gossamer.run.placements.metric_rows import Rows
 from gossamer.types import as_batch, empty_trajectory
 
@@ -129,27 +129,27 @@ def test_the_multiplier_anneals_over_updates():
         "algorithm": {"name": "vtrace", "passes": 2, "num_minibatches": 2},
         "replays": [{"name": "queue", "fraction": 0.5}, given],
     }
-    group = group_of(make_config("CartPole-v1", settings))
-    learn(group, 11)
-    replay = group.first.learner.replay.shares[0].replay
+    learners = group_of(make_config("CartPole-v1", settings))
+    learn(learners, 11)
+    replay = learners.first.learner.replay.shares[0].replay
     assert replay.draws == 11  # one ahead, the first not possible; 4 updates each
     assert replay.settings.multiplier(replay.updates) == pytest.approx(5.0 - 4.0 * 44 / 80)
-    group.close()
+    learners.close()
 
 
 def test_metrics_are_of_all_batches_since_the_last_row():
     settings = {**SMALL, "replay_ratio": 2.0, "algorithm": LASER, "prefetch_batches": 0}
     config = make_config("CartPole-v1", settings)
-    group = group_of(config)
-    learn(group, 6)
-    row = Rows(group).make()[0]
+    learners = group_of(config)
+    learn(learners, 6)
+    row = Rows(learners).make()[0]
     # 6 batches of 2 online columns; 4 columns are there to replay when the third is picked
     assert row["replay/ratio"] == pytest.approx(2.0 * 4 / 6)
-    group.close()
+    learners.close()
 
 
-def learn(group, versions):
-    steps = learn_inline(group)
+def learn(learners, versions):
+    steps = learn_inline(learners)
     for _ in range(versions):
         next(steps)
 
@@ -157,7 +157,7 @@ def learn(group, versions):
 def group_of(config):
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec)
-    return build_group(config, spec, plan, on_episode=lambda *_: None)
+    return build_local_learners(config, spec, plan, on_episode=lambda *_: None)
 
 
 def test_more_minibatches_than_environments_are_refused_when_their_number_is_known():

@@ -20,10 +20,10 @@ from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
 from gossamer.config import make_config
+from gossamer.replay.replay import Replay
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.replay.store import Replay
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.train import train

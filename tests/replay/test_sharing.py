@@ -11,13 +11,13 @@ from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
 from gossamer.replay.mix import ReplayMix, Share
+from gossamer.replay.replay import Replay
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.replay.store import Replay
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 T, B, F = 6, 4, 3

@@ -21,11 +21,11 @@ from core_fakes import spec_of  # noqa: E402
 from replay_fakes import sample  # noqa: E402
 
 from gossamer.links.mailboxes import make_memory  # noqa: E402
+from gossamer.replay.replay import Replay  # noqa: E402
 from gossamer.replay.ring import Layout, Ring  # noqa: E402
 from gossamer.replay.selectors.elite import EliteSettings  # noqa: E402
 from gossamer.replay.selectors.uniform import UniformSettings  # noqa: E402
 from gossamer.replay.shards import ReplayShards  # noqa: E402
-from gossamer.replay.store import Replay  # noqa: E402
 from gossamer.types import as_batch, empty_trajectory  # noqa: E402
 
 T, B, CAPACITY, F = 8, 4, 12, 8

@@ -17,17 +17,18 @@ from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.run.placements.boards import Memory
-from gossamer.run.placements.group import build_group
 from gossamer.run.placements.inline import learn_inline
+from gossamer.run.placements.local_learners import build_local_learners
 from gossamer.run.placements.process_host import ProcessHost, Task
 from gossamer.run.placements.processes import Processes
+from gossamer.run.placements.takeover import take_over
 from gossamer.run.train import train
 
 DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=DEVICES)
-def group(request):
+def learners(request):
     made_for = make_config(
         "CartPole-v1",
         {
@@ -42,7 +43,7 @@ def group(request):
         },
     )
     spec = read_spec(made_for.env_id, made_for.env, 0)
-    made = build_group(
+    made = build_local_learners(
         made_for,
         spec,
         make_plan(made_for, spec),
@@ -53,37 +54,37 @@ def group(request):
     made.close()
 
 
-def test_it_begins_with_the_average_of_its_heirs_and_counts_on(group):
-    boxes = group.memory.boxes
-    for rank, parts in enumerate(group.parts):
+def test_it_begins_with_the_average_of_its_heirs_and_counts_on(learners):
+    boxes = learners.memory.boxes
+    for rank, parts in enumerate(learners.parts):
         parts.learner.version = 10 + rank
         parts.learner.mixer.peers.report(1000 * (rank + 1))
-        group.publish(parts)
-    theirs = [group.parts[rank].policy.shared_tensors() for rank in (0, 2)]
+        learners.publish(parts)
+    theirs = [learners.parts[rank].policy.shared_tensors() for rank in (0, 2)]
     expected = [(a.double() + b.double()) / 2 for a, b in zip(*theirs, strict=True)]
-    new = group.parts[3]
-    group.inherit(new, [0, 2])
+    new = learners.parts[3]
+    take_over(learners.memory, new, [0, 2])
     for x, y in zip(new.policy.shared_tensors(), expected, strict=True):
         torch.testing.assert_close(x.double(), y, rtol=1e-6, atol=1e-7)
     # its own last version was 13, the newest of the donors' 12
     assert new.learner.version == 14
     assert new.actor.env_steps == 4000
     assert new.learner.env_steps == 1000 + 2000 + 3000 + 4000
-    group.publish(new)
-    assert group.memory.versions.newest(3) == 14
+    learners.publish(new)
+    assert learners.memory.versions.newest(3) == 14
     assert boxes.env_steps(3) == 4000
 
 
-def test_in_lock_step_it_has_the_version_that_others_will_have(group):
-    versions = learn_inline(group)
+def test_in_lock_step_it_has_the_version_that_others_will_have(learners):
+    versions = learn_inline(learners)
     for _ in range(5):
         next(versions)
-    first, new = group.first.learner, group.parts[3]
+    first, new = learners.first.learner, learners.parts[3]
     assert first.updates_per_version == 2
     assert (first.version, first.update) == (5, 10)
-    group.memory.boxes.mark_left(3)
-    group.inherit(new, [0, 2])
-    replace(group, parts=[new]).join(late=True)
+    learners.memory.boxes.mark_left(3)
+    take_over(learners.memory, new, [0, 2])
+    replace(learners, parts=[new]).join(late=True)
     # nobody has mixed update 13 yet, which is in the midst of version 6, the seventh
     assert new.learner.update == 13
     assert new.learner.version == 7

@@ -23,7 +23,7 @@ from gymnasium import spaces
 from gossamer.record import files
 
 if TYPE_CHECKING:
-    from gossamer.run.placements.group import Group
+    from gossamer.run.placements.local_learners import LocalLearners
 
 RELEASED = threading.Event()
 """Set by a test that has seen enough of `Stuck`."""
@@ -189,7 +189,7 @@ class Stuck(Plain):
 
 
 class StuckOnce(Plain):
-    """In the process of learner 0 alone the first of a group never returns from a step."""
+    """In the process of learner 0 alone the first of its learners never returns from a step."""
 
     stuck = False
 
@@ -382,11 +382,11 @@ class DiesAtItsEnd(Plain):
 
             take = snapshot.take
 
-            def take_or_die(group: Group, **how: Any) -> Any:
-                if group.has_learnt(512):
+            def take_or_die(learners: LocalLearners, **how: Any) -> Any:
+                if learners.has_learnt(512):
                     with suppress(FileExistsError), Path(os.environ["STUCK_FILE"]).open("x"):
                         os.kill(os.getpid(), signal.SIGKILL)
-                return take(group, **how)
+                return take(learners, **how)
 
             snapshot.take = take_or_die
         return 1.0

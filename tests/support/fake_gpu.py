@@ -24,7 +24,7 @@ import gossamer
 from gossamer.build.plan import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.run.placements.group import build_group
+from gossamer.run.placements.local_learners import build_local_learners
 
 META = torch.device("meta")
 SOURCES = Path(gossamer.__file__).parent
@@ -181,9 +181,9 @@ def fake_run(env_id, **settings):
     spec = read_spec(env_id, config.env, 0, tries=False)
     plan = dataclasses.replace(make_plan(config, spec), device="meta", learner_threads=1)
     with fake_gpu() as mode:
-        group = build_group(config, spec, plan, on_episode=lambda *_: None)
+        learners = build_local_learners(config, spec, plan, on_episode=lambda *_: None)
         try:
-            group.join()
-            yield group, mode
+            learners.join()
+            yield learners, mode
         finally:
-            group.close()
+            learners.close()

@@ -10,10 +10,10 @@ from core_fakes import random_batch, small_policy, spec_of
 
 from gossamer.replay.mix import ReplayMix
 from gossamer.replay.recent import RecentPolicy
+from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.replay.store import Replay, Share
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 T, B = 5, 4

@@ -13,11 +13,11 @@ from gossamer.errors import ConfigError
 from gossamer.machine import free_disk, free_memory
 from gossamer.replay.mix import ReplayMix
 from gossamer.replay.recent import RecentPolicy
+from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Layout, Ring, make_block
 from gossamer.replay.selectors.base import Selector
 from gossamer.replay.settings import QueueSettings
 from gossamer.replay.shards import Form, ReplayShards
-from gossamer.replay.store import Replay, Share
 from gossamer.system.reading import expand
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 

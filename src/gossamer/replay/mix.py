@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
+from gossamer.replay.replay import Picked, Share, Tally
 from gossamer.replay.shards import Form, part_of
-from gossamer.replay.store import Picked, Share, Tally
 from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
 from gossamer.types import STORED, as_batch, kinds_of
 

@@ -11,8 +11,8 @@ from gossamer.build.plan import why_not_exact as why_not_in_plan
 from gossamer.build.replays import capacity_of, form_of, kept_replays
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CANDIDATE
+from gossamer.replay.replay import columns_lost
 from gossamer.replay.shards import part_of
-from gossamer.replay.store import columns_lost
 from gossamer.run.recorder import Window
 from gossamer.run.scoring import best_saved_in
 from gossamer.run.snapshot import EXACT, held_of, progress_of

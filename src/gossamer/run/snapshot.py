@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.roles import Parts
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.placements.group import Group
+    from gossamer.run.placements.local_learners import LocalLearners
     from gossamer.types import EnvSpec
 
 EXACT = "exact"
@@ -29,7 +29,9 @@ MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeE
 """What is raised where a checkpoint's content is not of the kind that is expected."""
 
 
-def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[str, Any]]:
+def take(
+    learners: LocalLearners, *, copies: bool = True
+) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy everything needed to continue exactly, as (tensors, plain state).
 
     Called between two versions. Where roles overlap the newest is published afterwards: at lag 0 and 1 the
@@ -38,15 +40,15 @@ def take(group: Group, *, copies: bool = True) -> tuple[dict[str, Tensor], dict[
     nobody acts meanwhile.
     """
     held: dict[str, Any] = {}
-    for parts in group.parts:
+    for parts in learners.parts:
         prefix = _prefix(parts.learner.rank)
-        held |= {prefix + k: x for k, x in _of_learner(parts, exact=group.exact).items()}
-        group.exact &= parts.actor.exact
+        held |= {prefix + k: x for k, x in _of_learner(parts, exact=learners.exact).items()}
+        learners.exact &= parts.actor.exact
     tensors = {k: x.detach() for k, x in held.items() if isinstance(x, Tensor)}
     if copies:
         tensors = copy_outside_heap(tensors)
     state = {k: x for k, x in held.items() if not isinstance(x, Tensor)}
-    return tensors, {"held": state, "plan": asdict(group.first.plan), EXACT: group.exact}
+    return tensors, {"held": state, "plan": asdict(learners.first.plan), EXACT: learners.exact}
 
 
 def _prefix(rank: int) -> str:
@@ -167,31 +169,31 @@ def comes_back(checkpoint: Checkpoint | None, spec: EnvSpec) -> bool:
     return bool(checkpoint and checkpoint.state.get(EXACT)) and spec.exact_resume
 
 
-def begin_with(group: Group, checkpoint: Checkpoint) -> bool:
+def begin_with(learners: LocalLearners, checkpoint: Checkpoint) -> bool:
     """Let learners begin with a checkpoint, or with a policy alone; return what `put_back` does."""
     if checkpoint.state:
-        return put_back(group, checkpoint)
+        return put_back(learners, checkpoint)
     policy = policy_of(checkpoint.tensors)
-    for parts in group.parts:
+    for parts in learners.parts:
         parts.policy.load_state_dict(policy)
         parts.policy.refresh()
         parts.learner.replay.fill_first()
     return True
 
 
-def put_back(group: Group, checkpoint: Checkpoint) -> bool:
+def put_back(learners: LocalLearners, checkpoint: Checkpoint) -> bool:
     """Continue from a checkpoint of the same environment, network and number of learners.
 
     Its tensors are given up: what replays hold would be in memory twice, for the whole run.
 
     Returns:
         Whether environments that were to be brought back are; otherwise all of a learner's have begun new
-        episodes, and snapshots of the group are not exact from now on.
+        episodes, and snapshots of the learners are not exact from now on.
     """
     updates = updates_of(checkpoint).values()
     versions = _counts(checkpoint.state, "version").values()
     back = True
-    for parts in group.parts:
+    for parts in learners.parts:
         back &= _put_back(parts, checkpoint, held_of(checkpoint, parts.learner.rank))
         topology = parts.learner.topology
         mixings = versions if topology.every == "versions" else updates
@@ -200,7 +202,7 @@ def put_back(group: Group, checkpoint: Checkpoint) -> bool:
             env_steps = progress_of(checkpoint)[1]
             parts.learner.align(update=max(updates), version=max(versions), env_steps=env_steps)
     checkpoint.tensors.clear()
-    group.exact &= back
+    learners.exact &= back
     return back
 
 

@@ -52,8 +52,8 @@ EXPLAINED_AFTER_SECONDS = 1.5
 """A last evaluation that takes longer is explained."""
 
 
-class GroupDied(Exception):
-    """A learner of a group that can only go on together has died."""
+class LockstepBroken(Exception):
+    """A learner has died without which the others cannot go on: all begin again with the last checkpoint."""
 
 
 class Supervisor:
@@ -145,7 +145,7 @@ class Supervisor:
             try:
                 self._supervise(begin)
                 break
-            except GroupDied:
+            except LockstepBroken:
                 self.finish_saving()
                 self._checkpoints.forget()
                 self._forget()
@@ -457,7 +457,7 @@ class Supervisor:
         in_step = topology.staleness == 0
         if topology.on_death == "restart_group" or (in_step and len(host.ranks) > 1):
             self._recorder.say(told + "the group starts again from the last checkpoint")
-            raise GroupDied
+            raise LockstepBroken
         self._recorder.say(told + "a new one takes over")
         for known in (self._parts, self._finals, self._held, self._actors):
             known.pop(index, None)

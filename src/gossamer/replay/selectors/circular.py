@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from gossamer.replay.store import Candidates
+    from gossamer.replay.replay import Candidates
 
 
 @dataclass(frozen=True)

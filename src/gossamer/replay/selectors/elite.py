@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gossamer.replay.store import Candidates
+    from gossamer.replay.replay import Candidates
 
 
 @dataclass(frozen=True)

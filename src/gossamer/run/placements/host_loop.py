@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.roles.actor import Episode
     from gossamer.run.hosts import Event, Order
-    from gossamer.run.placements.group import Group
+    from gossamer.run.placements.local_learners import LocalLearners
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics of learner 0."""
@@ -38,11 +38,11 @@ class Orders(Protocol):
 
 
 class HostLoop:
-    """A group of learners, a step of which is one version or one order.
+    """The learners of a host, a step of which is one version or one order.
 
     Args:
         config: of the run.
-        group: the learners.
+        learners: the learners.
         versions: learns a version whenever it is advanced.
         orders: what the supervisor asks.
         host: index of this host.
@@ -54,7 +54,7 @@ class HostLoop:
     def __init__(
         self,
         config: TrainConfig,
-        group: Group,
+        learners: LocalLearners,
         versions: Generator[None],
         orders: Orders,
         *,
@@ -62,9 +62,14 @@ class HostLoop:
         here: bool = False,
         before_snapshot: Callable[[], None] = lambda: None,
     ):
-        self._config, self._group, self._versions, self._orders = config, group, versions, orders
+        self._config, self._learners, self._versions, self._orders = (
+            config,
+            learners,
+            versions,
+            orders,
+        )
         self._host, self._here, self._before_snapshot = host, here, before_snapshot
-        self._rows = Rows(group)
+        self._rows = Rows(learners)
         self._told_at = float("-inf")
         self._episodes: list[tuple[int, Episode]] = []
         self._lock = threading.Lock()
@@ -85,13 +90,13 @@ class HostLoop:
         """Carry out an order that is due between two versions, or learn a version; return what there is to tell.
 
         Raises:
-            Stopped: the group was stopped in the midst of a version.
+            Stopped: the learners were stopped in the midst of a version.
         """
         if self._ended:
             self._versions.close()
             self._raise_error()
             return [Done()]
-        order = self._orders.reach(self._host, self._group.version)
+        order = self._orders.reach(self._host, self._learners.version)
         self._ended = self._has_learnt and self._reached_end()
         if order is not None or self._ended:
             self._ended = self._ended or (order is not None and order.ends)
@@ -107,7 +112,7 @@ class HostLoop:
         notices: list[Event] = [self._notices.popleft() for _ in range(len(self._notices))]
         actors = [
             {"rank": parts.learner.rank, **row}
-            for parts in self._group.parts
+            for parts in self._learners.parts
             for row in parts.actor.processes
         ]
         if actors != self._actors:
@@ -126,7 +131,7 @@ class HostLoop:
     def _reached_end(self) -> bool:
         # In lock-step all have the same count, unless one was replaced.
         patched = self._config.topology.staleness == 0 and self._orders.patched
-        return not patched and self._group.has_learnt(self._config.total_env_steps)
+        return not patched and self._learners.has_learnt(self._config.total_env_steps)
 
     def _row_due(self) -> bool:
         return time.monotonic() - self._told_at >= ROW_SECONDS
@@ -141,13 +146,13 @@ class HostLoop:
     def _save(self, number: int) -> list[Event]:
         began, last = time.monotonic(), number == FINAL
         self._before_snapshot()
-        tensors, state = snapshot.take(self._group, copies=self._here)
+        tensors, state = snapshot.take(self._learners, copies=self._here)
         took = time.monotonic() - began
-        self._group.first.checkpoint_seconds += took
+        self._learners.first.checkpoint_seconds += took
         # Episodes of a trajectory that was waited for belong to the snapshot.
         told = [self._tell(rows=last or self._row_due(), last=last)] if self._has_learnt else []
         return [*told, Snapshot(number, tensors, state, took)]
 
     def _raise_error(self) -> None:
-        if self._group.stop.error is not None:
-            raise self._group.stop.error
+        if self._learners.stop.error is not None:
+            raise self._learners.stop.error

@@ -10,34 +10,34 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from gossamer.build.roles import Parts
-    from gossamer.run.placements.group import Group
+    from gossamer.run.placements.local_learners import LocalLearners
 
 
-def learn_inline(group: Group) -> Generator[None]:
+def learn_inline(learners: LocalLearners) -> Generator[None]:
     """Learn a version whenever it is advanced.
 
     Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What
     the roles compute, and in which order each sees it, is what threads do, so results are too. All
     learners adapt, then all combine, so every message of an update is there before it is mixed.
     """
-    for parts in group.parts:
-        group.publish(parts)
-    collectors = [_Collector(parts) for parts in group.parts]
+    for parts in learners.parts:
+        learners.publish(parts)
+    collectors = [_Collector(parts) for parts in learners.parts]
     while True:
         for collector in collectors:
             collector.collect()
         with threads(1):
-            _learn_version(group)
-        for parts in group.parts:
-            group.publish(parts)
+            _learn_version(learners)
+        for parts in learners.parts:
+            learners.publish(parts)
         # Of what lag 1 has in flight a checkpoint holds one trajectory: collected, not yet learnt.
         yield
 
 
-def _learn_version(group: Group) -> None:
+def _learn_version(learners: LocalLearners) -> None:
     """Let every learner learn one batch; those that are through early wait for the others."""
-    versions = {parts.learner.rank: parts.learner.version for parts in group.parts}
-    learning = [parts.learner for parts in group.parts]
+    versions = {parts.learner.rank: parts.learner.version for parts in learners.parts}
+    learning = [parts.learner for parts in learners.parts]
     while learning:
         for learner in learning:
             learner.adapt()

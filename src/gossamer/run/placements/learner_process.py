@@ -25,12 +25,13 @@ from gossamer.run import snapshot
 from gossamer.run.hosts import ActorProcesses, Done, Notice, Snapshot, Told
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, tell_failure
-from gossamer.run.placements.group import Group, build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.orders import SharedOrders
+from gossamer.run.placements.local_learners import LocalLearners, build_learners
 from gossamer.run.placements.process_host import Task
 from gossamer.run.placements.remote_actor import Elsewhere
+from gossamer.run.placements.save_orders import SharedOrders
+from gossamer.run.placements.takeover import take_over
 from gossamer.run.placements.threads import learn_overlapped
 from gossamer.run.stopping import Overdue, Watch
 from gossamer.system.devices import use_deterministic_algorithms
@@ -110,7 +111,7 @@ def _learn(
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
     size, parts_of_replays = config.num_learners, blocks[3:]
-    learners: HostLoop
+    loop: HostLoop
     elsewhere = None
     if task.machine and config.cluster.cpus_per_actor:
         elsewhere = Elsewhere(
@@ -122,7 +123,7 @@ def _learn(
         plan,
         range(*task.ranks),
         StopSignal(),
-        on_episode=lambda episode, learner: learners.on_episode(episode, learner),
+        on_episode=lambda episode, learner: loop.on_episode(episode, learner),
         restarts=task.restarts,
         say=lambda text: channel.send({"kind": "notice", "text": text}),
         elsewhere=elsewhere,
@@ -134,37 +135,39 @@ def _learn(
         memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
     # A new process's episodes are of streams that a later session would not know.
     exact = resumes_exactly(config, spec, plan) and not task.restarts
-    group = Group(parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds)
+    learners = LocalLearners(
+        parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
+    )
     collective = None
     try:
         for part in parts if task.restarts else ():
-            group.inherit(part, task.donors[str(part.learner.rank)])
-        if checkpoint is not None and not snapshot.begin_with(group, checkpoint):
+            take_over(memory, part, task.donors[str(part.learner.rank)])
+        if checkpoint is not None and not snapshot.begin_with(learners, checkpoint):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         if task.transport != "memory":
             from gossamer.links.collective import Collective, interface_of
 
-            group.meet()
+            learners.meet()
             interface = interface_of(task.machine) if task.machine else ""
             collective = Collective(
                 task.transport, task.meeting, task.ranks[0], config.num_learners, interface
             )
-        group.join(late=task.restarts > 0, collective=collective)
+        learners.join(late=task.restarts > 0, collective=collective)
         for part in parts:
-            group.publish(part)
-        versions = (learn_overlapped if task.overlaps else learn_inline)(group)
+            learners.publish(part)
+        versions = (learn_overlapped if task.overlaps else learn_inline)(learners)
         orders = SharedOrders(blocks[2], task.num_processes)
-        learners = HostLoop(config, group, versions, orders, host=task.process)
+        loop = HostLoop(config, learners, versions, orders, host=task.process)
         channel.send({"kind": "ready", "differs": spec.differs})
         event: Event | None = None
         while not isinstance(event, Done):
             # The last event is that all is told: what comes then is no part of the run, an environment may crash
             # or hang when it is closed.
-            for event in learners.step():
+            for event in loop.step():
                 began = time.monotonic()
                 _send(channel, event)
                 if isinstance(event, Snapshot):
-                    group.first.checkpoint_seconds += time.monotonic() - began
+                    learners.first.checkpoint_seconds += time.monotonic() - began
     except BaseException as error:
         # Before the others notice: they would tell that this one has left.
         tell_failure(channel.send, error.failure or error if isinstance(error, Overdue) else error)
@@ -174,7 +177,7 @@ def _learn(
             memory.boxes.mark_left(rank)
         if collective is not None:
             collective.close()
-        group.close()
+        learners.close()
 
 
 def _send(channel: Channel, event: Event) -> None:

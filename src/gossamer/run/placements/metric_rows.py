@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gossamer.build.roles import Parts
-    from gossamer.run.placements.group import Group
+    from gossamer.run.placements.local_learners import LocalLearners
 
 
 _OWN_TURN = (
@@ -27,17 +27,17 @@ OTHERS_ROW_SECONDS = 10.0
 
 
 class Rows:
-    """Makes rows of a group's learners, each of everything since the learner's row before."""
+    """Makes rows of a host's learners, each of everything since the learner's row before."""
 
-    def __init__(self, group: Group):
-        self._group = group
-        self._at = [float("-inf")] * len(group.parts)
-        self._spent: list[dict[str, float]] = [{} for _ in group.parts]
-        self._lag_max = [0.0] * len(group.parts)
+    def __init__(self, learners: LocalLearners):
+        self._learners = learners
+        self._at = [float("-inf")] * len(learners.parts)
+        self._spent: list[dict[str, float]] = [{} for _ in learners.parts]
+        self._lag_max = [0.0] * len(learners.parts)
 
     def note(self) -> None:
         """Take notice of a version that is over."""
-        lags = [parts.learner.lag_versions for parts in self._group.parts]
+        lags = [parts.learner.lag_versions for parts in self._learners.parts]
         self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
 
     def make(self, *, last: bool = False) -> list[dict[str, Any]]:
@@ -46,22 +46,22 @@ class Rows:
         Args:
             last: the run is over, and all have one.
         """
-        now, group = time.monotonic(), self._group.parts
+        now, everyone = time.monotonic(), self._learners.parts
         due = [
             i
-            for i, parts in enumerate(group)
+            for i, parts in enumerate(everyone)
             if last or parts.learner.rank == 0 or now - self._at[i] >= OTHERS_ROW_SECONDS
         ]
         if not due:
             return []
-        all_spent = [self._shares(parts) for parts in group]
-        if len(group) > 1:
+        all_spent = [self._shares(parts) for parts in everyone]
+        if len(everyone) > 1:
             busy = [sum(spent[name] for name in _OWN_TURN if name in spent) for spent in all_spent]
             for spent, own in zip(all_spent, busy, strict=True):
                 spent["share/wait_turn"] = sum(busy) - own
         rows: list[dict[str, Any]] = []
         for i in due:
-            learner, spent, before = group[i].learner, all_spent[i], self._spent[i]
+            learner, spent, before = everyone[i].learner, all_spent[i], self._spent[i]
             row: dict[str, Any] = {
                 "env_steps": learner.env_steps,
                 "updates": learner.update,
@@ -73,7 +73,7 @@ class Rows:
             if before:
                 took = max(now - self._at[i], 1e-9)
                 row |= {name: (x - before[name]) / took for name, x in spent.items()}
-            rows.append(row | _gpu(group[i].plan.device))
+            rows.append(row | _gpu(everyone[i].plan.device))
             self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
 

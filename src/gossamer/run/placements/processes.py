@@ -18,9 +18,9 @@ from gossamer.replay.ring import make_shared_block
 from gossamer.run.hosts import Ready
 from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.layout import transport_of
-from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.remote_hosts import RemoteHosts, part_of
+from gossamer.run.placements.save_orders import SharedOrders
 from gossamer.run.placements.template import ready
 from gossamer.run.snapshot import names_of
 

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Literal
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.hosts import Order, Ready
-from gossamer.run.placements.group import build_group
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.inline import learn_inline
+from gossamer.run.placements.local_learners import build_local_learners
 from gossamer.run.placements.threads import learn_overlapped
 
 if TYPE_CHECKING:
@@ -80,33 +80,33 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         resumes = checkpoint is not None and bool(checkpoint.state)
-        self._learners: HostLoop
-        self._group = group = build_group(
+        self._loop: HostLoop
+        self._learners = learners = build_local_learners(
             config,
             spec,
             plan,
-            on_episode=lambda episode, learner: self._learners.on_episode(episode, learner),
+            on_episode=lambda episode, learner: self._loop.on_episode(episode, learner),
             torso=torso,
-            say=lambda text: self._learners.say(text),
+            say=lambda text: self._loop.say(text),
             start=not snapshot.comes_back(checkpoint, spec),
         )
-        self.names, self.stop = group.first.policy.shared_names(), group.stop
+        self.names, self.stop = learners.first.policy.shared_names(), learners.stop
         try:
             if checkpoint is not None:
                 began = time.monotonic()
-                if not snapshot.begin_with(group, checkpoint):
+                if not snapshot.begin_with(learners, checkpoint):
                     self.spec = replace(spec, differs=snapshot.NOT_BACK)
                 self.restore_seconds = time.monotonic() - began if resumes else 0.0
-            group.join()
+            learners.join()
         except BaseException:
-            group.close()
+            learners.close()
             raise
         self._orders = Asked()
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
-        self._learners = HostLoop(
+        self._loop = HostLoop(
             config,
-            group,
-            versions(group),
+            learners,
+            versions(learners),
             self._orders,
             here=True,
             before_snapshot=lambda: self.before_snapshot(),
@@ -116,28 +116,28 @@ class ThisProcess:
     @property
     def env_steps(self) -> int:
         """Decisions learnt from, over all learners."""
-        return self._group.env_steps
+        return self._learners.env_steps
 
     @property
     def version(self) -> int:
         """Of the first learner."""
-        return self._group.version
+        return self._learners.version
 
     @property
     def updates(self) -> int:
         """Of the first learner."""
-        return self._group.updates
+        return self._learners.updates
 
     @property
     def disagreement(self) -> Callable[[], float] | None:
         """Tells how far learners are apart; None for one learner."""
-        memory = self._group.memory
+        memory = self._learners.memory
         return None if memory is None else memory.versions.disagreement
 
     @property
     def stuck(self) -> bool:
         """Whether a role is still at something."""
-        return self._group.stuck
+        return self._learners.stuck
 
     @property
     def ends_alone(self) -> bool:
@@ -150,20 +150,20 @@ class ThisProcess:
 
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
-        group = self._group
+        learners = self._learners
         return build_evaluator(
-            self.config, self.plan, group.first.policy, group.read_policy, group.stop
+            self.config, self.plan, learners.first.policy, learners.read_policy, learners.stop
         )
 
     def score_next(self, learner: int) -> None:
         """Let the next policy to be evaluated be one of independent learners."""
-        if self._group.memory is not None:
-            self._group.memory.versions.score_next(learner)
+        if self._learners.memory is not None:
+            self._learners.memory.versions.score_next(learner)
 
     def score_policy_next(self, best: int | None) -> None:
         """Let the next policy to be evaluated be the run's."""
-        if self._group.memory is not None:
-            self._group.memory.versions.score_policy_next(best)
+        if self._learners.memory is not None:
+            self._learners.memory.versions.score_policy_next(best)
 
     def start(self, begin: Begin) -> None:
         """Be ready; everything was made and put back with the placement."""
@@ -179,7 +179,7 @@ class ThisProcess:
         if not self._ready:
             self._ready = True
             return [(0, Ready(self.spec.differs))]
-        return [(0, event) for event in self._learners.step()]
+        return [(0, event) for event in self._loop.step()]
 
     def order(self, *, ends: bool) -> int:
         """Ask the learners to save after the present version; return the order's number."""
@@ -187,15 +187,15 @@ class ThisProcess:
 
     def show_life(self) -> None:
         """Let actors know that the learner waits for a disk, which gets on."""
-        for parts in self._group.parts:
+        for parts in self._learners.parts:
             parts.learner.sign.beats += 1
 
     def end(self) -> None:
         """End the roles."""
         self.stop.stop()
         with contextlib.suppress(ValueError):  # amid a step, from which an error comes
-            self._learners.close()
+            self._loop.close()
 
     def close(self) -> None:
         """Free what outlives threads."""
-        self._group.close()
+        self._learners.close()

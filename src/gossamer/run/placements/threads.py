@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.roles import Parts
     from gossamer.links.stopping import StopSignal
-    from gossamer.run.placements.group import Group
+    from gossamer.run.placements.local_learners import LocalLearners
 
 BALANCE_AFTER = 16
 """Trajectories of an actor without a set lag before it is known which role waits for the other."""
@@ -27,38 +27,38 @@ JOIN_SECONDS = 20.0
 """Longest wait for a thread to notice that the run is over."""
 
 
-def learn_overlapped(group: Group) -> Generator[None]:
+def learn_overlapped(learners: LocalLearners) -> Generator[None]:
     """Learn a version whenever it is advanced, while an actor's thread collects; closing it ends the actor.
 
-    It ends by itself when the group was stopped.
+    It ends by itself when the learners were stopped.
     """
     with threads(1):
-        yield from _learn(group)
+        yield from _learn(learners)
 
 
-def _learn(group: Group) -> Generator[None]:
-    parts = group.first
+def _learn(learners: LocalLearners) -> Generator[None]:
+    parts = learners.first
     learner = parts.learner
-    group.publish(parts)
+    learners.publish(parts)
     # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
     act = on_own_stream(
         parts.policy.obs_scale.device,
         partial(_act, parts, learner.version, len(parts.queue.wait_full(0))),
         first=True,
     )
-    group.threads = [start_thread(parts.stop, "actor", act, low=parts.plan.lag is not None)]
+    learners.threads = [start_thread(parts.stop, "actor", act, low=parts.plan.lag is not None)]
     try:
         while True:
             learner.learn_version()
             yield  # without publishing: when the run ends here nobody acts past the last checkpoint
-            group.publish(parts)
+            learners.publish(parts)
     except (Stopped, GeneratorExit):
         pass  # another role failed and said so, time is over, or the run
     finally:
         parts.stop.stop()
-        for thread in group.threads:
+        for thread in learners.threads:
             thread.join(JOIN_SECONDS)
-    group.publish(parts)
+    learners.publish(parts)
 
 
 def _act(parts: Parts, began: int, waiting: int) -> None:

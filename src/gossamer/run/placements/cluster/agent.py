@@ -31,8 +31,8 @@ from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
-from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
+from gossamer.run.placements.save_orders import SharedOrders
 from gossamer.run.placements.template import ready
 
 if TYPE_CHECKING:

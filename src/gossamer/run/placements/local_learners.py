@@ -24,7 +24,7 @@ VERSIONS_REMEMBERED = 100_000
 
 if TYPE_CHECKING:
     import threading
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable
 
     import torch
     from torch import Tensor
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class Group:
+class LocalLearners:
     """Learners of a run in one process, by rank, and what joins them with all others."""
 
     parts: list[Parts]
@@ -119,28 +119,6 @@ class Group:
                 others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
                 learner.version = self.memory.versions.version_at(learner, others)
 
-    def inherit(self, parts: Parts, donors: Sequence[int]) -> None:
-        """Give the learner that replaces a dead one its donors' average policy and the dead one's env steps.
-
-        Its version goes on from the newest of the dead one and its donors; its optimizer is new.
-        """
-        assert self.memory is not None
-        learner, versions = parts.learner, self.memory.versions
-        versions.average(parts.policy.shared_tensors(), donors)
-        parts.policy.refresh()
-        own = self.memory.boxes.env_steps(learner.rank)
-        size = self.memory.boxes.num_learners
-        everyone = sum(map(self.memory.boxes.env_steps, range(size)))
-        learner.take_over(
-            update=max(map(versions.updates, (*donors, learner.rank))),
-            # Later than what the dead one showed, of which the newest is what all look at.
-            version=max(*map(versions.newest, donors), versions.newest(learner.rank) + 1),
-            own_env_steps=own,
-            env_steps=everyone if learner.topology.talks else own * size,
-        )
-        parts.actor.env_steps = own
-        learner.replay.take_over(inserted=own // parts.unroll_length, draws=learner.version)
-
     def publish(self, parts: Parts) -> None:
         """Show a learner's version to its actors, and to all who look at the run."""
         learner, tensors, version = (
@@ -174,7 +152,7 @@ class Group:
                 stack.callback(parts.close)
 
 
-def build_group(
+def build_local_learners(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
@@ -183,7 +161,7 @@ def build_group(
     torso: torch.nn.Module | None = None,
     start: bool = True,
     say: Callable[[str], None] = lambda _: None,
-) -> Group:
+) -> LocalLearners:
     """Build all learners of a run in this process.
 
     Args:
@@ -212,7 +190,7 @@ def build_group(
         memory = Memory(blocks, config, sizes, first.policy.shared_tensors())
 
     exact = resumes_exactly(config, spec, plan)
-    return Group(made, stop, memory, exact, config.seed, config.patience_seconds)
+    return LocalLearners(made, stop, memory, exact, config.seed, config.patience_seconds)
 
 
 def build_learners(
@@ -230,7 +208,7 @@ def build_learners(
     say: Callable[[str], None],
     elsewhere: Elsewhere | None = None,
 ) -> list[Parts]:
-    """Build some learners and what serves them; arguments as in `build_group`, `build_parts` and `ActorTeam`."""
+    """Build some learners and what serves them; arguments as in `build_local_learners`, `build_parts` and `ActorTeam`."""
     made: list[Parts] = []
     team = None
     if config.actors_per_learner and config.placement != "inline":
