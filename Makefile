@@ -11,10 +11,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-# Tests run in two processes: many wait for others to start. ARGS="-n 0 --pdb" stops in the debugger.
-# GOMP_SPINCOUNT=0 (in `test`): two test processes have more threads than a small machine has cores, so
+# Tests run in three processes: many wait, for seconds or for others to start. ARGS="-n 0 --pdb" stops in the debugger.
+# GOMP_SPINCOUNT=0 (in `test`): test processes have more threads than a small machine has cores, so
 # waiting threads must sleep, not spin.
-WORKERS ?= 2
+WORKERS ?= 3
 
 # Two stamps: training needs a few packages, developing many more.
 RUN_STAMP := $(VENV)/.stamp-run

@@ -3,11 +3,12 @@
     python benchmarks/cluster/pairs.py --rounds 3 --seconds 40
     python benchmarks/cluster/pairs.py --what actors
     python benchmarks/cluster/pairs.py --what pong --rounds 3
+    python benchmarks/cluster/pairs.py --what lock-step
 
 gossip: two learners that never wait for each other, on two hosts and as processes. actors: one learner on one host with its
 actor on the other, and one learner whose acting and learning overlap on both cores. pong: seconds until the preset
 `gala_pong` plays Pong to 18, 30 greedy games from each checkpoint, a seed a round; also on one machine with
-`--topology.every versions`.
+`--topology.every versions`. lock-step: whether every topology has the same parameters after 50 versions as in one process.
 """
 
 from __future__ import annotations
@@ -22,7 +23,10 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+import torch
 from hosts import PYTHON_FOLDER, Hosts, why_not
+
+from gossamer.record.checkpoint import CheckpointStore
 
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SPEED = ["--stop-at-return", "none", "--evaluation.every-seconds", "0", "--total-env-steps", "1e7"]
@@ -30,6 +34,24 @@ GOSSIP = ["--config", "gala_pong", "--num-envs", "16", "--topology.max-staleness
 ACTORS = ["--config", "bench"]
 PONG = ["--config", "gala_pong", "--keep-checkpoints", "0", "--stop-at-return", "none"]
 ELSEWHERE = ["--placement", "cluster", "--cluster.cpus-per-learner", "1"]
+LOCK_STEP = [
+    "CartPole-v1",
+    "--num-learners",
+    "2",
+    "--lag",
+    "0",
+    "--num-envs",
+    "4",
+    "--unroll-length",
+    "16",
+]
+LOCK_STEP += [
+    "--total-env-steps",
+    str(50 * 2 * 4 * 16),
+    "--evaluation.every-seconds",
+    "0",
+    "algorithm:ppo",
+]
 SCORE = Path(__file__).parents[1] / "score_run.py"
 
 
@@ -56,7 +78,9 @@ def seconds_to_18(folder: Path) -> float | None:
 def main() -> None:
     """Print the figures of both, a line a round."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
-    parser.add_argument("--what", choices=("gossip", "actors", "pong"), default="gossip")
+    parser.add_argument(
+        "--what", choices=("gossip", "actors", "pong", "lock-step"), default="gossip"
+    )
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument(
         "--seconds", type=float, default=0.0, help="of each run; default 40, Pong 265"
@@ -67,6 +91,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         if asked.what == "pong":
             compare_pong(asked.rounds, asked.seconds or 265.0, Path(folder))
+        elif asked.what == "lock-step":
+            compare_parameters(Path(folder))
         else:
             compare_speed(asked.what, asked.rounds, asked.seconds or 40.0, Path(folder))
 
@@ -95,6 +121,24 @@ def compare_pong(rounds: int, seconds: float, folder: Path) -> None:
             reached = seconds_to_18(run)
             told.append(f"{kind} {reached or 'not within'} s ({speed:,.0f} steps/s)")
             print(f"seed {seed}: {told[-1]}", flush=True)
+
+
+def compare_parameters(folder: Path) -> None:
+    """Print for each topology how many of the tensors of a checkpoint differ between one process and two hosts."""
+    for topology in ("diffusion", "gossip", "allreduce"):
+        words = [*LOCK_STEP, f"topology:{topology}"]
+        words += [] if topology == "allreduce" else ["--topology.max-staleness", "0"]
+        runs = [folder / f"{topology}-{kind}" for kind in ("inline", "hosts")]
+        train([*words, "--placement", "inline"], 600.0, runs[0])
+        train(words, 600.0, runs[1], hosts=2)
+        one, two = (CheckpointStore(run / "checkpoints", 0).load("last") for run in runs)
+        learnt = [name for name in one.tensors if "learner." in name]
+        differ = [name for name in learnt if not torch.equal(one.tensors[name], two.tensors[name])]
+        versions = one.state["held"]["0/learner.version"]
+        print(
+            f"{topology}: {versions} versions, {len(differ)} of {len(learnt)} tensors differ",
+            flush=True,
+        )
 
 
 if __name__ == "__main__":

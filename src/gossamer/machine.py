@@ -64,7 +64,7 @@ def processor_name() -> str:
 
 @dataclass(frozen=True)
 class Machine:
-    """What a plan is made for, and what the last bits of sums depend on."""
+    """Facts about a machine that a plan, and the last bits of sums, depend on."""
 
     cores: int
     """That a process may use."""

@@ -97,7 +97,7 @@ class EnvSpec:
 
 
 class StepResult(NamedTuple):
-    """What one step of N environments returned."""
+    """Result of one step of N environments."""
 
     obs: NDArray[Any]
     """[N, *obs_shape]; after an end, the true final observation; on a reset row, the first."""
@@ -163,7 +163,7 @@ class VecEnv(Protocol):
 
 
 class PolicyOutput(NamedTuple):
-    """What a policy says about rows of observations [R, B]."""
+    """Output of a policy for rows of observations [R, B]."""
 
     action_params: Tensor
     """[R, B, P] float32"""
@@ -176,14 +176,14 @@ class PolicyOutput(NamedTuple):
 
 
 class FieldKind(NamedTuple):
-    """What a field of a trajectory holds. Whatever allocates, cuts, moves, checks or stores trajectories follows from it."""
+    """Kind of a trajectory's field. Whatever allocates, cuts, moves, checks or stores trajectories follows from it."""
 
     dtype: Literal["float32", "int64", "bool", "obs", "action"]
     """obs: uint8 for pixels, float32 for vectors. action: int64, float32 for continuous actions."""
     rows: Literal["T", "T + 1", "S", ""] = "T"
     """Leading dimension, before that of the columns; empty: one entry per column."""
     entry: Literal["number", "obs", "action", "action_params"] = "number"
-    """What one row and column holds."""
+    """Content of one row and column."""
     on_host: bool = False
     """Stays with the CPU: what is done depends on it, and a GPU would have to be waited for."""
 

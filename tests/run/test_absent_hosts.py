@@ -135,3 +135,13 @@ def test_a_run_goes_on_when_the_one_that_was_not_ready_finds_no_place(supervise)
     with pytest.raises(Stopped):
         run.run()
     assert ("order", 1, False) in placement.asked, "what the run begins with is asked for"
+
+
+def test_while_learner_0_is_away_another_ones_rows_tell_of_the_run(supervise):
+    placement = FakePlacement([[ready(1), ready(2)], [told(1), told(2)]], num_hosts=3)
+    placement.hosts[0].away = True
+    run = supervise(placement)
+    with pytest.raises(Stopped):
+        run.run()
+    rows = map(json.loads, (run.folder.path / "metrics.jsonl").read_text().splitlines())
+    assert [(x["learner"], "steps_per_second" in x) for x in rows] == [(1, True), (2, False)]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import json
 import re
-import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from programs import gossamer
 
 from gossamer import cli, load_policy, make_config, train
 from gossamer.config import own_parts
@@ -37,11 +37,6 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.delitem(sys.modules, "my_parts", raising=False)
     yield tmp_path
     sys.modules.pop("my_parts", None)
-
-
-def gossamer(*words: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "gossamer", *words]
-    return subprocess.run(command, capture_output=True, text=True, check=False)
 
 
 def policy_of(run: str) -> list[torch.Tensor]:

@@ -26,7 +26,7 @@ from gossamer.system.signs import Sign
 
 MARGIN_SECONDS = 10.0
 """After the bound, by which a run has ended."""
-WITHIN = ["--stop-within-seconds", "2"]
+WITHIN = ["--stop-within-seconds", "1"]
 ENDLESS = [*QUICK, *WITHIN, "--algorithm.passes", "1e12"]
 """A version is never learnt."""
 
@@ -50,7 +50,7 @@ def stop(
     # That was the trial's environment; the run is in the midst of it, and slow beside one that spins.
     session.let_run(5.0 if hangs == "busily" else 1.5)
     session.signal(number)
-    code, _, err = session.end(2.0 + MARGIN_SECONDS)
+    code, _, err = session.end(1.0 + MARGIN_SECONDS)
     assert "Traceback" not in err
     return code, err
 
@@ -62,7 +62,7 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
     with Session(words, tmp_path) as session:
         code, err = stop(session, folder)
     assert code == 0
-    assert "Saving a checkpoint, then stopping, within 2 s." in err
+    assert "Saving a checkpoint, then stopping, within 1 s." in err
     assert "present batch was abandoned: nothing after env step 0 is saved" in err
     assert summary_of(folder)["exit_reason"] == "stopped by SIGINT"
     assert checkpoints(folder) == [0], "what the run began with"
@@ -318,7 +318,7 @@ def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: li
         code, _, err = session.end(100.0)
     assert code == 0, err
     assert "Traceback" not in err
-    assert "The final evaluation was skipped: it takes longer than 2 s" in err
+    assert "The final evaluation was skipped: it takes longer than 1 s" in err
     assert summary_of(folder)["exit_reason"] == "done: stop_at_return reached"
     assert checkpoints(folder)[-1] == summary_of(folder)["updates"]
 

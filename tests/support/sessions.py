@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import torch
+from programs import Program
 
 from gossamer.record.checkpoint import CheckpointStore
 
@@ -48,28 +49,41 @@ def slow(*values: Any) -> Any:
 
 
 class Session:
-    """One process; killed at the end of a `with`, whatever happened."""
+    """One process; killed at the end of a `with`, whatever happened.
 
-    def __init__(self, words: list[str], cwd: Path, *, command: str = "train"):
+    Args:
+        words: after the command.
+        cwd: its folder.
+        command: of `gossamer`.
+        forked: from a process that has imported everything; else a Python of its own.
+    """
+
+    def __init__(self, words: list[str], cwd: Path, *, command: str = "train", forked: bool = True):
         paths = [str(Path(__file__).parent), os.environ.get("PYTHONPATH", "")]
         # Files, not pipes: nobody reads while the process runs, and a full pipe would stop it.
         self._files = ExitStack()
-        self._out = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
-        self._err = self._files.enter_context(tempfile.TemporaryFile())  # noqa: SIM115
+        self._out = self._files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
+        self._err = self._files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
         self.stuck = cwd / "stuck"
         """There once an environment of `broken_envs` hangs."""
         self.stuck.unlink(missing_ok=True)
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "gossamer", command, *words],
-            cwd=cwd,
-            env={
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(filter(None, paths)),
-                "STUCK_FILE": str(self.stuck.absolute()),
-            },
-            stdout=self._out,
-            stderr=self._err,
-        )
+        environment = {
+            **os.environ,
+            "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+            "STUCK_FILE": str(self.stuck.absolute()),
+        }
+        self.process: subprocess.Popen[bytes] | Program
+        if forked:
+            out, err = Path(self._out.name), Path(self._err.name)
+            self.process = Program([command, *words], cwd, environment, out, err)
+        else:
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "gossamer", command, *words],
+                cwd=cwd,
+                env=environment,
+                stdout=self._out,
+                stderr=self._err,
+            )
 
     def __enter__(self) -> Session:
         return self

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec, VecEnv
 
 HELD_OUT_TASKS = 10
-"""Of a family, scored where nothing else was asked for."""
+"""Held-out tasks of a family that are scored where no other number was asked for."""
 MAX_TASKS = 100
-"""Of a set of more tasks an evaluation plays so many, or as many as episodes were asked for."""
+"""Most tasks of a set that an evaluation plays, or as many as episodes were asked for, if those are more."""
 
 
 def envs_per_learner(config: TrainConfig, spec: EnvSpec, device: str = "cpu") -> int:

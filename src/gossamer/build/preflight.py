@@ -33,21 +33,21 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec
 
 BYTES_PER_STEP = 64
-"""Of a trajectory, beside its observation and action."""
+"""Bytes of one step of a trajectory, beside its observation and action."""
 LARGE = 1 << 18
 """Numbers of an observation or an action from which on a network is measured before it is made."""
 LARGE_LAYER = 1 << 12
 """Units of a layer likewise."""
 TOLD_BYTES = 1 << 30
-"""Of network and trajectories, from which on their size is told."""
+"""Bytes of a large network and the trajectories together, from which on the user is told of them."""
 BYTES_PER_ENV = 20_000
-"""Of the smallest simulator."""
+"""Bytes of the smallest simulator."""
 BYTES_PER_CONTEXT = 512 << 20
 """GPU memory that a process takes before it holds any tensor."""
 BYTES_PER_LEARNER = 300_000
-"""Of the objects around one."""
+"""Bytes of the objects around a learner."""
 BYTES_PER_PROCESS = 160 << 20
-"""Of a process with learners, before it has any."""
+"""Bytes of a process for learners or an actor, before it has any."""
 
 
 def refuse_large(

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec
 
 Blocks = Sequence[Sequence[Any]]
-"""Of each shared replay: the memory of every learner's part, by rank."""
+"""Memory of every learner's part, by rank, for each shared replay."""
 CANDIDATE_COLUMNS = 32
 """Candidates that are measured at a time."""
 MEMORY = -1
@@ -44,7 +44,7 @@ class Shares:
 
     online: int
     replayed: tuple[int, ...]
-    """Of each replay but the queue, in the order of the settings."""
+    """Columns from each replay but the queue, in the order of the settings."""
 
     @property
     def total(self) -> int:
@@ -248,7 +248,7 @@ def size_in_words(nbytes: int) -> str:
 
 
 class _Room(NamedTuple):
-    """What a replay takes."""
+    """Memory, or room on a disk, that a replay takes."""
 
     entry: int
     path: str

@@ -63,7 +63,7 @@ class Team(Acting, Protocol):
     sign: Sign
     """Their signs of life."""
     slots: list[Trajectory]
-    """What they write, in memory that they share; with a set lag these are the learner's slots."""
+    """Trajectories that they write, in memory that they share; with a set lag these are the learner's slots."""
 
 
 class MakeTeam(Protocol):

@@ -39,7 +39,7 @@ _NO_FLAGS = {
 
 @dataclass
 class Arguments:
-    """What was typed, before files and defaults are looked at."""
+    """Arguments as they were typed, before files and defaults are looked at."""
 
     configs: list[str] = field(default_factory=list[str])
     resume: str | None = None

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 MAX_ENV_ID = 500
 MAX_EXAMPLES = 16
-"""Of values, one per learner, that an error suggests."""
+"""Most learners for which an error suggests a value each; for more it shows the default."""
 
 
 def validate(config: TrainConfig) -> None:
@@ -76,7 +76,7 @@ def check_ranges(config: TrainConfig) -> None:
 
 
 def _data_mistakes(config: TrainConfig) -> Iterator[str]:
-    """What an algorithm can learn from, and what batches are made of."""
+    """Yield mistakes in what an algorithm learns from, and in what batches are made of."""
     algorithm, lag = config.algorithm, config.lag
     if lag == "free" and config.placement == "inline":
         yield "lag is free, but with placement inline acting and learning take turns: use --lag 1, or --placement local"
@@ -151,7 +151,7 @@ def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
 
 
 def _learner_mistakes(config: TrainConfig) -> Iterator[str]:
-    """What a topology asks of learners, and what each of them has a value of."""
+    """Yield mistakes in what a topology asks of learners, and in settings with a value for each of them."""
     topology, size = config.topology, config.num_learners
     topology.check(size, config.seed, own_parts.name_of(type(topology)))
     equal = topology.mixes == "gradients"

@@ -106,6 +106,6 @@ ELSEWHERE = {
     "max_kl_nats": ("kl_div_threshold", "use_kl_mask"),
     "target_every_updates": ("target_update_interval", "target_network_update_freq"),
 }
-"""What other trainers call our settings; only for hints."""
+"""Names that other trainers give our settings; only for hints."""
 KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
 """Systems by which our choices are known, without hyphens; only for hints."""

@@ -48,7 +48,7 @@ class Layer:
 
 
 Sources = list[tuple[Layer, dict[str, Any]]]
-"""What each layer says of one section, lowest first."""
+"""Layers, lowest first, each with its settings of one section."""
 
 
 class Field(NamedTuple):

@@ -45,7 +45,7 @@ CARRIES_STATE = frozenset(
 """Games whose start depends on what memory held at the reset: there every episode is seeded. Found by
 comparing, for all 104 games, resets after play with resets after none."""
 MAX_FRAMES = 2**31 - 1
-"""Of an episode: the longest that ale-py can count."""
+"""Longest episode that ale-py can count, in emulator frames."""
 MAX_EPISODE_STEPS = 27_000
 """108,000 emulator frames at 4 frames per step: half an hour of play."""
 _TWO_PLAYER_ONLY = frozenset({"combat", "joust", "maze_craze", "warlords"})

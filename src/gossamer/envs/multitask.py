@@ -18,7 +18,7 @@ from gymnasium.envs.classic_control.acrobot import AcrobotEnv
 SUCCESS_STEPS = 90
 """An acrobot that is up within so many steps has succeeded (Packer et al. 2018)."""
 VISCOSITY, DENSITY = 0.0002, 1.2
-"""Of the air around the robots of a family, in MuJoCo's units (Pa s and kg / m^3)."""
+"""Viscosity (Pa s) and density (kg / m^3) of the air around the robots of a family, in MuJoCo's units."""
 MUJOCO_PREFIXES = {
     "MuJoCo": (False, False),
     "RandomWindMuJoCo": (True, False),

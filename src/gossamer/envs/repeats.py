@@ -32,7 +32,7 @@ TRIAL_SECONDS = 10.0
 STEP_SECONDS = 3.0
 """A step that takes longer ends it."""
 Row = tuple[bytes, float, bool]
-"""What a step returned: the observation, the reward, whether the episode is over."""
+"""Result of a step: the observation, the reward, whether the episode is over."""
 
 
 def what_differs(make: Callable[[], VecEnv]) -> str:
@@ -69,7 +69,7 @@ class _Abandoned(Exception):
 
 
 class _Pulse:
-    """What a trial and who waits for it tell each other."""
+    """Signals between a trial and whoever waits for it."""
 
     over = False
     """Nobody waits any more."""

@@ -52,7 +52,7 @@ class SeedStream:
 
     @property
     def whose(self) -> str:
-        """What an environment of this group is called in messages."""
+        """Name of an environment of this group in messages."""
         return "environment" if self.rank >= 0 else "evaluation's environment"
 
     def part(self, first: int) -> SeedStream:
@@ -75,7 +75,7 @@ class Tasks:
     stride: int = 0
     """Tasks by which an environment goes on after every episode; 0: it keeps its own."""
     num_played: int = 0
-    """Of them are played, evenly spaced; 0: all."""
+    """Number of tasks that are played, evenly spaced; 0: all."""
     held_out: bool = False
     """Drawn from seeds that training never uses."""
 

@@ -48,7 +48,7 @@ _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Signals that reach the whole process group; the supervisor decides when workers end."""
 _DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
 _WORDS = 3
-"""Of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
+"""Words of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
 
 
 class EnvWorkerDied(RunFailed):
@@ -100,7 +100,7 @@ class _SharedSign(Sign):
 
 @dataclass(frozen=True, slots=True)
 class _Share:
-    """What one worker process holds."""
+    """One worker's share of the environments, and where it shows signs of life."""
 
     env_id: str
     make_env: Callable[[], Any]
@@ -109,9 +109,9 @@ class _Share:
     tasks: Tasks
     stuck_steps: int
     words: _Words
-    """Of all workers' signs."""
+    """Shared memory with the signs of all workers."""
     index: int
-    """Of the worker."""
+    """Index of the worker."""
 
 
 def die_with_parent() -> None:

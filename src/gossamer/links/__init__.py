@@ -1,1 +1,1 @@
-"""What joins roles: protocols, and one file for each medium."""
+"""Links between roles: protocols, and one file for each medium."""

@@ -47,7 +47,7 @@ class Post(NamedTuple):
 
 
 class Letter(NamedTuple):
-    """What some learners have written since the letter before; plain arrays."""
+    """Messages and headers that some learners have written since the letter before; plain arrays."""
 
     epoch: int
     """How often these learners have been started again."""
@@ -63,7 +63,7 @@ class Letter(NamedTuple):
 
 
 class Outgoing:
-    """What one other machine has been sent of the mailboxes that are written here.
+    """Letters to one other machine, with what is new in the mailboxes that are written here.
 
     Args:
         boxes: of this machine.

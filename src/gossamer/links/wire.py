@@ -21,7 +21,7 @@ SILENT_SECONDS = 30.0
 LIFE_SECONDS = 1.0
 """Between two signs of life of an end that has nothing else to say."""
 MAX_HEAD_BYTES = 64 << 20
-"""Of a message's JSON."""
+"""Largest JSON of a message, in bytes."""
 _LENGTH_BYTES = 4
 _SLICE_BYTES = 1 << 20
 """Sent at once: the time that a socket gives itself is for all of it."""

@@ -74,5 +74,5 @@ class Moments(nn.Module):
         return torch.where(seen, mean + self.shift, 0.0), std
 
     def tensors(self) -> list[Tensor]:
-        """What learners average and actors read."""
+        """Return the tensors that learners average and actors read."""
         return [self.count, self.total, self.squares]

@@ -29,9 +29,9 @@ MANIFEST = "manifest.json"
 TENSORS = "tensors.safetensors"
 STATE = "state.json"
 MAX_STATE_BYTES = 64 << 20
-"""Of state.json: a hundred thousand learners have less."""
+"""Largest state.json, in bytes; that of a hundred thousand learners is smaller."""
 ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
-"""What a look at a path says if it leads nowhere."""
+"""Errors of a path that leads nowhere."""
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO}
 """Errors that come again: the bytes are lost. Others (memory, descriptors, permissions, network) may pass."""
 FORMAT = 1
@@ -42,7 +42,7 @@ Scored = Literal["best", "candidate"]
 
 
 class Score(NamedTuple):
-    """What a policy has earned in evaluation."""
+    """Score of a policy in evaluation."""
 
     mean: float
     """Mean return."""
@@ -98,7 +98,7 @@ class CheckpointStore:
         self._keep = keep
         self._writing = threading.Lock()
         self.written_bytes = 0
-        """What has reached the disk so far, over all checkpoints: it grows while one is being written."""
+        """Bytes that have reached the disk so far, over all checkpoints: it grows while one is being written."""
 
     def save(self, updates: int, tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> Path:
         """Save, then remove what is too old; return the checkpoint's folder.

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 MAX_HEADER_BYTES = 64 << 20
-"""Of a safetensors file."""
+"""Largest header of a safetensors file, in bytes."""
 MAX_DIMENSIONS = 16
-"""Of a tensor in one."""
+"""Most dimensions of a tensor in a safetensors file."""
 UNCHECKED_BYTES = 16 << 20
 """So much memory is there without a look."""
 SLICE_BYTES = 32 << 20

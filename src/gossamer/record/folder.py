@@ -233,7 +233,7 @@ class RunFolder:
             raise ConfigError(f"{self.path / name} is damaged: {reason}") from None
 
     def read_settings(self) -> dict[str, Any]:
-        """What config.json holds; ConfigError if it is missing or damaged."""
+        """Return what config.json holds; ConfigError if it is missing or damaged."""
         saved = self.read_json("config.json")
         if not isinstance(saved, dict):
             raise ConfigError(f"{self.path / 'config.json'} is damaged: it holds no settings")
@@ -281,7 +281,7 @@ class RunFolder:
         self.write_json("config.json", config, exact=True)
 
     def _sessions(self) -> list[Any]:
-        """What meta.json says of earlier sessions; of a damaged one nothing."""
+        """Return the earlier sessions that meta.json tells of; none if it is damaged."""
         try:
             meta = self.read_json("meta.json")
             # Older runs call them sittings.

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Metric:
-    """What a logged number is."""
+    """Unit and meaning of a logged number."""
 
     unit: str
     meaning: str
@@ -210,7 +210,7 @@ METRICS: Mapping[str, Metric] = {
 
 
 OWN = "own/"
-"""What names of metrics begin with that come from parts of the user's own; METRICS cannot explain them."""
+"""Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
 _LINKS = re.compile(r"^(topology/staleness_updates_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
@@ -270,7 +270,7 @@ class MetricLog(JsonLog):
 
 
 MAX_ROW_BYTES = 1 << 20
-"""Of a line; a longer one is broken."""
+"""Longest line of a log, in bytes; a longer one is broken."""
 _COUNTED = ("env_steps", "updates", "return", "length", "time_s")
 _NUMBER = (int, float, type(None))
 MAX_OPEN_MONITORS = 128

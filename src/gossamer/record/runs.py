@@ -1,4 +1,4 @@
-"""What has been run: the run that is meant, and the table behind `gossamer runs`."""
+"""Runs on disk: finding the one that is meant, and the table behind `gossamer runs`."""
 
 from __future__ import annotations
 
@@ -131,7 +131,7 @@ class RunRow:
     algorithm: str
     topology: str
     replays: tuple[str, ...]
-    """What was replayed beside the queue."""
+    """Kinds of replay beside the queue."""
     num_learners: int
     seed: int | None
     env_steps: int

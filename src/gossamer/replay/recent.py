@@ -17,7 +17,7 @@ and getting their pages anew takes as long as running the policy."""
 
 
 class Policy(Protocol):
-    """What candidates are run through."""
+    """A policy that candidates are run through."""
 
     def __call__(
         self,

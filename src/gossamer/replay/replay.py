@@ -30,10 +30,10 @@ Features = Callable[["Trajectory"], "Tensor"]
 
 
 class Picked(NamedTuple):
-    """What a replay's part of a batch was picked from."""
+    """Facts about the columns that a replay's part of a batch was picked from."""
 
     name: str
-    """What names of metrics begin with: replay/KIND, or own/KIND for a kind of the user's."""
+    """Prefix of the replay's metrics: replay/KIND, or own/KIND for a kind of the user's."""
     num_columns: int
     """That could be read."""
     moved: NDArray[np.float64] | None
@@ -152,7 +152,7 @@ class Replay:
         ours = type(settings).__module__.startswith("gossamer.")
         self._metrics = f"{'replay' if ours else 'own'}/{settings.name}"
         self.picked = Picked(self._metrics, 0, None, None)
-        """What the columns sampled last were picked from."""
+        """Facts about the columns that those sampled last were picked from."""
         self._learn_start = -(-settings.learn_start // shards.layout.unroll_length)
 
     def fill_first(self) -> None:

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Layout:
-    """What one entry, a column of a trajectory, is stored as.
+    """Layout of one stored entry, a column of a trajectory.
 
     Args:
         spec: of the environment.

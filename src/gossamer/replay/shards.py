@@ -46,14 +46,14 @@ class ReplayShards:
         """Its first place."""
         self.rings = tuple(rings)
         self.num_places = len(rings) * self.ring.capacity
-        """Of all learners."""
+        """Places in the rings of all learners together."""
         # Each learner counts what it has sampled itself: a shard has a single writer.
         self._uses = np.zeros(self.num_places, dtype=np.int64)
         self._uses_of = np.zeros(self.num_places, dtype=np.int64)
 
     @property
     def layout(self) -> Layout:
-        """What an entry is."""
+        """Layout of an entry."""
         return self.ring.layout
 
     @property
@@ -176,12 +176,12 @@ class ReplayShards:
 
 @dataclass(frozen=True)
 class Form:
-    """What a mix of replays is like, as far as it matters to what a checkpoint has kept of one."""
+    """Form of a mix of replays, which what a checkpoint has kept of one must match."""
 
     layouts: tuple[Layout, ...]
-    """Of each replay."""
+    """Layout of each replay's entries."""
     num_places: tuple[int, ...]
-    """Of each replay, all learners' parts together."""
+    """Places of each replay, all learners' parts together."""
     num_columns: int
     """Replayed ones of a batch."""
     num_batches: int

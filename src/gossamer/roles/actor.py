@@ -71,7 +71,7 @@ def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
 
 
 class Acting(Protocol):
-    """What collects a learner's trajectories: an actor in its process, or several in processes of their own."""
+    """Collector of a learner's trajectories: an actor in its process, or several in processes of their own."""
 
     env_steps: int
     """Decisions so far."""
@@ -87,12 +87,12 @@ class Acting(Protocol):
 
     @property
     def policy(self) -> ActedWith:
-        """What parameters to act with are written into."""
+        """Tensors into which the parameters to act with are written."""
         ...
 
     @property
     def thread_ids(self) -> list[int]:
-        """What the system calls what acts beside the caller's thread."""
+        """Native ids of the threads, or ids of the processes, that act beside the caller's thread."""
         ...
 
     def collect(self, slot: Trajectory, version: int) -> None:
@@ -467,7 +467,7 @@ class Actor:
 
     @property
     def thread_ids(self) -> list[int]:
-        """What the system calls the threads that compute actions beside the caller's."""
+        """Native ids of the threads that compute actions beside the caller's."""
         return self._infer.thread_ids
 
     def close(self) -> None:

@@ -41,9 +41,9 @@ class Evaluation:
     truncated: int
     """Episodes that a time limit cut."""
     tasks: tuple[int, ...] = ()
-    """Of a family: the number of each episode's task."""
+    """Number of each episode's task; empty without a family."""
     held_out: Evaluation | None = None
-    """Of a family: the same policy on tasks that training does not see."""
+    """Evaluation of the same policy on tasks that training does not see; None where there are none."""
 
     @property
     def mean(self) -> float:
@@ -86,7 +86,7 @@ class Trial(NamedTuple):
     episodes: int
     """How many, at least 1."""
     tasks: tuple[int, ...] = ()
-    """Of a family: the number of each episode's task."""
+    """Number of each episode's task; empty without a family."""
 
     @property
     def num_envs(self) -> int:
@@ -110,7 +110,7 @@ class Trial(NamedTuple):
 
 
 class Source(NamedTuple):
-    """Whose parameters are evaluated, and how far they had come."""
+    """Origin of parameters that are evaluated: version and learner, and how far they had come."""
 
     version: int
     learner: int | None = 0
@@ -131,7 +131,7 @@ class Contest(NamedTuple):
     """Two policies that are going to play the same episodes: one that may be the best, and the best."""
 
     source: Source
-    """Of the candidate."""
+    """Origin of the candidate's parameters."""
     candidate: list[Tensor]
     best: list[Tensor] | None
     """None: it cannot be read any more."""

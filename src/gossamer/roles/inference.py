@@ -35,7 +35,7 @@ class Inference:
     def __init__(self, policy: ActorCritic, num_threads: int = 1):
         self._policy, self._num_threads = policy, num_threads
         self.thread_ids: list[int] = []
-        """What the system calls the threads beside the caller's; they start when they are first needed."""
+        """Native ids of the threads beside the caller's; they start when they are first needed."""
         self._pool = ThreadPoolExecutor(max(num_threads - 1, 1), "inference", self._begin)
 
     def __call__(

@@ -110,7 +110,7 @@ class Learner:
         algorithm.init_state(policy, self._state)
         self._minibatches: Iterator[Batch] = iter(())
         self.minibatch: Batch | None = None
-        """What is being learnt; None between two versions, and while waiting for others to finish theirs."""
+        """Minibatch being learnt; None between two versions, and while waiting for others to finish theirs."""
         self._batch: Batch | None = None
         self._checked = False
         self._replayed = False  # whether the batch has replayed columns
@@ -135,7 +135,7 @@ class Learner:
         self._control = torch.zeros(CONTROL_VALUES, dtype=torch.float64, device=self._device)
 
     def mixed(self) -> list[Tensor]:
-        """What is mixed with other learners, in place: parameters or gradients, and all moments."""
+        """Return the tensors mixed with other learners, in place: parameters or gradients, and all moments."""
         moments = self.policy.moments()
         if self.topology.mixes == "gradients":
             return [*self._gradients[0], *moments, self._control]

@@ -10,9 +10,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 MIN_SHARED_BYTES = 256 << 20
-"""Of /dev/shm: a host's learners and actors share some tens of megabytes, Ray's object store more."""
+"""Fewest bytes free in /dev/shm: a host's learners and actors share some tens of megabytes, Ray's object store more."""
 MIN_STORE_BYTES = 64 << 20
-"""Of Ray's object store: parameters and letters on their way."""
+"""Smallest object store of Ray's, in bytes: it holds parameters and letters on their way."""
 VERSIONS = ("python", "torch", "gossamer", "ray")
 
 

@@ -46,10 +46,10 @@ class Ready:
 
 @dataclass(frozen=True)
 class Told:
-    """What a host's learners have done since it last told."""
+    """Progress of a host's learners since the host last told of it."""
 
     rows: list[dict[str, Any]]
-    """Of metrics, a row a learner, of those whose time has come."""
+    """Rows of metrics, one for each learner whose row is due."""
     episodes: list[tuple[int, Episode]]
     """Finished training episodes, and the rank of the learner that each belongs to."""
     last: bool = False
@@ -61,7 +61,7 @@ class Snapshot:
     """A host's part of a checkpoint, between two versions."""
 
     number: int
-    """Of the order; FINAL: its learners have ended."""
+    """Number of the order that it answers; FINAL: its learners have ended."""
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     seconds: float = 0.0
@@ -80,7 +80,8 @@ class ActorProcesses:
     """A host's learners have actors in processes of their own, now these."""
 
     rows: list[dict[str, Any]]
-    """Of processes.json: rank of the learner, index of the actor, pid, restarts."""
+    """Rows of processes.json: role, rank of the learner, index of the actor, pid, restarts, and the machine if it is
+    another than the learner's."""
 
 
 @dataclass(frozen=True)
@@ -144,9 +145,9 @@ class Placement(Protocol):
     """The hosts of a run, from before the run folder is made to the end of the run."""
 
     spec: EnvSpec
-    """Of the environment; whether it comes back may be known only once hosts are ready."""
+    """Spec of the environment; whether it comes back may be known only once hosts are ready."""
     names: list[str]
-    """Of the tensors of a policy."""
+    """Names of the tensors of a policy."""
     stop: StopSignal
     """Ends whatever of this placement runs in this process."""
     evaluates: Literal["in turn", "beside"]
@@ -168,12 +169,12 @@ class Placement(Protocol):
 
     @property
     def version(self) -> int:
-        """Of learner 0."""
+        """Newest version of learner 0."""
         ...
 
     @property
     def updates(self) -> int:
-        """Of learner 0."""
+        """Updates of learner 0."""
         ...
 
     @property

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 _TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
 MAX_LEARNERS_TOLD = 16
-"""Of independent learners; the best of more."""
+"""Most independent learners to list; of more, the best are listed."""
 
 
 def env_facts(spec: EnvSpec) -> dict[str, Any]:

@@ -323,6 +323,7 @@ class Recorder:
         env_steps: int,
         *,
         disagreement: Callable[[], float] | None,
+        first: int = 0,
     ) -> None:
         """Write rows of learners.
 
@@ -330,15 +331,16 @@ class Recorder:
             rows: as `Rows` makes them, of those whose time has come.
             env_steps: of the run.
             disagreement: tells how far the learners are apart; None: it is not known, or there is one.
+            first: of the learners that have a place; its row tells of the run too.
         """
         time_s = round(self.seconds(), 3)
         several = self._config.num_learners > 1
-        for own in sorted(rows, key=lambda row: -row["learner"]):  # learner 0's tells of the run
+        for own in sorted(rows, key=lambda row: -row["learner"]):
             mean = self.mean_return_of(own["learner"]) if several else None
             if mean is not None:
                 own["learner/return_mean_100"] = mean
             row = {"time_s": time_s, **own}
-            if own["learner"] == 0:
+            if own["learner"] == first:
                 row |= self._of_run(env_steps, disagreement)
                 if self._progress:
                     self._progress.update(row)
@@ -387,7 +389,7 @@ class Recorder:
         return int(self._paced[0]) + env_steps - first, self._paced[1] + now - began
 
     def state_dict(self, env_steps: int) -> dict[str, Any]:
-        """What a resumed run's records continue from."""
+        """Return the state that a resumed run's records continue from."""
         with self._lock:
             return {
                 "window": self._window.state(),

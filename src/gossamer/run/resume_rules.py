@@ -40,11 +40,11 @@ KEPT = (
 )
 """Settings that a checkpoint is bound to."""
 KEPT_PLAN = ("num_envs", "env_groups")
-"""Of the plan likewise."""
+"""Values of the plan that a checkpoint is bound to."""
 RUNS_OWN = (*KEPT_PLAN, "lag", "max_episode_steps")
-"""Of the plan: what a run keeps on every machine, unless it is asked for anew."""
+"""Values of the plan that a run keeps on every machine, unless they are asked for anew."""
 SUMS = ("device", "precision", "micro_batch_rows", "learner_threads", "actor_threads")
-"""Of the plan: what is the machine's, and decides the last bits of sums."""
+"""Values of the plan that follow from the machine and decide the last bits of sums."""
 
 
 def known_to_differ(folder: RunFolder) -> str | None:

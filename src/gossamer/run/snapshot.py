@@ -26,7 +26,7 @@ EXACT = "exact"
 NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""
 MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
-"""What is raised where a checkpoint's content is not of the kind that is expected."""
+"""Errors that are raised where a checkpoint's content is not of the kind that is expected."""
 
 
 def take(

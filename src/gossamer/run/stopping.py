@@ -212,9 +212,9 @@ class Watch:
         self.leave: Callable[[], object] = lambda: None
         """Asks roles to leave what they are at; the bound is over."""
         self.save_seconds: Callable[[], float] = lambda: 0.0
-        """What the longest checkpoint took."""
+        """Returns the longest time that a checkpoint took, its snapshot included."""
         self.written_bytes: Callable[[], int | None] = lambda: None
-        """What has reached the disk; None while no checkpoint is being written."""
+        """Returns the bytes that have reached the disk; None while no checkpoint is being written."""
         self.last_words: Callable[[], int] = lambda: 1
         """Writes down how the run ended, for want of a main thread that could; returns the exit code."""
         self.left = False

@@ -326,11 +326,11 @@ class Supervisor:
         rows = [{**row, "env_steps": env_steps} for row in told]
         first = min(expected)
         for row in rows:
-            if row["learner"] == 0 and self._evaluator is not None:
+            if row["learner"] == first and self._evaluator is not None:
                 row["share/evaluation"] = self._share_of_evaluation(self._evaluator)
             if row["learner"] == first and (machines := self._machines()):
                 row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
-        recorder.on_rows(rows, env_steps, disagreement=apart)
+        recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
 
     def _machines(self) -> set[str]:
         """Return the machines of a cluster that learners run on; empty: there is no cluster."""

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from types import ModuleType
 
 RAISED = (Exception, SystemExit)
-"""What code of the user's may raise; one that calls sys.exit would end the program as if all were well."""
+"""Errors that the user's code may raise; SystemExit, if uncaught, would end the program as if all were well."""
 
 
 def import_module(module_name: str, what: str, kind: str) -> ModuleType:

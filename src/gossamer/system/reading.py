@@ -21,13 +21,13 @@ if TYPE_CHECKING:
     from io import BufferedReader
 
 MAX_TEXT_BYTES = 16 << 20
-"""Of a file of settings, or of facts about a run."""
+"""Largest file of settings, or of facts about a run, in bytes."""
 MAX_DEPTH = 64
-"""Of lists and objects in each other."""
+"""Deepest nesting of lists and objects, in levels."""
 MAX_BITS = 128
-"""Of a whole number; a random generator's state has so many."""
+"""Longest whole number, in bits; a random generator's state has so many."""
 MAX_NAME_BYTES, MAX_PATH_BYTES = 255, 4095
-"""Of one part of a path, and of all of it; what file systems allow."""
+"""Longest part of a path, and longest path, in bytes; file systems allow no more."""
 
 _LONG_NAME = re.compile(rf"(?<![\w\"'-])(?:[\w\"'-]++\.){{{MAX_DEPTH + 1}}}")
 

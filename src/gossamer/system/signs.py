@@ -21,11 +21,11 @@ PATIENCE_SECONDS = 300.0
 TIMES_THE_LONGEST = 10.0
 """A silence may last this many times as long as the longest that ended well."""
 START_SECONDS = 300.0
-"""What begins has at least so long: it imports, and compiles, before it can show anything."""
+"""Least patience with a role that begins: it imports, and compiles, before it can show anything."""
 CONSTRUCTOR = "its constructor"
-"""What an environment is at while it is made."""
+"""Name of what an environment is at while it is made."""
 CLOSE = "close"
-"""What it is at while it is closed."""
+"""Name of what an environment is at while it is closed."""
 GIVEN_UP = "; the run is given up as stuck"
 _REGISTERED: weakref.WeakSet[Sign] = weakref.WeakSet()
 _REGISTERING = threading.Lock()

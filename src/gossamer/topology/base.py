@@ -34,7 +34,7 @@ _ATTRIBUTES = {
     "mixes": ("parameters", "gradients"),
     "every": ("updates", "versions"),
 }
-"""What a topology says of itself, and what it may say."""
+"""Class attributes of a topology, with the values that each may have."""
 
 
 @dataclass(frozen=True)

@@ -71,7 +71,7 @@ class Selector:
 
     @property
     def strategy_in_words(self) -> str:
-        """What is told of the kind at the start of a run."""
+        """Strategy in words, for the start of a run; empty: there is nothing to tell."""
         return ""
 
     def still_measures(self, updates: int) -> bool:

@@ -76,7 +76,7 @@ class EliteSettings(Selector):
 
     @property
     def strategy_in_words(self) -> str:
-        """What is told of the kind at the start of a run."""
+        """Strategy in words, for the start of a run."""
         return self.strategy
 
     def still_measures(self, updates: int) -> bool:

@@ -52,7 +52,7 @@ class ActorTask:
     config: dict[str, Any]
     plan: dict[str, Any]
     rank: int
-    """Of the learner."""
+    """Rank of the learner."""
     actor: int
     """Index among the learner's actors."""
     groups: tuple[int, int]
@@ -76,7 +76,7 @@ class ActorTask:
 
 
 class _Team(Protocol):
-    """What an actor needs of its team."""
+    """The team, as one of its actors sees it."""
 
     def request(self) -> tuple[dict[str, Any], int | None]:
         """Wait for what the team asks next, and a descriptor of what came with it."""

@@ -62,7 +62,7 @@ CLOSE_SECONDS = 5.0
 JOIN_SECONDS = 20.0
 """Longest wait for one that was killed."""
 MAX_DEATHS_IN_A_ROW = 3
-"""Of an actor that has not collected a trajectory in between."""
+"""Deaths of an actor, with no trajectory collected in between, that end the run."""
 MARGIN_SECONDS = 5.0
 """An actor that gives itself up knows its environment by name: others give it up later."""
 RESTARTS_APART = 1_000_000
@@ -72,7 +72,7 @@ FREE_SLOTS = 2
 
 
 class _Params(NamedTuple):
-    """What the learner's side writes parameters into, in place of an actor's own policy."""
+    """Tensors that the learner's side writes parameters into, in place of an actor's own policy."""
 
     tensors: list[Tensor]
 
@@ -92,7 +92,7 @@ class _Member:
         self.popen: subprocess.Popen[bytes] | Copy | RemoteActor
         self.channel: Channel
         self.asked: deque[dict[str, Any]] = deque()
-        """What it has yet to do, the oldest first."""
+        """Requests that it has yet to carry out, the oldest first."""
         self.ready = False
         self.deaths_in_a_row = 0
         self.restarts = 0
@@ -174,7 +174,7 @@ class ActorTeam:
 
     @property
     def thread_ids(self) -> list[int]:
-        """What the system calls the processes of this machine, which may have another priority."""
+        """Ids of the actors' processes, whose priority may be lowered; empty if they are placed on a cluster."""
         return [] if self._elsewhere else [member.popen.pid for member in self._members]
 
     @property

@@ -182,7 +182,7 @@ class Sizes:
 
 
 class Memory:
-    """What all learners map: mailboxes to mix through, and everyone's newest version.
+    """Memory that all learners map: mailboxes to mix through, and everyone's newest version.
 
     Args:
         blocks: two, of `Sizes.nbytes`.

@@ -43,16 +43,16 @@ class LocalLearners:
     """Learners of a run in one process, by rank, and what joins them with all others."""
 
     parts: list[Parts]
-    """Of the learners in this process."""
+    """Learners in this process, and what serves each of them."""
     stop: StopSignal
     memory: Memory | None
-    """What learners mix through, and everyone's newest policy; None for one learner."""
+    """Mailboxes that learners mix through, and everyone's newest policy; None for one learner."""
     exact: bool
     """Whether a snapshot can be continued exactly."""
     seed: int
     patience_seconds: float = PATIENCE_SECONDS
     threads: list[threading.Thread] = field(default_factory=list)
-    """Of roles; one that does not end is left to whatever it is at."""
+    """Threads of roles; one that does not end is left to whatever it is at."""
     behind: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Updates and env steps behind each version of the first learner that was published here."""
 
@@ -81,12 +81,12 @@ class LocalLearners:
 
     @property
     def version(self) -> int:
-        """Of the first learner."""
+        """Version of the first learner of this process."""
         return self.first.learner.version
 
     @property
     def updates(self) -> int:
-        """Of the first learner."""
+        """Updates of the first learner of this process."""
         return self.first.learner.update
 
     @property

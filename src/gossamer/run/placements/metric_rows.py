@@ -19,7 +19,7 @@ _OWN_TURN = (
     "share/wait_replay",
     "share/checkpoint",
 )
-"""What a learner does, or waits for, while others of its process cannot do anything."""
+"""Metrics of what a learner does, or waits for, while others of its process cannot do anything."""
 
 
 OTHERS_ROW_SECONDS = 10.0

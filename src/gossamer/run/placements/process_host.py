@@ -107,7 +107,7 @@ class ProcessHost:
 
     @property
     def pid(self) -> int:
-        """Of the process."""
+        """Id of the process."""
         return self.popen.pid
 
     @property
@@ -117,7 +117,7 @@ class ProcessHost:
 
     @property
     def fileno(self) -> int:
-        """Of the socket; -1 when it is closed."""
+        """File descriptor of the socket; -1 when it is closed."""
         return self._channel.end.fileno()
 
     def poll(self, *, readable: bool) -> list[Event]:

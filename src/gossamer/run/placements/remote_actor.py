@@ -39,7 +39,7 @@ _ENDED = -9
 
 
 class TeamMemory(NamedTuple):
-    """What an actor reads and writes in its learner's process."""
+    """Memory of a learner's process that an actor reads and writes."""
 
     boxes: Mailboxes
     """Parameters: one mailbox."""

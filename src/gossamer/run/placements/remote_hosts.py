@@ -67,12 +67,12 @@ class RemoteHosts:
 
     @property
     def version(self) -> int:
-        """Of learner 0."""
+        """Newest version of learner 0; 0 before the first."""
         return max(self.memory.versions.newest(0), 0)
 
     @property
     def updates(self) -> int:
-        """Of learner 0."""
+        """Updates behind learner 0's newest version, or those that the run was resumed with."""
         return max(self.memory.versions.updates(0), self._resumed[0])
 
     @property

@@ -120,12 +120,12 @@ class ThisProcess:
 
     @property
     def version(self) -> int:
-        """Of the first learner."""
+        """Version of the first learner."""
         return self._learners.version
 
     @property
     def updates(self) -> int:
-        """Of the first learner."""
+        """Updates of the first learner."""
         return self._learners.updates
 
     @property

@@ -80,7 +80,7 @@ class Beginning:
     mail: Letter | None
     """Headers of mailboxes that others cannot send."""
     policies: Letter | None
-    """Of the donors, and their own last one."""
+    """Policies of the donors, and their own last one."""
 
 
 class Where(NamedTuple):
@@ -93,10 +93,10 @@ class Where(NamedTuple):
 
 
 class News(NamedTuple):
-    """What an agent tells the supervisor."""
+    """An agent's answer to the supervisor."""
 
     number: int
-    """Of the answer, counted from 1: the supervisor says which it has, as answers may be lost on the way."""
+    """Number of the answer, from 1 on: the supervisor says which it has, as answers may be lost on the way."""
     events: list[tuple[Event, NDArray[np.uint8] | None]]
     """With the packed tensors and state of snapshots."""
     mail: Letter | None

@@ -26,7 +26,8 @@ CARRY_SECONDS, PACED_SECONDS = 1e-3, 2e-2
 LIFE_SECONDS = 0.2
 """Between two letters that say no more than that a learner lives."""
 MAIL_SHARE = 0.02
-"""Of a thread's time for letters to one machine, where nobody waits for them: twelve updates in a burst are one letter, the newest."""
+"""Share of a thread's time that letters to one machine may take, where nobody waits for them: twelve updates in a
+burst are one letter, the newest."""
 LOST_SECONDS = 0.5
 """Between two attempts to reach a machine."""
 
@@ -118,7 +119,7 @@ class Correspondent:
         self._closed = threading.Event()
         self._wire: Wire | None = None
         self.sent_bytes = 0
-        """Of messages; headers are small."""
+        """Bytes of the messages sent so far; headers, which are small, do not count."""
         threading.Thread(target=self._write, daemon=True).start()
 
     def close(self) -> None:

@@ -23,7 +23,7 @@ RAY_VARIABLES = {
     "RAY_IGNORE_UNHANDLED_ERRORS": "1",
     "RAY_DEDUP_LOGS": "0",
 }
-"""What Ray is told by its environment: nothing leaves this machine; nobody else's errors are printed."""
+"""Environment variables for Ray: nothing leaves this machine; nobody else's errors are printed."""
 OBJECT_STORE_BYTES = 512 << 20
 """Memory for what travels, of a cluster that is started here."""
 
