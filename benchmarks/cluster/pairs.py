@@ -35,22 +35,15 @@ ACTORS = ["--config", "bench"]
 PONG = ["--config", "gala_pong", "--keep-checkpoints", "0", "--stop-at-return", "none"]
 ELSEWHERE = ["--placement", "cluster", "--cluster.cpus-per-learner", "1"]
 LOCK_STEP = [
-    "CartPole-v1",
-    "--num-learners",
-    "2",
-    "--lag",
-    "0",
-    "--num-envs",
-    "4",
-    "--unroll-length",
-    "16",
-]
-LOCK_STEP += [
-    "--total-env-steps",
-    str(50 * 2 * 4 * 16),
-    "--evaluation.every-seconds",
-    "0",
-    "algorithm:ppo",
+    *("CartPole-v1", "algorithm:ppo", "--num-learners", "2", "--lag", "0", "--num-envs", "4"),
+    *(
+        "--unroll-length",
+        "16",
+        "--total-env-steps",
+        str(50 * 2 * 4 * 16),
+        "--evaluation.every-seconds",
+        "0",
+    ),
 ]
 SCORE = Path(__file__).parents[1] / "score_run.py"
 
