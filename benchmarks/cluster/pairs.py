@@ -127,7 +127,7 @@ def compare_parameters(folder: Path) -> None:
         one, two = (CheckpointStore(run / "checkpoints", 0).load("last") for run in runs)
         learnt = [name for name in one.tensors if "learner." in name]
         differ = [name for name in learnt if not torch.equal(one.tensors[name], two.tensors[name])]
-        versions = one.state["held"]["0/learner.version"]
+        versions = one.state["held"]["learner.version"]
         print(
             f"{topology}: {versions} versions, {len(differ)} of {len(learnt)} tensors differ",
             flush=True,
