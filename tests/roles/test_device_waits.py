@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from itertools import product
+
 import pytest
 from fake_gpu import fake_run
+from sessions import slow
 
 ALGORITHMS = {
     "a2c": {"name": "a2c", "num_minibatches": 2},
@@ -88,16 +91,28 @@ def play(group, mode, versions=VERSIONS):
 ONCE = {"act": 1.0, "update": 1.0, "publish": 0.0, "read": 0.0}
 
 
-@pytest.mark.parametrize("core", CORES)
-@pytest.mark.parametrize("algorithm", ALGORITHMS)
+@pytest.mark.parametrize(
+    ("algorithm", "core"),
+    # Each fourth pair: six of the seven algorithms, each core twice.
+    [slow(*pair) if i % 4 else pair for i, pair in enumerate(product(ALGORITHMS, CORES))],
+)
 def test_every_algorithm_and_core_waits_once_an_update_and_once_a_step(algorithm, core):
     policy = {"core": core, "core_size": 8, "last_reward": True, "last_action": True}
     with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], policy=policy) as (group, mode):
         play(group, mode).check(**ONCE)
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16"])
-@pytest.mark.parametrize("torso", ["a3c", "nature", "impala"])
+@pytest.mark.parametrize(
+    ("torso", "precision"),
+    [
+        ("nature", "fp32"),
+        ("impala", "bf16"),
+        *(
+            slow(*x)
+            for x in (("a3c", "fp32"), ("a3c", "bf16"), ("nature", "bf16"), ("impala", "fp32"))
+        ),
+    ],
+)
 def test_every_torso_and_precision(torso, precision):
     policy = {"torso": torso, "fc_size": 16, "normalize_steps": 64, "core": "lstm", "core_size": 8}
     settings = {"policy": policy, "precision": precision, "env_groups": 2}
@@ -117,8 +132,14 @@ def test_every_optimizer_and_kind_of_action(env_id, optimizer):
         play(group, mode).check(**ONCE)
 
 
-@pytest.mark.parametrize("burn_in", [0, 3])
-@pytest.mark.parametrize("algorithm", ["vtrace", "laser", "impact"])
+@pytest.mark.parametrize(
+    ("algorithm", "burn_in"),
+    [
+        ("vtrace", 0),
+        ("laser", 3),
+        *(slow(*x) for x in (("vtrace", 3), ("laser", 0), ("impact", 0), ("impact", 3))),
+    ],
+)
 def test_replayed_columns_cost_no_more(algorithm, burn_in):
     settings = {"replays": REPLAYS, "replay_burn_in": burn_in, "prefetch_batches": 0}
     policy = {"core": "lstm", "core_size": 8}

@@ -9,7 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,11 @@ QUICK = [
 def slow(*values: Any) -> Any:
     """Return a case that is for the slow tests."""
     return pytest.param(*values, marks=pytest.mark.slow)
+
+
+def some(values: Sequence[Any], *, every: int) -> list[Any]:
+    """Return cases of which each `every`th is for the fast tests, and all are for the slow ones."""
+    return [x if i % every == 0 else slow(x) for i, x in enumerate(values)]
 
 
 class Session:
