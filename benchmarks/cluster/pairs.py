@@ -2,11 +2,13 @@
 
     python benchmarks/cluster/pairs.py --rounds 3 --seconds 40
     python benchmarks/cluster/pairs.py --what actors
-    python benchmarks/cluster/pairs.py --what pong --rounds 3
+    python benchmarks/cluster/pairs.py --what preset --rounds 3 --seconds 60
+    python benchmarks/cluster/pairs.py --what pong --rounds 1
     python benchmarks/cluster/pairs.py --what lock-step
 
 gossip: two learners that never wait for each other, on two hosts and as processes. actors: one learner on one host with its
-actor on the other, and one learner whose acting and learning overlap on both cores. pong: seconds until the preset
+actor on the other, and one learner whose acting and learning overlap on both cores. preset: `gala_pong`, whose two learners
+go in lock-step; on one machine also with `--topology.every versions`. pong: seconds until the preset
 `gala_pong` plays Pong to 18, 30 greedy games from each checkpoint, a seed a round; also on one machine with
 `--topology.every versions`. lock-step: whether every topology has the same parameters after 50 versions as in one process.
 """
@@ -32,6 +34,8 @@ QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SPEED = ["--stop-at-return", "none", "--evaluation.every-seconds", "0", "--total-env-steps", "1e7"]
 GOSSIP = ["--config", "gala_pong", "--num-envs", "16", "--topology.max-staleness", "never"]
 ACTORS = ["--config", "bench"]
+PRESET = ["--config", "gala_pong"]
+VERSIONS = ["--topology.every", "versions"]
 PONG = ["--config", "gala_pong", "--keep-checkpoints", "0", "--stop-at-return", "none"]
 ELSEWHERE = ["--placement", "cluster", "--cluster.cpus-per-learner", "1"]
 LOCK_STEP = [
@@ -72,18 +76,21 @@ def main() -> None:
     """Print the figures of both, a line a round."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument(
-        "--what", choices=("gossip", "actors", "pong", "lock-step"), default="gossip"
+        "--what", choices=("gossip", "actors", "preset", "pong", "lock-step"), default="gossip"
     )
     parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--seed", type=int, default=1, help="of the first round of pong")
     parser.add_argument(
-        "--seconds", type=float, default=0.0, help="of each run; default 40, Pong 265"
+        "--seconds", type=float, default=0.0, help="of each run; default 40, Pong 400"
     )
     asked = parser.parse_args()
     if missing := why_not():
         sys.exit(f"this needs {missing}")
     with tempfile.TemporaryDirectory() as folder:
         if asked.what == "pong":
-            compare_pong(asked.rounds, asked.seconds or 265.0, Path(folder))
+            compare_pong(
+                range(asked.seed, asked.seed + asked.rounds), asked.seconds or 400.0, Path(folder)
+            )
         elif asked.what == "lock-step":
             compare_parameters(Path(folder))
         else:
@@ -92,23 +99,26 @@ def main() -> None:
 
 def compare_speed(what: str, rounds: int, seconds: float, folder: Path) -> None:
     """Print steps a second on one machine and on two hosts."""
-    words = (GOSSIP if what == "gossip" else ACTORS) + SPEED
-    more = ["--actors-per-learner", "1"] if what == "actors" else []
+    kinds = {"gossip": GOSSIP, "actors": ACTORS, "preset": PRESET}
+    words, more = kinds[what] + SPEED, ["--actors-per-learner", "1"] if what == "actors" else []
     ratios: list[float] = []
     for number in range(rounds):
         one = train(words, seconds, folder / f"local{number}")
         two = train([*words, *more], seconds, folder / f"hosts{number}", hosts=2)
         ratios.append(two / one)
-        print(f"local {one:,.0f} steps/s, two hosts {two:,.0f}: {two / one:.3f}", flush=True)
+        told = f"local {one:,.0f} steps/s, two hosts {two:,.0f}: {two / one:.3f}"
+        if what == "preset":
+            speed = train([*words, *VERSIONS], seconds, folder / f"versions{number}")
+            told += f"; mixed once a version {speed:,.0f}: {speed / one:.3f}"
+        print(told, flush=True)
     print(f"{what}: median {statistics.median(ratios):.3f}")
 
 
-def compare_pong(rounds: int, seconds: float, folder: Path) -> None:
+def compare_pong(seeds: range, seconds: float, folder: Path) -> None:
     """Print the seconds to 18 on one machine, on two hosts, and with parameters mixed once a version."""
-    versions = ["--topology.every", "versions"]
-    for seed in range(1, rounds + 1):
+    for seed in seeds:
         words, told = [*PONG, "--seed", str(seed)], list[str]()
-        for kind, more, hosts in (("local", [], 0), ("hosts", [], 2), ("versions", versions, 0)):
+        for kind, more, hosts in (("local", [], 0), ("hosts", [], 2), ("versions", VERSIONS, 0)):
             run = folder / f"{kind}{seed}"
             speed = train([*words, *more], seconds, run, hosts=hosts)
             reached = seconds_to_18(run)

@@ -245,6 +245,7 @@ class Mailbox:
         stop: ends every wait.
         patience_seconds: longest silence of another learner, as `Patience` takes it.
         sign: of the learner, which lives as long as those it waits for do.
+        on_write: called when there is something for the other learners to see; None: they look by themselves.
     """
 
     def __init__(
@@ -255,8 +256,9 @@ class Mailbox:
         *,
         patience_seconds: float,
         sign: Sign | None = None,
+        on_write: Callable[[], None] | None = None,
     ):
-        self.boxes, self.rank = boxes, rank
+        self.boxes, self.rank, self._on_write = boxes, rank, on_write
         self.num_learners, self.sizes = boxes.num_learners, boxes.sizes
         self.waited_seconds = 0.0
         self._turn = 0  # which of two announcements is next
@@ -271,7 +273,18 @@ class Mailbox:
 
     def posting(self, update: int) -> contextlib.AbstractContextManager[int]:
         """Return a context in which this learner writes its message of `update`; it gives which of the two to write."""
-        return self.boxes.posting(self.rank, update)
+        posting = self.boxes.posting(self.rank, update)
+        return posting if self._on_write is None else self._then_told(posting)
+
+    @contextlib.contextmanager
+    def _then_told(self, posting: contextlib.AbstractContextManager[int]) -> Generator[int]:
+        with posting as slot:
+            yield slot
+        self._written()
+
+    def _written(self) -> None:
+        if self._on_write is not None:
+            self._on_write()
 
     def posted(self) -> list[int]:
         """Return the updates of this learner's whole messages, the oldest first."""
@@ -337,6 +350,7 @@ class Mailbox:
         # On its side waiting for this decides whether it writes at all, and `posting` has a fence before it does.
         fence()
         self._header[COMBINED] = update + 1
+        self._written()
 
     def begin(self, update: int, joined: int = 0) -> None:
         """Take part from `update` on: at the start, after a resume, or again after having left.
@@ -348,6 +362,7 @@ class Mailbox:
         self._header[JOINED] = joined
         fence()
         self._header[LEFT] = 0
+        self._written()
 
     def begin_late(self) -> int:
         """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
@@ -381,6 +396,7 @@ class Mailbox:
         self._header[word + 1] = env_steps
         fence()
         self._header[word] = update + 1
+        self._written()
 
     def wait_announced(self, peer: int, update: int) -> int:
         """Wait for what `peer` announces of the version that begins with `update`; return the env steps.

@@ -69,7 +69,8 @@ class Outgoing:
         boxes: of this machine.
         ranks: whose mailboxes are written here.
         heard: those of them whose messages the other machine needs; headers it gets of all.
-        every: both of the last messages are needed, as learners in lock-step do; else the newest.
+        every: both of the last messages are needed, as learners in lock-step do; else the newest. They are sent from where
+            they lie: in lock-step nobody writes over one before those that it is for have mixed it.
         epoch: of the letters.
         bare: messages only tell that they were posted; their numbers travel another way.
     """
@@ -112,10 +113,14 @@ class Outgoing:
     def _posts(self, rank: int) -> Iterable[Post]:
         new = [x for x in self._boxes.posted(rank) if x > self._sent.get(rank, -1)]
         for update in new if self._every else new[-1:]:
-            singles, doubles = (torch.empty_like(x) for x in self._boxes.messages[rank][0])
-            read = self._boxes.read(rank, range(update, update + 1), (singles, doubles))
             notes = self._boxes.notes(rank, update)
-            if read is None or notes is None:
+            if self._every and notes is not None:
+                singles, doubles = self._boxes.messages[rank][self._boxes.slot_of(rank, update)]
+            else:
+                singles, doubles = (torch.empty_like(x) for x in self._boxes.messages[rank][0])
+                if self._boxes.read(rank, range(update, update + 1), (singles, doubles)) is None:
+                    notes = None
+            if notes is None:
                 continue  # it was overwritten meanwhile: there is a newer one
             self._sent[rank] = update
             size = 0 if self._bare else None

@@ -36,6 +36,7 @@ from gossamer.run.placements.threads import learn_overlapped
 from gossamer.run.stopping import Overdue, Watch
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs
+from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -138,6 +139,8 @@ def _learn(
     learners = LocalLearners(
         parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
     )
+    if task.machine and config.topology.staleness < FOREVER:
+        learners.on_write = lambda: channel.send({"kind": "mail"})
     collective = None
     try:
         for part in parts if task.restarts else ():

@@ -51,6 +51,8 @@ class LocalLearners:
     """Whether a snapshot can be continued exactly."""
     seed: int
     patience_seconds: float = PATIENCE_SECONDS
+    on_write: Callable[[], None] | None = None
+    """As a `Mailbox` has it."""
     threads: list[threading.Thread] = field(default_factory=list)
     """Threads of roles; one that does not end is left to whatever it is at."""
     behind: dict[int, tuple[int, int]] = field(default_factory=dict)
@@ -98,7 +100,12 @@ class LocalLearners:
         assert self.memory is not None
         learner, patience = parts.learner, self.patience_seconds
         return Mailbox(
-            self.memory.boxes, learner.rank, self.stop, patience_seconds=patience, sign=learner.sign
+            self.memory.boxes,
+            learner.rank,
+            self.stop,
+            patience_seconds=patience,
+            sign=learner.sign,
+            on_write=self.on_write,
         )
 
     def meet(self) -> None:

@@ -79,6 +79,7 @@ class ProcessHost:
         device: of the plan.
         patience_seconds: longest silence.
         place_actor: has an actor placed on another machine, by its task.
+        on_mail: called when its learners have written something that others wait for.
     """
 
     def __init__(
@@ -89,8 +90,9 @@ class ProcessHost:
         device: str,
         patience_seconds: float,
         place_actor: Callable[[dict[str, Any]], None] | None = None,
+        on_mail: Callable[[], None] = lambda: None,
     ):
-        self._place_actor = place_actor
+        self._place_actor, self._on_mail = place_actor, on_mail
         self.ranks = range(*task.ranks)
         self.machine, self.here, self.away = "", True, False
         self.done = False
@@ -133,6 +135,8 @@ class ProcessHost:
         for message in self._channel.receive() if readable else ():
             if message["kind"] == "place actor" and self._place_actor is not None:
                 self._place_actor(message["task"])
+            elif message["kind"] == "mail":
+                self._on_mail()
             else:
                 found.append(self._event(message))
         if self.done or self._buried:

@@ -166,6 +166,7 @@ class Agent:
                 self._assignment.device,
                 self._config.patience_seconds,
                 self._actors.place,
+                self._carry,
             )
         except Exception as error:  # noqa: BLE001 - the supervisor ends the run
             self._tell(Failed(error))
@@ -193,6 +194,10 @@ class Agent:
             )
             self._forget(host)
             self._peers[host] = Correspondent(address, mail, paced=not about.awaited)
+
+    def _carry(self) -> None:
+        for peer in tuple(self._peers.values()):
+            peer.look()
 
     def _forget(self, host: int) -> None:
         if (before := self._peers.pop(host, None)) is not None:

@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gossamer.links.mirror import Outgoing
 
-CARRY_SECONDS, PACED_SECONDS = 1e-3, 2e-2
-"""Between two looks at what learners have written, where others may wait for it, and where nobody does."""
+PACED_SECONDS = 2e-2
+"""Between two looks at what learners have written; where others may wait for it, they say that there is something."""
 LIFE_SECONDS = 0.2
 """Between two letters that say no more than that a learner lives."""
 MAIL_SHARE = 0.02
@@ -41,12 +41,13 @@ def send(wire: Wire, letter: Letter) -> None:
     wire.send(message, [headers.reshape(-1), *numbers] if headers.size else numbers)
 
 
-def receive(wire: Wire, words: int) -> Letter:
+def receive(wire: Wire, words: int, room: dict[tuple[int, int], Any] | None = None) -> Letter:
     """Wait for a letter.
 
     Args:
         wire: to take it from.
         words: of a header.
+        room: memory of the letter before, which this one may take: new memory costs as much as filling it. None: it has its own.
 
     Raises:
         OSError: the connection has ended.
@@ -60,15 +61,23 @@ def receive(wire: Wire, words: int) -> Letter:
     headers = np.empty((len(ranks), words), np.int64)
     wire.read(headers.reshape(-1))
     found: list[Post] = []
-    for (rank, update, first, second, *_), (num_singles, num_doubles) in zip(
-        posts, sizes, strict=True
-    ):
-        singles, doubles = np.empty(num_singles, np.float32), np.empty(num_doubles, np.float64)
+    room = {} if room is None else room
+    for i, ((rank, update, first, second, *_), size) in enumerate(zip(posts, sizes, strict=True)):
+        singles, doubles = (
+            _room(room, (i, j), n, dtype)
+            for j, (n, dtype) in enumerate(zip(size, (np.float32, np.float64), strict=True))
+        )
         wire.read(singles)
         wire.read(doubles)
         found.append(Post(int(rank), int(update), (int(first), int(second)), singles, doubles))
     held = {int(rank): header for rank, header in zip(ranks, headers, strict=True)}
     return Letter(int(message["epoch"]), tuple(found), held)
+
+
+def _room(room: dict[tuple[int, int], Any], key: tuple[int, int], n: int, dtype: Any) -> Any:
+    if key not in room or room[key].size < n:
+        room[key] = np.empty(n, dtype)
+    return room[key][:n]
 
 
 class Letterbox:
@@ -96,9 +105,10 @@ class Letterbox:
             threading.Thread(target=self._take, args=(wire,), daemon=True).start()
 
     def _take(self, wire: Wire) -> None:
+        room: dict[tuple[int, int], Any] = {}
         try:
             while not self._closed.is_set():
-                self._deliver(receive(wire, self._words))
+                self._deliver(receive(wire, self._words, room))
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             pass  # whoever has written calls again
         finally:
@@ -116,22 +126,28 @@ class Correspondent:
 
     def __init__(self, address: Address, mail: Outgoing, *, paced: bool):
         self._address, self._mail, self._paced = address, mail, paced
-        self._closed = threading.Event()
+        self._closed, self._looks = threading.Event(), threading.Event()
         self._wire: Wire | None = None
         self.sent_bytes = 0
         """Bytes of the messages sent so far; headers, which are small, do not count."""
         threading.Thread(target=self._write, daemon=True).start()
 
+    def look(self) -> None:
+        """Write at once, if there is something."""
+        self._looks.set()
+
     def close(self) -> None:
         """Write no more."""
         self._closed.set()
+        self._looks.set()
         if (wire := self._wire) is not None:
             wire.close()
 
     def _write(self) -> None:
-        pause = PACED_SECONDS if self._paced else CARRY_SECONDS
         wrote = 0.0
-        while not self._closed.wait(pause):
+        while not self._closed.is_set():
+            self._looks.wait(PACED_SECONDS)
+            self._looks.clear()
             began = time.monotonic()
             try:
                 if self._wire is None:

@@ -12,6 +12,8 @@ import ray
 from ray.exceptions import (
     ActorUnavailableError,
     GetTimeoutError,
+    ObjectStoreFullError,
+    OutOfDiskError,
     RayActorError,
     RayError,
     RayTaskError,
@@ -52,6 +54,8 @@ if TYPE_CHECKING:
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
+FULL = (ObjectStoreFullError, OutOfDiskError)
+NO_ROOM = "Ray's object store is full, and so is the disk beneath it: ray start --object-store-memory makes it larger"
 LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and agents."""
 NEWS_SECONDS = 0.25
@@ -119,8 +123,15 @@ class ClusterHost:
         self.here = self.machine == ray.util.get_node_ip_address()
 
     def begin(self, beginning: Beginning) -> None:
-        """Let its learners begin."""
-        self._begun = self.agent.begin.remote(beginning)
+        """Let its learners begin.
+
+        Raises:
+            RunFailed: there is no room on this machine for what they begin with.
+        """
+        try:
+            self._begun = self.agent.begin.remote(beginning)
+        except FULL as error:
+            raise RunFailed(f"{NO_ROOM}, on this machine") from error
         self.away = False
 
     def failed_to_begin(self) -> str | None:
@@ -155,6 +166,9 @@ class ClusterHost:
         except RayTaskError as error:
             self.done, self.news = True, None
             return [Failed(RunFailed(f"{self.who}: the agent failed: {error.cause!r}"))]
+        except FULL:
+            self.done, self.news = True, None
+            return [Died(f"on {self.machine}: {NO_ROOM}")]
         except RayError:  # the answer was lost on its way
             self.news, self.unreachable_at = None, time.monotonic()
             return None
