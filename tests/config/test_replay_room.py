@@ -12,7 +12,7 @@ import pytest
 
 from gossamer.build import preflight as room
 from gossamer.build import replays as batches
-from gossamer.build.plan import make_plan
+from gossamer.build.auto import make_plan
 from gossamer.build.preflight import refuse_what_memory_cannot_hold
 from gossamer.build.replays import make_block, refuse_replays
 from gossamer.build.roles import build_policy

@@ -10,7 +10,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.replay.choosing import choose, distances, draw, multiplier_at
+from gossamer.replay.distances import choose, distances, draw, multiplier_at
 
 STRATEGIES = ["nearest", "stratified", "least_used", "stratified_least_used"]
 candidates = st.integers(1, 40).flatmap(

@@ -13,7 +13,7 @@ import torch
 from runs import SMALL, state_of
 
 import gossamer
-from gossamer.build.plan import device_of, make_plan
+from gossamer.build.auto import device_of, make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.policies.core import Core

@@ -13,7 +13,7 @@ import torch
 
 from gossamer import evaluate
 from gossamer.algorithms.a2c import A2C
-from gossamer.build.plan import make_plan, resumes_exactly
+from gossamer.build.auto import make_plan, resumes_exactly
 from gossamer.build.preflight import refuse_what_a_gpu_cannot_hold
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec

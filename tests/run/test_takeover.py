@@ -13,7 +13,7 @@ import pytest
 import torch
 from fleets import TOPOLOGIES, config
 
-from gossamer.build.plan import make_plan
+from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.run.placements.boards import Memory

@@ -12,9 +12,9 @@ from runs import SMALL
 from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import Score
 from gossamer.record.folder import RunFolder
-from gossamer.run.messages import ending, mixing_facts, mixing_in_words
 from gossamer.run.resume_rules import summary_of
 from gossamer.run.train import train
+from gossamer.run.wording import ending, mixing_facts, mixing_in_words
 
 
 def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:

@@ -1,4 +1,4 @@
-"""IMPALA's V-trace: an actor-critic that corrects for actors acting on older parameters."""
+"""IMPALA's V-trace: targets that correct for actors acting on older parameters; the loss on them is `base.Algorithm.loss`."""
 
 from __future__ import annotations
 

@@ -13,11 +13,11 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from gossamer.build.auto import PRECISIONS, Plan, device_of, stream_seed
 from gossamer.build.evaluation_tasks import (
     build_trials,
     training_tasks,
 )
-from gossamer.build.plan import PRECISIONS, Plan, device_of, stream_seed
 from gossamer.build.replays import build_mix
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import CHOOSING_RANK

@@ -1,6 +1,6 @@
 """What a batch is made of: columns of the queue, and shares of them from replays beside it.
 
-Storage (`ring`), choice (`selectors`) and what is overwritten (`store`) are parts of a replay; this is the
+Storage (`ring`), choice (`selectors`) and what is overwritten are parts of a replay (`replay`); this is the
 mix, which fills the next batches while one is learnt.
 """
 

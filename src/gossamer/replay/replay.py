@@ -13,7 +13,7 @@ import numpy as np
 import torch
 
 from gossamer.errors import RunFailed
-from gossamer.replay.choosing import draw
+from gossamer.replay.distances import draw
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence

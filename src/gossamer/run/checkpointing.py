@@ -1,4 +1,4 @@
-"""A run's checkpoints: when one is due, and how it is written while training goes on."""
+"""A run's checkpoints: when one is due, and how what the supervisor has joined is written while training goes on."""
 
 from __future__ import annotations
 

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
+from gossamer.build.auto import find_device
 from gossamer.build.evaluation_tasks import build_trials
-from gossamer.build.plan import find_device
 from gossamer.build.roles import build_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
 from gossamer.envs.registry import read_spec
@@ -26,7 +26,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
-from gossamer.run.damage import refuse_damaged_policies, refuse_damaged_score
+from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
 from gossamer.run.snapshot import policy_of
 from gossamer.run.stopping import Overdue, Watch, tell
 from gossamer.system.reading import clipped, visible

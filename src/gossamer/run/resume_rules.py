@@ -6,8 +6,8 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.plan import make_plan
-from gossamer.build.plan import why_not_exact as why_not_in_plan
+from gossamer.build.auto import make_plan
+from gossamer.build.auto import why_not_exact as why_not_in_plan
 from gossamer.build.replays import capacity_of, form_of, kept_replays
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CANDIDATE
@@ -21,7 +21,7 @@ from gossamer.run.stopping import end_of
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
     from gossamer.policies.actor_critic import ActorCritic

@@ -1,4 +1,4 @@
-"""The supervisor of a run: listens to the hosts of learners, records, saves, replaces hosts that die, and ends the run.
+"""The supervisor of a run: listens to the hosts of learners, records, joins their parts of checkpoints, replaces hosts that die, and ends the run.
 
 It takes the same way for one learner in this process and for many elsewhere: a `Placement` tells what its hosts have done,
 and carries out orders. What belongs to the run folder is written here, and nowhere that learners run.
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import RunFailed
 from gossamer.machine import threads
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run import messages
+from gossamer.run import wording
 from gossamer.run.hosts import (
     FINAL,
     ActorProcesses,
@@ -26,7 +26,7 @@ from gossamer.run.hosts import (
     Snapshot,
     Told,
 )
-from gossamer.run.placements.threads import JOIN_SECONDS, start_thread
+from gossamer.run.placements.overlapped import JOIN_SECONDS, start_thread
 from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
 from gossamer.run.stopping import Overdue, at_work, end_of
 from gossamer.system.devices import on_own_stream
@@ -286,8 +286,8 @@ class Supervisor:
     def _note_env(self, differs: str) -> None:
         """Take notice that a host knows whether its environments come back."""
         if not self._tried or (differs and not self._differs):
-            self._folder.note(messages.env_facts(self._placement.spec))
-            told = messages.new_episodes_in_words(self._placement.spec)
+            self._folder.note(wording.env_facts(self._placement.spec))
+            told = wording.new_episodes_in_words(self._placement.spec)
             if differs == NOT_BACK:
                 told = f"not resumed exactly after all: {differs}; new episodes have begun"
             if differs:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from gossamer.build.auto import Plan, make_plan
 from gossamer.build.evaluation_tasks import tasks_in_words
-from gossamer.build.plan import Plan, make_plan
 from gossamer.build.preflight import (
     refuse_full_shared_memory,
     refuse_large,
@@ -28,9 +28,9 @@ from gossamer.machine import keep_freed_memory, process_began, this_machine
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run import messages, resume_rules, snapshot
+from gossamer.run import resume_rules, snapshot, wording
 from gossamer.run.checkpointing import Checkpointing
-from gossamer.run.damage import refuse_damaged
+from gossamer.run.damaged_checkpoints import refuse_damaged
 from gossamer.run.evaluate import read_policy, refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
@@ -349,10 +349,10 @@ class _Session:
     ) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         try:
-            known = messages.env_facts(self.spec) if self.tried else {}
+            known = wording.env_facts(self.spec) if self.tried else {}
             settings = to_dict(self.config)
             facts = {
-                **messages.mixing_facts(self.config),
+                **wording.mixing_facts(self.config),
                 **known,
                 **self._origin(code_in(settings)),
             }
@@ -410,7 +410,7 @@ class _Session:
     def _introduce(self, folder: RunFolder, before: Mapping[str, Any], seconds: float) -> None:
         plan, recorder = self.plan, self.recorder
         recorder.say(self.spec.protocol)
-        if self.checkpoint is None and (told := messages.new_episodes_in_words(self.spec)):
+        if self.checkpoint is None and (told := wording.new_episodes_in_words(self.spec)):
             recorder.say(told)
         if tasks := tasks_in_words(self.config, self.spec, num_envs=self.plan.num_envs):
             recorder.say(tasks)
@@ -425,7 +425,7 @@ class _Session:
         for line in self.replays:  # shown before
             with suppress(OSError):
                 folder.log(line)
-        if mixing := messages.mixing_in_words(self.config, messages.mixing_facts(self.config)):
+        if mixing := wording.mixing_in_words(self.config, wording.mixing_facts(self.config)):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.path}")
         if self.unmarked:
@@ -435,7 +435,7 @@ class _Session:
                 self._say_filling()
             return
         updates, env_steps = self.progress
-        told = messages.resumed_in_words(
+        told = wording.resumed_in_words(
             new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
             why=resume_rules.why_not_exact(self.config, self.spec, plan, self.checkpoint),
             env_steps=env_steps,
@@ -452,7 +452,7 @@ class _Session:
 
     def _say_filling(self) -> None:
         rows = resume_rules.rows_to_fill(self.config, self.plan, self.checkpoint)
-        self.recorder.say(messages.filling_in_words(rows))
+        self.recorder.say(wording.filling_in_words(rows))
 
     def _supervise(
         self, supervisor: Supervisor, placement: Placement, scoring: Scoring, folder: RunFolder
@@ -477,14 +477,14 @@ class _Session:
         def last_words() -> int:
             """Write down how the run ended, from a thread beside one that does not come back."""
             if watch.failure is not None:
-                supervisor.exit_reason = f"failed: {messages.headline(watch.failure)}"
+                supervisor.exit_reason = f"failed: {wording.headline(watch.failure)}"
             elif not supervisor.saved:
                 supervisor.leave_at_once()
             with suppress(OSError):
                 folder.write_json("summary.json", summary())
-            recorder.say(messages.ending(summary(), folder))
+            recorder.say(wording.ending(summary(), folder))
             if watch.failure is not None:
-                tell(f"gossamer: {messages.headline(watch.failure)}")
+                tell(f"gossamer: {wording.headline(watch.failure)}")
             return int(watch.failure is not None)
 
         watch.last_words = last_words
@@ -503,7 +503,7 @@ class _Session:
             watch.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            supervisor.exit_reason = f"failed: {messages.headline(error)}"
+            supervisor.exit_reason = f"failed: {wording.headline(error)}"
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
@@ -514,14 +514,14 @@ class _Session:
                 write()
             except OSError as error:
                 failure = failure or error
-        for line in messages.learners_in_words(
+        for line in wording.learners_in_words(
             self.config, scoring.scores_saved, recorder.mean_return_of, scoring.best_saved
         ):
             recorder.say(line)
-        recorder.say(messages.ending(ended, folder))
+        recorder.say(wording.ending(ended, folder))
         folder.unlock()
         # If closing does not end: the run has.
         watch.last_words = lambda: int(failure is not None)
         if failure is not None:
-            messages.raise_failure(failure, folder)
+            wording.raise_failure(failure, folder)
         return TrainResult(folder.path, ended)

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from gossamer.build.plan import PRECISIONS, make_plan, stream_seed
+from gossamer.build.auto import PRECISIONS, make_plan, stream_seed
 from gossamer.build.roles import build_inference_policy, build_policy
 from gossamer.config import TrainConfig, make_config, to_dict
 from gossamer.envs.registry import make_vec_env, read_spec
@@ -38,7 +38,7 @@ from gossamer.types import empty_trajectory
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.types import EnvSpec
 
 ENV_BATCHES = (16, 32)

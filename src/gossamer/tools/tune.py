@@ -9,7 +9,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.plan import make_plan
+from gossamer.build.auto import make_plan
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
@@ -21,7 +21,7 @@ from gossamer.system.reading import expand
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.types import EnvSpec
 
 WORTH = 1.03

@@ -1,4 +1,4 @@
-"""What all kinds of replay have in common: how much they keep, and what they may be asked."""
+"""A selector decides which stored columns are replayed. What all have in common: how much they keep, and what they are asked."""
 
 from __future__ import annotations
 
@@ -80,6 +80,6 @@ class Selector:
 
     def distance_of(self, now: Tensor, like: Tensor) -> NDArray[np.float64]:
         """Return how far features [T, m, F] are from others: [m] >= 0, 0 if they are the same."""
-        from gossamer.replay.choosing import distances
+        from gossamer.replay.distances import distances
 
         return distances(now, like, "lp").numpy()

@@ -51,7 +51,7 @@ class EliteSettings(Selector):
         """Return those that the strategy keeps of some that are drawn."""
         import numpy as np
 
-        from gossamer.replay.choosing import choose
+        from gossamer.replay.distances import choose
 
         drawn = candidates.draw(wanted, self.multiplier(candidates.updates))
         if len(drawn) == wanted:
@@ -85,13 +85,13 @@ class EliteSettings(Selector):
 
     def distance_of(self, now: Tensor, like: Tensor) -> NDArray[np.float64]:
         """Return how far features are from others by the distance of the settings."""
-        from gossamer.replay.choosing import distances
+        from gossamer.replay.distances import distances
 
         return distances(now, like, self.distance, self.norm_order).numpy()
 
     def multiplier(self, updates: int) -> float:
         """Return how many candidates are drawn for each column that is needed."""
-        from gossamer.replay.choosing import multiplier_at
+        from gossamer.replay.distances import multiplier_at
 
         return multiplier_at(
             updates, first=self.candidate_multiplier, anneal_updates=self.anneal_updates

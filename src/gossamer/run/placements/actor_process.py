@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from gossamer.build.plan import Plan
+from gossamer.build.auto import Plan
 from gossamer.build.roles import (
     actor_seeds,
     build_env_groups,

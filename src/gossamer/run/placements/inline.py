@@ -1,4 +1,4 @@
-"""One role at a time, in lock-step: tests, debugging, exact reproduction."""
+"""One role at a time, in lock-step: all learners of this process in turn, or those of a process where nothing overlaps."""
 
 from __future__ import annotations
 

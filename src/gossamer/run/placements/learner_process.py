@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.plan import Plan, resumes_exactly
+from gossamer.build.auto import Plan, resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.links.mailboxes import BEATS, JOIN_AHEAD_BY_MAIL, Mailboxes
@@ -28,11 +28,11 @@ from gossamer.run.placements.channel import pack, tell_failure
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.inline import learn_inline
 from gossamer.run.placements.local_learners import LocalLearners, build_learners
+from gossamer.run.placements.overlapped import learn_overlapped
 from gossamer.run.placements.process_host import Task
 from gossamer.run.placements.remote_actor import Elsewhere
 from gossamer.run.placements.save_orders import SharedOrders
 from gossamer.run.placements.takeover import take_over
-from gossamer.run.placements.threads import learn_overlapped
 from gossamer.run.stopping import Overdue, Watch
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs

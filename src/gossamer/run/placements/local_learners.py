@@ -8,14 +8,14 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossamer.build.plan import resumes_exactly
+from gossamer.build.auto import resumes_exactly
 from gossamer.build.replays import shared_blocks
 from gossamer.build.roles import Parts, build_parts, build_policy
 from gossamer.links.mailboxes import Mailbox
 from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
-from gossamer.run.placements.actor_team import ActorTeam
+from gossamer.run.placements.actor_processes import ActorTeam
 from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.system.signs import PATIENCE_SECONDS
 
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     import torch
     from torch import Tensor
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
     from gossamer.links.collective import Collective

@@ -10,7 +10,7 @@ from gossamer.config import code_in, refuse_unimportable, to_dict
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
 from gossamer.run import resume_rules, snapshot
-from gossamer.run.damage import refuse_damaged_policies
+from gossamer.run.damaged_checkpoints import refuse_damaged_policies
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.hosts import Begin, Placement
     from gossamer.run.placements.layout import Layout

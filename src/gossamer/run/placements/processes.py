@@ -18,8 +18,8 @@ from gossamer.replay.ring import make_shared_block
 from gossamer.run.hosts import Ready
 from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.layout import transport_of
+from gossamer.run.placements.other_processes import RemoteHosts, part_of
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
-from gossamer.run.placements.remote_hosts import RemoteHosts, part_of
 from gossamer.run.placements.save_orders import SharedOrders
 from gossamer.run.placements.template import ready
 from gossamer.run.snapshot import names_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     import mmap
     from collections.abc import Callable
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Begin, Event

@@ -14,14 +14,14 @@ from gossamer.run.hosts import Order, Ready
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.inline import learn_inline
 from gossamer.run.placements.local_learners import build_local_learners
-from gossamer.run.placements.threads import learn_overlapped
+from gossamer.run.placements.overlapped import learn_overlapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     import torch
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator

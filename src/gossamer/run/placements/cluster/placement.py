@@ -34,8 +34,8 @@ from gossamer.run.placements.cluster.agent import (
 )
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
+from gossamer.run.placements.other_processes import RemoteHosts, part_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
-from gossamer.run.placements.remote_hosts import RemoteHosts, part_of
 from gossamer.run.snapshot import held_of, names_of
 from gossamer.topology.base import FOREVER
 
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
     import numpy as np
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.wire import Address

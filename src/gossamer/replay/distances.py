@@ -1,4 +1,4 @@
-"""How replays pick: uniformly, or by how near entries are to what the policy does now.
+"""How near stored columns are to what the policy does now: the arithmetic by which selectors pick.
 
 Elite and attentive sampling draw more candidates than wanted, measure each, and keep some.
 

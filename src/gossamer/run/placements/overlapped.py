@@ -1,7 +1,7 @@
-"""One machine, the default: acting, learning and evaluation overlap in threads of one process.
+"""Acting and learning overlap in threads: one learner in this process, the default, or one in a process of its own.
 
 Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads suffice. Unless actors
-have processes of their own (`actor_team`), trajectories stay in this process.
+have processes of their own (`actor_processes`), trajectories stay in this process.
 """
 
 from __future__ import annotations

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-    from gossamer.build.plan import Plan
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic

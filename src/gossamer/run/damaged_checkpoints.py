@@ -6,7 +6,7 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.plan import PRECISIONS, Plan
+from gossamer.build.auto import PRECISIONS, Plan
 from gossamer.config import most_of
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import STATE
