@@ -2,6 +2,7 @@
 
 import json
 import mmap
+import os
 import sys
 import time
 
@@ -46,13 +47,11 @@ def ring(descriptor, learners, rank, rounds, pause):
 
 
 def mmap_size(descriptor):
-    import os
-
     return os.fstat(descriptor).st_size
 
 
 if __name__ == "__main__":
     torch.set_num_threads(1)
-    descriptor, what, *numbers = sys.argv[1:]
+    path, what, *numbers = sys.argv[1:]
     values = [float(x) if "." in x else int(x) for x in numbers]
-    {"write": write, "ring": ring}[what](int(descriptor), *values)
+    {"write": write, "ring": ring}[what](os.open(path, os.O_RDWR), *values)

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from contextlib import suppress
 from multiprocessing import util
 from multiprocessing.connection import wait
@@ -41,12 +42,20 @@ class Program:
         environment: all variables.
         out: file that its standard output is written to.
         err: the same of its standard error.
+        script: a file that is run in place of `gossamer`.
     """
 
     def __init__(
-        self, words: list[str], cwd: Path, environment: dict[str, str], out: Path, err: Path
+        self,
+        words: Sequence[str],
+        cwd: Path,
+        environment: dict[str, str],
+        out: Path,
+        err: Path,
+        script: Path | None = None,
     ):
-        self._process = FORKS.Process(target=_become, args=(words, cwd, environment, out, err))
+        given = (script, list(words), cwd, environment, out, err)
+        self._process = FORKS.Process(target=_become, args=given)
         self._process.start()
         pid = self._process.pid
         assert pid is not None
@@ -79,7 +88,14 @@ class Program:
         self.send_signal(signal.SIGKILL)
 
 
-def _become(words: list[str], cwd: Path, environment: dict[str, str], out: Path, err: Path) -> None:
+def _become(
+    script: Path | None,
+    words: list[str],
+    cwd: Path,
+    environment: dict[str, str],
+    out: Path,
+    err: Path,
+) -> None:
     os.chdir(cwd)
     os.environ.clear()
     os.environ.update(environment)
@@ -91,4 +107,7 @@ def _become(words: list[str], cwd: Path, environment: dict[str, str], out: Path,
     sys.argv = ["gossamer", *words]
     # A forked process ends without what is registered there.
     atexit.register = lambda do, *args, **kwargs: util.Finalize(None, do, args, kwargs, 0)
-    runpy.run_module("gossamer", run_name="__main__", alter_sys=True)
+    if script is None:
+        runpy.run_module("gossamer", run_name="__main__", alter_sys=True)
+    else:
+        runpy.run_path(str(script), run_name="__main__")

@@ -6,8 +6,7 @@ import json
 import mmap
 import os
 import signal
-import subprocess
-import sys
+import tempfile
 import threading
 import time
 from pathlib import Path
@@ -16,6 +15,7 @@ import numpy as np
 import pytest
 import torch
 from groups import boxes_for, mailbox, make_mixers
+from programs import Program
 
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import COMBINED, LEFT, SEQUENCE, Mailboxes, make_memory
@@ -27,13 +27,12 @@ PEER = Path(__file__).parents[1] / "support" / "peer_process.py"
 ALL = range(-1, FOREVER)
 
 
-def start(descriptor, what, *arguments):
-    return subprocess.Popen(
-        [sys.executable, str(PEER), str(descriptor), what, *map(str, arguments)],
-        pass_fds=(descriptor,),
-        stdout=subprocess.PIPE if what == "ring" else subprocess.DEVNULL,
-        text=True,
-    )
+def start(folder, descriptor, what, *arguments):
+    """Start a peer; return it and the file of what it says."""
+    with tempfile.NamedTemporaryFile(dir=folder, delete=False) as file:
+        said = Path(file.name)
+    words = [f"/proc/{os.getpid()}/fd/{descriptor}", what, *map(str, arguments)]
+    return Program(words, folder, dict(os.environ), said, said, PEER), said
 
 
 def post(box, update, value):
@@ -70,11 +69,11 @@ def test_a_message_half_written_is_none():
     assert into[0].tolist() == [2.0] * 3
 
 
-def test_no_read_is_torn():
+def test_no_read_is_torn(tmp_path):
     size = 200_000
     descriptor, memory = make_memory(Mailboxes.nbytes(2, (size, size)))
     boxes = Mailboxes(memory, 2, (size, size))
-    writer = start(descriptor, "write", 2, size, 3.0)
+    writer, _ = start(tmp_path, descriptor, "write", 2, size, 3.0)
     into = (torch.zeros(size), torch.zeros(size, dtype=torch.float64))
     deadline, seen = time.monotonic() + 60.0, []
     while writer.poll() is None and time.monotonic() < deadline:
@@ -90,14 +89,14 @@ def test_no_read_is_torn():
     assert len(set(seen)) > 20
 
 
-def test_a_writer_killed_at_any_moment_leaves_whole_messages():
+def test_a_writer_killed_at_any_moment_leaves_whole_messages(tmp_path):
     size = 300_000
     into = (torch.zeros(size), torch.zeros(0, dtype=torch.float64))
     odd = 0
     for k in range(6):
         descriptor, memory = make_memory(Mailboxes.nbytes(2, (size, 0)))
         boxes = Mailboxes(memory, 2, (size, 0))
-        writer = start(descriptor, "write", 2, size, 60.0)
+        writer, _ = start(tmp_path, descriptor, "write", 2, size, 60.0)
         deadline = time.monotonic() + 30.0
         while boxes.newest(1, ALL) is None and time.monotonic() < deadline:
             time.sleep(0.001)
@@ -115,17 +114,17 @@ def test_a_writer_killed_at_any_moment_leaves_whole_messages():
     assert odd, "none was killed while writing: the test shows nothing"
 
 
-def test_a_directed_ring_of_eight_processes_one_of_them_slow():
+def test_a_directed_ring_of_eight_processes_one_of_them_slow(tmp_path):
     size, rounds = 8, 30
     sizes = (4, 1)
     descriptor, _ = make_memory(Mailboxes.nbytes(size, sizes))
     peers = [
-        start(descriptor, "ring", size, rank, rounds, 0.02 if rank == 3 else 0.002)
+        start(tmp_path, descriptor, "ring", size, rank, rounds, 0.02 if rank == 3 else 0.002)
         for rank in range(size)
     ]
+    assert [peer.wait(60.0) for peer, _ in peers] == [0] * size
     os.close(descriptor)
-    seen = np.array([json.loads(peer.communicate(timeout=120)[0]) for peer in peers])
-    assert [peer.returncode for peer in peers] == [0] * size
+    seen = np.array([json.loads(said.read_text()) for _, said in peers])
     matrix = 0.5 * (np.eye(size) + np.roll(np.eye(size), -1, axis=1))
     theta = np.arange(size, dtype=np.float64)
     for update in range(rounds):
