@@ -35,7 +35,7 @@ bench: $(RUN_STAMP) ## this machine's limits and how close training comes to the
 	@$(BIN)/gossamer bench $(ARGS)
 
 test: $(DEV_STAMP) ## the fast tests
-	@GOMP_SPINCOUNT=0 $(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist worksteal $(ARGS)
+	@GOMP_SPINCOUNT=0 $(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 learn: $(DEV_STAMP) ## the slow tests: learning to a score, minutes each
 	@$(BIN)/python -m pytest -q -m slow --timeout=1800 $(ARGS)

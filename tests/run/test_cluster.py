@@ -22,6 +22,8 @@ from gossamer.errors import ConfigError
 from gossamer.run.train import train
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
+# One process has them all, and one cluster; nothing else takes as long, so it begins with them.
+pytestmark = pytest.mark.xdist_group("cluster")
 
 SMALL: dict[str, Any] = {
     "num_envs": 4,

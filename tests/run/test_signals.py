@@ -37,6 +37,10 @@ class Ended:
     checkpoints: list[int]
 
 
+# One process has them all: what they look at takes ten seconds to make.
+pytestmark = pytest.mark.xdist_group("signals")
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("signals") / "run"

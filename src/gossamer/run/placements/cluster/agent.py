@@ -45,8 +45,10 @@ if TYPE_CHECKING:
     from gossamer.links.wire import Address
     from gossamer.run.hosts import Event
 
+POLICY_BYTES_PER_SECOND = 64e6
+"""Policies that all learners together send the supervisor at most."""
 POLICY_SECONDS = 5.0
-"""Between two policies of a learner that the supervisor is sent."""
+"""Shortest time between two policies of a learner that the supervisor is sent."""
 LOOK_SECONDS = 0.1
 """Longest time between two looks at the process."""
 
@@ -129,6 +131,8 @@ class Agent:
         self._machine = ray.util.get_node_ip_address()
         words = len(self._memory.boxes.headers[0])
         self._letterbox = Letterbox(self._machine, words, self._mail.deliver)
+        nbytes = config.num_learners * (4 * policy[0] + 8 * policy[1])
+        self._policy_seconds = max(POLICY_SECONDS, nbytes / POLICY_BYTES_PER_SECOND)
         self._told_policies = float("-inf")
         self._events: deque[tuple[Event, NDArray[np.uint8] | None]] = deque()
         self._answer = News(0, [], None, None)
@@ -248,7 +252,7 @@ class Agent:
         policies = None
         # Everyone's is there once all are ready.
         urgent = any(isinstance(event, Ready | Snapshot) for event, _ in events)
-        if urgent or now - self._told_policies >= POLICY_SECONDS:
+        if urgent or now - self._told_policies >= self._policy_seconds:
             policies = self._policies.letter(life=False)
             self._told_policies = now
         self._answer = News(heard + 1, events, self._headers.letter(life=True), policies)
