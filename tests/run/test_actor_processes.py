@@ -13,7 +13,7 @@ import psutil
 import pytest
 import torch
 from runs import assert_same, returns_of, state_of
-from sessions import QUICK, Session, checkpoints, env_steps_logged, summary_of, wait_for
+from sessions import QUICK, Session, checkpoints, env_steps_logged, slow, summary_of, wait_for
 
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
@@ -120,7 +120,7 @@ def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
     assert sum(x["length"] for x in found) > 0.8 * summary["env_steps"]
 
 
-@pytest.mark.parametrize("lag", ["1", "free"])
+@pytest.mark.parametrize("lag", ["1", slow("free")])
 def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--lag", lag, "--actors-per-learner", "2"]

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 import torch
 from runs import returns_of, state_of
+from sessions import slow
 
 from gossamer.config import make_config, to_dict
 from gossamer.errors import ConfigError
@@ -141,7 +142,7 @@ ACTING: dict[str, Any] = {
     ("env_id", "settings"),
     [
         ("CartPole-v1", {"policy.core": "lstm", "policy.core_size": 4}),
-        ("PongNoFrameskip-v4", {"policy.fc_size": 16, "num_envs": 4}),
+        slow("PongNoFrameskip-v4", {"policy.fc_size": 16, "num_envs": 4}),
     ],
 )
 def test_actors_on_other_machines_collect_what_one_process_does(

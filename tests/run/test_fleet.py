@@ -16,7 +16,7 @@ import pytest
 import torch
 from fleets import TOPOLOGIES, assert_same_rows, config, pids_of
 from runs import state_of
-from sessions import QUICK, Session, checkpoints, summary_of, wait_for
+from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
 
 from gossamer.config import make_config
 from gossamer.errors import ConfigError, RunFailed
@@ -87,9 +87,9 @@ WORDS = ["CartPole-v1", *QUICK, "--num-learners", "3", "--checkpoint-every-secon
     ("topology", "deaths"),
     [
         ("gossip", 2),
-        pytest.param("diffusion", 1, marks=pytest.mark.slow),
-        ("diffusion --topology.every versions", 1),
-        ("single", 1),
+        slow("diffusion", 1),
+        slow("diffusion --topology.every versions", 1),
+        slow("single", 1),
     ],
 )
 def test_a_dead_learner_is_replaced_while_the_others_go_on(
@@ -139,7 +139,7 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
     assert [rows[-1]["env_steps"]] == deaths
 
 
-@pytest.mark.parametrize("transport", ["memory", "gloo"])
+@pytest.mark.parametrize("transport", ["memory", slow("gloo")])
 def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str
 ) -> None:

@@ -101,8 +101,6 @@ def test_deterministic_algorithms_are_set_before_anything_is_made(monkeypatch, d
 def test_deterministic_algorithms_hold_for_the_whole_process():
     code = "import os, torch; from gossamer.system.devices import use_deterministic_algorithms as use; use(True);"
     code += "print(torch.are_deterministic_algorithms_enabled(), os.environ['CUBLAS_WORKSPACE_CONFIG']);"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True :4096:8\n"
     code += "use(False); print(torch.are_deterministic_algorithms_enabled())"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True :4096:8\nFalse\n"

@@ -105,6 +105,7 @@ def _become(
         os.close(file)
     sys.path[:0] = [str(cwd), *filter(None, environment.get("PYTHONPATH", "").split(os.pathsep))]
     sys.argv = ["gossamer", *words]
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
     # A forked process ends without what is registered there.
     atexit.register = lambda do, *args, **kwargs: util.Finalize(None, do, args, kwargs, 0)
     if script is None:
