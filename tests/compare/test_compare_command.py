@@ -299,6 +299,31 @@ def test_grouping_by_a_setting(capsys: pytest.CaptureFixture[str]) -> None:
     assert any("may differ in optimizer.learning_rate" in note for note in found["notes"])
 
 
+def test_seconds_of_different_machines_are_told_of(capsys: pytest.CaptureFixture[str]) -> None:
+    make_groups()
+    meta = Path("runs/CartPole-v1/fast-s1/meta.json")
+    content = json.loads(meta.read_text())
+    content["sessions"][-1]["machine"]["processor"] = "Abacus"
+    meta.write_text(json.dumps(content))
+    assert compared(capsys, "runs")["notes"] == []
+    for words in (["--x", "seconds"], ["--threshold", "50"]):
+        (note,) = compared(capsys, "runs", *words)["notes"]
+        assert "different machines: A" in note
+        assert "Abacus, " in note
+
+
+def test_names_of_settings_command_no_terminal(capsys: pytest.CaptureFixture[str]) -> None:
+    make_groups()
+    for i, name in enumerate(("fast-s1", "slow-s1")):
+        path = Path(f"runs/CartPole-v1/{name}/config.json")
+        config = json.loads(path.read_text())
+        path.write_text(json.dumps({**config, "optimizer": {"\x1b[2Jname": f"\x1b[{i}"}}))
+    assert main(["compare", "fast-s1", "slow-s1"]) == 0
+    text = capsys.readouterr().out
+    assert "\\x1b[2Jname=" in text
+    assert "\x1b" not in text
+
+
 @pytest.mark.parametrize(
     ("words", "told"),
     [

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from gossamer.compare.reading import read_runs
 from gossamer.compare.report import compare_runs
@@ -11,7 +11,7 @@ from gossamer.compare.text import as_json, as_markdown, as_text
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.runs import select_runs
-from gossamer.system.reading import clipped
+from gossamer.system.reading import clipped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -32,7 +32,7 @@ def compare(
     threshold: float | None = None,
     source: Source | None = None,
     plot: str | None = None,
-    form: str = "text",
+    form: Literal["text", "json", "markdown"] = "text",
     say: Callable[[str], object],
 ) -> str:
     """Return what `gossamer compare` prints.
@@ -71,7 +71,11 @@ def compare(
 
         draw(found, target)
         say(f"wrote {target}")
-    return {"text": as_text, "json": as_json, "markdown": as_markdown}[form](found)
+    if form == "json":
+        return as_json(found)
+    text = as_markdown(found) if form == "markdown" else as_text(found)
+    # Names of settings come out of files that anybody may have written.
+    return "\n".join(map(visible, text.split("\n")))
 
 
 def selected(words: Sequence[str]) -> list[Path]:

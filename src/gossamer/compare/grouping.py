@@ -185,7 +185,9 @@ def _sort(key: str) -> tuple[int, float, str]:
 
 
 def _label(values: Mapping[str, str]) -> str:
-    told = [f"{name.removesuffix('.name')}={value}" for name, value in values.items()]
+    told = [
+        f"{visible(clipped(name.removesuffix('.name')))}={value}" for name, value in values.items()
+    ]
     if len(told) > MAX_LABEL:
         told = [*told[:MAX_LABEL], f"and {len(told) - MAX_LABEL} more"]
     return " ".join(told) or "all runs"

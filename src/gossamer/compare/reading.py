@@ -16,7 +16,7 @@ from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import MAX_ROW_BYTES, read_rows
-from gossamer.record.runs import LARGEST, list_runs
+from gossamer.record.runs import LARGEST, is_running, state_of
 from gossamer.system.reading import clipped, open_plain, visible
 
 if TYPE_CHECKING:
@@ -56,6 +56,8 @@ class Run:
     described: str
     """The same in one text, as the run says it; empty: it does not."""
     state: State
+    machine: str
+    """That it was trained on last, as far as seconds depend on it; empty: not known."""
     curve: Curve
     """Of the mean return of 100 training episodes."""
     evaluation: Evaluation | None
@@ -85,7 +87,8 @@ def read_run(path: Path) -> Run:
     env_id = saved.get("env_id")
     if not isinstance(env_id, str) or not env_id:
         raise ConfigError(f"{path / 'config.json'} is damaged: it names no environment")
-    described = _text(_table(folder, "meta.json").get("protocol"))
+    meta = _table(folder, "meta.json")
+    described = _text(meta.get("protocol"))
     try:
         protocol = protocol_facts(saved, described)
     except ConfigError as error:
@@ -103,7 +106,8 @@ def read_run(path: Path) -> Run:
         chosen=frozenset(explicit({x: y for x, y in layers.items() if isinstance(y, str)})),
         protocol=protocol,
         described=described,
-        state=list_runs(str(path))[0].state,
+        state=state_of(_table(folder, "summary.json").get("exit_reason"), running=is_running(path)),
+        machine=_machine(meta),
         curve=curve,
         evaluation=_last_evaluation(
             read_rows(path / "evaluation.jsonl"),
@@ -201,6 +205,15 @@ def _table(folder: RunFolder, name: str) -> dict[str, Any]:
     except ConfigError:
         return {}
     return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _machine(meta: dict[str, Any]) -> str:
+    """Return the processor of the last session, and how many cores it could use."""
+    try:
+        machine = meta["sessions"][-1]["machine"]
+        return _text(f"{machine['processor']}, {machine['cores']} cores")
+    except (KeyError, IndexError, TypeError):
+        return ""
 
 
 def _text(value: Any) -> str:

@@ -189,7 +189,7 @@ def compare_runs(
     notes: list[str] = []
     source, runs = _scored(runs, source, notes)
     refuse_mixed(runs, evaluated=source == "evaluation")
-    runs = sorted(runs, key=lambda run: (run.env_id, run.seed, run.name))
+    runs = sorted(runs, key=lambda run: (run.env_id, len(run.seed), run.seed, run.name))
     groups = _grouped(runs, by, notes)
     tasks = sorted({run.env_id for run in runs})
     if threshold is not None and len(tasks) > 1:
@@ -199,6 +199,8 @@ def compare_runs(
     groups = [_without_copies(group, source, notes) for group in groups]
     _tell_states(groups, notes)
     _tell_lengths(groups, notes)
+    if axis == "seconds" or threshold is not None:
+        _tell_machines(groups, notes)
     shared = _shared_tasks(groups, tasks, notes)
     scale = _scale_of(tasks, notes)
     profile_at = _profile_at(groups, shared, source, scale)
@@ -336,6 +338,12 @@ def _tell_lengths(groups: Sequence[_Group], notes: list[str]) -> None:
             notes.append(
                 f"runs of {env_id} were trained for {min(steps):,.0f} to {max(steps):,.0f} env steps; scores are those at their ends"
             )
+
+
+def _tell_machines(groups: Sequence[_Group], notes: list[str]) -> None:
+    machines = sorted({run.machine for run in _all_runs(groups) if run.machine})
+    if len(machines) > 1:
+        notes.append(f"seconds are those of different machines: {'; '.join(machines[:MAX_LISTED])}")
 
 
 def _all_runs(groups: Sequence[_Group]) -> list[Run]:
