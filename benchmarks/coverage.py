@@ -58,15 +58,23 @@ DISTRIBUTIONS: dict[str, Callable[[np.random.Generator, tuple[int, ...]], Array]
 }
 
 
+ONE, PERCENTILE = "one environment", "one environment, percentile bootstrap"
+DIFFERENCE = "difference of two groups, one of which varies three times as much"
+TASKS = 5
+SEVERAL = f"{TASKS} environments that differ in level and spread"
+IMPROVEMENT = "probability of improvement, one environment"
+SHIFTS = {"equal": 0.0, "half a deviation": 0.5, "a deviation": 1.0}
+"""How far one group is above the other, in standard deviations."""
+
+
 class Measured(NamedTuple):
     """How often intervals held the truth."""
 
+    table: str
     what: str
     distribution: str
     seeds: int
     share: float
-    percentile: float | None = None
-    """Of intervals of the percentile bootstrap."""
 
     @property
     def within(self) -> bool:
@@ -75,49 +83,42 @@ class Measured(NamedTuple):
 
 
 def measure_one_task(name: str, n: int, samples: int, seed: int = 1) -> Iterator[Measured]:
-    """Measure each statistic of one environment, and its difference between groups of which one varies three times as much."""
+    """Measure each statistic of one environment, its difference between groups, and the percentile bootstrap."""
     draw, rng = DISTRIBUTIONS[name], np.random.default_rng(seed)
     large = draw(np.random.default_rng(0), (TRUTH,))
-    truth = dict(zip(STATISTICS, _populations(large), strict=True))
     one, other = draw(rng, (n, samples)), draw(rng, (n, samples))
     for statistic in STATISTICS:
-        true = truth[statistic]
-        share = _share(estimate([one], statistic), true)
-        yield Measured(statistic, name, n, share, _percentile(one, statistic, true, rng))
-        share = _share(difference([one], [3 * other], statistic), -2 * true)
-        yield Measured(f"difference of {statistic}", name, n, share)
+        true = float(statistic_of([large], statistic))
+        yield Measured(ONE, statistic, name, n, _share(estimate([one], statistic), true))
+        found = difference([one], [3 * other], statistic)
+        yield Measured(DIFFERENCE, statistic, name, n, _share(found, -2 * true))
+        yield Measured(PERCENTILE, statistic, name, n, _percentile(one, statistic, true, rng))
 
 
-def measure_tasks(name: str, n: int, tasks: int, samples: int, seed: int = 1) -> Iterator[Measured]:
-    """Measure each statistic of several environments, which differ in level and spread."""
+def measure_tasks(name: str, n: int, samples: int, seed: int = 1) -> Iterator[Measured]:
+    """Measure each statistic of several environments. They are given; their seeds are drawn."""
     draw, rng = DISTRIBUTIONS[name], np.random.default_rng(seed)
-    levels, scales = rng.normal(size=tasks), np.exp(rng.normal(size=tasks) / 2)
+    levels, scales = rng.normal(size=TASKS), np.exp(rng.normal(size=TASKS) / 2)
+    tasks = list(zip(levels, scales, strict=True))
     large = [
-        level + scale * draw(np.random.default_rng(i), (TRUTH // tasks,))
-        for i, (level, scale) in enumerate(zip(levels, scales, strict=True))
+        a + b * draw(np.random.default_rng(i), (TRUTH // TASKS,)) for i, (a, b) in enumerate(tasks)
     ]
-    scores = [a + b * draw(rng, (n, samples)) for a, b in zip(levels, scales, strict=True)]
+    scores = [a + b * draw(rng, (n, samples)) for a, b in tasks]
     for statistic in STATISTICS:
-        # The tasks are given, the seeds are not: of the population too, medians are of tasks' means.
         true = float(statistic_of(large, statistic))
-        share = _share(estimate(scores, statistic), true)
-        yield Measured(f"{statistic} of {tasks} environments", name, n, share)
+        yield Measured(SEVERAL, statistic, name, n, _share(estimate(scores, statistic), true))
 
 
-def measure_improvement(name: str, n: int, shift: float, samples: int, seed: int = 1) -> Measured:
-    """Measure the probability of improvement between a group and one that is so many deviations higher."""
+def measure_improvement(name: str, n: int, samples: int, seed: int = 1) -> Iterator[Measured]:
+    """Measure the probability of improvement between a group and others below it."""
     draw, rng = DISTRIBUTIONS[name], np.random.default_rng(seed)
     large = draw(np.random.default_rng(0), (2, TRUTH))
-    shift *= float(large.std())
-    above = large[0] + shift
-    true = float(np.mean(above > large[1]) + 0.5 * np.mean(above == large[1]))
-    found = probability_of_improvement([draw(rng, (n, samples)) + shift], [draw(rng, (n, samples))])
-    return Measured(f"probability of improvement {true:.2f}", name, n, _share(found, true))
-
-
-def _populations(large: Array) -> Iterator[float]:
-    for statistic in STATISTICS:
-        yield float(statistic_of([large], statistic))
+    for what, shift in SHIFTS.items():
+        away = shift * float(large.std())
+        true = float(np.mean(large[0] + away > large[1]))
+        sides = [draw(rng, (n, samples)) + away], [draw(rng, (n, samples))]
+        share = _share(probability_of_improvement(*sides), true)
+        yield Measured(IMPROVEMENT, what, name, n, share)
 
 
 def _share(found: Estimate, true: float) -> float:
@@ -138,7 +139,7 @@ def _percentile(
 
 
 def main() -> None:
-    """Measure all of it and print a table."""
+    """Measure all of it and print tables."""
     parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
     parser.add_argument("--samples", type=int, default=20_000, help="experiments of each kind")
     samples = parser.parse_args().samples
@@ -146,32 +147,31 @@ def main() -> None:
     for name in DISTRIBUTIONS:
         for n in SEEDS:
             rows += measure_one_task(name, n, samples)
-            rows += measure_tasks(name, n, 5, max(500, samples // 20))
-            rows += (measure_improvement(name, n, x, samples) for x in (0.0, 0.5, 1.0))
-    kinds = list(dict.fromkeys(_kind(row) for row in rows))
-    for kind in kinds:
-        print(f"\n{kind}\n| distribution | {' | '.join(f'n = {n}' for n in SEEDS)} |")
-        print(f"|---|{'---|' * len(SEEDS)}")
-        of_kind = [row for row in rows if _kind(row) == kind]
-        for name in DISTRIBUTIONS:
-            cells = [
-                ", ".join(_cell(x) for x in of_kind if (x.distribution, x.seeds) == (name, n))
-                for n in SEEDS
-            ]
-            print(f"| {name} | {' | '.join(cells)} |")
-    outside = [row for row in rows if not row.within]
-    print(f"\n{len(rows) - len(outside)} of {len(rows)} within {BAR[0]} to {BAR[1]}; * outside")
+            rows += measure_tasks(name, n, max(500, samples // 10))
+            rows += measure_improvement(name, n, samples)
+    for table in (ONE, DIFFERENCE, SEVERAL, IMPROVEMENT, PERCENTILE):
+        print("\n".join(_table([row for row in rows if row.table == table])))
+    ours = [row for row in rows if row.table != PERCENTILE]
+    inside = sum(row.within for row in ours)
+    print(
+        f"\n{inside} of {len(ours)} intervals that are used within {BAR[0]} to {BAR[1]}; * outside"
+    )
 
 
-def _kind(row: Measured) -> str:
-    improvement = "probability of improvement"
-    return improvement if row.what.startswith(improvement) else row.what
+def _table(rows: list[Measured]) -> Iterator[str]:
+    columns = list(dict.fromkeys((row.what, row.seeds) for row in sorted(rows, key=_column)))
+    yield f"\n{rows[0].table}\n"
+    yield f"| distribution | {' | '.join(f'{what}, n = {n}' for what, n in columns)} |"
+    yield f"|---|{'---|' * len(columns)}"
+    found = {(row.distribution, row.what, row.seeds): row for row in rows}
+    for name in DISTRIBUTIONS:
+        cells = [found[name, what, n] for what, n in columns]
+        shown = (f"{x.share:.3f}" + "*" * (not x.within) for x in cells)
+        yield f"| {name} | {' | '.join(shown)} |"
 
 
-def _cell(row: Measured) -> str:
-    mark = "" if row.within else "*"
-    beside = "" if row.percentile is None else f" (percentile: {row.percentile:.3f})"
-    return f"{row.share:.3f}{mark}{beside}"
+def _column(row: Measured) -> tuple[int, int]:
+    return [*STATISTICS, *SHIFTS].index(row.what), row.seeds
 
 
 if __name__ == "__main__":

@@ -69,9 +69,10 @@ def test_seeds_are_grouped_and_the_better_group_is_named(
     assert (slow["n"], fast["n"]) == (3, 3)
     assert {run["seed"] for run in fast["runs"]} == {"1", "2", "3"}
     assert fast["statistics"]["mean"]["value"] == 110
-    expected = stats.t.interval(0.95, 2, 110, stats.sem([100, 110, 120]))
+    low, high = stats.t.interval(0.95, 2, 110, stats.sem([100, 110, 120]))
     interval = fast["statistics"]["iqm"]
-    assert (interval["low"], interval["high"]) == pytest.approx(expected)
+    assert low - 2 < interval["low"] < low
+    assert high < interval["high"] < high + 2
     (pair,) = found["pairs"]
     assert (pair["first"], pair["second"], pair["verdict"]) == ("A", "B", "worse")
     assert pair["difference"]["value"] == -90

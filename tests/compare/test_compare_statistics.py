@@ -66,12 +66,23 @@ def test_statistics_are_those_counted_by_hand(scores: list[np.ndarray[Any, Any]]
     assert statistic_of(scores, "iqm") == pytest.approx(expected, rel=1e-9, abs=1e-6)
 
 
-@pytest.mark.parametrize("n", [2, 3, 7, 30])
+@pytest.mark.parametrize("n", [5, 7, 30, 60])
 def test_the_interval_of_a_mean_is_students(n: int) -> None:
     scores = np.random.default_rng(n).normal(50, 20, size=n)
     expected = stats.t.interval(0.95, n - 1, scores.mean(), stats.sem(scores))
     found = estimate([scores], "mean")
     assert (found.low, found.high) == pytest.approx(expected)
+
+
+def test_the_interval_of_three_seeds_is_wider_as_uniform_scores_need() -> None:
+    scores = np.array([1.0, 2.0, 4.0])
+    student = stats.t.ppf(0.975, 2) * stats.sem(scores)
+    found = estimate([scores], "mean")
+    half = float(found.high - found.low) / 2
+    assert 1.02 * student < half < 1.12 * student
+    drawn = np.random.default_rng(5).uniform(size=(3, 40_000))
+    covers = estimate([drawn], "mean")
+    assert np.mean((covers.low <= 0.5) & (covers.high >= 0.5)) == pytest.approx(0.925, abs=0.004)
 
 
 @pytest.mark.parametrize("n", [2, 3])
@@ -200,6 +211,10 @@ def test_bounds_of_improvement_solve_newcombes_equation() -> None:
         variance = p * (1 - p) * (1 + spare * (1 - p) / (2 - p) + spare * p / (1 + p)) / 20
         away = abs(float(found.value) - p)
         assert away == pytest.approx(stats.t.ppf(0.975, 7) * math.sqrt(variance))
+    many = probability_of_improvement([np.arange(6.0)], [np.arange(6.0) - 1.5])
+    p = float(many.low)
+    variance = p * (1 - p) * (1 + 5 * (1 - p) / (2 - p) + 5 * p / (1 + p)) / 36
+    assert many.value - p == pytest.approx(stats.norm.ppf(0.975) * math.sqrt(variance))
 
 
 def test_a_profile_has_wilsons_intervals() -> None:

@@ -163,10 +163,12 @@ def _setting(word: str, known: Collection[str]) -> str:
 
 
 def _key(settings: Settings, name: str) -> str:
-    # What JSON tells apart is different, but not 1 and 1.0.
+    # What JSON tells apart is different, but not 1 and 1.0, nor one value for all learners and a list of it.
     if name not in settings:
         return ""
     value = settings[name]
+    if isinstance(value, list) and len(value) == 1:
+        value = value[0]
     if isinstance(value, float) and value.is_integer():
         value = int(value)
     return json.dumps(value, sort_keys=True)
@@ -177,8 +179,6 @@ def _sort(key: str) -> tuple[int, float, str]:
         found = json.loads(key) if key else None
     except ValueError:  # a number too long to read back
         return 2, 0.0, key
-    if isinstance(found, list) and len(found) == 1:
-        found = found[0]
     if isinstance(found, int | float) and not isinstance(found, bool):
         return 0, float(found), key
     return 1, 0.0, key

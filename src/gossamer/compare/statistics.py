@@ -6,7 +6,8 @@ a curve, are kept: every point has its own statistics.
 Percentile intervals of the bootstrap cover 75 % instead of 95 % at three seeds, because no resample leaves the range of the
 scores. These intervals are studentized instead: the bootstrap says how much a statistic varies when seeds are drawn
 again within each task, and that many standard errors are added as normally distributed scores would need, so few seeds
-make wide intervals. Of the mean of one task this is Student's interval. `benchmarks/coverage.py` measures what they cover.
+make wide intervals. Of the mean of one task this is Student's interval, a little wider at three seeds.
+`benchmarks/coverage.py` measures what they cover.
 
 Shapes: n seeds of a task, P points, K tasks.
 Source: Agarwal et al. 2021 (arXiv:2108.13264) for the statistics; Efron and Tibshirani 1993, chapter 12, for studentizing.
@@ -116,7 +117,7 @@ def probability_of_improvement(first: Scores, second: Scores, level: float = LEV
     """Return how probable it is that a run of the first scores higher than one of the second in the same task.
 
     Ties count half; tasks count alike. The interval of a task is Wilson's, adapted to this probability, with Student's t for the
-    normal quantile; intervals of several tasks are combined by the squares of their halves.
+    normal quantile where pairs are few; intervals of several tasks are combined by the squares of their halves.
 
     Args:
         first: [n, ...] a task.
@@ -140,7 +141,11 @@ def probability_of_improvement(first: Scores, second: Scores, level: float = LEV
         inflated = 1 + spare * (1 - p) / (2 - p) + spare * p / (1 + p)
         return p * (1 - p) * inflated / (here * there)
 
-    bounds = _score_bounds(values, variance, _student(here + there - 2, level))
+    dof = here + there - 2
+    # Single tasks with many pairs hold their level with the normal quantile; with few, or joined, they need more.
+    normal = (len(sides) == 1) & (dof >= 8)
+    quantile = np.where(normal, _normal(level), _student(dof, level))
+    bounds = _score_bounds(values, variance, quantile)
     return _joined(values, *bounds, enough=bool((np.minimum(here, there) >= 2).all()))
 
 
@@ -225,11 +230,24 @@ def _covariance(n: int, statistic: Statistic) -> Array:
 
 @functools.lru_cache(maxsize=256)
 def _critical(n: int, statistic: Statistic, level: float) -> float:
-    """Return how many standard errors of a statistic make up half an interval, for normal scores of n seeds."""
-    if not _cut(n, statistic) or n > TABLE_SEEDS:
-        return float(_student(np.array(n - 1.0), level))
-    ordered = np.sort(np.random.default_rng(2).normal(size=(n, _TABLE_DRAWS)), axis=0)
-    value = _weights(n, statistic) @ ordered
+    """Return how many standard errors of a statistic make up half an interval, for n seeds of one task.
+
+    As many as normal scores need, and never so few that uniform ones, which need most, were wrong half as often again.
+    """
+    student = float(_student(np.array(n - 1.0), level))
+    if n > TABLE_SEEDS:
+        return student
+    rng = np.random.default_rng(2)
+    flat = _pivot(rng.uniform(-1, 1, (n, _TABLE_DRAWS)), statistic, 1 - 1.5 * (1 - level))
+    if not _cut(n, statistic):
+        return max(student, flat)
+    return max(_pivot(rng.normal(size=(n, _TABLE_DRAWS)), statistic, level), flat)
+
+
+def _pivot(scores: Array, statistic: Statistic, level: float) -> float:
+    """Return the quantile, over columns of scores around 0, of how many standard errors their statistic is off."""
+    ordered = np.sort(scores, axis=0)
+    value = _weights(len(scores), statistic) @ ordered
     return float(np.quantile(np.abs(value) / np.sqrt(_variance(ordered - value, statistic)), level))
 
 
