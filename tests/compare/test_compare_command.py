@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import shutil
 from pathlib import Path
@@ -106,6 +107,10 @@ def test_scores_that_never_differ_prove_nothing(capsys: pytest.CaptureFixture[st
     (pair,) = compared(capsys, "runs")["pairs"]
     assert pair["verdict"] == "open"
     assert "no seed differs" in pair["reason"]
+    assert main(["compare", "runs"]) == 0
+    text = capsys.readouterr().out
+    assert "500 (all equal)" in text
+    assert "[500, 500]" not in text
 
 
 def test_many_comparisons_ask_for_more(capsys: pytest.CaptureFixture[str]) -> None:
@@ -351,6 +356,24 @@ def test_mistakes_are_one_clear_line(
     Path("empty").mkdir()
     Path("folder.png").mkdir()
     assert told in refused(capsys, *words)
+
+
+@pytest.mark.parametrize(("module", "words"), [("scipy", []), ("matplotlib", ["--plot", "a.png"])])
+def test_a_missing_extra_is_named_with_what_installs_it(
+    module: str,
+    words: list[str],
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    make_groups()
+    find = importlib.util.find_spec
+    monkeypatch.setattr(
+        "importlib.util.find_spec", lambda name: None if name == module else find(name)
+    )
+    line = refused(capsys, "runs", *words)
+    assert f"needs {module}, which is not installed; type: " in line
+    assert "compare]" in line
+    assert not Path("a.png").exists()
 
 
 def test_a_threshold_is_of_one_environment(capsys: pytest.CaptureFixture[str]) -> None:

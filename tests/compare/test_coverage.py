@@ -70,3 +70,12 @@ def test_what_decides_is_never_too_sure(name: str, n: int) -> None:
     rows += coverage.measure_improvement(name, n, WHOLE)
     assert len(rows) == 4
     assert [x for x in rows if x.share < coverage.BAR[0] - WHOLE_SLACK] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("n", coverage.SEEDS)
+@pytest.mark.parametrize("name", coverage.DISTRIBUTIONS)
+def test_iqms_of_several_environments_hold_the_bar(name: str, n: int) -> None:
+    rows = [x for x in coverage.measure_tasks(name, n, QUICK) if x.what == "iqm"]
+    assert len(rows) == 1
+    assert outside(rows, QUICK_SLACK) == []

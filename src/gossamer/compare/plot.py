@@ -49,13 +49,14 @@ def draw(comparison: Comparison, target: Path) -> None:
     """Write the picture; its kind is told by the end of its name. RunFailed if it cannot be written."""
     import matplotlib as mpl
     from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
 
     mpl.rcParams["svg.hashsalt"] = "gossamer"  # the same comparison draws the same file
     panels = len(comparison.tasks) + 1 + (comparison.scale is not None)
     columns = min(panels, MAX_COLUMNS)
     rows = -(-panels // columns)
     figure = Figure(figsize=(4.6 * columns, 3.4 * rows + 0.5), layout="constrained")
-    axes: Sequence[Any] = figure.subplots(rows, columns, squeeze=False).ravel()
+    axes: list[Any] = [*figure.subplots(rows, columns, squeeze=False).flat]
     for axis, task in zip(axes, comparison.tasks, strict=False):
         _draw_curves(axis, comparison, task)
     rest = axes[len(comparison.tasks) :]
@@ -68,7 +69,7 @@ def draw(comparison: Comparison, target: Path) -> None:
     for axis in axes[panels:]:
         axis.set_visible(False)
     handles = [
-        mpl.lines.Line2D([], [], **_look(i), label=f"{x.letter} {x.label} (n = {x.n})")
+        Line2D([], [], **_look(i), label=f"{x.letter} {x.label} (n = {x.n})")
         for i, x in enumerate(comparison.groups)
     ]
     figure.legend(

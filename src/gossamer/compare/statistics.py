@@ -163,7 +163,11 @@ def profile(scores: Scores, thresholds: Array, level: float = LEVEL) -> Estimate
     values = np.stack([np.mean(task[:, None] > thresholds, axis=0) for task in scores])
     sizes = np.array([len(task) for task in scores], float)[:, None]
     quantile = np.full(values.shape, _normal(level))
-    bounds = _score_bounds(values, lambda p: p * (1 - p) / sizes, quantile)
+
+    def variance(p: Array) -> Array:
+        return p * (1 - p) / sizes
+
+    bounds = _score_bounds(values, variance, quantile)
     return _joined(values, *bounds, enough=True)
 
 

@@ -208,9 +208,11 @@ def _told(value: float | None, low: float | None, high: float | None) -> str:
         return "-"
     if low is None or high is None:
         return _number(value)
-    # As many digits as the interval leaves a meaning to.
     half = (high - low) / 2
-    digits = min(4, max(0, 1 - math.floor(math.log10(half)))) if half > 0 else 4
+    if half <= 1e-12 * abs(value):
+        return f"{_number(value)} (all equal)"
+    # As many digits as the interval leaves a meaning to.
+    digits = min(4, max(0, 1 - math.floor(math.log10(half))))
     return f"{_rounded(value, digits)} [{_rounded(low, digits)}, {_rounded(high, digits)}]"
 
 
