@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
-from gossamer.system.ranges import CountToMillion, Seed
+from gossamer.system.ranges import CountToMillion, Number, Seed
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams
 
@@ -42,6 +42,8 @@ commands:
   tune ENV      find the fastest settings for this machine
   list          list algorithms, topologies, replays, environments and presets
   runs          list past runs and their results
+  compare RUN ...
+                compare runs: groups of seeds, intervals, which is better
   cluster       look at a Ray cluster (check), or describe its hosts (hosts)
 
 gossamer COMMAND --help tells more; --version prints the version.
@@ -331,6 +333,55 @@ def _runs(words: list[str]) -> None:
     print(runs_text(list_runs(asked["folder"]), root=asked["folder"], as_json=asked["json"]))
 
 
+COMPARE = """\
+usage: gossamer compare RUN ... [options]
+
+Compare runs: seeds are grouped by the settings that differ; scores, intervals, which group is better.
+
+  RUN                       run folders, folders of runs, parts of their names, patterns such as 'ppo-*', or last
+  --by SETTING              group by this setting, whatever else differs; may be given again [settings that differ]
+  --score evaluation|training
+                            score of a run: the last evaluation of its last policy, or its last 100 training
+                            episodes [evaluation, if all runs have one]
+  --threshold RETURN        tell env steps and seconds to a mean of RETURN over 100 training episodes
+  --x env_steps|seconds     what curves are over [env_steps]
+  --plot FILE               draw curves, scores and profile: .png, .svg or .pdf
+  --json                    print only JSON on standard output
+  --markdown                print Markdown
+"""
+
+
+def _compare(words: list[str]) -> None:
+    parser = _Parser(COMPARE)
+    parser.add_argument("runs", nargs="+", metavar="RUN")
+    parser.add_argument("--by", action="append", default=[])
+    parser.add_argument("--score", choices=("evaluation", "training"))
+    parser.add_argument("--threshold", type=_reads(Number))
+    parser.add_argument("--x", choices=("env_steps", "seconds"), default="env_steps")
+    parser.add_argument("--plot")
+    parser.switches("--json", "--markdown")
+    asked = parser.read(words)
+    if asked["json"] and asked["markdown"]:
+        raise ConfigError("--json and --markdown are both given; leave one out")
+    from gossamer.compare.command import compare
+
+    def say(text: str) -> None:
+        print(visible(text), file=sys.stderr, flush=True)
+
+    form = "json" if asked["json"] else "markdown" if asked["markdown"] else "text"
+    text = compare(
+        asked["runs"],
+        by=asked["by"],
+        axis=asked["x"],
+        threshold=asked["threshold"],
+        source=asked["score"],
+        plot=asked["plot"],
+        form=form,
+        say=say,
+    )
+    print(text)
+
+
 CLUSTER = """\
 usage: gossamer cluster check [--address HOST:PORT] [--json]
        gossamer cluster hosts FILE.csv
@@ -482,5 +533,6 @@ _COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "tune": _tune,
     "list": _list,
     "runs": _runs,
+    "compare": _compare,
     "cluster": _cluster,
 }

@@ -9,7 +9,18 @@ from pathlib import Path
 
 import pytest
 
-HEAVY = ("torch", "gymnasium", "ale_py", "mujoco", "envpool", "ray", "tensorboard", "wandb")
+HEAVY = (
+    "torch",
+    "gymnasium",
+    "ale_py",
+    "mujoco",
+    "envpool",
+    "ray",
+    "tensorboard",
+    "wandb",
+    "scipy",
+    "matplotlib",
+)
 MAX_CPU_SECONDS = 1.0
 
 PROBE = f"""
@@ -61,6 +72,7 @@ def probe(body: str, folder: Path) -> tuple[str, float, str]:
         ["eval", "--help"],
         ["list"],
         ["runs"],
+        ["compare", "--help"],
         ["train", "PongNoFrameskip-v4", "--show-config"],
         ["train", "CartPole-v1", "--show-config", "algorithm:ppo", "--algorithm.passes", "2"],
         ["train", "--config", "pong", "--show-config"],

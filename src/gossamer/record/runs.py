@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import difflib
 import fcntl
+import fnmatch
+import glob
 import json
 import os
 from contextlib import suppress
@@ -43,21 +45,12 @@ def find_run(run: str | Path, root: str = "runs") -> Path:
         raise ConfigError(f"{run} is no run folder; gossamer runs lists them")
     if run != "last" and is_run(given):
         return given
-    runs = find_runs(Path(root))
     if run == "last":
+        runs = find_runs(Path(root))
         if not runs:
             raise ConfigError(f"no run below {root}; name a run folder, or train one first")
         return max(runs, key=_started)
-    names = {path.relative_to(root).as_posix(): path for path in runs}
-    if run.startswith(("/", "./", "../", "~", f"{root.rstrip('/')}/")):
-        # Who types a path does not mean some run in whose name a piece of it occurs.
-        path = os.path.realpath(given)
-        key = os.path.relpath(path, os.path.realpath(root)).lower()
-        fits = [name for name in names if f"{name.lower()}/".startswith(f"{key}/")]
-    else:
-        key = run.strip("./").lower()
-        fits = [name for name in names if key and _fits(name.lower(), key)]
-        fits = fits or [name for name in names if key and key in name.lower()]
+    names, fits, key = _fitting(run, given, root)
     if len(fits) == 1:
         return names[fits[0]]
     if fits:
@@ -68,6 +61,40 @@ def find_run(run: str | Path, root: str = "runs") -> Path:
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.3)
     hint = f"did you mean {root}/{near[0]}?" if near else "gossamer runs lists them"
     raise ConfigError(f"no run {run!r}, neither a run folder nor part of one below {root}; {hint}")
+
+
+def select_runs(word: str, root: str = "runs") -> list[Path]:
+    """Return every run folder that a word means, sorted by path; ConfigError if there is none.
+
+    Args:
+        word: What `find_run` takes, but more than one run may fit; a folder, which means all runs below it; or a pattern
+            with *, ? or [...] of paths, or of names below `root`.
+        root: Where runs are kept.
+    """
+    given = expand(word)
+    if given.is_dir():
+        if found := find_runs(given):
+            return found
+        raise ConfigError(f"folder {word} holds no runs; gossamer runs lists them")
+    if glob.has_magic(word):
+        top = Path(given.anchor)
+        try:
+            folders = [path for path in top.glob(str(given.relative_to(top))) if path.is_dir()]
+        except (ValueError, OSError):  # some stars mean nothing to pathlib
+            folders = []
+        below = find_runs(Path(root))
+        names = {path: path.relative_to(root).as_posix() for path in below}
+        fitting = [x for x, name in names.items() if _fits_pattern(name, word)]
+        found = {*fitting, *(run for folder in folders for run in find_runs(folder))}
+        if not found:
+            raise ConfigError(
+                f"no run fits {word!r}, here or below {root}; gossamer runs lists them"
+            )
+        return sorted(found)
+    if word == "last":
+        return [find_run(word, root)]
+    names_below, fits, _ = _fitting(word, given, root)
+    return sorted(names_below[name] for name in fits) or [find_run(word, root)]
 
 
 def is_run(path: Path) -> bool:
@@ -115,6 +142,25 @@ def _started(path: Path) -> tuple[float, str]:
         return (path / "config.json").stat().st_mtime, path.name
     except OSError:
         return 0.0, path.name
+
+
+def _fitting(run: str, given: Path, root: str) -> tuple[dict[str, Path], list[str], str]:
+    """Return all runs by name, the names that a word fits, and what of the word was looked for."""
+    names = {path.relative_to(root).as_posix(): path for path in find_runs(Path(root))}
+    if run.startswith(("/", "./", "../", "~", f"{root.rstrip('/')}/")):
+        # Who types a path does not mean some run in whose name a piece of it occurs.
+        path = os.path.realpath(given)
+        key = os.path.relpath(path, os.path.realpath(root)).lower()
+        return names, [name for name in names if f"{name.lower()}/".startswith(f"{key}/")], key
+    key = run.strip("./").lower()
+    fits = [name for name in names if key and _fits(name.lower(), key)]
+    return names, fits or [name for name in names if key and key in name.lower()], key
+
+
+def _fits_pattern(name: str, pattern: str) -> bool:
+    # A part of a name may be meant: that of the last folder, or the beginning.
+    patterns = (pattern, f"*/{pattern}", f"{pattern}/*")
+    return any(fnmatch.fnmatchcase(name.lower(), x.lower()) for x in patterns)
 
 
 def _fits(name: str, key: str) -> bool:

@@ -25,8 +25,12 @@ MAX_LEARNERS_TOLD = 16
 
 
 def env_facts(spec: EnvSpec) -> dict[str, Any]:
-    """Return what is known about resuming an environment, as meta.json holds it."""
-    return {"env_comes_back": spec.exact_resume, "env_differs": spec.differs}
+    """Return how an environment was set up, and what is known about resuming it, as meta.json holds it."""
+    return {
+        "protocol": spec.protocol,
+        "env_comes_back": spec.exact_resume,
+        "env_differs": spec.differs,
+    }
 
 
 def new_episodes_in_words(spec: EnvSpec) -> str:

@@ -1,0 +1,191 @@
+"""A comparison as a picture: curves, scores with intervals, performance profile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.compare.curves import WINDOW
+from gossamer.compare.report import DECIDES
+from gossamer.compare.statistics import STATISTICS
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.system.reading import expand
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from gossamer.compare.report import Comparison, CurveOf, GroupReport, Interval
+
+KINDS = (".png", ".svg", ".pdf")
+"""Ends of names of files that can be drawn."""
+COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000", "#999999")
+"""Okabe and Ito's, which colour-blind people tell apart."""
+_STYLES = ("-", "--", ":", "-.")
+MAX_COLUMNS = 3
+_TITLES = {"iqm": "IQM", "mean": "mean", "median": "median"}
+
+
+def check_target(name: str) -> Path:
+    """Return the file to draw; ConfigError if that cannot be."""
+    target = expand(name, "; name a file: --plot comparison.png")
+    if target.suffix.lower() not in KINDS:
+        raise ConfigError(
+            f"--plot {name}: its name must end in {', '.join(KINDS)}; type --plot {target.stem or 'comparison'}.png"
+        )
+    if target.is_dir():
+        raise ConfigError(
+            f"--plot {name} is a folder; name a file in it: --plot {name}/comparison.png"
+        )
+    if not target.parent.is_dir():
+        raise ConfigError(
+            f"--plot {name}: there is no folder {target.parent}; make it, or name another"
+        )
+    return target
+
+
+def draw(comparison: Comparison, target: Path) -> None:
+    """Write the picture; its kind is told by the end of its name. RunFailed if it cannot be written."""
+    import matplotlib as mpl
+    from matplotlib.figure import Figure
+    from matplotlib.lines import Line2D
+
+    mpl.rcParams["svg.hashsalt"] = "gossamer"  # the same comparison draws the same file
+    panels = len(comparison.tasks) + 1 + (comparison.scale is not None)
+    columns = min(panels, MAX_COLUMNS)
+    rows = -(-panels // columns)
+    figure = Figure(figsize=(4.6 * columns, 3.4 * rows + 0.5), layout="constrained")
+    axes: list[Any] = [*figure.subplots(rows, columns, squeeze=False).flat]
+    for axis, task in zip(axes, comparison.tasks, strict=False):
+        _draw_curves(axis, comparison, task)
+    rest = axes[len(comparison.tasks) :]
+    _draw_scores(rest[0], comparison)
+    if comparison.scale is not None:
+        _draw_profiles(rest[1], comparison)
+    for axis in axes[:panels]:
+        axis.spines[["top", "right"]].set_visible(False)
+        axis.grid(alpha=0.25)
+    for axis in axes[panels:]:
+        axis.set_visible(False)
+    handles = [
+        Line2D([], [], **_look(i), label=f"{x.letter} {x.label} (n = {x.n})")
+        for i, x in enumerate(comparison.groups)
+    ]
+    figure.legend(
+        handles=handles,
+        loc="outside lower center",
+        frameon=False,
+        fontsize=8,
+        ncols=min(len(handles), 2),
+    )
+    # A picture that is drawn tomorrow has the same bytes.
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
+    try:
+        figure.savefig(target, dpi=150, metadata=metadata)
+    except OSError as error:
+        raise RunFailed(f"--plot {target} cannot be written: {error.strerror or error}") from None
+
+
+def _look(number: int) -> dict[str, Any]:
+    style = _STYLES[number // len(COLORS) % len(_STYLES)]
+    return {"color": COLORS[number % len(COLORS)], "linestyle": style, "linewidth": 1.8}
+
+
+def _draw_curves(axis: Any, comparison: Comparison, task: str) -> None:
+    for number, group in enumerate(comparison.groups):
+        if task not in group.tasks:
+            continue
+        curve = group.tasks[task].curve
+        look = _look(number)
+        value, low, high = _lines(curve)
+        axis.plot(curve.x, value, **look)
+        axis.fill_between(curve.x, low, high, color=look["color"], alpha=0.18, linewidth=0)
+        # An interval of few seeds may leave the picture; what was scored stays large enough to be seen.
+    _fit_to_lines(axis, [x.tasks[task].curve for x in comparison.groups if task in x.tasks])
+    if comparison.threshold is not None:
+        axis.axhline(comparison.threshold, color="#555555", linewidth=0.8, linestyle=":")
+    axis.set_title(task, fontsize=10)
+    axis.set_xlabel("seconds" if comparison.axis == "seconds" else "env steps")
+    axis.set_ylabel(
+        f"mean return of {WINDOW} training episodes\n{_TITLES[DECIDES]} over seeds", fontsize=8
+    )
+
+
+def _lines(curve: CurveOf) -> tuple[Any, Any, Any]:
+    return tuple(np.array(part, float) for part in (curve.value, curve.low, curve.high))  # type: ignore[return-value]
+
+
+def _fit_to_lines(axis: Any, curves: Sequence[CurveOf]) -> None:
+    values = [y for curve in curves for y in curve.value if y is not None]
+    if not values:
+        return
+    span = (max(values) - min(values)) or abs(values[0]) or 1.0
+    bottom, top = axis.get_ylim()
+    axis.set_ylim(max(bottom, min(values) - 0.5 * span), min(top, max(values) + 0.5 * span))
+
+
+def _draw_scores(axis: Any, comparison: Comparison) -> None:
+    """Draw an interval for each statistic; without a scale in common, the IQM in each environment."""
+    if comparison.scale is None:
+        rows = list(comparison.tasks)
+        found = [
+            (number, row, _in_widths(group, task, comparison))
+            for number, group in enumerate(comparison.groups)
+            for row, task in enumerate(rows)
+            if task in group.tasks
+        ]
+        axis.set_xlabel("IQM of scores, in spans of those of the environment")
+    else:
+        rows = [_TITLES[x] for x in STATISTICS]
+        found = [
+            (number, row, (group.statistics or {})[x])
+            for number, group in enumerate(comparison.groups)
+            for row, x in enumerate(STATISTICS)
+        ]
+        human = comparison.scale == "human-normalized"
+        axis.set_xlabel("score, human-normalized" if human else "score")
+    count = len(comparison.groups)
+    for number, row, interval in found:
+        if interval.value is None:
+            continue
+        at = row + 0.6 * ((number + 0.5) / count - 0.5)
+        color = _look(number)["color"]
+        axis.plot([interval.value], [at], "o", color=color, markersize=4)
+        if interval.low is not None and interval.high is not None:
+            axis.plot([interval.low, interval.high], [at, at], color=color, linewidth=2, alpha=0.6)
+    axis.set_yticks(range(len(rows)), rows)
+    axis.set_ylim(len(rows) - 0.5, -0.5)
+    axis.set_title("scores, 95 % intervals", fontsize=10)
+
+
+def _in_widths(group: GroupReport, task: str, comparison: Comparison) -> Interval:
+    scores = [x.score for other in comparison.groups for x in other.runs if x.env == task]
+    low, span = min(scores), (max(scores) - min(scores)) or 1.0
+    found = group.tasks[task].statistics[DECIDES]
+    ends = (found.value, found.low, found.high)
+    return type(found)(*(None if x is None else (x - low) / span for x in ends))
+
+
+def _draw_profiles(axis: Any, comparison: Comparison) -> None:
+    for number, group in enumerate(comparison.groups):
+        found = group.profile or []
+        value, low, high = (
+            np.array([getattr(x, name) for x in found], float) for name in ("value", "low", "high")
+        )
+        look = _look(number)
+        axis.step(comparison.profile_at, value, where="post", **look)
+        axis.fill_between(
+            comparison.profile_at,
+            low,
+            high,
+            step="post",
+            color=look["color"],
+            alpha=0.12,
+            linewidth=0,
+        )
+    human = comparison.scale == "human-normalized"
+    axis.set_xlabel("score, human-normalized" if human else "score")
+    axis.set_ylabel("share of runs above it")
+    axis.set_ylim(0, 1.02)
+    axis.set_title("performance profile", fontsize=10)

@@ -1,0 +1,220 @@
+"""What comparing needs of a run folder: settings, curve, last evaluation, protocol. Damaged runs are told of, not guessed."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+import msgspec
+import numpy as np
+
+from gossamer.compare.curves import WINDOW, Curve
+from gossamer.compare.protocols import protocol_facts
+from gossamer.config.layers import explicit
+from gossamer.config.tree import flatten
+from gossamer.errors import ConfigError
+from gossamer.record.folder import RunFolder
+from gossamer.record.metrics import MAX_ROW_BYTES, read_rows
+from gossamer.record.runs import LARGEST, is_running, state_of
+from gossamer.system.reading import clipped, open_plain, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+    from pathlib import Path
+
+    from gossamer.record.runs import State
+
+Source = Literal["evaluation", "training"]
+LAST_TENTH = 0.9
+"""Share of a run's env steps after which an evaluation is one of its last policy."""
+
+
+class Evaluation(msgspec.Struct, frozen=True):
+    """What a run's last policy scored in episodes on seeds that training never saw."""
+
+    mean: float
+    episodes: int
+
+
+@dataclass(frozen=True)
+class Run:
+    """A run as far as comparing is concerned."""
+
+    path: Path
+    name: str
+    """Its path, as shown."""
+    env_id: str
+    seed: str
+    """As shown; runs of older versions may not tell."""
+    settings: Mapping[str, Any]
+    """Values by dotted name."""
+    chosen: frozenset[str]
+    """Settings that the user set."""
+    protocol: Mapping[str, str]
+    """What scores were made under, in words, by fact."""
+    described: str
+    """The same in one text, as the run says it; empty: it does not."""
+    state: State
+    machine: str
+    """That it was trained on last, as far as seconds depend on it; empty: not known."""
+    curve: Curve
+    """Of the mean return of 100 training episodes."""
+    evaluation: Evaluation | None
+    """Of its last policy; None: the run ended without one."""
+
+    def score(self, source: Source) -> float | None:
+        """Return the run's score; None if it has none of this kind."""
+        if source == "evaluation":
+            return None if self.evaluation is None else self.evaluation.mean
+        return float(self.curve.value[-1]) if len(self.curve.value) else None
+
+    @property
+    def env_steps(self) -> float:
+        """That it was trained for, as far as it has said."""
+        return float(self.curve.env_steps[-1]) if len(self.curve.env_steps) else 0.0
+
+    @property
+    def seconds(self) -> float:
+        """Likewise, over all sessions."""
+        return float(self.curve.seconds[-1]) if len(self.curve.seconds) else 0.0
+
+
+def read_run(path: Path) -> Run:
+    """Read a run folder; ConfigError, in one line, if it is damaged where it matters."""
+    folder = RunFolder(path)
+    saved = folder.read_settings()
+    env_id = saved.get("env_id")
+    if not isinstance(env_id, str) or not env_id:
+        raise ConfigError(f"{path / 'config.json'} is damaged: it names no environment")
+    meta = _table(folder, "meta.json")
+    described = _text(meta.get("protocol"))
+    try:
+        protocol = protocol_facts(saved, described)
+    except ConfigError as error:
+        raise ConfigError(f"{path}: {error}") from None
+    layers = _table(folder, "layers.json")
+    curve = read_curve(path / "metrics.jsonl")
+    settings = dict(flatten(saved))
+    seed = saved.get("seed")
+    return Run(
+        path=path,
+        name=visible(str(path)),
+        env_id=visible(clipped(env_id)),
+        seed=str(seed) if isinstance(seed, int) else "-",
+        settings=settings,
+        chosen=frozenset(explicit({x: y for x, y in layers.items() if isinstance(y, str)})),
+        protocol=protocol,
+        described=described,
+        state=state_of(_table(folder, "summary.json").get("exit_reason"), running=is_running(path)),
+        machine=_machine(meta),
+        curve=curve,
+        evaluation=_last_evaluation(
+            read_rows(path / "evaluation.jsonl"),
+            curve.env_steps[-1] if len(curve.env_steps) else 0.0,
+        ),
+    )
+
+
+def read_runs(paths: Iterable[Path], warn: Callable[[str], object]) -> list[Run]:
+    """Read run folders; those that are damaged are left out, and a line about each is handed to `warn`."""
+    found: list[Run] = []
+    for path in paths:
+        try:
+            found.append(read_run(path))
+        except ConfigError as error:
+            warn(f"left out: {error}")
+    return found
+
+
+class _Row(msgspec.Struct):
+    """What of a row of metrics a curve is made of; the rest is passed over, which is ten times as fast as to parse it."""
+
+    env_steps: float | None = None
+    time_s: float | None = None
+    return_mean_100: float | None = None
+    episodes: float | None = None
+
+
+def read_curve(path: Path) -> Curve:
+    """Read the training returns out of a `metrics.jsonl`; broken rows, and rows that go back, are passed over."""
+    decode = msgspec.json.Decoder(_Row).decode
+    rows: list[tuple[float, float, float, float]] = []
+    steps = seconds = -math.inf
+    try:
+        file = open_plain(path)
+    except (OSError, ValueError):
+        return _curve([])
+    with file:
+        while line := file.readline(MAX_ROW_BYTES):
+            try:
+                row = decode(line)
+            except (msgspec.DecodeError, RecursionError, UnicodeDecodeError):
+                continue
+            if row.return_mean_100 is None or row.env_steps is None or row.time_s is None:
+                continue
+            # Without a count, as in no run of ours, the window is taken to be full.
+            episodes = WINDOW if row.episodes is None else row.episodes
+            found = (row.env_steps, row.time_s, row.return_mean_100, episodes)
+            if not all(-LARGEST < x < LARGEST for x in found):
+                continue
+            if row.env_steps >= steps and row.time_s >= seconds:
+                steps, seconds = row.env_steps, row.time_s
+                rows.append(found)
+    return _curve(rows)
+
+
+def _curve(rows: list[tuple[float, float, float, float]]) -> Curve:
+    table = np.array(rows, float).reshape(-1, 4)
+    steps, seconds, value, episodes = np.ascontiguousarray(table.T)
+    return Curve(steps, seconds, value, episodes)
+
+
+def _last_evaluation(rows: Iterable[dict[str, Any]], env_steps: float) -> Evaluation | None:
+    """Return the last evaluation of a run's policy: of learners that never mix, the mean of theirs.
+
+    The episodes that confirm a best policy are not among them: a policy that was lucky gets more of these.
+    """
+    by_learner: dict[str, Evaluation] = {}
+    averages = False
+    for row in rows:
+        try:
+            found = msgspec.convert(
+                {"mean": row["mean"], "episodes": len(row["returns"])}, Evaluation
+            )
+            at, whose = float(row["env_steps"]), str(row.get("learner", 0))
+        except (KeyError, TypeError, ValueError, OverflowError):
+            continue
+        if row.get("confirmation") or not abs(found.mean) < LARGEST or not found.episodes:
+            continue
+        averages |= whose == "average"
+        by_learner.pop(whose, None)
+        if at >= LAST_TENTH * env_steps:
+            by_learner[whose] = found
+    # Where learners mix, the run's policy is their average, and every second evaluation is of one of them.
+    told = [x for whose, x in by_learner.items() if whose == "average" or not averages]
+    if not told:
+        return None
+    mean = sum(x.mean for x in told) / len(told)
+    return Evaluation(mean, sum(x.episodes for x in told))
+
+
+def _table(folder: RunFolder, name: str) -> dict[str, Any]:
+    try:
+        found = folder.read_json(name)
+    except ConfigError:
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def _machine(meta: dict[str, Any]) -> str:
+    """Return the processor of the last session, and how many cores it could use."""
+    try:
+        machine = meta["sessions"][-1]["machine"]
+        return _text(f"{machine['processor']}, {machine['cores']} cores")
+    except (KeyError, IndexError, TypeError):
+        return ""
+
+
+def _text(value: Any) -> str:
+    return visible(clipped(value, 400)) if isinstance(value, str) else ""

@@ -1,0 +1,539 @@
+"""The comparison itself: groups, their scores with intervals, what may be called better, and what has to be said about it."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from itertools import combinations
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+
+from gossamer.compare.atari_scores import human_normalized
+from gossamer.compare.curves import WINDOW, grid_of, grouped_curve, on_grid, reached
+from gossamer.compare.grouping import group_by_settings
+from gossamer.compare.protocols import refuse_mixed
+from gossamer.compare.statistics import (
+    LEVEL,
+    STATISTICS,
+    difference,
+    estimate,
+    probability_of_improvement,
+    profile,
+)
+from gossamer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gossamer.compare.curves import Axis
+    from gossamer.compare.reading import Run, Source
+    from gossamer.compare.statistics import Array, Estimate, Scores, Statistic
+
+Scale = Literal["return", "human-normalized"]
+Verdict = Literal["better", "worse", "open"]
+
+MIN_SEEDS = 3
+"""Seeds that every group must have before one is called better."""
+DECIDES: Statistic = "iqm"
+"""Statistic whose difference decides."""
+CURVE_POINTS = 100
+"""Points of a curve."""
+PROFILE_POINTS = 101
+"""Thresholds of a performance profile."""
+MAX_LISTED = 6
+"""Names that a note lists."""
+UNEVEN = 1.1
+"""Groups that were trained so many times as long as others are told of."""
+
+
+@dataclass(frozen=True)
+class Interval:
+    """A number with its interval; None where it cannot be told."""
+
+    value: float | None
+    low: float | None
+    high: float | None
+
+
+@dataclass(frozen=True)
+class Threshold:
+    """When the runs of a group reached a return, in one environment."""
+
+    reached: int
+    n: int
+    env_steps: Interval
+    """Median over seeds; without bounds unless all reached it, None if half did not."""
+    seconds: Interval
+
+
+@dataclass(frozen=True)
+class CurveOf:
+    """The curve of a group in one environment; lists [P], None where not all of its runs are."""
+
+    x: list[float]
+    value: list[float | None]
+    low: list[float | None]
+    high: list[float | None]
+
+
+@dataclass(frozen=True)
+class InTask:
+    """A group in one environment."""
+
+    n: int
+    statistics: dict[str, Interval]
+    human_normalized: Interval | None
+    """IQM on that scale; None where it is not known."""
+    curve: CurveOf
+    threshold: Threshold | None
+
+
+@dataclass(frozen=True)
+class RunScore:
+    """A run and its score."""
+
+    run: str
+    env: str
+    seed: str
+    score: float
+    env_steps: float
+    seconds: float
+    state: str
+
+
+@dataclass(frozen=True)
+class GroupReport:
+    """A group: runs that differ in their seeds."""
+
+    letter: str
+    label: str
+    settings: dict[str, str]
+    runs: list[RunScore]
+    n: int
+    """Seeds in the environment that has fewest."""
+    tasks: dict[str, InTask]
+    statistics: dict[str, Interval] | None
+    """Over all environments; None where their scores have no scale in common."""
+    profile: list[Interval] | None
+    """Share of runs above each threshold."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """Two groups in one environment, or in all of them."""
+
+    first: str
+    second: str
+    task: str | None
+    """None: all environments."""
+    difference: Interval | None
+    """IQM of the first above that of the second; None where scores have no scale in common."""
+    improvement: Interval
+    """Probability that a run of the first scores higher."""
+    verdict: Verdict
+    """Whether the first is better."""
+    reason: str
+    """Why that is open; empty: it is not."""
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Everything that is known of some runs together."""
+
+    tasks: list[str]
+    protocol: list[str]
+    source: Source
+    score: str
+    """What a run's score is, in words."""
+    scale: Scale | None
+    """Of statistics over all environments; None: there is none."""
+    axis: Axis
+    threshold: float | None
+    groups: list[GroupReport]
+    pairs: list[Pair]
+    profile_at: list[float]
+    """Thresholds of the profiles, on the scale."""
+    notes: list[str] = field(default_factory=list[str])
+
+
+@dataclass(frozen=True)
+class _Group:
+    letter: str
+    label: str
+    settings: dict[str, str]
+    runs: dict[str, list[Run]]
+    """By environment."""
+
+
+def compare_runs(
+    runs: Sequence[Run],
+    *,
+    by: Sequence[str] = (),
+    axis: Axis = "env_steps",
+    threshold: float | None = None,
+    source: Source | None = None,
+) -> Comparison:
+    """Compare runs.
+
+    Args:
+        runs: at least one.
+        by: settings to group by; none: those that differ.
+        axis: what curves are over.
+        threshold: return whose first reaching is looked for.
+        source: which scores to take; None: evaluations if all runs have them, otherwise those of training.
+
+    Raises:
+        ConfigError: the runs cannot be compared; it says why.
+    """
+    notes: list[str] = []
+    source, runs = _scored(runs, source, notes)
+    refuse_mixed(runs, evaluated=source == "evaluation")
+    runs = sorted(runs, key=lambda run: (run.env_id, len(run.seed), run.seed, run.name))
+    groups = _grouped(runs, by, notes)
+    tasks = sorted({run.env_id for run in runs})
+    if threshold is not None and len(tasks) > 1:
+        raise ConfigError(
+            f"--threshold {threshold:g} is a return of one environment, and these runs are of {', '.join(tasks)}; name runs of one"
+        )
+    groups = [_without_copies(group, source, notes) for group in groups]
+    _tell_states(groups, notes)
+    _tell_lengths(groups, notes)
+    if axis == "seconds" or threshold is not None:
+        _tell_machines(groups, notes)
+    shared = _shared_tasks(groups, tasks, notes)
+    scale = _scale_of(tasks, notes)
+    profile_at = _profile_at(groups, shared, source, scale)
+    return Comparison(
+        tasks=tasks,
+        protocol=_protocols(runs),
+        source=source,
+        score=_score_in_words(runs, source),
+        scale=scale,
+        axis=axis,
+        threshold=threshold,
+        groups=[
+            _report(group, groups, shared, source, scale, axis, threshold, profile_at)
+            for group in groups
+        ],
+        pairs=_pairs(groups, shared, source, scale),
+        profile_at=[float(x) for x in profile_at],
+        notes=notes,
+    )
+
+
+def _scored(
+    runs: Sequence[Run], source: Source | None, notes: list[str]
+) -> tuple[Source, list[Run]]:
+    """Return where scores are taken from, and the runs that have one of this kind."""
+    if source is None:
+        bare = [run.name for run in runs if run.evaluation is None]
+        source = "training" if bare else "evaluation"
+        if bare and len(bare) < len(runs):
+            notes.append(
+                f"{len(bare)} of {len(runs)} runs ended without an evaluation ({_listed(bare)}), so training returns are "
+                "compared; --score evaluation leaves these runs out"
+            )
+    kept = [run for run in runs if run.score(source) is not None]
+    if not kept:
+        raise ConfigError(
+            f"none of the {len(runs)} runs has a score yet: no {_KINDS[source]}"
+            + (
+                "; --score training needs none"
+                if source == "evaluation"
+                else "; train them for longer"
+            )
+        )
+    if len(kept) < len(runs):
+        gone = [run.name for run in runs if run.score(source) is None]
+        notes.append(f"left out, as there is no {_KINDS[source]}: {_listed(gone)}")
+    return source, kept
+
+
+_KINDS: dict[Source, str] = {
+    "evaluation": "evaluation of the last policy",
+    "training": "finished training episode",
+}
+
+
+def _score_in_words(runs: Sequence[Run], source: Source) -> str:
+    if source == "training":
+        return f"mean return of its last {WINDOW} training episodes"
+    counts = sorted({run.evaluation.episodes for run in runs if run.evaluation is not None})
+    episodes = f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
+    rule = "likeliest" if runs[0].protocol.get("greedy") == "yes" else "sampled"
+    return f"mean return of the last evaluation of its last policy ({episodes} episodes, {rule} actions)"
+
+
+def _protocols(runs: Sequence[Run]) -> list[str]:
+    """Return in words how each environment was set up, as far as it is known."""
+    told: list[str] = []
+    for env_id in dict.fromkeys(run.env_id for run in runs):
+        found = next((run.described for run in runs if run.env_id == env_id and run.described), "")
+        told.append(found or env_id)
+    return told
+
+
+def _grouped(runs: Sequence[Run], by: Sequence[str], notes: list[str]) -> list[_Group]:
+    chosen = frozenset[str]().union(*(run.chosen for run in runs))
+    found = group_by_settings([run.settings for run in runs], by, chosen=chosen)
+    if found.also:
+        what = (
+            f"runs within groups may differ in {_listed(found.also)}"
+            if by
+            else f"groups also differ in {_listed(found.also)}"
+        )
+        notes.append(what)
+    groups: list[_Group] = []
+    for number, members in enumerate(found.members):
+        by_env: dict[str, list[Run]] = {}
+        for i in members:
+            by_env.setdefault(runs[i].env_id, []).append(runs[i])
+        groups.append(_Group(_letter(number), found.labels[number], found.values[number], by_env))
+    return groups
+
+
+def _letter(number: int) -> str:
+    """Return A to Z, AA, AB and so on."""
+    rest, last = divmod(number, 26)
+    return (_letter(rest - 1) if rest else "") + chr(ord("A") + last)
+
+
+def _without_copies(group: _Group, source: Source, notes: list[str]) -> _Group:
+    """Drop runs that are the same experiment again: they would pass for further seeds."""
+    kept: dict[str, list[Run]] = {}
+    for env_id, runs in group.runs.items():
+        seen: dict[tuple[Any, ...], Run] = {}
+        for run in runs:
+            key = (run.seed, run.score(source), run.env_steps)
+            if run.seed != "-" and key in seen:
+                notes.append(
+                    f"{run.name} is the same experiment as {seen[key].name} (seed {run.seed}, equal results); it counts once"
+                )
+            seen.setdefault(key, run)
+        kept[env_id] = [run for run in runs if run in seen.values()]
+        seeds = [run.seed for run in kept[env_id] if run.seed != "-"]
+        if twice := sorted({x for x in seeds if seeds.count(x) > 1}):
+            notes.append(
+                f"{group.letter}: several runs of {env_id} have seed {_listed(twice)}, with different results; each counts"
+            )
+    return _Group(group.letter, group.label, group.settings, kept)
+
+
+def _tell_states(groups: Sequence[_Group], notes: list[str]) -> None:
+    by_state: dict[str, list[str]] = {}
+    for run in _all_runs(groups):
+        by_state.setdefault(run.state, []).append(run.name)
+    notes += [
+        f"{state}, with the score that it has so far: {_listed(by_state[state])}"
+        for state in ("running", "killed", "failed", "stopped")
+        if state in by_state
+    ]
+
+
+def _tell_lengths(groups: Sequence[_Group], notes: list[str]) -> None:
+    for env_id in sorted({env_id for group in groups for env_id in group.runs}):
+        steps = [x.env_steps for group in groups for x in group.runs.get(env_id, [])]
+        if max(steps) > UNEVEN * min(steps):
+            notes.append(
+                f"runs of {env_id} were trained for {min(steps):,.0f} to {max(steps):,.0f} env steps; scores are those at their ends"
+            )
+
+
+def _tell_machines(groups: Sequence[_Group], notes: list[str]) -> None:
+    machines = sorted({run.machine for run in _all_runs(groups) if run.machine})
+    if len(machines) > 1:
+        notes.append(f"seconds are those of different machines: {'; '.join(machines[:MAX_LISTED])}")
+
+
+def _all_runs(groups: Sequence[_Group]) -> list[Run]:
+    return [run for group in groups for runs in group.runs.values() for run in runs]
+
+
+def _shared_tasks(groups: Sequence[_Group], tasks: Sequence[str], notes: list[str]) -> list[str]:
+    """Return the environments that all groups have, which alone say which is better."""
+    shared = [task for task in tasks if all(task in group.runs for group in groups)]
+    if not shared:
+        raise ConfigError(
+            f"no environment is in all groups ({', '.join(f'{x.label}: {_listed(sorted(x.runs))}' for x in groups[:3])}); "
+            "name runs of the same environments"
+        )
+    if len(shared) < len(tasks):
+        rest = [task for task in tasks if task not in shared]
+        notes.append(f"not in every group, so not in totals: {_listed(rest)}")
+    return shared
+
+
+def _scale_of(tasks: Sequence[str], notes: list[str]) -> Scale | None:
+    if len(tasks) == 1:
+        return "return"
+    unknown = [task for task in tasks if human_normalized(task, 0.0) is None]
+    if not unknown:
+        return "human-normalized"
+    notes.append(
+        f"no totals over environments: their returns have no scale in common (human scores are known of Atari games, not of {_listed(unknown)})"
+    )
+    return None
+
+
+def _scores(group: _Group, task: str, source: Source, scale: Scale | None = "return") -> Array:
+    found = [run.score(source) for run in group.runs.get(task, [])]
+    scores = [x for x in found if x is not None]
+    if scale == "human-normalized":
+        scores = [y for x in scores if (y := human_normalized(task, x)) is not None]
+    return np.array(scores, float)
+
+
+def _report(
+    group: _Group,
+    groups: Sequence[_Group],
+    shared: Sequence[str],
+    source: Source,
+    scale: Scale | None,
+    axis: Axis,
+    threshold: float | None,
+    profile_at: Array,
+) -> GroupReport:
+    together: Scores = [_scores(group, task, source, scale) for task in shared]
+    return GroupReport(
+        letter=group.letter,
+        label=group.label,
+        settings=group.settings,
+        runs=[
+            RunScore(
+                run.name,
+                run.env_id,
+                run.seed,
+                run.score(source) or 0.0,
+                run.env_steps,
+                run.seconds,
+                run.state,
+            )
+            for runs in group.runs.values()
+            for run in runs
+        ],
+        n=min(len(group.runs[task]) for task in shared),
+        tasks={task: _in_task(group, groups, task, source, axis, threshold) for task in group.runs},
+        statistics=None
+        if scale is None
+        else {x: _first(estimate(together, x)) for x in STATISTICS},
+        profile=None if scale is None else _listed_intervals(profile(together, profile_at)),
+    )
+
+
+def _in_task(
+    group: _Group,
+    groups: Sequence[_Group],
+    task: str,
+    source: Source,
+    axis: Axis,
+    threshold: float | None,
+) -> InTask:
+    scores, normalized = (
+        _scores(group, task, source, scale) for scale in ("return", "human-normalized")
+    )
+    everywhere = [run.curve for other in groups for run in other.runs.get(task, [])]
+    grid = grid_of([curve.along(axis) for curve in everywhere], CURVE_POINTS)
+    curves = [run.curve for run in group.runs[task]]
+    values = on_grid([x.along(axis) for x in curves], [x.value for x in curves], grid)
+    found = grouped_curve(values, DECIDES)
+    return InTask(
+        n=len(scores),
+        statistics={x: _first(estimate([scores], x)) for x in STATISTICS},
+        human_normalized=_first(estimate([normalized], DECIDES)) if len(normalized) else None,
+        curve=CurveOf([float(x) for x in grid], *([_plain(x) for x in part] for part in found[:3])),
+        threshold=None if threshold is None else _threshold(group.runs[task], threshold),
+    )
+
+
+def _threshold(runs: Sequence[Run], threshold: float) -> Threshold:
+    found = [reached(run.curve, threshold) for run in runs]
+    there = [x for x in found if x is not None]
+    steps, seconds = (_median_of([math.inf if x is None else x[i] for x in found]) for i in (0, 1))
+    return Threshold(len(there), len(runs), steps, seconds)
+
+
+def _median_of(values: Sequence[float]) -> Interval:
+    """Return the median of times of which some may be infinite, with an interval if none is: of logarithms, as times are."""
+    if all(0 < x < math.inf for x in values):
+        found = estimate([np.log(np.array(values))], "median")
+        return Interval(*(_plain(np.exp(x)) for x in found[:3]))
+    middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
+    value = sum(middle) / len(middle)
+    return Interval(value if value < math.inf else None, None, None)
+
+
+def _profile_at(
+    groups: Sequence[_Group], shared: Sequence[str], source: Source, scale: Scale | None
+) -> Array:
+    if scale is None:
+        return np.zeros(0)
+    scores = np.concatenate([_scores(x, task, source, scale) for x in groups for task in shared])
+    return np.linspace(scores.min(), scores.max(), PROFILE_POINTS)
+
+
+def _pairs(
+    groups: Sequence[_Group], shared: Sequence[str], source: Source, scale: Scale | None
+) -> list[Pair]:
+    """Return every two groups, over all environments where they have a scale in common, else in each and by probability in all."""
+    tasks = [None] if scale is not None else list(shared)
+    count = math.comb(len(groups), 2) * len(tasks)
+    found: list[Pair] = []
+    for first, second in combinations(groups, 2):
+        for task in tasks:
+            within = shared if task is None else [task]
+            sides = [
+                [_scores(x, one, source, scale if task is None else "return") for one in within]
+                for x in (first, second)
+            ]
+            found.append(_pair(first.letter, second.letter, task, sides[0], sides[1], count))
+        if scale is None:
+            one, two = ([_scores(x, y, source) for y in shared] for x in (first, second))
+            chance = _first(probability_of_improvement(one, two))
+            reason = "each environment says for itself"
+            found.append(Pair(first.letter, second.letter, None, None, chance, "open", reason))
+    return found
+
+
+def _pair(first: str, second: str, task: str | None, one: Scores, two: Scores, count: int) -> Pair:
+    shown = difference(one, two, DECIDES)
+    # Of many comparisons some come out by chance; together these are wrong as rarely as one.
+    strict = difference(one, two, DECIDES, 1 - (1 - LEVEL) / count)
+    verdict, reason = _verdict(_first(shown), _first(strict), one, two, count)
+    chance = _first(probability_of_improvement(one, two))
+    return Pair(first, second, task, _first(shown), chance, verdict, reason)
+
+
+def _verdict(
+    shown: Interval, strict: Interval, one: Scores, two: Scores, count: int
+) -> tuple[Verdict, str]:
+    n = min(len(task) for task in [*one, *two])
+    if n < MIN_SEEDS:
+        return "open", f"n is {n}, and {MIN_SEEDS} seeds are the least"
+    if all(np.ptp(task) == 0 for task in [*one, *two]):
+        return "open", "no seed differs from another, so chance cannot be told"
+    if strict.low is not None and strict.low > 0:
+        return "better", ""
+    if strict.high is not None and strict.high < 0:
+        return "worse", ""
+    if (shown.low or 0) > 0 or (shown.high or 0) < 0:
+        return "open", f"the interval allowing for {count} comparisons holds 0"
+    return "open", "the interval holds 0"
+
+
+def _first(found: Estimate) -> Interval:
+    return Interval(*(_plain(x) for x in found[:3]))
+
+
+def _listed_intervals(found: Estimate) -> list[Interval]:
+    return [Interval(*map(_plain, point)) for point in zip(*found[:3], strict=True)]
+
+
+def _plain(value: Any) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _listed(names: Sequence[str]) -> str:
+    rest = len(names) - MAX_LISTED
+    return ", ".join(names[:MAX_LISTED]) + (f" and {rest} more" if rest > 0 else "")

@@ -1,0 +1,194 @@
+"""What is read out of run folders, whole, old, damaged or hostile."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+
+import numpy as np
+import pytest
+from scored_runs import evaluation_row, make_run
+
+from gossamer.compare.protocols import refuse_mixed
+from gossamer.compare.reading import read_curve, read_run, read_runs
+from gossamer.errors import ConfigError
+
+
+def write_evaluations(run: Path, *rows: object) -> None:
+    (run / "evaluation.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+
+
+def test_a_run_is_read(tmp_path: Path) -> None:
+    words = ["--optimizer.learning-rate", "0.01"]
+    path = make_run(tmp_path, "a", words, seed=3, evaluation=25.0, protocol="CartPole-v1: as it is")
+    run = read_run(path)
+    assert (run.env_id, run.seed, run.state) == ("CartPole-v1", "3", "done")
+    assert run.settings["optimizer.learning_rate"] == [0.01]
+    assert run.chosen == {"env_id", "seed", "optimizer.learning_rate"}
+    assert run.protocol == {"stuck_steps": "0", "protocol": "as it is", "greedy": "no"}
+    assert run.described == "CartPole-v1: as it is"
+    assert (run.score("evaluation"), run.score("training")) == (25, 30)
+    assert (run.env_steps, run.seconds) == (3000, 3)
+    np.testing.assert_array_equal(run.curve.value, [10, 20, 30])
+
+
+def test_the_last_evaluation_of_the_last_policy_counts(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a")
+    early, late = evaluation_row(1.0, 1_000), evaluation_row(2.0, 2_900)
+    confirmed = evaluation_row(9.0, 2_900, confirmation=True)
+    write_evaluations(path, early, late, confirmed)
+    assert read_run(path).score("evaluation") == 2
+    write_evaluations(path, early)
+    assert read_run(path).evaluation is None, "the run went on for two thirds"
+
+
+def test_evaluations_of_learners_that_mix_are_those_of_their_average(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a")
+    average = evaluation_row(5.0, 2_900, learner="average")
+    write_evaluations(path, average, evaluation_row(1.0, 3_000, learner=1))
+    assert read_run(path).score("evaluation") == 5
+    early = evaluation_row(5.0, 900, learner="average")
+    write_evaluations(path, early, evaluation_row(1.0, 3_000, learner=1))
+    assert read_run(path).evaluation is None
+
+
+def test_learners_that_never_mix_count_alike(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a")
+    rows = [evaluation_row(x, 2_900, learner=rank) for rank, x in ((0, 9.0), (0, 4.0), (1, 2.0))]
+    write_evaluations(path, *rows)
+    run = read_run(path)
+    assert run.score("evaluation") == 3
+    assert run.evaluation is not None
+    assert run.evaluation.episodes == 4
+
+
+def test_broken_rows_are_passed_over(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a", evaluation=7.0)
+    with (path / "metrics.jsonl").open("a") as file:
+        file.write('{"time_s": 4, "env_steps": 4000, "return_mean_100": "many", "episodes": 400}\n')
+        file.write('{"time_s": 5, "env_steps": 5000, "return_mean_100": 1e300, "episodes": 1}\n')
+        file.write('{"time_s": 5, "env_steps": 5000, "return_mean_100": NaN, "episodes": 1}\n')
+        file.write('{"time_s": 2, "env_steps": 1000, "return_mean_100": 5, "episodes": 1}\n')
+        file.write('{"time_s": 6, "env_steps": 6000, "learner": 1}\n')
+        file.write("[" * 100_000 + "\n")
+        file.write('{"a": ' * 100_000 + "\n")
+        file.write("\0\xff\n")
+        file.write('{"time_s": 7, "env_steps": 7000, "return_mean_100": 70, "episodes": 700}\n')
+        file.write('{"time_s": 8, "env_steps": 80')
+    with (path / "evaluation.jsonl").open("a") as file:
+        file.write('{"mean": "x", "returns": [1], "env_steps": 7000}\n')
+        file.write('{"mean": 1e400, "returns": [1], "env_steps": 7000}\n')
+        file.write('{"mean": 3.0, "returns": [], "env_steps": 7000}\n')
+        file.write('{"mean": 3.0, "returns": 3, "env_steps": 7000}\n[]\n3\n')
+        file.write('{"mean": 3.0, "returns": [3.0], "env_steps": 6900, "learner": []}\n')
+    run = read_run(path)
+    np.testing.assert_array_equal(run.curve.value, [10, 20, 30, 70])
+    assert run.evaluation is not None
+    assert run.evaluation.mean == 3
+
+
+def test_a_pipe_instead_of_a_log_is_an_empty_log(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "metrics.jsonl")
+    assert len(read_curve(tmp_path / "metrics.jsonl").value) == 0
+    assert len(read_curve(tmp_path / "none.jsonl").value) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        ("{", "is damaged"),
+        ("[]", "it holds no settings"),
+        ("{}", "names no environment"),
+        ('{"env_id": 3}', "names no environment"),
+        ('{"env_id": "PongNoFrameskip-v4", "env": {"sticky": 7}}', "env"),
+        ('{"env_id": "PongNoFrameskip-v4", "env": {"frame_skip": 1000}}', "frame-skip is 1000"),
+        ('{"env_id": "PongNoFrameskip-v4", "env": 5}', "env"),
+        ('{"a":' * 100_000, "is damaged"),
+    ],
+)
+def test_damaged_settings_leave_a_run_out_with_a_line(
+    content: str, told: str, tmp_path: Path
+) -> None:
+    good, bad = make_run(tmp_path, "good"), make_run(tmp_path, "bad")
+    (bad / "config.json").write_text(content)
+    lines: list[str] = []
+    assert [run.path for run in read_runs([bad, good], lines.append)] == [good]
+    (line,) = lines
+    assert line.startswith("left out: ")
+    assert str(bad) in line
+    assert told in line
+    assert "\n" not in line
+
+
+def test_settings_that_run_code_are_only_read(tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a")
+    config = json.loads((path / "config.json").read_text())
+    config["env_id"] = "no_such_module:environment"
+    config["algorithm"] = {"name": "no_such_module:Loss"}
+    (path / "config.json").write_text(json.dumps(config))
+    assert read_run(path).settings["algorithm.name"] == "no_such_module:Loss"
+
+
+@pytest.mark.parametrize("name", ["meta.json", "layers.json", "summary.json"])
+def test_a_run_without_what_is_not_needed_is_read(name: str, tmp_path: Path) -> None:
+    path = make_run(tmp_path, "a", evaluation=1.0)
+    for content in ("{", "[1]", '{"protocol": 3, "seed": {}}'):
+        (path / name).write_text(content)
+        assert read_run(path).score("evaluation") == 1
+    (path / name).unlink()
+    assert read_run(path).score("evaluation") == 1
+
+
+PONG = "PongNoFrameskip-v4"
+
+
+@pytest.mark.parametrize(
+    ("words", "told"),
+    [
+        (["--env.sticky", "0.25"], "sticky actions 0 (one) and 0.25 (other)"),
+        (["--env.frame-skip", "2"], "frame skip 2 (other) and 4 (one)"),
+        (["--env.full-action-space"], "full action set no (one) and yes (other)"),
+        (["--env.noop-max", "0"], "no-ops below 0 (other) and 30 (one)"),
+        (["--max-episode-steps", "4500"], "cut after steps 27000 (one) and 4500 (other)"),
+        (["--evaluation.greedy"], "greedy evaluation no (one) and yes (other)"),
+    ],
+)
+def test_different_protocols_are_refused_by_name(
+    words: list[str], told: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    make_run(Path(), "one", env_id=PONG)
+    make_run(Path(), "other", words, env_id=PONG)
+    runs = [read_run(Path("one")), read_run(Path("other"))]
+    with pytest.raises(ConfigError) as refused:
+        refuse_mixed(runs, evaluated=True)
+    assert told.replace(" and ", ", ") in str(refused.value)
+    if "evaluation" in words[0]:
+        refuse_mixed(runs, evaluated=False)  # the rule of evaluations is not that of training
+    refuse_mixed([runs[0], runs[0]], evaluated=True)
+
+
+def test_named_protocols_of_atari_differ_whatever_the_game(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", env_id=PONG)
+    make_run(tmp_path, "other", env_id="ALE/Breakout-v5")
+    runs = [read_run(tmp_path / "one"), read_run(tmp_path / "other")]
+    with pytest.raises(ConfigError, match=r"sticky actions 0 .*, 0\.25"):
+        refuse_mixed(runs, evaluated=True)
+    make_run(tmp_path, "same", ["--env.sticky", "0"], env_id="ALE/Breakout-v5")
+    refuse_mixed([runs[0], read_run(tmp_path / "same")], evaluated=True)
+
+
+def test_what_a_policy_sees_is_no_protocol(tmp_path: Path) -> None:
+    make_run(tmp_path, "one", env_id=PONG, protocol=f"{PONG}: stack 4")
+    words = ["--env.frame-stack", "1", "--env.life-loss-terminal", "false"]
+    make_run(tmp_path, "other", words, env_id=PONG, protocol=f"{PONG}: stack 1")
+    refuse_mixed([read_run(tmp_path / "one"), read_run(tmp_path / "other")], evaluated=True)
+
+
+def test_an_environment_that_has_become_another_is_refused(tmp_path: Path) -> None:
+    for name, limit in (("one", 200), ("other", 500)):
+        make_run(tmp_path, name, protocol=f"CartPole-v1: truncated after {limit} steps")
+    runs = [read_run(tmp_path / "one"), read_run(tmp_path / "other")]
+    with pytest.raises(ConfigError, match=r"truncated after 200 steps .*truncated after 500 steps"):
+        refuse_mixed(runs, evaluated=False)
