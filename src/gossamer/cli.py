@@ -42,8 +42,7 @@ commands:
   tune ENV      find the fastest settings for this machine
   list          list algorithms, topologies, replays, environments and presets
   runs          list past runs and their results
-  compare RUN ...
-                compare runs: groups of seeds, intervals, which is better
+  compare RUN   compare runs: groups of seeds, intervals, which is better
   cluster       look at a Ray cluster (check), or describe its hosts (hosts)
 
 gossamer COMMAND --help tells more; --version prints the version.

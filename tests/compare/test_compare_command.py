@@ -160,6 +160,15 @@ def test_a_copy_of_a_run_is_no_further_seed(capsys: pytest.CaptureFixture[str]) 
     assert any("several runs of CartPole-v1 have seed 1" in note for note in found["notes"])
 
 
+def test_equal_results_of_different_settings_are_no_copies(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_groups(fast=[500.0, 500], slow=[500.0, 500])
+    found = compared(capsys, "runs", "--by", "algorithm")
+    assert found["groups"][0]["n"] == 4
+    assert not any("same experiment" in note for note in found["notes"])
+
+
 def test_scores_of_two_kinds_are_never_mixed(capsys: pytest.CaptureFixture[str]) -> None:
     make_groups()
     make_run(Path("runs"), "bare", FAST, seed=9, returns=[1.0, 2, 3, 50])
@@ -336,6 +345,10 @@ def test_names_of_settings_command_no_terminal(capsys: pytest.CaptureFixture[str
         ([], "the following arguments are required: RUN"),
         (["nothing"], "no run 'nothing'"),
         (["no-*"], "no run fits 'no-*'"),
+        (["a**b"], "no run fits 'a**b'"),
+        (["["], "no run fits '['"),
+        ([""], "no run ''"),
+        (["x" * 300], "longer than a name can be"),
         (["empty"], "folder empty holds no runs"),
         (["runs", "--by", "learning_rate"], "did you mean optimizer.learning_rate?"),
         (["runs", "--x", "updates"], "--x"),

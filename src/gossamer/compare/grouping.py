@@ -91,6 +91,11 @@ def group_by_settings(
     )
 
 
+def sets_apart(name: str) -> bool:
+    """Return whether runs that differ in a setting are no seeds of one thing."""
+    return name not in SAME_RUN and not name.startswith(SAME_RUN_SECTIONS)
+
+
 def shown(settings: Settings, name: str) -> str:
     """Return a setting's value as it is typed."""
     if name not in settings:
@@ -112,8 +117,7 @@ def _differing(runs: Sequence[Settings], known: Iterable[str]) -> list[str]:
     return [
         name
         for name in known
-        if name not in SAME_RUN
-        and not name.startswith(SAME_RUN_SECTIONS)
+        if sets_apart(name)
         and any(len({_key(x, name) for x in held}) > 1 for held in by_env.values())
     ]
 

@@ -37,7 +37,7 @@ class Evaluation(msgspec.Struct, frozen=True):
     episodes: int
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Run:
     """A run as far as comparing is concerned."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from dataclasses import dataclass, field
 from itertools import combinations
@@ -11,7 +12,7 @@ import numpy as np
 
 from gossamer.compare.atari_scores import human_normalized
 from gossamer.compare.curves import WINDOW, grid_of, grouped_curve, on_grid, reached
-from gossamer.compare.grouping import group_by_settings
+from gossamer.compare.grouping import group_by_settings, sets_apart
 from gossamer.compare.protocols import refuse_mixed
 from gossamer.compare.statistics import (
     LEVEL,
@@ -305,7 +306,8 @@ def _without_copies(group: _Group, source: Source, notes: list[str]) -> _Group:
     for env_id, runs in group.runs.items():
         seen: dict[tuple[Any, ...], Run] = {}
         for run in runs:
-            key = (run.seed, run.score(source), run.env_steps)
+            settings = {x: y for x, y in run.settings.items() if sets_apart(x)}
+            key = (run.seed, run.score(source), run.env_steps, json.dumps(settings, sort_keys=True))
             if run.seed != "-" and key in seen:
                 notes.append(
                     f"{run.name} is the same experiment as {seen[key].name} (seed {run.seed}, equal results); it counts once"

@@ -72,7 +72,7 @@ def select_runs(word: str, root: str = "runs") -> list[Path]:
         root: Where runs are kept.
     """
     given = expand(word)
-    if given.is_dir():
+    if word and given.is_dir():
         if found := find_runs(given):
             return found
         raise ConfigError(f"folder {word} holds no runs; gossamer runs lists them")
@@ -82,6 +82,8 @@ def select_runs(word: str, root: str = "runs") -> list[Path]:
             folders = [path for path in top.glob(str(given.relative_to(top))) if path.is_dir()]
         except (ValueError, OSError):  # some stars mean nothing to pathlib
             folders = []
+        if "**" in word:  # which names the folders below too
+            folders = [path for path in folders if is_run(path)]
         below = find_runs(Path(root))
         names = {path: path.relative_to(root).as_posix() for path in below}
         fitting = [x for x, name in names.items() if _fits_pattern(name, word)]
