@@ -348,9 +348,13 @@ def test_each_learners_rows_are_cut_by_its_own_updates(tmp_path: Path) -> None:
     RunFolder(tmp_path).cut(env_steps=300, updates={0: 4, 1: 7, 2: 1})
     for name in ("metrics", "evaluation"):
         kept: dict[int | str, list[int]] = {}
+        steps: list[int] = []
         for row in read_rows(tmp_path / f"{name}.jsonl"):
             kept.setdefault(row["learner"], []).append(row["updates"])
+            steps.append(row["env_steps"])
         assert kept == {0: [2, 4], 1: [2, 4, 6], "average": [2, 4]}
+        # What was written when others had already gone on is older than the checkpoint all the same.
+        assert steps == [200, 200, 200, 300, 300, 300, 300]
 
 
 def test_a_cut_and_repeated_run_logs_the_same_as_an_uninterrupted_one(tmp_path: Path) -> None:

@@ -132,11 +132,12 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
     monkeypatch.setattr(Processes, "poll", loses_one)
     made = config(tmp_path / "run", TOPOLOGIES["allreduce"], 2 * 640, num_learners=2, lag="1")
     result = train(made, quiet=True)
-    assert 2 * 640 <= deaths[0] < 2 * 704
-    assert [result.summary["env_steps"]] == deaths
+    steps = result.summary["env_steps"]
+    assert 2 * 640 <= steps < 2 * 704
+    assert 0 <= steps - deaths[0] <= 64  # the other member may have had its last update before it
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
     rows = [json.loads(x) for x in (result.folder / "metrics.jsonl").read_text().splitlines()]
-    assert [rows[-1]["env_steps"]] == deaths
+    assert rows[-1]["env_steps"] == steps
 
 
 @pytest.mark.parametrize("transport", ["memory", slow("gloo")])

@@ -303,21 +303,25 @@ class RunFolder:
         Args:
             env_steps: The checkpoint's; rows that tell no updates, as episodes, go if they have more.
             updates: The checkpoint's, by learner; a row goes if its own learner had made fewer. Learner 0's
-                count for rows of the average of all.
+                count for rows of the average of all. A row that stays was perhaps written a little after it
+                was made, when other learners had gone on: it tells no more env steps than the checkpoint.
             episodes: Keep exactly this many rows of `episodes.jsonl` instead of going by env_steps.
         """
 
-        def early(row: Mapping[str, Any]) -> bool:
+        def kept(row: dict[str, Any]) -> dict[str, Any] | None:
+            late = (row.get("env_steps") or 0) > env_steps
             if row.get("updates") is None:
-                return (row.get("env_steps") or 0) <= env_steps
+                return None if late else row
             learner = row.get("learner", 0)
             whose = learner if isinstance(learner, int) else 0
-            return row["updates"] <= updates.get(whose, updates[0])
+            if row["updates"] > updates.get(whose, updates[0]):
+                return None
+            return {**row, "env_steps": env_steps} if late else row
 
         dropped = 0
         for name in _ROW_FILES:
             counted = episodes if name == "episodes.jsonl" else None
-            dropped += keep_rows(self.path / name, early, counted)
+            dropped += keep_rows(self.path / name, kept, counted)
         self._rewrite_monitors()
         return dropped
 

@@ -429,29 +429,43 @@ def parse_row(line: bytes) -> dict[str, Any] | None:
     return row if all(isinstance(row.get(name, 0), _NUMBER) for name in _COUNTED) else None
 
 
-def keep_rows(path: Path, early: Callable[[Mapping[str, Any]], bool], count: int | None) -> int:
-    """Keep the first `count` rows of a JSON-lines file, or the early ones; return how many went."""
+def keep_rows(
+    path: Path, kept: Callable[[dict[str, Any]], Mapping[str, Any] | None], count: int | None
+) -> int:
+    """Keep rows of a JSON-lines file; return how many went.
+
+    Args:
+        path: The file, which is replaced whole if a row goes or changes.
+        kept: Returns a row as it is to be kept; None: it goes.
+        count: Keep exactly the first `count` rows instead, as they are.
+    """
     if not path.exists():
         return 0
-    num_lines = num_kept = 0
+    num_lines = num_kept = num_changed = 0
 
-    def kept_lines() -> Iterator[bytes]:
-        nonlocal num_lines, num_kept
+    def lines() -> Iterator[bytes]:
+        nonlocal num_lines, num_kept, num_changed
+        num_lines = num_kept = num_changed = 0
         with open_plain(path) as file:
             while line := file.readline(MAX_ROW_BYTES):
                 num_lines += 1
                 row = parse_row(line)
-                if row is not None and (early(row) if count is None else num_kept < count):
-                    num_kept += 1
-                    yield line
+                if row is None or (count is not None and num_kept >= count):
+                    continue
+                new = row if count is not None else kept(row)
+                if new is None:
+                    continue
+                num_kept += 1
+                if new is not row:
+                    num_changed += 1
+                    line = json.dumps(plain(new)).encode() + b"\n"
+                yield line
 
-    for _ in kept_lines():
+    for _ in lines():
         pass
-    if num_kept < num_lines:
-        dropped, num_lines, num_kept = num_lines - num_kept, 0, 0
-        write_whole(path, lambda file: file.writelines(kept_lines()))
-        return dropped
-    return 0
+    if num_kept < num_lines or num_changed:
+        write_whole(path, lambda file: file.writelines(lines()))
+    return num_lines - num_kept
 
 
 def _open_append(path: Path) -> BinaryIO:
