@@ -1,6 +1,6 @@
 """What an id alone learns: every environment below, trained without any setting but a seed, and scored.
 
-    python benchmarks/defaults.py runs/defaults --seeds 1 2 3 --figures docs/assets/defaults.json --table docs/results/defaults.md
+    python benchmarks/defaults.py runs/defaults --seeds 1 2 3 --figures docs/assets/defaults.json
 
 Trains what is missing in the folder and in the figures; a run that was interrupted goes on. Scored are 30 greedy games
 of the last policy, on seeds that training does not see. Settings after `--` go to every run. Several of these may work

@@ -103,7 +103,8 @@ def running(count: int, folder: Path, *words: str, cpus: int = 4) -> Generator[R
 
 def gossip_faults(folder: Path, what: str, times: int) -> None:
     """Disturb four learners that gossip on three hosts."""
-    with running(3, folder, "topology:gossip", "--num-learners", "4") as run:
+    # Room for two learners a host, or all of them end up on the first, which is never killed.
+    with running(3, folder, "topology:gossip", "--num-learners", "4", cpus=2) as run:
         run.wait(lambda: steps_of(folder) > 20_000)
         for i in range(times):
             before = {x["rank"]: x["pid"] for x in run.rows()}
