@@ -1,16 +1,21 @@
 """Draw the pictures of docs/results that no other script draws, from figures in the tables behind them.
 
     python scripts/results_pictures.py        # writes speed.svg, defaults.svg and cluster.svg into docs/assets
+
+Figures are those of the tables in docs/results.
 """
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import matplotlib as mpl
 import matplotlib.pyplot as plt
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 ASSETS = Path(__file__).parent.parent / "docs" / "assets"
 OURS, OTHERS, GREY = "#0072b2", "#d55e00", "0.6"
@@ -78,7 +83,7 @@ def defaults() -> None:
     _save(figure, "defaults.svg")
 
 
-def _bars(axes: Any, rows: list[tuple[str, float, str]], form: str) -> None:
+def _bars(axes: Any, rows: Sequence[tuple[str, float, str]], form: str) -> None:
     names, values, colors = zip(*reversed(rows), strict=True)
     bars = axes.barh(names, values, color=colors, height=0.6)
     axes.bar_label(bars, labels=[form.format(x) for x in values], padding=4)
