@@ -165,6 +165,15 @@ def test_deaths_after_learning_are_not_in_a_row(supervise):
     assert run.supervisor.restarts == 6
 
 
+def test_rows_show_that_a_host_has_learnt_where_its_policies_come_seldom(supervise):
+    life = [[ready(0), told(0, 1)], [(0, Died("signal 9"))]]
+    placement = FakePlacement([[ready(1)], *life * 6], num_hosts=2)
+    run = supervise(placement, **ASYNCHRONOUS)
+    with pytest.raises(Stopped):  # the script is over
+        run.run()
+    assert run.supervisor.restarts == 6
+
+
 @pytest.mark.parametrize("last", [part(1), done(1)])
 def test_a_host_that_has_given_everything_may_die(supervise, last):
     placement = FakePlacement(

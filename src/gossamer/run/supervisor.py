@@ -109,6 +109,7 @@ class Supervisor:
         self._ready: set[int] = set()
         self._done: set[int] = set()
         self._began_version: dict[int, int] = {}
+        self._learnt: set[int] = set()  # hosts that have told rows since they began
         self._ranks_told: set[int] = set()
         self._last_rows: list[dict[str, Any]] = []
         self._order, self._ending = 0, False
@@ -239,6 +240,8 @@ class Supervisor:
 
     def _hear(self, index: int, event: Event) -> None:
         """Take notice of what a host tells; what it tells after its part of a checkpoint waits for the other parts."""
+        if isinstance(event, Told) and event.rows:
+            self._learnt.add(index)
         match event:
             case Failed(error):  # the first to tell is whose fault it is
                 raise error
@@ -442,7 +445,8 @@ class Supervisor:
     def _on_death(self, index: int, how: str) -> None:
         host, topology = self._placement.hosts[index], self._config.topology
         in_a_row = 0
-        if host.version <= self._began_version[index]:
+        # Policies of hosts on other machines come seldom, rows of metrics do not.
+        if host.version <= self._began_version[index] and index not in self._learnt:
             in_a_row = self._deaths_in_a_row.get(index, 0) + 1
         self._deaths_in_a_row[index] = in_a_row
         who = f"learner {host.ranks.start}" + _up_to(host)
@@ -462,6 +466,7 @@ class Supervisor:
         for known in (self._parts, self._finals, self._held, self._actors):
             known.pop(index, None)
         self._ready.discard(index)
+        self._learnt.discard(index)
         self._began_version[index] = host.version
         self._placement.replace(index, self._restarts_of[index])
         # Where others have reached the end, the new one may not: it is told.
