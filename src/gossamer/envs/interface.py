@@ -48,19 +48,9 @@ def read_interface(env_id: str, settings: EnvConfig, max_episode_steps: int = 0)
         return _of_atari(env_id, settings, max_episode_steps)
     env = make_gym_env(env_id, max_episode_steps)
     try:
-        module, _, name = env_id.rpartition(":")
-        registered = env.spec is not None and name == env.spec.id
-        environment: dict[str, Any] = {"make": env_id, "arguments": {}}
-        if registered:
-            arguments = {"id": env_id, "max_episode_steps": time_limit(env)}
-            environment = {"make": "gymnasium.make", "arguments": arguments}
-            if not module and str(env.spec.entry_point).startswith("gossamer"):
-                environment["import"] = "gossamer.envs.multitask"
-        else:
-            environment["max_episode_steps"] = time_limit(env)
-        return _of_spaces(
+        return interface_of(
             env_id,
-            environment | _guard(settings.stuck_steps),
+            _making(env_id, env) | _guard(settings.stuck_steps),
             space_of(env_id, env, "observation_space"),
             space_of(env_id, env, "action_space"),
         )
@@ -68,9 +58,22 @@ def read_interface(env_id: str, settings: EnvConfig, max_episode_steps: int = 0)
         close_env(env_id, env)
 
 
-def _of_spaces(
+def _making(env_id: str, env: Any) -> dict[str, Any]:
+    """Return the function that made a Gymnasium environment, and its arguments."""
+    module, _, name = env_id.rpartition(":")
+    if env.spec is None or name != env.spec.id:
+        return {"make": env_id, "arguments": {}, "max_episode_steps": time_limit(env)}
+    arguments = {"id": env_id, "max_episode_steps": time_limit(env)}
+    made: dict[str, Any] = {"make": "gymnasium.make", "arguments": arguments}
+    if not module and str(env.spec.entry_point).startswith("gossamer"):
+        made["import"] = "gossamer.envs.multitask"
+    return made
+
+
+def interface_of(
     env_id: str, environment: dict[str, Any], obs_space: Any, action_space: Any
 ) -> Interface:
+    """Return the interface of an environment with these spaces, which `environment` says how to make."""
     obs, action = obs_format(env_id, obs_space), action_format(env_id, action_space)
     observation: dict[str, Any] = {
         "shape": list(obs_space.shape),
@@ -173,6 +176,6 @@ def _of_envpool(env_id: str, settings: EnvConfig, max_episode_steps: int) -> Int
         if suite_of(env_id) == "atari":
             arguments |= atari_options(atari_protocol(env_id, settings))
         environment = {"make": "envpool.make_gymnasium", "arguments": arguments}
-        return _of_spaces(env_id, environment, *envs.spaces())
+        return interface_of(env_id, environment, *envs.spaces())
     finally:
         envs.close()

@@ -167,8 +167,9 @@ def replay(
     # Where an episode starts, a state has to be forgotten, whatever it was.
     state = np.ones_like(recording.outputs["next_state"][0])
     for t in range(recording.steps):
-        inputs = {name: x[t] for name, x in recording.inputs.items()} | {"state": state}
-        said = step({name: inputs[name] for name in first})
+        held: Arrays = {name: x[t] for name, x in recording.inputs.items()}
+        held["state"] = state
+        said = step({name: held[name] for name in first})
         state = said.get("next_state", state)
         for name, found in said.items():
             wanted = recording.outputs[name][t]
