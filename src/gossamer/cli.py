@@ -21,7 +21,7 @@ from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
-from gossamer.system.ranges import CountToMillion, Number, Seed
+from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams
 
@@ -38,6 +38,7 @@ gossamer: deep reinforcement learning with many actors and many learners
 commands:
   train ENV     train a policy; continue one with --resume RUN
   eval RUN      play full episodes with a trained policy
+  export RUN    write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub
   bench         measure this machine's limits and how close training comes to them
   tune ENV      find the fastest settings for this machine
   list          list algorithms, topologies, replays, environments and presets
@@ -262,6 +263,49 @@ def _eval(words: list[str]) -> None:
         from gossamer.run.evaluate import evaluate_run
 
     evaluate_run(**asked)
+
+
+EXPORT = """\
+usage: gossamer export RUN --format onnx|pt2|hub [options]
+
+Write a trained policy for other programs: one step, observation in, greedy action and value out. The result has to
+repeat recorded steps of the run's environment to 1e-5, or nothing is written.
+
+  RUN                    a run folder, part of its name, or last
+  --format onnx|pt2|hub  onnx: a file for ONNX Runtime; pt2: a file for torch.export.load; hub: a folder with
+                         config.json, model.safetensors and a model card, as Hugging Face's Hub shows them
+  --output PATH          file or folder to write; it must not exist [ENV-ALGORITHM, in this folder]
+  --checkpoint last|best|candidate|N
+                         as for gossamer eval [last]
+  --learner R            the policy of learner R; default: the run's policy, as for gossamer eval
+  --env ENV              name the run's environment again, which allows a run from elsewhere to import its
+                         module:function
+  --trust                import the run's environment and parts (module:NAME) even if the run began elsewhere
+  --episodes N           hub: episodes to play for the model card; 0: none [30]
+  --seed N               hub: seed of these episodes [1]
+  --json                 print only JSON on standard output
+"""
+
+
+def _export(words: list[str]) -> None:
+    parser = _Parser(EXPORT)
+    parser.add_argument("run", metavar="RUN")
+    parser.add_argument("--format", choices=("onnx", "pt2", "hub"), required=True)
+    parser.add_argument("--output")
+    parser.add_argument("--checkpoint", type=_checkpoint, default="last")
+    parser.add_argument("--learner", type=_reads(Seed))
+    parser.add_argument("--env", default="", dest="env_id")
+    parser.add_argument("--episodes", type=_reads(UpToMillion))
+    parser.add_argument("--seed", type=_reads(Seed))
+    parser.switches("--trust", "--json")
+    asked = parser.read(words)
+    with _importing():
+        from gossamer.export.command import export_run
+
+    def say(text: str) -> None:
+        print(text, file=sys.stderr, flush=True)
+
+    print(export_run(**asked, say=say))
 
 
 BENCH = """\
@@ -528,6 +572,7 @@ def _checkpoint(text: str) -> str | int:
 _COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": _train,
     "eval": _eval,
+    "export": _export,
     "bench": _bench,
     "tune": _tune,
     "list": _list,

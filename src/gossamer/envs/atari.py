@@ -132,6 +132,27 @@ def atari_game(env_id: str) -> str | None:
     return None if match is None else _game_names().get(match["new"] or match["old"])
 
 
+def emulator_arguments(protocol: AtariProtocol, limit: int) -> dict[str, Any]:
+    """Return what `ale_py.vector_env.AtariVectorEnv` is told of a protocol and of the longest episode, in steps."""
+    return {
+        "max_num_frames_per_episode": limit * protocol.frame_skip,
+        "repeat_action_probability": protocol.sticky,
+        "full_action_space": protocol.full_action_space,
+        "img_height": protocol.size,
+        "img_width": protocol.size,
+        "grayscale": protocol.grayscale,
+        "stack_num": protocol.frame_stack,
+        "frameskip": protocol.frame_skip,
+        "noop_max": protocol.noop_max,
+        # One would end the whole game with the first life; the other would tell a lost life and the
+        # end of a game alike, and hide a truncation behind either. Lives are counted here.
+        "episodic_life": False,
+        "life_loss_info": False,
+        "reward_clipping": False,
+        "use_fire_reset": protocol.fire_reset,
+    }
+
+
 def lost_life(
     before: NDArray[Any], now: NDArray[Any], begun: NDArray[np.bool_]
 ) -> NDArray[np.bool_]:
@@ -182,22 +203,8 @@ class AtariEnvs(WithoutTasks):
             num_envs,
             # a second thread per env would only wait; 0 would mean every core, in every instance
             num_threads=max(1, min(num_threads, num_envs)),
-            max_num_frames_per_episode=limit * protocol.frame_skip,
-            repeat_action_probability=protocol.sticky,
-            full_action_space=protocol.full_action_space,
             autoreset_mode=AutoresetMode.NEXT_STEP,
-            img_height=protocol.size,
-            img_width=protocol.size,
-            grayscale=protocol.grayscale,
-            stack_num=protocol.frame_stack,
-            frameskip=protocol.frame_skip,
-            noop_max=protocol.noop_max,
-            # One would end the whole game with the first life; the other would tell a lost life and the
-            # end of a game alike, and hide a truncation behind either. Lives are counted here.
-            episodic_life=False,
-            life_loss_info=False,
-            reward_clipping=False,
-            use_fire_reset=protocol.fire_reset,
+            **emulator_arguments(protocol, limit),
         )
         channels = protocol.frame_stack * (1 if protocol.grayscale else 3)
         self.num_envs = num_envs

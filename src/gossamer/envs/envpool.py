@@ -48,7 +48,7 @@ class EnvpoolEnvs(WithoutTasks):
             protocol = atari_protocol(env_id, settings)
             if not protocol.grayscale and protocol.frame_stack > 10:
                 raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
-            options = _atari_options(protocol)
+            options = atari_options(protocol)
             stuck_steps = protocol.stuck_steps
         else:
             refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
@@ -98,6 +98,10 @@ class EnvpoolEnvs(WithoutTasks):
             frame_stack=protocol.frame_stack if protocol else 1,
             differs="EnvPool draws the seeds of episodes itself",
         )
+
+    def spaces(self) -> tuple[Any, Any]:
+        """Return the spaces of one environment's observations and actions."""
+        return self._envs.observation_space, self._envs.action_space
 
     def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
         """Begin an episode in every env; EnvPool draws their seeds itself."""
@@ -167,7 +171,8 @@ def _no_guard(env_id: str) -> str:
     )
 
 
-def _atari_options(protocol: AtariProtocol) -> dict[str, Any]:
+def atari_options(protocol: AtariProtocol) -> dict[str, Any]:
+    """Return what EnvPool is told of an Atari protocol."""
     return {
         "frame_skip": protocol.frame_skip,
         "stack_num": protocol.frame_stack,

@@ -28,6 +28,11 @@ _WRAP_HINT = (
 )
 
 
+Layout = Literal["reshape", "channels_first", "one_hot"]
+"""How an observation becomes a policy's: the same numbers in another shape, an image whose channels come first, or
+each whole number as so many zeros and a one."""
+
+
 @dataclass(frozen=True, slots=True)
 class ObsFormat:
     """How one environment's observations are written into a batch."""
@@ -36,6 +41,8 @@ class ObsFormat:
     kind: Literal["pixels", "vector"]
     write: Callable[[NDArray[Any], int, Any], None]
     """write(batch [N, *shape], i, obs) stores an observation as row i."""
+    layout: Layout
+    """What it does, in a word."""
 
     @property
     def dtype(self) -> type[np.generic]:
@@ -72,7 +79,7 @@ def obs_format(env_id: str, space: Any) -> ObsFormat:
             batch[i] = 0
             batch[i, index] = 1
 
-        return ObsFormat((size,), "vector", write_one_hot)
+        return ObsFormat((size,), "vector", write_one_hot, "one_hot")
     if isinstance(space, spaces.MultiDiscrete):
         sizes = np.asarray(space.nvec, np.int64).ravel()
         start = np.asarray(space.start, np.int64).ravel()
@@ -85,28 +92,31 @@ def obs_format(env_id: str, space: Any) -> ObsFormat:
             batch[i] = 0
             batch[i, index + shift] = 1
 
-        return ObsFormat((int(sizes.sum()),), "vector", write_one_hots)
+        return ObsFormat((int(sizes.sum()),), "vector", write_one_hots, "one_hot")
     if isinstance(space, spaces.MultiBinary):
-        return ObsFormat((int(np.prod(space.shape)),), "vector", _write_flat)
+        return ObsFormat((int(np.prod(space.shape)),), "vector", _write_flat, "reshape")
     raise _refused(env_id, "observation", space, "Box, Discrete, MultiDiscrete and MultiBinary")
 
 
 def _box_format(env_id: str, space: Any) -> ObsFormat:
     shape = tuple(int(n) for n in space.shape)
     if space.dtype == np.uint8 and len(shape) == 2 and min(shape) >= SMALLEST_IMAGE:
-        return ObsFormat((1, *shape), "pixels", _write)
+        return ObsFormat((1, *shape), "pixels", _write, "reshape")
     if space.dtype == np.uint8 and len(shape) == 3:
         rows, columns, channels = shape
         if channels <= MAX_CHANNELS and min(rows, columns) >= SMALLEST_IMAGE:
-            return ObsFormat((channels, rows, columns), "pixels", _write_channels_first)
+            return ObsFormat(
+                (channels, rows, columns), "pixels", _write_channels_first, "channels_first"
+            )
         if rows <= MAX_CHANNELS and min(columns, channels) >= SMALLEST_IMAGE:
-            return ObsFormat(shape, "pixels", _write)
+            return ObsFormat(shape, "pixels", _write, "reshape")
     size = int(np.prod(shape))
     if size == 0 or (space.dtype == np.uint8 and len(shape) > 3):
         raise _refused(env_id, "observation", space, "Box images [H, W, C], [C, H, W] and vectors")
     if np.issubdtype(space.dtype, np.complexfloating):
         raise _refused(env_id, "observation", space, "Box of real numbers")
-    return ObsFormat((size,), "vector", _write if len(shape) == 1 else _write_flat)
+    write = _write if len(shape) == 1 else _write_flat
+    return ObsFormat((size,), "vector", write, "reshape")
 
 
 def _write(batch: NDArray[Any], i: int, obs: Any) -> None:

@@ -61,7 +61,7 @@ def load_weights(
     checkpoint = _read_weights(folder, which)
     tensors = _policy_tensors(checkpoint, learner)
     for policy in policies:
-        _put_weights(policy, checkpoint, tensors)
+        put_weights(policy, checkpoint, tensors)
     return checkpoint
 
 
@@ -79,9 +79,10 @@ def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
     return checkpoint
 
 
-def _put_weights(
+def put_weights(
     policy: ActorCritic, checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]
 ) -> None:
+    """Put parameters and moments, by their names in the network, into one that they have to fit."""
     try:
         policy.load_state_dict(tensors)
     except RuntimeError as error:
@@ -150,7 +151,7 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
     return average
 
 
-def _config_of(
+def config_of(
     folder: RunFolder,
     env_id: str = "",
     *,
@@ -190,48 +191,49 @@ def load_policy(
         trust: import the environment and parts that the run names, wherever the run comes from.
     """
     folder = RunFolder.open(run)
-    config = _config_of(folder, env_id, trust=trust)
-    return _load_policy(folder, config, checkpoint, learner, torso)[0]
+    config = config_of(folder, env_id, trust=trust)
+    return policy_and_checkpoint(folder, config, checkpoint, learner, torso)[0]
 
 
-def _load_policy(
+def policy_and_checkpoint(
     folder: RunFolder,
     config: TrainConfig,
     which: str | int,
     learner: int | None,
     torso: torch.nn.Module | None = None,
 ) -> tuple[ActorCritic, Checkpoint]:
+    """Return a run's policy as `load_policy` does, and the checkpoint that it is of; arguments as there."""
     spec = read_spec(config.env_id, config.env, config.max_episode_steps)
     checkpoint = _read_weights(folder, which)
     refuse_misfit(config, spec, checkpoint, torso)
     policy = build_policy(config, spec, torso)
-    _put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
+    put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
 
 
-def _whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:
+def whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:
     """Return whose policy was loaded, as evaluation.jsonl names it; None: an older run has not said."""
     state = checkpoint.state
     if learner is not None or num_learners == 1:
         return learner or 0
     if "num_learners" not in state:  # the best evaluated, alone
         return state.get("learner")
-    whose = state.get("policy_of", 0)
-    return "average" if whose is None else whose
+    rank = state.get("policy_of", 0)
+    return "average" if rank is None else rank
 
 
 def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
     """Say whose policy was loaded; nothing where there is one learner."""
-    whose, size, state = (
-        _whose(checkpoint, learner, config.num_learners),
+    name, size, state = (
+        whose(checkpoint, learner, config.num_learners),
         config.num_learners,
         checkpoint.state,
     )
-    if size == 1 or whose is None:
+    if size == 1 or name is None:
         return ""
-    if whose == "average":
+    if name == "average":
         return f"average of {size} learners, "
     why, scores = "", state.get("scores")
     if learner is None and config.topology.run_policy == "best":
@@ -239,7 +241,7 @@ def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainCon
         # Until all had been evaluated.
         if scores is not None and len(scores) < size and state.get("best_learner") is not None:
             why = ", which earned most in training"
-    return f"learner {whose} of {size}{why}, "
+    return f"learner {name} of {size}{why}, "
 
 
 def evaluate(
@@ -273,9 +275,9 @@ def evaluate(
     """
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
-    config = _config_of(folder, env_id, trust=trust)
-    with _watched(config, last_resort=False) as watch:
-        policy = _load_policy(folder, config, checkpoint, learner, torso)[0].to(where)
+    config = config_of(folder, env_id, trust=trust)
+    with watched(config, last_resort=False) as watch:
+        policy = policy_and_checkpoint(folder, config, checkpoint, learner, torso)[0].to(where)
         trials = _trials(config, policy, episodes, seed)
         return _play(trials, policy, watch, sample=sample, seed=seed)
 
@@ -289,7 +291,7 @@ INTERRUPT_SECONDS = 5.0
 
 
 @contextlib.contextmanager
-def _watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
+def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
     """Context in which slow environments are named, those that are stuck given up, and Ctrl-C ends both."""
     with Watch(
         config.patience_seconds,
@@ -339,6 +341,24 @@ def _play(
             stop=stop,
             on_step=on_step,
         )
+
+
+def play_episodes(
+    config: TrainConfig,
+    policy: ActorCritic,
+    watch: Watch,
+    *,
+    episodes: int,
+    sample: bool,
+    seed: int,
+) -> Evaluation:
+    """Play what `gossamer eval` plays, and tell on standard error how far it has come; arguments as for `evaluate`."""
+    trials = _trials(config, policy, episodes, seed)
+    progress = _Progress(sum(trial.episodes for trial in trials))
+    try:
+        return _play(trials, policy, watch, sample=sample, seed=seed, on_step=progress)
+    finally:
+        progress.close()
 
 
 def _episodes(count: int) -> str:
@@ -408,6 +428,18 @@ def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, before)
 
 
+def typed_again(command: str, folder: RunFolder) -> Callable[[str, str], str]:
+    """Return what tells, for `config_of`, how a command is typed so that it imports the code of a setting."""
+    typed = f"gossamer {command} {shlex.quote(str(folder.path))}"
+
+    def how(name: str, value: str) -> str:  # quoted: names are a stranger's
+        if name != "env_id":
+            return f"{typed} --trust"
+        return f"{typed} --env {shlex.quote(value)}, or add --trust"
+
+    return how
+
+
 def evaluate_run(
     run: str,
     *,
@@ -427,14 +459,8 @@ def evaluate_run(
     where = find_device(device, has_gpu=torch.cuda.is_available())
     folder = RunFolder.open(run)
 
-    def how(name: str, value: str) -> str:  # quoted: names are a stranger's
-        typed = f"gossamer eval {shlex.quote(str(folder.path))}"
-        if name != "env_id":
-            return f"{typed} --trust"
-        return f"{typed} --env {shlex.quote(value)}, or add --trust"
-
-    config = _config_of(folder, env_id, trust=trust, how=how)
-    with _watched(config, last_resort=True) as watch:
+    config = config_of(folder, env_id, trust=trust, how=typed_again("eval", folder))
+    with watched(config, last_resort=True) as watch:
         _evaluate_run(folder, config, watch, where, episodes=episodes, checkpoint=checkpoint, learner=learner,
                       sample=sample, seed=seed, json=json, video=video, render=render)  # fmt: skip
 
@@ -454,7 +480,7 @@ def _evaluate_run(
     video: str | None,
     render: bool,
 ) -> None:
-    policy, loaded = _load_policy(folder, config, checkpoint, learner)
+    policy, loaded = policy_and_checkpoint(folder, config, checkpoint, learner)
     spec = policy.spec
     policy = policy.to(where)
     if video or render:
@@ -463,19 +489,14 @@ def _evaluate_run(
         show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
     if not json:
         print(f"{folder.path}\n{spec.protocol}", flush=True)
-    trials = _trials(config, policy, episodes, seed)
-    progress = _Progress(sum(trial.episodes for trial in trials))
-    try:
-        result = _play(trials, policy, watch, sample=sample, seed=seed, on_step=progress)
-    finally:
-        progress.close()
+    result = play_episodes(config, policy, watch, episodes=episodes, sample=sample, seed=seed)
     if json:
         row = {
             "run": str(folder.path),
             "env": config.env_id,
             "protocol": spec.protocol,
             "checkpoint": checkpoint,
-            "learner": _whose(loaded, learner, config.num_learners),
+            "learner": whose(loaded, learner, config.num_learners),
             "episodes": len(result.returns),
             **result.as_dict(),
         }
@@ -483,8 +504,8 @@ def _evaluate_run(
         return
     how = "sampled" if sample else "greedy"
     count, scores = _count_in_words(result), _scores_in_words(result)
-    whose = whose_in_words(loaded, learner, config)
-    print(f"checkpoint {checkpoint}, {whose}{count}, {how}, seed {seed}: {scores}")
+    owner = whose_in_words(loaded, learner, config)
+    print(f"checkpoint {checkpoint}, {owner}{count}, {how}, seed {seed}: {scores}")
     if (held_out := result.held_out) is not None:
         print(f"{_count_in_words(held_out)} held out: {_scores_in_words(held_out)}")
 

@@ -14,8 +14,13 @@ from gossamer.roles.evaluator import evaluate
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+    from pathlib import Path
+
     from gossamer.config import TrainConfig
+    from gossamer.envs.render import RenderMode
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.roles.evaluator import Evaluation
 
 VIDEO_FPS = 30
 FORMATS = (".mp4", ".gif")
@@ -31,28 +36,58 @@ def show(
     window: bool,
 ) -> None:
     """Play one episode; write it to `video` (.mp4 or .gif), or show it in a window."""
-    writer = _open_video(video) if video else None
+    if video:
+        result = record_video(config, policy, video, seed=seed, greedy=greedy)
+        print(
+            f"wrote {video}: one episode of {result.lengths[0]:,} steps, return {result.mean:.4g}",
+            file=sys.stderr,
+        )
+    elif window:
+        _play(config, policy, "human", lambda _: None, seed=seed, greedy=greedy)
+
+
+def record_video(
+    config: TrainConfig, policy: ActorCritic, path: Path | str, *, seed: int, greedy: bool
+) -> Evaluation:
+    """Play one episode, write it to a file (.mp4 or .gif), and return what it has earned."""
+    writer = _open_video(str(path))
+    try:
+        return _play(
+            config,
+            policy,
+            "rgb_array",
+            lambda picture: writer.append_data(_even(picture)),
+            seed=seed,
+            greedy=greedy,
+        )
+    finally:
+        writer.close()
+
+
+def _play(
+    config: TrainConfig,
+    policy: ActorCritic,
+    mode: RenderMode,
+    on_picture: Callable[[Any], None],
+    *,
+    seed: int,
+    greedy: bool,
+) -> Evaluation:
     env = make_render_env(
         config.env_id,
         config.env,
         seed,
         config.max_episode_steps,
-        render_mode="human" if window and not video else "rgb_array",
+        render_mode=mode,
         tasks=training_tasks(config, policy.spec),
     )
 
     def on_step(shown: Any, _: int) -> None:
         picture = shown.render()
-        if writer is not None and picture is not None:
-            writer.append_data(_even(picture))
+        if mode == "rgb_array" and picture is not None:
+            on_picture(picture)
 
-    result = evaluate(policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, on_step=on_step)
-    if writer is not None:
-        writer.close()
-        print(
-            f"wrote {video}: one episode of {result.lengths[0]:,} steps, return {result.mean:.4g}",
-            file=sys.stderr,
-        )
+    return evaluate(policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, on_step=on_step)
 
 
 def _open_video(path: str) -> Any:

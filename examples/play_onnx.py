@@ -1,0 +1,134 @@
+"""Play an environment with a policy that `gossamer export --format onnx` has written, without gossamer or torch.
+
+    pip install numpy onnxruntime gymnasium ale-py
+    python examples/play_onnx.py CartPole-v1-ppo.onnx --episodes 10
+
+How the environment is made, how its observations become the policy's, and what the policy is given of the step
+before stands in the file's metadata under `gossamer`. This program needs nothing else: it plays Gymnasium's
+environments and Atari, with any network.
+"""
+
+from __future__ import annotations
+
+import argparse
+import importlib
+import json
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+import onnxruntime
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+
+class Played(NamedTuple):
+    """A step: what the policy saw, what it did, and what came of it."""
+
+    obs: Any
+    action: Any
+    reward: float
+    value: float
+
+
+class Policy:
+    """A policy in a file, and what the file says about itself."""
+
+    def __init__(self, path: str):
+        self._session: Any = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+        self.about = json.loads(self._session.get_modelmeta().custom_metadata_map["gossamer"])
+        self._names = [x.name for x in self._session.get_outputs()]
+        self._before: dict[str, Any] = {}
+
+    def reset(self) -> None:
+        """Forget everything: an episode begins."""
+        self._before = {
+            name: np.zeros([1, *x["shape"][1:]], x["dtype"])
+            for name, x in self.about["inputs"].items()
+        }
+        if "start" in self._before:
+            self._before["start"][:] = True
+
+    def __call__(self, obs: Any) -> dict[str, Any]:
+        """Return the outputs for an observation of the environment."""
+        inputs = self._before | {"obs": self._lay_out(np.asarray(obs))[None]}
+        outputs = dict(zip(self._names, self._session.run(None, inputs), strict=True))
+        # What a step is given of the one before; the reward comes from the environment.
+        self._before |= {name: outputs[to] for name, to in self.about["carry"].items()}
+        if "start" in self._before:
+            self._before["start"] = np.zeros(1, bool)
+        return outputs
+
+    def hear(self, reward: float) -> None:
+        """Take the reward of the step."""
+        if "last_reward" in self._before:
+            self._before["last_reward"] = np.full(1, reward, np.float32)
+
+    def _lay_out(self, obs: Any) -> Any:
+        """Turn an observation of the environment into the policy's."""
+        about, dtype = self.about["observation"], self.about["inputs"]["obs"]["dtype"]
+        if about["layout"] == "one_hot":
+            sizes = about["sizes"]
+            parts = obs.ravel() - about["start"]
+            return np.concatenate(
+                [np.eye(n, dtype=dtype)[x] for n, x in zip(sizes, parts, strict=True)]
+            )
+        if about["layout"] in ("channels_first", "frames_channels_first"):
+            obs = np.moveaxis(obs, -1, -3)
+        return obs.astype(dtype).reshape(about["policy_shape"])
+
+
+def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
+    """Play one episode greedily."""
+    about = policy.about["environment"]
+    module, _, name = about["make"].rpartition(".")
+    if module not in ("gymnasium", "ale_py.vector_env") or "import" in about:
+        needed = about.get("import", about["make"])
+        raise SystemExit(f"this program does not make environments of {needed}; make yours here")
+    make = getattr(importlib.import_module(module), name)
+    atari = module == "ale_py.vector_env"
+    # Atari comes as a vector of games, here of one, whose arrays have one row.
+    env = make(**about["arguments"], num_envs=1) if atari else make(**about["arguments"])
+    try:
+        obs, _ = env.reset(seed=seed)
+        policy.reset()
+        ended, quiet_steps = False, 0
+        while not ended:
+            seen = obs[0].copy() if atari else obs
+            outputs = policy(seen)
+            action = outputs["action"] if atari else outputs["action"][0]
+            obs, reward, terminated, truncated, _ = env.step(action)
+            ended = bool(np.any(terminated) or np.any(truncated))
+            reward = float(np.sum(reward))
+            quiet_steps = 0 if reward else quiet_steps + 1
+            ended = ended or quiet_steps == about.get("stuck_steps")
+            policy.hear(reward)
+            yield Played(seen, outputs["action"][0], reward, float(outputs["value"][0]))
+    finally:
+        env.close()
+
+
+def main() -> None:
+    """Play some episodes and print what they earned."""
+    parser = argparse.ArgumentParser(description="Play an environment with an exported policy.")
+    parser.add_argument("file", help="written by gossamer export --format onnx")
+    parser.add_argument("--episodes", type=int, default=10, help="[10]")
+    parser.add_argument("--seed", type=int, default=1, help="of the first episode [1]")
+    parser.add_argument("--max-steps", type=int, default=0, help="of an episode; 0: all [0]")
+    asked = parser.parse_args()
+    policy = Policy(asked.file)
+    print(policy.about["protocol"])
+    scores: list[float] = []
+    for episode in range(asked.episodes):
+        steps, score = 0, 0.0
+        for played in play(policy, asked.seed + episode):
+            steps, score = steps + 1, score + played.reward
+            if steps == asked.max_steps:
+                break
+        scores.append(score)
+        print(f"episode {episode + 1}: {steps:,} steps, return {score:g}", flush=True)
+    print(f"mean return {np.mean(scores):.4g} over {len(scores)} episodes")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,201 @@
+"""The model card of an exported policy: Markdown below a header in YAML, as Hugging Face's Hub reads both."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.system.reading import clipped, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gossamer.roles.evaluator import Evaluation
+
+MAX_ROWS = 60
+"""Most settings that a card lists; config.json has all."""
+
+
+def model_card(
+    description: Mapping[str, Any],
+    settings: Mapping[str, Any],
+    scores: Evaluation | None,
+    *,
+    seed: int,
+    video: bool,
+) -> str:
+    """Return README.md.
+
+    Args:
+        description: of the policy, as the other formats hold it.
+        settings: by dotted name, those that the run was told.
+        scores: of greedy episodes; None: none were played.
+        seed: of those episodes.
+        video: whether a video of an episode lies beside it.
+    """
+    run, env = description["run"], _plain(description["env_id"])
+    algorithm = _plain(run["algorithm"])
+    lines = [
+        "---",
+        *_header(env, algorithm, scores),
+        "---",
+        "",
+        f"# {algorithm} on {env}",
+        "",
+        f"A policy trained by gossamer {_plain(description['gossamer'])}: {_whose(run)}.",
+        "",
+        f"Protocol: {_plain(description['protocol'])}",
+        "",
+    ]
+    if video:
+        lines += ["![An episode](replay.mp4)", ""]
+    lines += ["## Scores", "", *_scores(scores, run, seed), ""]
+    lines += [
+        "## Use",
+        "",
+        "```python",
+        "import torch",
+        "from gossamer.export.hub import load_hub",
+        "",
+        'policy = load_hub(".")  # this folder',
+        "state, start = policy.initial_state(1), torch.ones(1, 1, dtype=torch.bool)",
+        f"obs = torch.zeros(1, 1, *policy.spec.obs_shape{', dtype=torch.uint8' if policy_sees_pixels(description) else ''})",
+        *_call(description),
+        "action = policy.env_action(policy.distribution(out.action_params).mode())",
+        "```",
+        "",
+        "`config.json` says how the environment is made and how observations and actions are laid out.",
+        "",
+        "## Training",
+        "",
+        "| setting | value |",
+        "|---|---|",
+        f"| seed | {run['seed']} |",
+        f"| learners | {run['num_learners']} ({_plain(run['topology'])}) |",
+        f"| env steps | {_count(run['env_steps'])} |",
+        f"| updates | {_count(run['updates'])} |",
+        *(
+            f"| {_plain(name)} | {_plain(json.dumps(x))} |"
+            for name, x in list(settings.items())[:MAX_ROWS]
+        ),
+        "",
+        "These are the settings that were given; `config.json` has all.",
+        "",
+    ]
+    return "\n".join(lines)
+
+
+def policy_sees_pixels(description: Mapping[str, Any]) -> bool:
+    """Whether a described policy takes pixels."""
+    return description["inputs"]["obs"]["dtype"] == "uint8"
+
+
+def _call(description: Mapping[str, Any]) -> list[str]:
+    inputs = description["inputs"]
+    words = ["obs", "start", "state"]
+    lines: list[str] = []
+    if "last_action" in inputs:
+        shape = [1, 1, *inputs["last_action"]["shape"][1:]]
+        lines.append(
+            f"last_action = torch.zeros({shape}, dtype=torch.{inputs['last_action']['dtype']})"
+        )
+        words.append("last_action=last_action")
+    if "last_reward" in inputs:
+        words.append("last_reward=torch.zeros(1, 1)")
+    return [*lines, f"out = policy({', '.join(words)})"]
+
+
+def _header(env: str, algorithm: str, scores: Evaluation | None) -> list[str]:
+    """Lines of YAML; every text is quoted, as JSON quotes it, which YAML reads alike."""
+    tags = list(
+        dict.fromkeys(
+            [env, algorithm, "deep-reinforcement-learning", "reinforcement-learning", "gossamer"]
+        )
+    )
+    lines = [
+        "library_name: gossamer",
+        "pipeline_tag: reinforcement-learning",
+        "tags:",
+        *(f"- {_quoted(tag)}" for tag in tags),
+        "model-index:",
+        f"- name: {_quoted(f'{algorithm}-{env}')}",
+    ]
+    if scores is None:
+        return [*lines, "  results: []"]
+    score = f"{scores.mean:.2f} +/- {np.std(scores.returns):.2f}"
+    return [
+        *lines,
+        "  results:",
+        "  - task:",
+        "      type: reinforcement-learning",
+        "      name: reinforcement-learning",
+        "    dataset:",
+        f"      name: {_quoted(env)}",
+        f"      type: {_quoted(env)}",
+        "    metrics:",
+        "    - type: mean_reward",
+        f"      value: {_quoted(score)}",
+        "      name: mean_reward",
+        "      verified: false",
+    ]
+
+
+def _scores(scores: Evaluation | None, run: Mapping[str, Any], seed: int) -> list[str]:
+    lines: list[str] = []
+    if scores is None:
+        lines.append("No episodes were played for this card.")
+    else:
+        lines += [
+            "| episodes | seed | mean return | standard error | standard deviation | lowest | highest | cut by a time limit |",
+            "|---|---|---|---|---|---|---|---|",
+            _row(scores, f"{len(scores.returns)}", seed),
+        ]
+        if scores.held_out is not None:
+            lines.append(
+                _row(scores.held_out, f"{len(scores.held_out.returns)}, tasks held out", seed)
+            )
+        lines += [
+            "",
+            "Full episodes, greedy actions, rewards unclipped; training saw none of their seeds.",
+        ]
+    if run["best_evaluation"] is not None:
+        lines += ["", f"Score by which the run kept this policy: {run['best_evaluation']:.4g}."]
+    return lines
+
+
+def _row(scores: Evaluation, episodes: str, seed: int) -> str:
+    numbers = (
+        scores.mean,
+        scores.standard_error,
+        float(np.std(scores.returns)),
+        min(scores.returns),
+        max(scores.returns),
+    )
+    return (
+        f"| {episodes} | {seed} | {' | '.join(f'{x:.4g}' for x in numbers)} | {scores.truncated} |"
+    )
+
+
+def _whose(run: Mapping[str, Any]) -> str:
+    found = f"checkpoint {_plain(run['checkpoint'])} of run {_plain(run['name'])}"
+    if run["num_learners"] == 1:
+        return found
+    if run["learner"] == "average":
+        return f"{found}, average of {run['num_learners']} learners"
+    return f"{found}, learner {_plain(run['learner'])} of {run['num_learners']}"
+
+
+def _count(number: Any) -> str:
+    return "unknown" if number is None else f"{number:,}"
+
+
+def _quoted(text: str) -> str:
+    return json.dumps(text, ensure_ascii=False)
+
+
+def _plain(x: Any) -> str:
+    """A stranger's text as a single piece of Markdown: without what begins a table cell, code, a link or a tag."""
+    text = visible(clipped(" ".join(str(x).split()), 300))
+    return "".join(f"\\{c}" if c in "|`[]<>" else c for c in text)

@@ -1,0 +1,112 @@
+"""A policy as a folder that Hugging Face's Hub shows: config.json, model.safetensors and a model card.
+
+Nothing is sent anywhere. `load_hub` reads such a folder back; it trusts nothing in it.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, cast
+
+import msgspec
+
+from gossamer.build.roles import build_policy
+from gossamer.config import check_ranges, code_in, from_dict
+from gossamer.errors import ConfigError
+from gossamer.record.checkpoint import Checkpoint
+from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
+from gossamer.record.metrics import plain
+from gossamer.run.evaluate import put_weights, refuse_misfit
+from gossamer.system.reading import expand, open_plain, parse_json, read_plain
+from gossamer.types import EnvSpec
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    import torch
+
+    from gossamer.policies.actor_critic import ActorCritic
+
+CONFIG, WEIGHTS, CARD, VIDEO = "config.json", "model.safetensors", "README.md", "replay.mp4"
+"""Names that the Hub looks for."""
+_FROM = "learner.policy."
+
+
+def write_policy(folder: Path, policy: ActorCritic, description: Mapping[str, Any]) -> None:
+    """Write config.json and model.safetensors into a folder.
+
+    Args:
+        folder: exists.
+        policy: what is written.
+        description: what else config.json holds.
+    """
+    content = {
+        "library_name": "gossamer",
+        "model_type": "actor-critic",
+        **description,
+        "policy": asdict(policy.config),
+        "value_norm": policy.value_norm,
+        "spec": asdict(policy.spec),
+    }
+    text = json.dumps(plain(content), indent=1) + "\n"
+    write_hashed(folder / CONFIG, [text.encode()])
+    write_hashed(folder / WEIGHTS, safetensors_chunks(policy.state_dict()))
+
+
+def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> ActorCritic:
+    """Load a policy that was exported with `--format hub`, ready to act, in float32 on the CPU.
+
+    Args:
+        folder: what was written, or what was downloaded from the Hub.
+        torso: the feature layers of your own that it was trained with; they are not imported by their name.
+
+    Raises:
+        ConfigError: the folder holds no such policy, or is damaged.
+    """
+    path = expand(folder)
+    try:
+        content: Any = parse_json(read_plain(path / CONFIG))
+        spec = _spec(content["spec"])
+        config = from_dict(
+            {
+                "env_id": spec.env_id,
+                "policy": content["policy"],
+                "algorithm": {"name": "vtrace", "value_norm": content["value_norm"]},
+            }
+        )
+        check_ranges(config)
+        with open_plain(path / WEIGHTS) as file:
+            tensors = read_safetensors(file, lambda _: True)
+    except (OSError, MemoryError) as error:
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"{path} is no folder of an exported policy that can be read: {reason}"
+        ) from None
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        reason = " ".join(str(error).split())[:100]
+        raise ConfigError(f"{path} is no folder of an exported policy: {reason}") from None
+    if torso is None and "policy.torso" in code_in({"policy": content["policy"]}):
+        raise ConfigError(
+            f"{path} is of a network with a torso of its own; make it and give it: torso=..."
+        )
+    named = {_FROM + name: x for name, x in tensors.items()}
+    found = Checkpoint(0, named, {}, path)
+    refuse_misfit(config, spec, found, torso)
+    policy = build_policy(config, spec, torso)
+    put_weights(policy, found, tensors)
+    return policy.requires_grad_(False).eval()
+
+
+def _spec(content: Any) -> EnvSpec:
+    held = cast("dict[str, Any]", dict(content))
+    action: dict[str, Any] = dict(held["action"])
+    for name, endless in (("low", -math.inf), ("high", math.inf)):  # which JSON has not got
+        action[name] = [endless if x is None else float(x) for x in action[name]]
+    found = msgspec.convert({**held, "action": action}, EnvSpec)
+    sizes = (*found.obs_shape, *found.action.sizes)
+    if not found.action.sizes or min(sizes) < 1 or math.prod(sizes) > 2**40:
+        raise ValueError("its spec has sizes that cannot be")
+    return found

@@ -1,0 +1,90 @@
+"""A policy's step as a torch program: for `torch.export.load`, and as what ONNX files are made from."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import logging
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from gossamer.errors import RunFailed
+from gossamer.export.metadata import KEY
+from gossamer.machine import threads
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Generator
+
+    from torch.export import ExportedProgram
+
+    from gossamer.export.recording import Arrays
+    from gossamer.export.step import OneStep
+
+EXAMPLE_BATCH = 3
+"""Columns of the inputs that a step is followed with; torch takes a single one, or two, for special cases."""
+
+
+@contextlib.contextmanager
+def quiet() -> Generator[None]:
+    """Context in which torch's exporters say nothing to those who use them through us."""
+    log = logging.getLogger("torch.onnx")
+    before = log.level
+    log.setLevel(logging.ERROR)
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        log.setLevel(before)
+
+
+def make_program(step: OneStep) -> ExportedProgram:
+    """Follow a step through its network, for batches of any size.
+
+    Raises:
+        RunFailed: torch cannot follow the network, as feature layers of the user's may be written.
+    """
+    inputs = step.inputs(EXAMPLE_BATCH)
+    batch = torch.export.Dim("batch", min=1)
+    try:
+        with quiet(), torch.no_grad():
+            program = torch.export.export(
+                step, (), inputs, dynamic_shapes={name: {0: batch} for name in inputs}
+            )
+    except Exception as error:  # whatever the user's layers, or torch about them, raise
+        raise unexportable("torch.export", error) from error
+    for node in program.graph.nodes:
+        node.meta.pop("stack_trace", None)  # names files of this machine
+    return program
+
+
+def unexportable(what: str, error: Exception) -> RunFailed:
+    """Return the error for a network that an exporter does not understand."""
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    return RunFailed(f"{what} cannot follow this network, so nothing was written: {reason}")
+
+
+def program_bytes(step: OneStep, description: dict[str, Any]) -> bytes:
+    """Return a torch program's archive, with the description in it as gossamer.json."""
+    file = io.BytesIO()
+    with quiet():
+        torch.export.save(
+            make_program(step), file, extra_files={f"{KEY}.json": json.dumps(description)}
+        )
+    return file.getvalue()
+
+
+def program_step(data: bytes) -> Callable[[Arrays], Arrays]:
+    """Return what takes steps with an archive of our own making."""
+    with quiet():
+        module = torch.export.load(io.BytesIO(data)).module()
+
+    def step(inputs: Arrays) -> Arrays:
+        with torch.no_grad(), threads(1):
+            said = module(**{name: torch.tensor(x) for name, x in inputs.items()})
+        return {name: x.numpy() for name, x in said.items()}
+
+    return step

@@ -1,0 +1,114 @@
+"""One step of a policy as a module with named inputs and outputs, which torch and ONNX can follow.
+
+Shapes: B batch, S numbers of recurrent state, P action-distribution parameters.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gossamer.policies.actor_critic import ActorCritic
+
+CARRY = {"state": "next_state", "last_action": "next_last_action"}
+"""Inputs, and the outputs of the step before that they are given."""
+
+
+class OneStep(nn.Module):
+    """Greedy step of a policy: an observation in, an action as the environment takes it out.
+
+    Args:
+        policy: in float32 on the CPU.
+        action: shape, type, bounds and first number of the environment's actions, as `Interface` has them.
+    """
+
+    offset: Tensor
+    low: Tensor
+    high: Tensor
+
+    def __init__(self, policy: ActorCritic, action: Mapping[str, Any]):
+        super().__init__()
+        self.policy = policy
+        kind = policy.spec.action.kind
+        self._shape = [int(n) for n in action["shape"]]
+        self._dtype: torch.dtype = getattr(torch, str(action["dtype"]), torch.int64)
+        self._clips, self._shifts = kind == "gaussian", any(action.get("start", ()))
+        # Bounds of float64 are no numbers of float32.
+        exact = torch.float64 if self._dtype == torch.float64 else torch.float32
+        low, high = (
+            [sign * math.inf if x is None else x for x in action.get(name, ())]
+            for sign, name in ((-1.0, "low"), (1.0, "high"))
+        )
+        self.register_buffer("low", torch.tensor(low, dtype=exact))
+        self.register_buffer("high", torch.tensor(high, dtype=exact))
+        offset = torch.tensor(action.get("start", ()), dtype=torch.int64)
+        self.register_buffer(
+            "offset", offset.view(policy.spec.action.shape) if self._shifts else offset
+        )
+
+    def forward(
+        self,
+        obs: Tensor,
+        start: Tensor | None = None,
+        state: Tensor | None = None,
+        last_action: Tensor | None = None,
+        last_reward: Tensor | None = None,
+    ) -> dict[str, Tensor]:
+        """Take a step in every column of a batch.
+
+        Args:
+            obs: [B, *obs_shape] raw, uint8 for pixels, else float32.
+            start: [B] bool, where an episode begins: everything of before is forgotten.
+            state: [B, S] recurrent state; `next_state` of the step before.
+            last_action: `next_last_action` of the step before.
+            last_reward: [B] float32, of the step before.
+        """
+        b = obs.shape[0]
+        starts = torch.zeros(b, dtype=torch.bool, device=obs.device) if start is None else start
+        core_state = obs.new_zeros((0, b), dtype=torch.float32) if state is None else state.T
+        out = self.policy(
+            obs[None],
+            starts[None],
+            core_state,
+            None if last_action is None else last_action[None],
+            None if last_reward is None else last_reward[None],
+        )
+        params = out.action_params[0]
+        own = self.policy.distribution(params).mode()
+        outputs = {"action": self._finish(own), "value": out.value[0], "action_params": params}
+        if state is not None:
+            outputs["next_state"] = out.core_state.T.contiguous()
+        if last_action is not None:
+            outputs["next_last_action"] = own
+        return outputs
+
+    def _finish(self, own: Tensor) -> Tensor:
+        """Actions of the distribution as the environment takes them [B, ...]."""
+        action = self.policy.env_action(own)
+        if self._clips:
+            action = torch.minimum(torch.maximum(action.to(self.low.dtype), self.low), self.high)
+        if self._shifts:
+            action = action + self.offset
+        return action.to(self._dtype).reshape([-1, *self._shape])
+
+    def inputs(self, batch_size: int) -> dict[str, Tensor]:
+        """Return what a first step is given: zeros, and starts that are set; only what this policy needs."""
+        spec, config = self.policy.spec, self.policy.config
+        kind = torch.uint8 if spec.obs_kind == "pixels" else torch.float32
+        found = {"obs": torch.zeros((batch_size, *spec.obs_shape), dtype=kind)}
+        if self.policy.core_units or config.last_action or config.last_reward:
+            found["start"] = torch.ones(batch_size, dtype=torch.bool)
+        if self.policy.core_units:
+            found["state"] = torch.zeros(batch_size, self.policy.core_units)
+        if config.last_action:
+            kind = torch.float32 if spec.action.kind == "gaussian" else torch.int64
+            found["last_action"] = torch.zeros((batch_size, *spec.action.shape), dtype=kind)
+        if config.last_reward:
+            found["last_reward"] = torch.zeros(batch_size)
+        return found

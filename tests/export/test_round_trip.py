@@ -1,0 +1,113 @@
+"""Every kind of policy answers the same from an ONNX file and from a torch program, to 1e-5."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from gymnasium import spaces
+from random_envs import RandomEnvs
+
+from gossamer.build.roles import build_policy
+from gossamer.config import kinds, make_config
+from gossamer.envs.interface import interface_of
+from gossamer.envs.spaces import action_format
+from gossamer.export.metadata import describe
+from gossamer.export.recording import TOLERANCE, check, record
+from gossamer.export.step import OneStep
+from gossamer.types import EnvSpec
+
+ACTIONS = {
+    "categorical": spaces.Discrete(3, start=-1),
+    "multi_categorical": spaces.MultiDiscrete(np.array([[2, 3]]), start=np.array([[1, 5]])),
+    "bernoulli": spaces.MultiBinary((2, 2)),
+    "gaussian": spaces.Box(np.float32([-0.5, -2.0]), np.float32([0.5, 4.0])),
+    "gaussian64": spaces.Box(np.array([[-np.inf, -0.1]]), np.array([[0.3, np.inf]]), dtype=np.float64),
+}
+VECTOR, PIXELS = (5,), (4, 36, 44)
+TORSOS = {"mlp": VECTOR, "nature": PIXELS, "impala": PIXELS, "a3c": PIXELS, "elite": PIXELS}
+CORES = {"none": {}, "lstm": {"core": "lstm", "core_size": 6}, "gru": {"core": "gru", "core_size": 6}}
+PAST = {"last_action": True, "last_reward": True}
+CASES: list[Any] = [
+    ("a2c", "mlp", "none", "categorical", {}),
+    ("vtrace", "nature", "lstm", "categorical", PAST),
+    ("laser", "impala", "gru", "multi_categorical", {"last_action": True}),
+    ("ppo", "mlp", "none", "gaussian", {"squash": True}),
+    ("impact", "a3c", "none", "bernoulli", {}),
+    ("ppo", "mlp", "gru", "gaussian64", {"scale_actions": True, "core_layers": 2, **PAST}),
+    ("vtrace", "elite", "none", "gaussian64", {"normalize_obs": False}),
+    ("a2c", "mlp", "lstm", "bernoulli", {"last_action": True}),
+    ("impact", "mlp", "none", "multi_categorical", {"separate_value": False, "last_reward": True}),
+    ("ppo", "nature", "gru", "gaussian", {"last_action": True}),
+]
+"""Every algorithm, torso, core and kind of action once or more."""
+
+
+def cases() -> list[Any]:
+    rest = itertools.product(TORSOS, CORES, ACTIONS)
+    algorithms = itertools.cycle(kinds("algorithm"))
+    slow = [(next(algorithms), *case, PAST if case[1] != "none" else {}) for case in rest]
+    return [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow)]
+
+
+def test_the_quick_cases_leave_nothing_out() -> None:
+    for i, known in enumerate((kinds("algorithm"), TORSOS, CORES, ACTIONS)):
+        assert {case[i] for case in CASES} == set(known)
+
+
+def make_policy(algorithm: str, torso: str, core: str, action: str, settings: dict[str, Any]):
+    shape = TORSOS[torso]
+    spec = EnvSpec(
+        "Any-v0",
+        shape,
+        "pixels" if shape == PIXELS else "vector",
+        action_format("Any-v0", ACTIONS[action]).spec,
+        "any",
+        100,
+    )
+    network = {"torso": torso, "hidden_sizes": [12], "fc_size": 24, **CORES[core], **settings}
+    config = make_config("CartPole-v1", {"algorithm": algorithm, "policy": network})
+    policy = build_policy(config, spec).requires_grad_(False).eval()
+    gen = torch.Generator().manual_seed(1)
+    envs = RandomEnvs(spec, 16, seed=2)
+    obs = torch.from_numpy(np.stack([envs.obs() for _ in range(4)]))
+    policy.observe(obs, torch.ones(3, 16, dtype=torch.bool), freeze=False)
+    policy.observe_values(160.0, 4_000.0, 100)
+    policy.refresh()
+    for x in policy.parameters():  # biases, which begin at 0, have to be exported too
+        x.add_(0.05 * torch.randn(x.shape, generator=gen))
+    past = [torch.zeros(4, 16, *spec.action.shape, dtype=torch.int64), torch.zeros(4, 16)]
+    out = policy(obs, torch.zeros(4, 16, dtype=torch.bool), policy.initial_state(16), *past)
+    # Numbers of about 1, so that 1e-5 is as strict as it says.
+    policy.action_head.weight.div_(out.action_params.std().clamp(min=0.05))
+    policy.value_head.weight.div_((out.value - policy.value_mean).std() / policy.value_std)
+    return policy
+
+
+@pytest.mark.parametrize(("algorithm", "torso", "core", "action", "settings"), cases())
+def test_a_file_answers_as_the_policy_does(
+    algorithm: str, torso: str, core: str, action: str, settings: dict[str, Any]
+) -> None:
+    pytest.importorskip("onnxruntime")
+    from gossamer.export.onnx_file import onnx_bytes, onnx_step
+    from gossamer.export.program import program_bytes, program_step
+
+    policy = make_policy(algorithm, torso, core, action, settings)
+    space = spaces.Box(-10.0, 10.0, VECTOR)
+    interface = interface_of("Any-v0", {}, space, ACTIONS[action])
+    step = OneStep(policy, interface.action).eval()
+    recording = record(policy, RandomEnvs(policy.spec, 3), interface.decode, steps=50)
+    description = describe(step, interface, {})
+    size = max(float(np.abs(x).max()) for x in recording.outputs.values() if x.size)
+    if interface.action["dtype"].startswith("int"):
+        chosen = recording.outputs["action"].reshape(150, -1)
+        assert len(np.unique(chosen, axis=0)) > 1, "the policy does choose"
+    assert np.unique(recording.outputs["value"]).size > 100
+    for make, take in ((onnx_bytes, onnx_step), (program_bytes, program_step)):
+        agreement = check(take(make(step, description)), description["inputs"], recording)
+        assert set(agreement.largest) >= {"value", "action_params"}
+        assert ("next_state" in agreement.largest) == (core != "none")
+        assert max(agreement.largest.values()) * max(size, 1.0) <= TOLERANCE, "of numbers above 1 too"
