@@ -25,11 +25,17 @@ ACTIONS = {
     "multi_categorical": spaces.MultiDiscrete(np.array([[2, 3]]), start=np.array([[1, 5]])),
     "bernoulli": spaces.MultiBinary((2, 2)),
     "gaussian": spaces.Box(np.float32([-0.5, -2.0]), np.float32([0.5, 4.0])),
-    "gaussian64": spaces.Box(np.array([[-np.inf, -0.1]]), np.array([[0.3, np.inf]]), dtype=np.float64),
+    "gaussian64": spaces.Box(
+        np.array([[-np.inf, -0.1]]), np.array([[0.3, np.inf]]), dtype=np.float64
+    ),
 }
 VECTOR, PIXELS = (5,), (4, 36, 44)
 TORSOS = {"mlp": VECTOR, "nature": PIXELS, "impala": PIXELS, "a3c": PIXELS, "elite": PIXELS}
-CORES = {"none": {}, "lstm": {"core": "lstm", "core_size": 6}, "gru": {"core": "gru", "core_size": 6}}
+CORES = {
+    "none": {},
+    "lstm": {"core": "lstm", "core_size": 6},
+    "gru": {"core": "gru", "core_size": 6},
+}
 PAST = {"last_action": True, "last_reward": True}
 CASES: list[Any] = [
     ("a2c", "mlp", "none", "categorical", {}),
@@ -78,12 +84,22 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     policy.observe_values(160.0, 4_000.0, 100)
     policy.refresh()
     for x in policy.parameters():  # biases, which begin at 0, have to be exported too
-        x.add_(0.05 * torch.randn(x.shape, generator=gen))
+        x.add_(0.01 * torch.randn(x.shape, generator=gen))
     past = [torch.zeros(4, 16, *spec.action.shape, dtype=torch.int64), torch.zeros(4, 16)]
-    out = policy(obs, torch.zeros(4, 16, dtype=torch.bool), policy.initial_state(16), *past)
-    # Numbers of about 1, so that 1e-5 is as strict as it says.
-    policy.action_head.weight.div_(out.action_params.std().clamp(min=0.05))
-    policy.value_head.weight.div_((out.value - policy.value_mean).std() / policy.value_std)
+    starts, state = torch.zeros(4, 16, dtype=torch.bool), policy.initial_state(16)
+    # Features of about 1, as trained networks have them: of larger ones float32 tells the last digits less well.
+    layer = [x for x in policy.torso.modules() if isinstance(x, torch.nn.Linear)][-1]
+    seen: list[torch.Tensor] = []
+    with layer.register_forward_hook(lambda _, __, out: seen.append(out)):
+        policy(obs, starts, state, *past)
+    layer.weight.div_(seen[0].std())
+    # Parameters of about 1 around 0, so that every action is the likeliest one now and then.
+    policy.action_head.weight.div_(
+        policy(obs, starts, state, *past).action_params.std((0, 1)).mean().clamp(min=0.3)
+    )
+    policy.action_head.bias.sub_(
+        policy(obs, starts, state, *past).action_params.mean((0, 1))[: len(policy.action_head.bias)]
+    )
     return policy
 
 
@@ -101,7 +117,6 @@ def test_a_file_answers_as_the_policy_does(
     step = OneStep(policy, interface.action).eval()
     recording = record(policy, RandomEnvs(policy.spec, 3), interface.decode, steps=50)
     description = describe(step, interface, {})
-    size = max(float(np.abs(x).max()) for x in recording.outputs.values() if x.size)
     if interface.action["dtype"].startswith("int"):
         chosen = recording.outputs["action"].reshape(150, -1)
         assert len(np.unique(chosen, axis=0)) > 1, "the policy does choose"
@@ -110,4 +125,4 @@ def test_a_file_answers_as_the_policy_does(
         agreement = check(take(make(step, description)), description["inputs"], recording)
         assert set(agreement.largest) >= {"value", "action_params"}
         assert ("next_state" in agreement.largest) == (core != "none")
-        assert max(agreement.largest.values()) * max(size, 1.0) <= TOLERANCE, "of numbers above 1 too"
+        assert max(agreement.largest.values()) <= TOLERANCE
