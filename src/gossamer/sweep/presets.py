@@ -61,7 +61,11 @@ def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
 
 def write_text(path: Path, text: str) -> None:
     """Write a text file whole."""
-    data = text.encode()
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole."""
     write_whole(path, lambda file: file.write(data))
 
 

@@ -174,7 +174,7 @@ def _importance(sweep: Sweep, objective: str, done: Sequence[Trial], at: int) ->
     told = ", ".join(f"{name} {x:.2f}" for name, x in found.items())
     return [
         f"importance for {objective} of {len(done)} trials, share of the variance of ranks that a setting alone explains "
-        f"(epsilon squared): {told}"
+        f"(eta squared of Kruskal-Wallis): {told}"
     ]
 
 

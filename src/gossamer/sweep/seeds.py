@@ -26,7 +26,7 @@ from gossamer.sweep.sweep import cores_of
 from gossamer.system.reading import expand, parse_json, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gossamer.config import TrainConfig
@@ -149,7 +149,7 @@ class _Seeds:
 
     def __init__(self, runs: Sequence[Run]):
         self.failures: dict[str, str] = {}
-        self.say = print
+        self.say: Callable[[str], object] = print
         self._runs = runs
         self._pending = deque(run for run in runs if not is_done(run.folder))
 

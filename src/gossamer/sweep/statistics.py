@@ -59,8 +59,10 @@ def importance(setting: Sequence[Any], worth: Sequence[float], domain: Domain) -
     """Return how much of what trials are worth goes with one setting alone, in [0, 1].
 
     Trials are grouped by their choice, or into thirds or fewer of a range; the groups' share of the variance of ranks,
-    corrected for what chance alone would explain (Kruskal and Wallis' test, epsilon squared; Kelley 1935). None: too few
-    trials, or no more than one group.
+    less what chance alone would explain: (H - k + 1) / (n - k) for Kruskal and Wallis' H of k groups, not below 0. None:
+    too few trials, or no more than one group.
+
+    Source: Tomczak and Tomczak 2014, "The need to report effect size estimates revisited", eta squared of H.
 
     Args:
         setting: its value in each trial.

@@ -56,7 +56,7 @@ class Study:
         path = folder / JOURNAL
         _cut_last_line(path)
         goals = sweep.judge.objectives
-        directions = ["maximize" if GREATER_IS_BETTER[x] else "minimize" for x in goals]
+        directions: list[Any] = ["maximize" if GREATER_IS_BETTER[x] else "minimize" for x in goals]
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")
