@@ -267,7 +267,8 @@ def _check(sweep: Sweep) -> None:
             try:
                 sweep.preset(chosen)
             except ConfigError as error:
-                raise ConfigError(f"{sweep.file}: experiment {number + 1}: {error}") from None
+                told = str(error).removeprefix("settings: ")
+                raise ConfigError(f"{sweep.file}: experiment {number + 1}: {told}") from None
         return
     first = {name: domain.ends()[0] for name, domain in sweep.space.items()}
     seen: set[str] = set()

@@ -173,8 +173,8 @@ def _importance(sweep: Sweep, objective: str, done: Sequence[Trial], at: int) ->
         return [f"importance for {objective}: too few trials to say"]
     told = ", ".join(f"{name} {x:.2f}" for name, x in found.items())
     return [
-        f"importance for {objective} of {len(done)} trials, share of the variance of ranks that a setting alone explains "
-        f"(eta squared of Kruskal-Wallis): {told}"
+        f"importance for {objective}, of {len(done)} trials: {told} (share of the variance of ranks that goes with a setting "
+        "alone: eta squared of Kruskal-Wallis)"
     ]
 
 

@@ -111,8 +111,8 @@ class Search:
     def ended(self, run: Run, outcome: Outcome) -> None:
         """Take notice that a run has ended."""
         trial = self._trial_of[run.name]
-        if trial.pruned or outcome.state == "stopped":
-            return
+        if trial.pruned or trial.values or outcome.state == "stopped":
+            return  # judged before, when the files of its last run were there and its process was not gone yet
         if outcome.state == "failed":
             trial.failure = outcome.reason
             self._drop(trial)

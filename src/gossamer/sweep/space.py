@@ -62,12 +62,12 @@ class Range:
     step: float | None = None
     """Between values, counted from `low`."""
     num: int | None = None
-    """Values of a grid, evenly spaced, of a logarithmic range by their ratio."""
+    """How many values, evenly spaced, of a logarithmic range by their ratio."""
     whole: bool = False
 
     def at(self, share: float) -> float:
         """Return a value, all equally likely for a share drawn from [0, 1)."""
-        if self.step is not None:
+        if self.grid():
             return Choices(self.grid()).at(share)
         low, high = self.low, self.high
         if self.whole:  # every number is as likely as its part of the scale
@@ -80,7 +80,7 @@ class Range:
         return round(value) if self.whole else value
 
     def grid(self) -> tuple[float, ...]:
-        """Return the values of a grid; none without steps or a number of them."""
+        """Return the only values that there are; empty: all between the ends."""
         if self.step is not None:
             count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
             # As they would be written: 0.1 and three steps of it are 0.4.
@@ -103,7 +103,7 @@ class Range:
     def holds(self, value: Any) -> bool:
         """Whether a trial may have this value."""
         number = type(value) is int or (type(value) is float and not self.whole)
-        return number and self.low <= value <= self.high
+        return number and (value in self.grid() if self.grid() else self.low <= value <= self.high)
 
 
 Domain = Choices | Range

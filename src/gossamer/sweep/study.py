@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.sweep.file import Sweep
+    from gossamer.sweep.space import Domain
 
 JOURNAL = "optuna.journal"
 NAME = "sweep"
@@ -127,12 +128,17 @@ class Study:
         return trial.number, chosen if fixed is None else dict(fixed)
 
     def _word(self, name: str, value: Any) -> Any:
-        return encoded(value) if isinstance(self._sweep.space[name], Choices) else value
+        return encoded(value) if isinstance(self._domain(name), Choices) else value
 
-    def _suggest(self, trial: Any, name: str) -> Any:
+    def _domain(self, name: str) -> Domain:
+        """Return the domain of a setting as Optuna sees it: of a range with so many values a list."""
         domain = self._sweep.space[name]
         if not isinstance(domain, Choices) and domain.num is not None:
-            domain = Choices(domain.grid())
+            return Choices(domain.grid())
+        return domain
+
+    def _suggest(self, trial: Any, name: str) -> Any:
+        domain = self._domain(name)
         if isinstance(domain, Choices):
             return json.loads(trial.suggest_categorical(name, domain.words()))
         if domain.low == domain.high:

@@ -27,7 +27,11 @@ def main(folder: str, words: list[str]) -> int:
     """
     parent = os.getppid()
     process = subprocess.Popen([sys.executable, "-m", "gossamer", "train", *words])
-    signal.signal(signal.SIGINT, lambda *_: process.send_signal(signal.SIGINT))
+
+    def pass_on(number: int, _frame: object) -> None:
+        process.send_signal(number)
+
+    signal.signal(signal.SIGINT, pass_on)
     while process.poll() is None and os.getppid() == parent:
         time.sleep(LOOK_SECONDS)
     if os.getppid() == parent:
