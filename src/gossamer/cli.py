@@ -40,6 +40,7 @@ commands:
   eval RUN      play full episodes with a trained policy
   export RUN    write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub
   bench         measure this machine's limits and how close training comes to them
+  sweep FILE    search settings: many runs from one file
   tune ENV      find the fastest settings for this machine
   list          list algorithms, topologies, replays, environments and presets
   runs          list past runs and their results
@@ -59,9 +60,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(argv))
     words = sys.argv[1:]
     # For hours, whoever reads on.
-    trains = words[:1] == ["train"] and not {"-h", "--help", "--help-all", "--show-config"} & set(
-        words
-    )
+    trains = words[:1] in (["train"], ["sweep"]) and not {
+        "-h",
+        "--help",
+        "--help-all",
+        "--show-config",
+    } & set(words)
     streams = Streams(breaks=not trains)
     try:
         code = _main(words)
@@ -161,7 +165,7 @@ def _typed(name: str, value: str) -> str:
     return f"--{name} {shlex.quote(value)}"
 
 
-def _train(words: list[str]) -> None:
+def _train(words: list[str]) -> int | None:
     from gossamer.config import (
         config_layer,
         explicit,
@@ -184,10 +188,14 @@ def _train(words: list[str]) -> None:
         print(
             train_help(every=asked.wants_all, chosen=chosen, config=config, width=width, color=bold)
         )
-        return
+        return None
     if asked.trust and asked.resume is None:
         raise ConfigError(
             "--trust is for a run that is continued; leave it out, or add --resume RUN"
+        )
+    if asked.resume is not None and asked.seeds is not None:
+        raise ConfigError(
+            "--seeds cannot be given with --resume, a run has one seed; leave one of them out"
         )
     if asked.resume is not None and "run_folder" in asked.settings:
         raise ConfigError(
@@ -210,7 +218,11 @@ def _train(words: list[str]) -> None:
     config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
     if asked.show_config:
         print(show_config(config, layers))
-        return
+        return None
+    if asked.seeds is not None:
+        from gossamer.sweep.seeds import train_seeds
+
+        return train_seeds(config, layers, asked.seeds, words=words)
     if config.num_learners > 1 and config.placement == "local":
         from gossamer.run.placements.template import template
 
@@ -221,6 +233,7 @@ def _train(words: list[str]) -> None:
 
     argv = ["gossamer", "train", *words]
     train(config, layers=layers, argv=argv, resume=resume, config_given=explicit(layers))
+    return None
 
 
 EVAL = """\
@@ -328,6 +341,35 @@ def _bench(words: list[str]) -> None:
     from gossamer.tools.bench import main as bench
 
     bench(**asked)
+
+
+SWEEP = """\
+usage: gossamer sweep FILE [options]
+
+Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.
+The same command goes on where the last one was stopped or killed.
+
+  FILE                       a .toml file (docs/sweep.md), or experiments of the elite platform in .json
+  --jobs N                   runs at a time [as many as fit the cores]
+  --placement local|cluster  local: processes of this machine; cluster: tasks on a Ray cluster [local]
+  --folder PATH              folder of the sweep [runs/sweeps/<name of FILE>]
+  --trials N                 number of trials, in place of the file's; more than before adds some
+  --json                     print only JSON on standard output
+"""
+
+
+def _sweep(words: list[str]) -> int:
+    parser = _Parser(SWEEP)
+    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("--jobs", type=_reads(Annotated[int, Meta(ge=1, le=10_000)]), default=0)
+    parser.add_argument("--placement", choices=("local", "cluster"), default="local")
+    parser.add_argument("--folder", default="")
+    parser.add_argument("--trials", type=_reads(Annotated[int, Meta(ge=1, le=100_000)]))
+    parser.switches("--json")
+    asked = parser.read(words)
+    from gossamer.sweep.sweep import main as sweep
+
+    return sweep(asked.pop("file"), as_json=asked.pop("json"), **asked)
 
 
 TUNE = """\
@@ -574,6 +616,7 @@ _COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "eval": _eval,
     "export": _export,
     "bench": _bench,
+    "sweep": _sweep,
     "tune": _tune,
     "list": _list,
     "runs": _runs,

@@ -7,7 +7,9 @@ import re
 import typing
 from collections import deque
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Annotated, Any
+
+from msgspec import Meta
 
 from gossamer.config import own_parts
 from gossamer.config.files import is_config_name
@@ -21,7 +23,14 @@ from gossamer.config.tree import (
     members,
     unknown_setting,
 )
-from gossamer.config.values import SWITCH_WORDS, is_list, is_switch, read_value, spells_number
+from gossamer.config.values import (
+    SWITCH_WORDS,
+    is_list,
+    is_switch,
+    read_value,
+    shown,
+    spells_number,
+)
 from gossamer.errors import ConfigError
 from gossamer.system.reading import parse_json
 
@@ -45,6 +54,8 @@ class Arguments:
     resume: str | None = None
     trust: bool = False
     show_config: bool = False
+    seeds: int | None = None
+    """How many runs there are to be, that differ in their seed."""
     wants_help: bool = False
     wants_all: bool = False
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -154,12 +165,23 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
             found.configs.append(rest.popleft())
     elif name == "resume":
         found.resume = _take(head, rest)
+    elif name == "seeds":
+        found.seeds = _number_of_seeds(_take(head, rest))
     elif name in ("trust", "show_config"):
         setattr(found, name, True)
     elif name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
         raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")
     else:
         _read_setting(head, name, rest, found, attached=bool(equals))
+
+
+def _number_of_seeds(text: str) -> int:
+    try:
+        return read_value(text, Annotated[int, Meta(ge=1, le=1000)], typed=True)
+    except ValueError as error:
+        raise ConfigError(
+            f"--seeds is {shown(text, typed=True)}; it must be {error}: --seeds 5"
+        ) from None
 
 
 def _read_setting(

@@ -280,6 +280,8 @@ general:
                                       a preset that names one
   --config NAME ...                   presets (see gossamer list) or .toml and .json files; later ones win
   --resume RUN                        continue a run: a path, part of its name, or last
+  --seeds N                           train N runs that differ in their seed, from --seed on, as many at a
+                                      time as fit the cores; with the same --run-folder they are gone on with
   --trust                             with --resume: allow a run from another machine or user to import
                                       its environment and parts, such as module:function
   --show-config                       print every setting, its value and where it comes from; do not train

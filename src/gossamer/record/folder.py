@@ -86,8 +86,7 @@ class RunFolder:
             target = expand(path, OTHER_FOLDER)
         else:
             stamp = time.strftime("%Y%m%d-%H%M%S")
-            parent = Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
-            target = parent / f"{stamp}-s{seed}"
+            target = cls.path_of(env_id, algorithm, topology, root) / f"{stamp}-s{seed}"
         folder = cls(target)
         if path and (below := _runs_below(target)):
             raise ConfigError(
@@ -117,6 +116,11 @@ class RunFolder:
             folder.discard()
             raise
         return folder
+
+    @staticmethod
+    def path_of(env_id: str, algorithm: str, topology: str, root: str = "runs") -> Path:
+        """Return the folder in which runs of such settings are kept, each below its own name."""
+        return Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
 
     @classmethod
     def open(cls, run: str | Path, *, root: str = "runs") -> RunFolder:

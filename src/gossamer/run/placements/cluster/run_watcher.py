@@ -1,0 +1,49 @@
+"""Beside a run on some machine of a cluster: passes signals on, and ends the run when nobody waits for it any more.
+
+Started as a program: python -m gossamer.run.placements.cluster.run_watcher FOLDER WORDS...
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+LOOK_SECONDS = 0.2
+SAVE_SECONDS = 90.0
+"""Longest wait for a run that was asked to stop."""
+
+
+def main(folder: str, words: list[str]) -> int:
+    """Run `gossamer train` and return its exit code.
+
+    Args:
+        folder: removed when whoever has started this is gone: a copy of what matters is elsewhere.
+        words: after `gossamer train`.
+    """
+    parent = os.getppid()
+    process = subprocess.Popen([sys.executable, "-m", "gossamer", "train", *words])
+
+    def pass_on(number: int, _frame: object) -> None:
+        process.send_signal(number)
+
+    signal.signal(signal.SIGINT, pass_on)
+    while process.poll() is None and os.getppid() == parent:
+        time.sleep(LOOK_SECONDS)
+    if os.getppid() == parent:
+        return process.returncode
+    process.terminate()
+    try:
+        process.wait(SAVE_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    shutil.rmtree(Path(folder), ignore_errors=True)
+    return 1
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], sys.argv[2:]))

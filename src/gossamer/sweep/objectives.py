@@ -1,0 +1,216 @@
+"""What a trial is judged by, computed from the files of its runs."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Literal, cast
+
+from gossamer.record.metrics import read_rows
+from gossamer.record.runs import state_of
+from gossamer.system.reading import parse_json, read_plain
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+Objective = Literal["return", "evaluation", "area", "seconds_to_score", "steps_to_score"]
+GREATER_IS_BETTER = {
+    "return": True,
+    "evaluation": True,
+    "area": True,
+    "seconds_to_score": False,
+    "steps_to_score": False,
+}
+NEVER = 1e12
+"""Seconds or steps of a run that never reached the score: more than any other takes, and a number as optimisers want."""
+WINDOW = 100
+"""Episodes behind a mean return, as in metrics.jsonl."""
+
+
+@dataclass(frozen=True)
+class Point:
+    """A run's mean return when an episode has ended."""
+
+    env_steps: float
+    seconds: float
+    mean: float
+    """Of the last 100 training episodes, or of all if there are fewer; of several learners as many of each."""
+    full: bool
+    """Whether there are 100."""
+
+
+def curve(run: Path, num_learners: int = 1) -> list[Point]:
+    """Return the mean return over a run, a point for each training episode.
+
+    Args:
+        run: its folder; episodes.jsonl may be missing or damaged.
+        num_learners: as the mean has as many episodes of each.
+    """
+    each = -(-WINDOW // num_learners)
+    own: dict[int, deque[float]] = {}
+    sums: dict[int, float] = {}
+    points: list[Point] = []
+    for row in read_rows(run / "episodes.jsonl"):
+        learner, score = row.get("learner", 0), row.get("return")
+        steps, seconds = row.get("env_steps"), row.get("time_s")
+        if score is None or steps is None or seconds is None or not isinstance(learner, int):
+            continue
+        last = own.setdefault(learner, deque())
+        last.append(score)
+        sums[learner] = sums.get(learner, 0.0) + score
+        if len(last) > each:
+            sums[learner] -= last.popleft()
+        mean = sum(sums[x] / len(own[x]) for x in own) / len(own)
+        full = len(own) == num_learners and all(len(x) == each for x in own.values())
+        points.append(Point(steps, seconds, mean, full))
+    return points
+
+
+def area(points: list[Point], until: float = 0.0) -> float:
+    """Return the mean height of a curve over env steps, by trapezoids.
+
+    The first mean holds from the start on, the last one to `until`, env steps at which a run that reached its
+    target early would have ended.
+    """
+    assert points
+    steps = [0.0, *(x.env_steps for x in points)]
+    heights = [points[0].mean, *(x.mean for x in points)]
+    if until > steps[-1]:
+        steps.append(until)
+        heights.append(heights[-1])
+    total = sum(
+        (right - left) * (low + high) / 2
+        for left, right, low, high in zip(steps, steps[1:], heights, heights[1:], strict=False)
+    )
+    return total / steps[-1] if steps[-1] > 0 else heights[-1]
+
+
+def read_summary(run: Path) -> dict[str, Any]:
+    """Return what summary.json of a run holds; empty if it is missing or damaged."""
+    try:
+        content = parse_json(read_plain(run / "summary.json"))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+
+
+def is_done(run: Path) -> bool:
+    """Whether a run has reached its end, and nothing of it is left to do."""
+    return state_of(read_summary(run).get("exit_reason"), running=False) == "done"
+
+
+def measure(
+    run: Path,
+    objective: Objective,
+    *,
+    score: float = math.inf,
+    total_env_steps: int = 0,
+    num_learners: int = 1,
+) -> float | None:
+    """Return an objective of a finished run; None if nothing in its files says.
+
+    Args:
+        run: its folder.
+        objective: which.
+        score: that `seconds_to_score` and `steps_to_score` wait for.
+        total_env_steps: where the run would have ended without its target.
+        num_learners: of the run.
+    """
+    summary = read_summary(run)
+    if objective == "return":
+        return _number(summary.get("mean_return_last_100"))
+    if objective == "evaluation":
+        return _number(summary.get("best_evaluation"))
+    points = curve(run, num_learners)
+    early = "stop_at_return" in str(summary.get("exit_reason"))
+    if objective == "area":
+        return area(points, total_env_steps if early else 0.0) if points else None
+    reached = next((x for x in points if x.full and x.mean >= score), None)
+    if reached is None:
+        return NEVER
+    return reached.seconds if objective == "seconds_to_score" else reached.env_steps
+
+
+def _number(value: Any) -> float | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        return None
+    return float(value) if math.isfinite(value) else None
+
+
+def shown_value(objective: str, value: float | None) -> str:
+    """Return an objective's mean over seeds in words."""
+    if value is None:
+        return "-"
+    if value >= NEVER / 1e6 and not GREATER_IS_BETTER[objective]:
+        return "never"
+    return f"{value:,.4g}" if abs(value) < 1e4 else f"{value:,.0f}"
+
+
+MARKS = 20
+"""Moments of a run at which a pruner may compare it with others."""
+
+
+def evaluations(
+    run: Path, *, total_env_steps: int, stop_after_seconds: float = 0.0
+) -> dict[int, float]:
+    """Return by mark, in 1 to 20, the mean of the first evaluation in each twentieth of a run.
+
+    Args:
+        run: its folder; it may be running.
+        total_env_steps: where it ends.
+        stop_after_seconds: where it ends if that is sooner; 0: no limit.
+    """
+    found: dict[int, float] = {}
+    for row in read_rows(run / "evaluation.jsonl"):
+        mean, steps, seconds = (_number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
+        if row.get("confirmation") or mean is None or steps is None:
+            continue
+        share = steps / max(total_env_steps, 1)
+        if stop_after_seconds and seconds is not None:
+            share = max(share, seconds / stop_after_seconds)
+        mark = min(max(math.ceil(share * MARKS), 1), MARKS)
+        found.setdefault(mark, mean)
+    return found
+
+
+@dataclass(frozen=True)
+class Judge:
+    """Says what the runs of a sweep are worth."""
+
+    objectives: tuple[Objective, ...]
+    score: float = math.inf
+
+    def of_run(self, run: Path, *, total_env_steps: int, num_learners: int) -> list[float | None]:
+        """Return every objective of a finished run."""
+        return [
+            measure(
+                run,
+                objective,
+                score=self.score,
+                total_env_steps=total_env_steps,
+                num_learners=num_learners,
+            )
+            for objective in self.objectives
+        ]
+
+    def better(self, one: float, other: float, objective: str) -> bool:
+        """Whether a value is better than another."""
+        return one > other if GREATER_IS_BETTER[objective] else one < other
+
+    def key(self, values: tuple[float, ...]) -> float:
+        """Return what sorts trials by their first objective, the best first."""
+        return -values[0] if GREATER_IS_BETTER[self.objectives[0]] else values[0]
+
+    def front(self, values: list[tuple[float, ...]]) -> list[int]:
+        """Return which of some trials no other one beats in one objective without losing in another."""
+
+        def beats(one: tuple[float, ...], other: tuple[float, ...]) -> bool:
+            pairs = list(zip(self.objectives, one, other, strict=True))
+            better = [self.better(x, y, name) for name, x, y in pairs]
+            worse = [self.better(y, x, name) for name, x, y in pairs]
+            return any(better) and not any(worse)
+
+        return [
+            i for i, own in enumerate(values) if not any(beats(x, own) for x in values if x != own)
+        ]

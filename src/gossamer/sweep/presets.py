@@ -1,0 +1,95 @@
+"""Settings written as a preset: a TOML file that `gossamer train --config FILE` takes."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, cast
+
+from gossamer.config import resolve, to_dict
+from gossamer.config.names import place
+from gossamer.config.tree import flatten
+from gossamer.config.values import spell
+from gossamer.record.files import write_whole
+from gossamer.system.reading import parse_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+    from pathlib import Path
+
+    from gossamer.config import TrainConfig
+
+OF_THE_RUN = ("seed", "run_folder")
+"""Settings that a preset does not hold: every run has its own."""
+
+
+def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple[str, TrainConfig]:
+    """Return what settings over files come to, as the text of a preset and as a config.
+
+    The text holds what they set and no defaults, so that those of another machine or environment stay what they are.
+
+    Args:
+        settings: nested.
+        configs: files and presets below them.
+
+    Raises:
+        ConfigError: a mistake in the settings.
+    """
+    config, origin = resolve(given=settings, configs=configs)
+    return as_preset(config, origin), config
+
+
+def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
+    """Return the text of a preset of what was set, given which layer set each setting."""
+    everything = to_dict(config)
+    asked = {x for x, layer in origin.items() if not layer.startswith(("default", "suite "))}
+    asked -= set(OF_THE_RUN)
+    lists = {x.partition(".")[0] for x in asked if re.match(r"replays(\.|$)", x)}
+    values = {x: value for x, value in flatten(everything) if x in asked and x[:8] != "replays."}
+    tree: dict[str, Any] = {}
+    for name, value in values.items():
+        place(tree, name, value)
+    for name in lists:
+        tree[name] = everything[name]
+    text = "\n".join(_lines(tree)) + "\n"
+    if resolve(given=parse_toml(text))[0] != _without(config):
+        # What a layer of its own decides, by being one: everything then.
+        whole = {x: y for x, y in everything.items() if x not in OF_THE_RUN}
+        text = "\n".join(_lines(whole)) + "\n"
+    return text
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file whole."""
+    write_bytes(path, text.encode())
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file whole."""
+    write_whole(path, lambda file: file.write(data))
+
+
+def _without(config: TrainConfig) -> TrainConfig:
+    return replace(config, seed=1, run_folder="")
+
+
+def _lines(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
+    """Yield TOML: plain values, then tables, then lists of tables."""
+    tables = {x: y for x, y in tree.items() if isinstance(y, dict)}
+    lists = {x: y for x, y in tree.items() if _holds_tables(y)}
+    for name, value in tree.items():
+        if name not in tables and name not in lists:
+            yield f"{name} = {spell(value)}"
+    for name, table in tables.items():
+        yield ""
+        yield f"[{path}{name}]"
+        yield from _lines(cast("Mapping[str, Any]", table), f"{path}{name}.")
+    for name, entries in lists.items():
+        for entry in cast("list[Mapping[str, Any]]", entries):
+            yield ""
+            yield f"[[{path}{name}]]"
+            yield from _lines(entry, f"{path}{name}.")
+
+
+def _holds_tables(value: Any) -> bool:
+    return isinstance(value, list) and bool(value) and isinstance(value[0], dict)

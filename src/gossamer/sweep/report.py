@@ -1,0 +1,214 @@
+"""What came of a sweep: a table of trials, what matters, and the best as presets."""
+
+from __future__ import annotations
+
+import shlex
+from typing import TYPE_CHECKING, Any
+
+from gossamer.record.metrics import plain
+from gossamer.sweep.objectives import GREATER_IS_BETTER, NEVER, read_summary, shown_value
+from gossamer.sweep.presets import write_text
+from gossamer.sweep.search import setting_in_words, settings_in_words
+from gossamer.sweep.statistics import importances, interval
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+    from pathlib import Path
+
+    from gossamer.sweep.file import Sweep
+    from gossamer.sweep.search import Search
+    from gossamer.sweep.store import SweepFolder, Trial
+
+MOST_TRIALS = 200
+"""Rows of the table."""
+MOST_COLUMNS = 8
+"""Settings that have a column each; of more there is a line each."""
+
+
+def best_of(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+    """Return the best trial; with two objectives those that no other one beats, the best by the first in front."""
+    done = [x for x in trials if x.values]
+    if len(sweep.judge.objectives) == 1:
+        return sorted(done, key=lambda x: (sweep.judge.key(x.values), x.number))[:1]
+    front = sweep.judge.front([x.values for x in done])
+    return sorted((done[i] for i in front), key=lambda x: (sweep.judge.key(x.values), x.number))
+
+
+def ordered(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
+    """Return trials that are done, the best by the first objective in front, and then the others by number."""
+    done = [x for x in trials if x.values]
+    others = [x for x in trials if not x.values]
+    done.sort(key=lambda x: (sweep.judge.key(x.values), x.number))
+    return [*done, *sorted(others, key=lambda x: x.number)]
+
+
+def write_presets(folder: SweepFolder, best: Sequence[Trial]) -> list[Path]:
+    """Write the best trials as presets, and return where; earlier ones that are no longer best go."""
+    names = ["best.toml"] if len(folder.sweep.judge.objectives) == 1 else []
+    names = names or [f"best-{x.number:03d}.toml" for x in best]
+    for old in folder.path.glob("best*.toml"):
+        if old.name not in names[: len(best)]:
+            old.unlink()
+    for name, trial in zip(names, best, strict=False):
+        text = folder.commented(trial) + folder.sweep.preset(trial.chosen)[0]
+        write_text(folder.path / name, text)
+    return [folder.path / name for name in names[: len(best)]]
+
+
+def results(sweep: Sweep, search: Search) -> dict[str, Any]:
+    """Return what came of a sweep, as JSON."""
+    trials = [search.trials[x] for x in sorted(search.trials)]
+    goals = sweep.judge.objectives
+    done = [x for x in trials if x.values]
+    return {
+        "file": sweep.file,
+        "method": sweep.method,
+        "objectives": list(goals),
+        "trials_asked": sweep.trials,
+        "seeds": sweep.seeds,
+        "trials": [
+            {
+                "trial": x.number,
+                "state": x.state,
+                "settings": x.chosen,
+                **{name: _finite(y) for name, y in zip(goals, x.values, strict=False)},
+                "of_seeds": [[_finite(y) for y in one] for one in x.of_seeds],
+                "runs": [str(run.folder) for run in x.runs],
+                **({"reason": x.failure} if x.failure else {}),
+            }
+            for x in trials
+        ]
+        + [
+            {"trial": number, "state": "refused", "settings": dict(chosen), "reason": reason}
+            for number, (chosen, reason) in sorted(search.refused.items())
+        ],
+        "best": [x.number for x in best_of(sweep, trials)],
+        "importance": {
+            name: importances([x.chosen for x in done], [x.values[i] for x in done], sweep.space)
+            for i, name in enumerate(goals)
+        },
+    }
+
+
+def _finite(value: float) -> float | None:
+    """Return a value as JSON has it; a score that some run never reached is null."""
+    return None if value >= NEVER / 1e6 else plain(value)
+
+
+def write_results(folder: SweepFolder, found: Mapping[str, Any]) -> None:
+    """Write results.json."""
+    folder.write_json("results.json", found)
+
+
+def report(sweep: Sweep, search: Search, presets: Sequence[Path]) -> str:
+    """Return the table of trials, what matters, and what to type next."""
+    trials = [search.trials[x] for x in sorted(search.trials)]
+    lines = [*_table(sweep, ordered(sweep, trials))]
+    lines += [
+        f"trial {number} is left out: {reason}"
+        for number, (_, reason) in sorted(search.refused.items())
+    ]
+    lines += [f"trial {x.number} failed: {x.failure}" for x in trials if x.failure]
+    done = [x for x in trials if x.values]
+    for i, name in enumerate(sweep.judge.objectives):
+        lines += _importance(sweep, name, done, i)
+    lines += _best(sweep, best_of(sweep, trials), presets, len(done))
+    return "\n".join(lines)
+
+
+def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
+    goals, names = sweep.judge.objectives, list(sweep.space)
+    if sweep.method == "list":
+        names = list(
+            dict.fromkeys(name for x in trials for name in x.chosen if name != "experiment")
+        )
+    short = _short(names) if len(names) <= MOST_COLUMNS else {}
+    head = ["trial", *goals, "env steps", "seconds", "state", *(short.values() or ["settings"])]
+    rows = [head]
+    for x in trials[:MOST_TRIALS]:
+        summaries = [read_summary(run.folder) for run in x.runs]
+        totals = [sum(_count(one, key) for one in summaries) for key in ("env_steps", "seconds")]
+        worth = [
+            shown_value(name, x.values[i] if x.values else None) for i, name in enumerate(goals)
+        ]
+        if short:
+            settings = [setting_in_words(x.chosen[y]) if y in x.chosen else "-" for y in names]
+        else:
+            settings = [settings_in_words(x.chosen)]
+        rows.append([str(x.number), *worth, *(f"{y:,.0f}" for y in totals), x.state, *settings])
+    if len(rows) == 1:
+        return []
+    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
+    left = head.index("state")
+    lines = [
+        "  ".join(
+            cell.ljust(width) if i >= left else cell.rjust(width)
+            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
+        ).rstrip()
+        for row in rows
+    ]
+    more = len(trials) - MOST_TRIALS
+    return lines + ([f"and {more} more, in results.json"] if more > 0 else [])
+
+
+def _count(summary: Mapping[str, Any], key: str) -> float:
+    value = summary.get(key)
+    return value if isinstance(value, (int, float)) else 0
+
+
+def _short(names: Sequence[str]) -> dict[str, str]:
+    """Return settings' names for the heads of columns: the last part where that is enough."""
+    last = [name.rpartition(".")[2] for name in names]
+    return {
+        name: end if last.count(end) == 1 else name for name, end in zip(names, last, strict=True)
+    }
+
+
+def _importance(sweep: Sweep, objective: str, done: Sequence[Trial], at: int) -> list[str]:
+    if not sweep.space:
+        return []
+    worth = [x.values[at] for x in done]
+    found = importances([x.chosen for x in done], worth, sweep.space)
+    if not found:
+        return [f"importance for {objective}: too few trials to say"]
+    told = ", ".join(f"{name} {x:.2f}" for name, x in found.items())
+    return [
+        f"importance for {objective}, of {len(done)} trials: {told} (share of the variance of ranks that goes with a setting "
+        "alone: eta squared of Kruskal-Wallis)"
+    ]
+
+
+def _best(sweep: Sweep, best: Sequence[Trial], presets: Sequence[Path], done: int) -> list[str]:
+    if not best:
+        return ["no trial is done"]
+    lines: list[str] = []
+    for trial, preset in zip(best, presets, strict=True):
+        worth = ", ".join(
+            _with_interval(name, trial, i) for i, name in enumerate(sweep.judge.objectives)
+        )
+        lines.append(f"best: trial {trial.number}, {worth} ({settings_in_words(trial.chosen)})")
+        lines.append(f"use it: gossamer train --config {shlex.quote(str(preset))}")
+    if done > 1:
+        seed = max(run_seed(x) for x in best) + 1
+        lines.append(
+            f"the best of {done} trials looks better than it is; measure it with new seeds: gossamer train --config "
+            f"{shlex.quote(str(presets[0]))} --seeds 5 --seed {seed}"
+        )
+    return lines
+
+
+def run_seed(trial: Trial) -> int:
+    """Return the last seed of a trial."""
+    return trial.config.seed + len(trial.runs) - 1
+
+
+def _with_interval(name: str, trial: Trial, at: int) -> str:
+    told = f"{name} {shown_value(name, trial.values[at])}"
+    own = [one[at] for one in trial.of_seeds]
+    missing = 0 if GREATER_IS_BETTER[name] else sum(x >= NEVER for x in own)
+    if missing:
+        return f"{told} ({missing} of {len(own)} seeds never reached it)"
+    bounds = interval(own)
+    if bounds is None:
+        return f"{told} (1 seed)"
+    return f"{told} ({len(own)} seeds, 95 % interval {bounds[0]:.4g} to {bounds[1]:.4g})"

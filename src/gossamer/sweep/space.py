@@ -1,0 +1,263 @@
+"""What a sweep searches: for every setting a list of choices or a range of numbers."""
+
+from __future__ import annotations
+
+import json
+import math
+import typing
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, cast
+
+import numpy as np
+
+from gossamer.config.names import did_you_mean
+from gossamer.config.train_config import TrainConfig
+from gossamer.config.tree import find_annotation
+from gossamer.config.values import bare, kinds_of, shown
+from gossamer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+MAX_CHOICES = 10_000
+"""Longest list of choices, and most values of a range with steps."""
+_KEYS = ("min", "max", "log", "step", "num")
+
+
+@dataclass(frozen=True)
+class Choices:
+    """A list of values, in no order that a method may use."""
+
+    values: tuple[Any, ...]
+
+    def at(self, share: float) -> Any:
+        """Return a value, all equally likely for a share drawn from [0, 1)."""
+        return self.values[min(int(share * len(self.values)), len(self.values) - 1)]
+
+    def grid(self) -> tuple[Any, ...]:
+        """Return the values of a grid."""
+        return self.values
+
+    def ends(self) -> tuple[Any, ...]:
+        """Return the values that a setting must accept, or the file is refused."""
+        return self.values
+
+    def holds(self, value: Any) -> bool:
+        """Whether a trial may have this value."""
+        return any(encoded(value) == encoded(x) for x in self.values)
+
+    def words(self) -> list[str]:
+        """Return the values as words, by which Optuna knows them."""
+        return [encoded(x) for x in self.values]
+
+
+@dataclass(frozen=True)
+class Range:
+    """Numbers from `low` to `high`, both included; whole ones for settings that take no others."""
+
+    low: float
+    high: float
+    log: bool = False
+    """Uniform in the logarithm."""
+    step: float | None = None
+    """Between values, counted from `low`."""
+    num: int | None = None
+    """How many values, evenly spaced, of a logarithmic range by their ratio."""
+    whole: bool = False
+
+    def at(self, share: float) -> float:
+        """Return a value, all equally likely for a share drawn from [0, 1)."""
+        if self.grid():
+            return Choices(self.grid()).at(share)
+        low, high = self.low, self.high
+        if self.whole:  # every number is as likely as its part of the scale
+            low, high = low - 0.5, high + 0.5
+        if self.log:
+            value = math.exp(math.log(low) + share * (math.log(high) - math.log(low)))
+        else:
+            value = low + share * (high - low)
+        value = min(max(value, self.low), self.high)
+        return round(value) if self.whole else value
+
+    def grid(self) -> tuple[float, ...]:
+        """Return the only values that there are; empty: all between the ends."""
+        if self.step is not None:
+            count = math.floor((self.high - self.low) / self.step + 1e-9) + 1
+            # As they would be written: 0.1 and three steps of it are 0.4.
+            made = [float(f"{self.low + i * self.step:.12g}") for i in range(count)]
+            return tuple(round(x) for x in made) if self.whole else tuple(made)
+        if self.num is None:
+            return ()
+        shares = [i / (self.num - 1) for i in range(self.num)]
+        if self.log:
+            made = [self.low * (self.high / self.low) ** x for x in shares]
+        else:
+            made = [self.low + (self.high - self.low) * x for x in shares]
+        made = [float(f"{x:.12g}") for x in made]
+        return tuple(dict.fromkeys(round(x) for x in made)) if self.whole else tuple(made)
+
+    def ends(self) -> tuple[Any, ...]:
+        """Return the values that a setting must accept, or the file is refused."""
+        return (self.low, self.high) if self.low != self.high else (self.low,)
+
+    def holds(self, value: Any) -> bool:
+        """Whether a trial may have this value."""
+        number = type(value) is int or (type(value) is float and not self.whole)
+        return number and (value in self.grid() if self.grid() else self.low <= value <= self.high)
+
+
+Domain = Choices | Range
+Space = dict[str, Domain]
+"""By dotted setting name, in the order of the file."""
+
+
+def encoded(value: Any) -> str:
+    """Return a value as JSON."""
+    return json.dumps(value)
+
+
+def read_space(search: Mapping[str, Any], file: str) -> Space:
+    """Return what a table `[search]` says; dotted names and nested tables mean the same.
+
+    Args:
+        search: as TOML has it.
+        file: named in errors.
+
+    Raises:
+        ConfigError: a list or a range that is empty, or neither.
+    """
+    space = {
+        name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"{file}: search.{name}")
+        for name, value in _leaves(search, "")
+    }
+    if not space:
+        raise ConfigError(
+            f"{file}: [search] is empty; give a list or a range for at least one setting, for example "
+            '"optimizer.learning_rate" = {min = 1e-4, max = 1e-2, log = true}'
+        )
+    return space
+
+
+def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+    for name, value in tree.items():
+        is_range = isinstance(value, dict) and ({"min", "max"} & value.keys() or not value)
+        if isinstance(value, dict) and not is_range:
+            yield from _leaves(cast("Mapping[str, Any]", value), f"{path}{name}.")
+        else:
+            yield path + name, value
+
+
+def _domain(name: str, value: Any, where: str) -> Domain:
+    if isinstance(value, list):
+        values = cast("list[Any]", value)
+        if not values:
+            raise ConfigError(f"{where} is an empty list; give at least one value: [0.1, 0.2]")
+        if len(values) > MAX_CHOICES:
+            raise ConfigError(f"{where} has {len(values)} values; it may have {MAX_CHOICES:_}")
+        words = [encoded(x) for x in values]
+        if len(set(words)) < len(words):
+            twice = next(x for i, x in enumerate(words) if x in words[:i])
+            raise ConfigError(f"{where} has {shown(json.loads(twice))} twice; leave one out")
+        return Choices(tuple(values))
+    if not isinstance(value, dict):
+        raise ConfigError(
+            f"{where} is {shown(value)}, a single value; put it into [settings], or give a list ([{shown(value)}, ...]) or a "
+            "range ({min = ..., max = ...})"
+        )
+    return _range(name, cast("dict[str, Any]", value), where)
+
+
+def _range(name: str, given: Mapping[str, Any], where: str) -> Range:
+    for key in given:
+        if key not in _KEYS:
+            hint = did_you_mean(key, _KEYS, f"; it may have {', '.join(_KEYS)}")
+            raise ConfigError(f"{where}: {key} is not known in a range{hint}")
+    for key in ("min", "max"):
+        if key not in given:
+            raise ConfigError(f"{where} has no {key}; a range is {{min = ..., max = ...}}")
+    for key in ("min", "max", "step"):
+        if key in given and not _is_number(given[key]):
+            raise ConfigError(f"{where}: {key} is {shown(given[key])}; it must be a number")
+    low, high, step, num = given["min"], given["max"], given.get("step"), given.get("num")
+    log = given.get("log", False)
+    if not isinstance(log, bool):
+        raise ConfigError(f"{where}: log is {shown(log)}; it must be true or false")
+    if low > high:
+        raise ConfigError(
+            f"{where} is empty: min {low:g} is more than max {high:g}; exchange the two"
+        )
+    if log and low <= 0:
+        raise ConfigError(f"{where}: min is {low:g}, but a logarithmic range begins above 0")
+    if step is not None and (step <= 0 or log or num is not None):
+        why = "with log or num it has no meaning" if step > 0 else "it must be more than 0"
+        raise ConfigError(f"{where}: step is {step:g}; {why}; leave one of them out")
+    if step is not None and (high - low) / step >= MAX_CHOICES:
+        raise ConfigError(f"{where}: step {step:g} makes more than {MAX_CHOICES:_} values")
+    if num is not None and not (type(num) is int and 2 <= num <= MAX_CHOICES):
+        raise ConfigError(f"{where}: num is {shown(num)}; it must be in [2, {MAX_CHOICES}]")
+    whole = _takes_whole_numbers(name, where)
+    fractions = [x for x in (low, high, step) if x is not None and x != int(x)]
+    if whole and fractions:
+        raise ConfigError(
+            f"{where}: {name} takes whole numbers alone, and the range has {fractions[0]:g}"
+        )
+    kind = int if whole else float
+    return Range(
+        kind(low),
+        kind(high),
+        log=log,
+        step=None if step is None else kind(step),
+        num=num,
+        whole=whole,
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return type(value) in (int, float) and math.isfinite(value)
+
+
+def _takes_whole_numbers(name: str, where: str) -> bool:
+    """Whether a setting takes whole numbers alone; ConfigError if it takes no numbers."""
+    annotation: Any = find_annotation(TrainConfig, name)
+    if (
+        annotation is None
+    ):  # a class of the user's has it, or nobody: that is told where values are tried
+        return False
+    bases = _bases(annotation)
+    if float in bases:
+        return False
+    if int not in bases:
+        raise ConfigError(f"{where} is a range, but {name} takes no numbers; give a list of values")
+    return True
+
+
+def _bases(annotation: Any) -> set[Any]:
+    """Return the plain types of a setting, or of an entry of its list."""
+    found: set[Any] = set()
+    for kind in kinds_of(annotation):
+        base, _ = bare(kind)
+        if typing.get_origin(base) is tuple:
+            found |= _bases(typing.get_args(base)[0])
+        else:
+            found.add(base)
+    return found
+
+
+def random_choice(space: Space, number: int, seed: int) -> dict[str, Any]:
+    """Return what trial `number` of a random search tries; it depends on nothing else."""
+    draws = np.random.default_rng([seed, number])
+    return {name: domain.at(float(draws.random())) for name, domain in space.items()}
+
+
+def grid_size(space: Space) -> int:
+    """Return how many combinations a grid has."""
+    return math.prod(len(domain.grid()) for domain in space.values())
+
+
+def grid_choice(space: Space, number: int) -> dict[str, Any]:
+    """Return combination `number` of a grid; the last setting changes fastest."""
+    chosen: dict[str, Any] = {}
+    for name, domain in reversed(space.items()):
+        number, index = divmod(number, len(domain.grid()))
+        chosen[name] = domain.grid()[index]
+    return {name: chosen[name] for name in space}

@@ -1,0 +1,99 @@
+"""Trials on a Ray cluster: their files come home, and one whose machine dies goes on elsewhere."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer import cli
+from gossamer.sweep.processes import Run
+
+ray = pytest.importorskip("ray", reason="Ray is an optional extra")
+
+from gossamer.run.placements.cluster.whole_runs import Change, News, Trainer  # noqa: E402
+from gossamer.sweep.cluster import keep  # noqa: E402
+
+
+def test_files_come_home_as_they_are(tmp_path: Path) -> None:
+    run = Run("000/s1", tmp_path / "s1", ())
+    first = {
+        "s1/metrics.jsonl": Change(-1, b"one\n"),
+        "s1/checkpoints/10/state.json": Change(-1, b"{}"),
+        "output.txt": Change(-1, b"hello\n"),
+        "../../escape": Change(-1, b"no"),
+        "/etc/nothing": Change(-1, b"no"),
+        "other/file": Change(-1, b"no"),
+    }
+    keep(run, News(None, first, []))
+    keep(
+        run, News(None, {"s1/metrics.jsonl": Change(4, b"two\n")}, ["s1/checkpoints/10/state.json"])
+    )
+    assert (tmp_path / "s1" / "metrics.jsonl").read_text() == "one\ntwo\n"
+    assert run.output.read_text() == "hello\n"
+    assert not (tmp_path / "s1" / "checkpoints" / "10").exists()
+    assert sorted(x.name for x in tmp_path.iterdir()) == ["s1", "s1.txt"]
+    assert not (tmp_path.parent / "escape").exists()
+
+
+def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path))
+    trainer = Trainer()
+    run = tmp_path / "s1"
+    run.mkdir()
+    (run / "episodes.jsonl").write_text("a\n")
+    (run / "config.json").write_text("{}")
+    (run / ".lock").write_text("1")
+    (run / "link").symlink_to(tmp_path)
+    assert trainer.news().changed == {
+        "s1/episodes.jsonl": Change(-1, b"a\n"),
+        "s1/config.json": Change(-1, b"{}"),
+    }
+    assert trainer.news().changed == {}
+    with (run / "episodes.jsonl").open("a") as file:
+        file.write("b\n")
+    (run / "config.json").unlink()
+    assert trainer.news() == News(
+        None, {"s1/episodes.jsonl": Change(2, b"b\n")}, ["s1/config.json"]
+    )
+    (run / "new").write_text("c\n")
+    (run / "new").replace(run / "episodes.jsonl")  # cut back, as a resumed run's are
+    assert trainer.news().changed == {"s1/episodes.jsonl": Change(-1, b"c\n")}
+
+
+@pytest.fixture(scope="module")
+def cluster() -> Any:
+    """One node with two CPUs, on this machine."""
+    from ray.cluster_utils import Cluster
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    args = {"num_cpus": 2, "object_store_memory": 80 << 20, "include_dashboard": False}
+    made = Cluster(initialize_head=True, head_node_args=args)
+    yield made
+    ray.shutdown()
+    made.shutdown()
+
+
+def test_trials_train_on_a_cluster(
+    cluster: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("RAY_ADDRESS", cluster.address)
+    (tmp_path / "c.toml").write_text(
+        'method = "grid"\n[settings]\nenv_id = "CartPole-v1"\ntotal_env_steps = 600\nnum_envs = 2\n'
+        'evaluation.every_seconds = 0\nalgorithm.num_minibatches = 1\n[search]\n"algorithm.passes" = [1, 2]\n'
+    )
+    assert cli.main(["sweep", "c.toml", "--placement", "cluster", "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert [x["state"] for x in found["trials"]] == ["done", "done"]
+    for trial in ("000", "001"):
+        run = tmp_path / "runs" / "sweeps" / "c" / trial / "s1"
+        summary = json.loads((run / "summary.json").read_text())
+        assert summary["exit_reason"] == "done: total_env_steps reached"
+        assert (run / "episodes.jsonl").exists()
+    # What came home is a whole run.
+    words = ["train", "--resume", "runs/sweeps/c/000/s1", "--total-env-steps", "800"]
+    assert cli.main(words) == 0

@@ -1,0 +1,161 @@
+"""What trials are worth, against slow references; what matters, against scipy."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gossamer.sweep.objectives import NEVER, Judge, Point, area, curve, evaluations, measure
+from gossamer.sweep.space import Choices, Range
+from gossamer.sweep.statistics import importance, interval, ranks, t_quantile
+
+
+def write_run(folder: Path, rows: list[dict[str, Any]], **summary: Any) -> Path:
+    folder.mkdir(exist_ok=True)
+    (folder / "episodes.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    (folder / "summary.json").write_text(json.dumps(summary))
+    return folder
+
+
+def episodes(returns: list[float], *, learners: int = 1) -> list[dict[str, Any]]:
+    return [
+        {"env_steps": 10 * (i + 1), "time_s": 0.5 * (i + 1), "return": x, "learner": i % learners, "length": 10}
+        for i, x in enumerate(returns)
+    ]  # fmt: skip
+
+
+@given(st.lists(st.floats(-100, 100), min_size=1, max_size=300), st.integers(1, 3))
+def test_a_curve_is_that_of_the_last_100_episodes(returns: list[float], learners: int) -> None:
+    import tempfile
+
+    with tempfile.TemporaryDirectory() as folder:
+        found = curve(write_run(Path(folder), episodes(returns, learners=learners)), learners)
+    each = math.ceil(100 / learners)
+    for end, point in enumerate(found, 1):
+        own = [returns[:end][rank::learners][-each:] for rank in range(learners)]
+        own = [x for x in own if x]
+        assert point.mean == pytest.approx(sum(sum(x) / len(x) for x in own) / len(own), abs=1e-6)
+        assert point.full == (len(own) == learners and all(len(x) == each for x in own))
+
+
+@given(st.lists(st.tuples(st.integers(1, 50), st.floats(-100, 100)), min_size=1, max_size=30))
+def test_an_area_is_the_mean_height(found: list[tuple[int, float]]) -> None:
+    steps, points = 0, []
+    for more, mean in found:
+        steps += more
+        points.append(Point(steps, 0.0, mean, False))
+    heights: list[float] = []  # in the middle of every step
+    before = Point(0, 0.0, points[0].mean, False)
+    for point in points:
+        width = point.env_steps - before.env_steps
+        heights += [
+            before.mean + (point.mean - before.mean) * (i + 0.5) / width for i in range(int(width))
+        ]
+        before = point
+    assert area(points) == pytest.approx(sum(heights) / len(heights), abs=1e-9)
+
+
+def test_a_run_that_reached_its_target_keeps_its_height_to_the_end(tmp_path: Path) -> None:
+    run = write_run(
+        tmp_path / "run", episodes([100.0] * 10), exit_reason="done: stop_at_return reached"
+    )
+    assert measure(run, "area", total_env_steps=1000) == pytest.approx(100.0)
+    points = [Point(100, 0.0, 0.0, True), Point(200, 0.0, 100.0, True)]
+    assert area(points) == pytest.approx(25.0)
+    assert area(points, until=400) == pytest.approx((0 * 100 + 50 * 100 + 100 * 200) / 400)
+
+
+def test_a_score_counts_once_there_are_100_episodes(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "run", episodes([500.0] + [10.0] * 99 + [600.0] * 100))
+    # The first episode alone is above 475: it does not count.
+    steps = measure(run, "steps_to_score", score=475)
+    means = [x.mean for x in curve(run)]
+    first = next(i for i, x in enumerate(means) if i >= 99 and x >= 475)
+    assert steps == 10 * (first + 1)
+    assert measure(run, "seconds_to_score", score=475) == 0.5 * (first + 1)
+    assert measure(run, "seconds_to_score", score=1e6) == NEVER
+
+
+def test_what_files_do_not_tell_is_none(tmp_path: Path) -> None:
+    assert measure(tmp_path, "return") is None
+    assert measure(tmp_path, "area") is None
+    assert measure(write_run(tmp_path / "x", [], best_evaluation="high"), "evaluation") is None
+    (tmp_path / "x" / "episodes.jsonl").write_text('{"return": "no"}\n[1]\nnot json\n{"cut": ')
+    assert curve(tmp_path / "x") == []
+
+
+def test_evaluations_fall_into_twentieths(tmp_path: Path) -> None:
+    rows = [
+        {"env_steps": 10, "mean": 1.0, "time_s": 1.0},
+        {"env_steps": 40, "mean": 2.0, "time_s": 2.0},
+        {"env_steps": 51, "mean": 3.0, "time_s": 3.0},
+        {"env_steps": 60, "mean": 9.0, "time_s": 3.0, "confirmation": True},
+        {"env_steps": 1000, "mean": 4.0, "time_s": 99.0},
+        {"env_steps": 1020, "mean": 5.0, "time_s": 100.0},
+    ]
+    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    assert evaluations(tmp_path, total_env_steps=1000) == {1: 1.0, 2: 3.0, 20: 4.0}
+    timed = evaluations(tmp_path, total_env_steps=10**9, stop_after_seconds=100.0)
+    assert timed == {1: 1.0, 20: 4.0}
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
+def test_a_front_is_what_nothing_beats(values: list[tuple[int, int]]) -> None:
+    judge = Judge(("return", "seconds_to_score"), 1.0)
+    slow = [
+        i
+        for i, (score, seconds) in enumerate(values)
+        if not any(s >= score and t <= seconds and (s > score or t < seconds) for s, t in values)
+    ]
+    assert judge.front([(float(x), float(y)) for x, y in values]) == slow
+
+
+def test_intervals_are_students(tmp_path: Path) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for degrees in [*range(1, 60), 100, 1000]:
+        assert t_quantile(degrees) == pytest.approx(stats.t.ppf(0.975, degrees), abs=1e-3)
+    values = [3.0, 5.0, 4.0, 8.0]
+    low, high = stats.t.interval(0.95, 3, loc=5.0, scale=stats.sem(values))
+    assert interval(values) == pytest.approx((low, high), abs=2e-3)
+    assert interval([1.0]) is None
+
+
+@given(st.lists(st.integers(0, 4), min_size=1, max_size=20))
+def test_ranks_are_scipys(values: list[int]) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    assert ranks([float(x) for x in values]) == list(stats.rankdata(values))
+
+
+@given(st.lists(st.tuples(st.sampled_from("abc"), st.integers(0, 30)), min_size=6, max_size=40))
+def test_importance_is_that_of_kruskal_and_wallis(trials: list[tuple[str, int]]) -> None:
+    stats = pytest.importorskip("scipy.stats")
+    setting, worth = [x for x, _ in trials], [float(y) for _, y in trials]
+    found = importance(setting, worth, Choices(("a", "b", "c")))
+    groups = [
+        [y for x, y in zip(setting, worth, strict=True) if x == name] for name in set(setting)
+    ]
+    n, k = len(trials), len(groups)
+    if k < 2 or n <= k or len(set(worth)) < 2:
+        assert found is None
+        return
+    h = stats.kruskal(*groups).statistic
+    assert found == pytest.approx(max(0.0, (h - k + 1) / (n - k)), abs=1e-9)
+
+
+def test_a_setting_that_decides_matters_and_one_that_does_not_does_not() -> None:
+    decides = [i / 30 for i in range(30)]
+    idle = [(7 * i % 30) / 30 for i in range(30)]
+    worth = [x**2 for x in decides]
+    domain = Range(0.0, 1.0)
+    strong, weak = importance(decides, worth, domain), importance(idle, worth, domain)
+    assert strong is not None
+    assert weak is not None
+    assert strong > 0.8
+    assert weak < 0.1
+    assert importance(decides[:5], worth[:5], domain) is None
