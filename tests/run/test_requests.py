@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import threading
 import time
 from pathlib import Path
@@ -181,7 +180,7 @@ def test_a_run_saves_evaluates_and_stops_when_asked(tmp_path: Path, words: list[
     assert summary_of(folder)["exit_reason"] == "stopped by request"
     row = json.loads((folder / "evaluation.jsonl").read_text().splitlines()[0])
     assert row["learner"] == ("average" if "topology:gossip" in words else 0)
-    assert not [name for name in os.listdir(folder) if name.startswith(".asked")]
+    assert not list(folder.glob(".asked*"))
 
 
 def rows(folder: Path, name: str) -> int:

@@ -45,6 +45,7 @@ class Arguments:
     resume: str | None = None
     trust: bool = False
     show_config: bool = False
+    watch: bool = False
     wants_help: bool = False
     wants_all: bool = False
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -154,7 +155,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
             found.configs.append(rest.popleft())
     elif name == "resume":
         found.resume = _take(head, rest)
-    elif name in ("trust", "show_config"):
+    elif name in ("trust", "show_config", "watch"):
         setattr(found, name, True)
     elif name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
         raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")

@@ -249,7 +249,10 @@ def _decoder(names: Sequence[str]) -> Callable[[bytes], list[Numbers]]:
             rows = decoder.decode_lines(lines)
         except (msgspec.DecodeError, RecursionError):
             return _by_line(lines, names)
-        return [_column(name, [getattr(x, key) for x in rows]) for name, key in zip(names, keys, strict=True)]
+        return [
+            _column(name, [getattr(x, key) for x in rows])
+            for name, key in zip(names, keys, strict=True)
+        ]
 
     return decode
 
@@ -262,7 +265,9 @@ def _by_line(lines: bytes, names: Sequence[str]) -> list[Numbers]:
 
 def _column(name: str, values: Iterable[Any]) -> Numbers:
     if name == LEARNER:
-        numbers = [0.0 if x is None else x if isinstance(x, float | int) else AVERAGE for x in values]
+        numbers = [
+            0.0 if x is None else x if isinstance(x, float | int) else AVERAGE for x in values
+        ]
         return _floats(numbers)
     return _floats([x if isinstance(x, float | int | None) else None for x in values])
 

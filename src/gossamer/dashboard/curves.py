@@ -36,7 +36,12 @@ class Group:
     @property
     def label(self) -> str:
         """What sets it apart, in words."""
-        return ", ".join(f"{name} {_text(value)}" for name, value in self.settings.items()) or "all"
+        told = (
+            f"{name.removesuffix('.name')} {_text(x)}"
+            for name, x in self.settings.items()
+            if x is not None
+        )
+        return ", ".join(told) or "all"
 
 
 def group(settings: dict[str, dict[str, Any]], by: Sequence[str] | None = None) -> list[Group]:

@@ -84,12 +84,12 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
     waits, actors_wait = share("wait_learner"), share("wait_actor")
     facts = f"the learner is busy {busy:.0%} of the time, actors wait {actors_wait:.0%}"
     stepping = f"environments take {share('env'):.0%} and inference {share('inference'):.0%} of the actors' time"
-    idle = f"; {1 - used:.0%} of the cores are idle" if used is not None and used < FEW_CORES else ""
+    idle = (
+        f"; {1 - used:.0%} of the cores are idle" if used is not None and used < FEW_CORES else ""
+    )
     several = (whole(config.get("num_learners")) or 1) > 1
     if config.get("placement") == "inline":
-        return (
-            f"one role at a time: placement inline lets nothing overlap ({facts}); try --placement local"
-        )
+        return f"one role at a time: placement inline lets nothing overlap ({facts}); try --placement local"
     if share("wait_turn") > MUCH and several:
         return (
             f"core-bound: learners wait {share('wait_turn'):.0%} of the time for others of their process; try fewer "
@@ -106,6 +106,12 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
         return (
             f"replay-bound: the learner waits {share('wait_replay'):.0%} of the time for replayed columns; try a larger "
             "--prefetch-batches, or a uniform replay"
+        )
+    acting = share("env") + share("inference")
+    if several and waits + actors_wait < MUCH and acting > MUCH and acting + busy > MOST:
+        return (
+            f"core-bound: acting ({acting:.0%} of the time) and learning ({busy:.0%}) take turns on a learner's core; try "
+            "a machine with more cores, or fewer --num-learners"
         )
     if waits > MUCH and actors_wait > MUCH:
         return (

@@ -13,6 +13,8 @@ from gossamer.record.metrics import parse_row
 from gossamer.record.runs import state_of
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from gossamer.dashboard.root import Root, RunFiles
 
 FILES = (
@@ -43,6 +45,7 @@ class _Known:
 class Changes:
     """What has happened since the last look."""
 
+    version: int
     runs: list[Run]
     """Those that are new or have changed."""
     gone: list[str]
@@ -64,9 +67,11 @@ class Listing:
         self._lock = threading.Lock()
         self.version = 0
         """Grows with every change."""
+        self.on_change: Callable[[Changes], object] = lambda _: None
+        """Called with every change, from the thread that has looked."""
 
-    def look(self) -> Changes:
-        """Look at all runs; return what has changed since the last look."""
+    def look(self) -> None:
+        """Look at all runs; whoever listens is told what has changed since the last look."""
         with self._lock:
             found = list(self._root.find())
             gone = sorted(self._known.keys() - set(found))
@@ -78,8 +83,11 @@ class Listing:
                 self._told = differing([known.settings for known in self._known.values()])
                 looked = dict.fromkeys(self._known, "settings")
             changed = [run for run, what in looked.items() if what and self._show(run)]
-            self.version += bool(changed or gone or rows)
-            return Changes([self._known[run].shown for run in changed], gone, rows)
+            if not (changed or gone or rows):
+                return
+            self.version += 1
+            told = Changes(self.version, [self._known[run].shown for run in changed], gone, rows)
+        self.on_change(told)
 
     def runs(self) -> list[Run]:
         """Return all runs as they were at the last look, the one that began last at first."""
@@ -134,13 +142,23 @@ class Listing:
 
 
 def differing(settings: list[dict[str, Any]]) -> list[str]:
-    """Return the names of settings that not all of some runs have alike, sorted; seed and folder aside."""
-    first = settings[0] if settings else {}
-    names = {name for other in settings for name in other.keys() ^ first.keys()}
-    names |= {
-        name for other in settings for name, value in other.items() if first.get(name) != value
-    }
-    return sorted(names - set(UNTOLD))
+    """Return the names of settings that not all of some runs have alike, sorted; seed and folder aside.
+
+    A setting that only some have differs where it does among those; that a part is another kind is told by its name.
+    """
+    values: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    for own in settings:
+        for name, value in own.items():
+            values.setdefault(name, set()).add(value if isinstance(value, str) else repr(value))
+            counts[name] = counts.get(name, 0) + 1
+    whole = sum(bool(own) for own in settings)  # of a damaged run nothing is known
+    return sorted(
+        name
+        for name, found in values.items()
+        if name not in UNTOLD
+        and (len(found) > 1 or (name.endswith(".name") and counts[name] < whole))
+    )
 
 
 def last_rows(files: RunFiles, num_bytes: int) -> list[dict[str, Any]]:
@@ -158,7 +176,9 @@ def _newest(files: RunFiles) -> dict[str, Any]:
     return {}
 
 
-def _read(files: RunFiles, run: str, root_name: str, *, running: bool) -> tuple[Run, dict[str, Any]]:
+def _read(
+    files: RunFiles, run: str, root_name: str, *, running: bool
+) -> tuple[Run, dict[str, Any]]:
     config, meta, summary = (files.json(f"{x}.json") for x in ("config", "meta", "summary"))
     row = _newest(files)
     path = run.split("/") if run != HERE else [root_name]
@@ -258,6 +278,8 @@ def _acts(files: RunFiles, config: dict[str, Any], state: str, *, running: bool)
     if running:
         evaluates = number(mapping(config.get("evaluation")).get("every_seconds")) != 0
         return ["stop", "checkpoint", *(["evaluate"] if evaluates else [])]
-    if state in ("stopped", "failed", "died") and any(map(str.isdecimal, files.names("checkpoints"))):
+    if state in ("stopped", "failed", "died") and any(
+        map(str.isdecimal, files.names("checkpoints"))
+    ):
         return ["resume"]
     return []

@@ -124,7 +124,7 @@ class RunFiles:
     def stat(self, name: str) -> os.stat_result | None:
         """Return what the file system says of a file; None without one."""
         try:
-            return os.stat(name, dir_fd=self._handle, follow_symlinks=False)  # noqa: PTH116
+            return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         except OSError:
             return None
 

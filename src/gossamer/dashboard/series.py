@@ -61,7 +61,12 @@ def metrics_of(files: RunFiles) -> list[dict[str, Any]]:
         known = METRICS.get(name_in_table(name))
         meaning, unit = (known.meaning, known.unit) if known else ("a metric of the user's own", "")
         found.append(
-            {"name": word(name), "meaning": meaning, "unit": unit, "learners": sorted(learners[name])}
+            {
+                "name": word(name),
+                "meaning": meaning,
+                "unit": unit,
+                "learners": sorted(learners[name]),
+            }
         )
     for name, (file, _, unit, meaning) in OTHERS.items():
         if (status := files.stat(file)) is not None and status.st_size:
