@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+import time
 from collections import OrderedDict
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -31,10 +32,13 @@ CHUNK_BYTES = 1 << 20
 """Read and decoded at a time, a millisecond or two in which no other thread works."""
 AT_ONCE_BYTES = 4 << 20
 """A file with this much that is new is read whole while somebody waits: some twenty milliseconds."""
-SAMPLED_ROWS = 1500
+SAMPLED_ROWS = 1000
 """Rows of a first answer."""
-SAMPLE_BYTES = 8 << 10
-"""Read for each of them; most rows are shorter than half of it."""
+SAMPLE_BYTES = (2 << 10, 64 << 10)
+"""Fewest and most that are read for each of them, to find one."""
+HEAD_BYTES = 256 << 10
+QUIET_SECONDS = 0.3
+"""Since the last first answer: until then files are not read whole, or the other answers of a chart would wait."""
 MAX_CACHE_BYTES = 48 << 20
 """Of columns that are kept."""
 AVERAGE = -1.0
@@ -79,6 +83,8 @@ class Columns:
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
         self._lock = threading.Lock()
         self._reading: set[tuple[str, str, str]] = set()
+        self._answered_at = -QUIET_SECONDS
+        self._closed = threading.Event()
         self._pool = ThreadPoolExecutor(1, "columns")
 
     @property
@@ -105,15 +111,18 @@ class Columns:
                     old = [name for name in wanted if name in held.columns]
                     left = status.st_size - (held.end if len(old) == len(wanted) else 0)
                 if not wait and left > AT_ONCE_BYTES:
+                    self._answered_at = time.monotonic()
+                    sampled = _sampled(handle, status.st_size, wanted)
                     for name in wanted:
                         self._read_later(run, file, name)
-                    return Table(_sampled(handle, status.st_size, wanted), exact=False)
+                    return Table(sampled, exact=False)
                 return Table(self._all(handle, run, file, wanted, status), exact=True)
         except (OSError, ValueError):
             return Table({name: np.empty(0) for name in wanted}, exact=True)
 
     def close(self) -> None:
         """Read no more."""
+        self._closed.set()
         self._pool.shutdown(wait=False, cancel_futures=True)
 
     def _current(self, run: str, file: str, status: os.stat_result) -> _Held:
@@ -169,7 +178,9 @@ class Columns:
         def work() -> None:
             with self._lock:  # all that is waiting for the same file, in one go
                 names = [x for r, f, x in jobs if (r, f) == (run, file)]
-            if not names:
+            while names and (left := self._answered_at + QUIET_SECONDS - time.monotonic()) > 0:
+                self._closed.wait(left)
+            if not names or self._closed.is_set():
                 return
             try:
                 self.read(run, file, names, wait=True)
@@ -219,16 +230,19 @@ def _sampled(handle: BinaryIO, size: int, names: Sequence[str]) -> dict[str, Num
     """Return columns of rows evenly spaced in a file, the first and the last among them."""
     lines: list[bytes] = []
     descriptor, last = handle.fileno(), -1
-    for offset in np.linspace(0, max(size - SAMPLE_BYTES, 0), SAMPLED_ROWS).astype(int).tolist():
-        block = os.pread(descriptor, SAMPLE_BYTES, offset)
+    longest = max(map(len, os.pread(descriptor, HEAD_BYTES, 0).splitlines()), default=0)
+    room = min(max(5 * longest // 2, SAMPLE_BYTES[0]), SAMPLE_BYTES[1])
+    end_of_file = max(size - room, 0)
+    for offset in np.linspace(0, end_of_file, SAMPLED_ROWS).astype(int).tolist():
+        block = os.pread(descriptor, room, offset)
         begin = block.find(b"\n") + 1 if offset else 0
         end = block.find(b"\n", begin) + 1
         if end and offset + begin > last:
             lines.append(block[begin:end])
             last = offset + begin
-    tail = os.pread(descriptor, SAMPLE_BYTES, max(size - SAMPLE_BYTES, 0))
-    found = tail.splitlines(keepends=True)[1:]
-    lines += [line for line in found[-1:] if line.endswith(b"\n")]
+    *_, tail = [b"", *os.pread(descriptor, room, end_of_file).splitlines(keepends=True)[1:]]
+    if tail.endswith(b"\n") and size - len(tail) > last:
+        lines.append(tail)
     columns = _decoder(names)(b"".join(lines))
     return dict(zip(names, columns, strict=True))
 

@@ -13,7 +13,7 @@ from gossamer.record.metrics import parse_row
 from gossamer.record.runs import state_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from gossamer.dashboard.root import Root, RunFiles
 
@@ -161,10 +161,13 @@ def differing(settings: list[dict[str, Any]]) -> list[str]:
     )
 
 
-def last_rows(files: RunFiles, num_bytes: int) -> list[dict[str, Any]]:
-    """Return the whole rows among the last bytes of metrics.jsonl, the newest first."""
-    lines = files.tail("metrics.jsonl", num_bytes).splitlines(keepends=True)
-    return [row for line in reversed(lines) if (row := parse_row(line)) is not None]
+def last_rows(
+    files: RunFiles, num_bytes: int, name: str = "metrics.jsonl"
+) -> Iterator[dict[str, Any]]:
+    """Yield the whole rows among the last bytes of a file, the newest first."""
+    for line in reversed(files.tail(name, num_bytes).splitlines(keepends=True)):
+        if (row := parse_row(line)) is not None:
+            yield row
 
 
 def _newest(files: RunFiles) -> dict[str, Any]:
@@ -259,9 +262,8 @@ def _progress(
 
 
 def _last_evaluation(files: RunFiles) -> float | None:
-    for line in reversed(files.tail("evaluation.jsonl", TAIL_BYTES[1]).splitlines(keepends=True)):
-        row = parse_row(line)
-        if row is not None and (mean := number(row.get("mean"))) is not None:
+    for row in last_rows(files, TAIL_BYTES[0], "evaluation.jsonl"):
+        if row.get("confirmation") is not True and (mean := number(row.get("mean"))) is not None:
             return mean
     return None
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import math
 import sys
 from typing import Any, cast
@@ -28,7 +29,12 @@ def whole(value: Any) -> int | None:
 
 def word(value: Any) -> str:
     """Return a short text that can be printed anywhere."""
-    return visible(clipped(str(value), MAX_WORD))
+    return _word(str(value)[: MAX_WORD + 1])
+
+
+@functools.lru_cache(4096)
+def _word(text: str) -> str:  # hundreds of runs have the same names
+    return visible(clipped(text, MAX_WORD))
 
 
 def mapping(value: Any) -> dict[str, Any]:
