@@ -15,6 +15,7 @@ import os
 import shlex
 import shutil
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from msgspec import Meta
@@ -45,6 +46,7 @@ commands:
   list          list algorithms, topologies, replays, environments and presets
   runs          list past runs and their results
   compare RUN   compare runs: groups of seeds, intervals, which is better
+  watch         show runs in a browser, live
   cluster       look at a Ray cluster (check), or describe its hosts (hosts)
 
 gossamer COMMAND --help tells more; --version prints the version.
@@ -228,9 +230,16 @@ def _train(words: list[str]) -> int | None:
 
         template()  # imports while we do
 
+    where = None
+    if asked.watch:
+        from gossamer.dashboard.beside import folder_of, start_beside
+
+        where = start_beside(folder_of(resume or (Path(config.run_folder or "runs"))))
     with _importing():
         from gossamer.run.train import train
 
+    if where is not None:
+        print(where(), flush=True)
     argv = ["gossamer", "train", *words]
     train(config, layers=layers, argv=argv, resume=resume, config_given=explicit(layers))
     return None
@@ -465,6 +474,30 @@ def _compare(words: list[str]) -> None:
         say=say,
     )
     print(text)
+WATCH = """\
+usage: gossamer watch [FOLDER] [options]
+
+Show runs in a browser, live: curves, what limits a run, learners, replays, videos; stop, save, evaluate and resume.
+
+  FOLDER          a folder of runs, or one run [runs]
+  --port N        port to listen on, or the next free one; 0: any [8765]
+  --host ADDRESS  address to listen on; others than 127.0.0.1 let other machines see the runs and act [127.0.0.1]
+  --no-browser    open no browser
+"""
+
+
+def _watch(words: list[str]) -> None:
+    parser = _Parser(WATCH)
+    parser.add_argument("folder", nargs="?", default="runs", metavar="FOLDER")
+    parser.add_argument("--port", type=_reads(Annotated[int, Meta(ge=0, le=65535)]), default=8765)
+    parser.add_argument("--host", default="127.0.0.1")
+    # The process of a run that it is started with, by `train --watch`.
+    parser.add_argument("--beside", type=_reads(Seed))
+    parser.switches("--no-browser")
+    asked = parser.read(words)
+    from gossamer.dashboard.server import watch
+
+    watch(browser=not asked.pop("no_browser"), **asked)
 
 
 CLUSTER = """\
@@ -621,5 +654,6 @@ _COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "list": _list,
     "runs": _runs,
     "compare": _compare,
+    "watch": _watch,
     "cluster": _cluster,
 }

@@ -15,6 +15,7 @@ from gossamer.roles.actor import Episode
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.hosts import FINAL, Done, Ready, Snapshot, Told
 from gossamer.run.recorder import Recorder
+from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
 from gossamer.run.stopping import Signals, Watch
 from gossamer.run.supervisor import Supervisor
@@ -146,6 +147,8 @@ class Supervised:
             self.config, self.recorder, store, [], lambda: (placement.updates, placement.env_steps)
         )
         self.checkpoints = Checkpointing(self.config, store, self.watch)
+        signals = Signals(self.watch, lambda _: True)
+        self.requests = Requests(self.folder.path, self.watch, signals)
         self.supervisor = Supervisor(
             self.config,
             self.folder,
@@ -154,8 +157,9 @@ class Supervised:
             self.checkpoints,
             self.scoring,
             self.watch,
-            Signals(self.watch, lambda _: True),
+            signals,
             tried=True,
+            requests=self.requests,
         )
         self.went_back = 0
 

@@ -54,6 +54,7 @@ class Arguments:
     resume: str | None = None
     trust: bool = False
     show_config: bool = False
+    watch: bool = False
     seeds: int | None = None
     """How many runs there are to be, that differ in their seed."""
     wants_help: bool = False
@@ -167,7 +168,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
         found.resume = _take(head, rest)
     elif name == "seeds":
         found.seeds = _number_of_seeds(_take(head, rest))
-    elif name in ("trust", "show_config"):
+    elif name in ("trust", "show_config", "watch"):
         setattr(found, name, True)
     elif name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
         raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")

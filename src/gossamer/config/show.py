@@ -284,6 +284,7 @@ general:
                                       time as fit the cores; with the same --run-folder they are gone on with
   --trust                             with --resume: allow a run from another machine or user to import
                                       its environment and parts, such as module:function
+  --watch                             show the run in a browser: starts gossamer watch beside it
   --show-config                       print every setting, its value and where it comes from; do not train
   algorithm:NAME, topology:NAME       choose an algorithm or a topology; module:Class is one of your own
   --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off

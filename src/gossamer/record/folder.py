@@ -42,6 +42,7 @@ _OWN_NAMES = (
     "meta.json",
     "summary.json",
     "processes.json",
+    "mixing.json",
     "wandb.json",
 )
 _OWN_FOLDERS = ("monitor", "checkpoints", "tensorboard", "wandb")
@@ -258,6 +259,7 @@ class RunFolder:
         facts: Mapping[str, Any] | None = None,
         *,
         began: float | None = None,
+        seconds_before: float = 0.0,
     ) -> None:
         """Record what is about to run; on resume, add this session to the first one's record.
 
@@ -267,9 +269,11 @@ class RunFolder:
             argv: The command line.
             facts: What else meta.json is to hold; None: nothing.
             began: When the command was started, from which the run's times count; None: now.
+            seconds_before: Of the run when it was started.
         """
         session = {
             "time_unix": time.time() if began is None else began,
+            "seconds_before": seconds_before,
             "argv": list(argv),
             "process": os.getpid(),
             "versions": package_versions(),

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
+from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.roles.inference import Inference
 from gossamer.system.devices import send
 
@@ -344,6 +345,8 @@ class Evaluator:
         self.budget = max_time_fraction * every_seconds
         """Seconds, by the clock of costs, that were granted and not spent yet; checkpoints keep them."""
         self._episode_cost = 0.0
+        self.asked = False
+        """Whether an evaluation is wanted at once."""
 
     @property
     def device(self) -> torch.device:
@@ -366,11 +369,19 @@ class Evaluator:
 
     def run(self) -> None:
         """Evaluate until stopped."""
-        while not self._stop.wait(self.pause):
+        while self._wait():
             try:
                 self.work()
             except Interrupted:
                 return
+
+    def _wait(self) -> bool:
+        """Wait until the next evaluation is due or asked for; return False when stopped."""
+        until = time.monotonic() + self.pause
+        while not self.asked and (left := until - time.monotonic()) > 0:
+            if self._stop.wait(min(left, LOOK_SECONDS)):
+                return False
+        return not self._stop.stopped
 
     def work(self, stop: Callable[[], bool] | None = None) -> None:
         """Evaluate the newest parameters, and confirm a candidate if there is time.
@@ -378,7 +389,7 @@ class Evaluator:
         Raises:
             Interrupted: `stop` has said so.
         """
-        began = time.monotonic()
+        began, self.asked = time.monotonic(), False
         cost = self.evaluate_newest(stop)
         if self._keeper.waiting and self.budget >= self.confirming_cost:
             self.budget -= self.confirm(stop)

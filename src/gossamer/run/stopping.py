@@ -219,8 +219,10 @@ class Watch:
         """Writes down how the run ended, for want of a main thread that could; returns the exit code."""
         self.left = False
         """Whether the bound is over."""
+        self.on_look = on_look
+        """Called at every look, by the watching thread."""
         self._within, self._stop_after = within_seconds, stop_after
-        self._last_resort, self._on_look = last_resort, on_look
+        self._last_resort = last_resort
         self._slow = SlowCalls(patience_seconds)
         self._limit = math.inf  # by the monotonic clock
         self._asked_at = math.inf
@@ -322,7 +324,7 @@ class Watch:
             now = time.monotonic()
             # A process that was suspended (Ctrl-Z) has not been watched all that time.
             passed, self._last = min(now - self._last, 1.0), now
-            self._on_look()
+            self.on_look()
             wakeup = self._wakeup
             for number in wakeup.unheard(now) if wakeup is not None else ():
                 self._answer(number)
@@ -424,6 +426,16 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
+    def stop(self, reason: str) -> None:
+        """Ask the run to stop as the first signal does; nothing happens if it was asked before.
+
+        Args:
+            reason: for `summary.json`.
+        """
+        if self._count == 0:
+            self._last_at = time.monotonic()
+            self._ask(reason)
+
     def _on_signal(self, number: int, _frame: object) -> None:
         if not self._watch.heard(number):
             self._answer(number)
@@ -435,11 +447,14 @@ class Signals:
         if self._count and (hangs_up or now - self._last_at < REPEAT_SECONDS):
             return
         self._last_at = now
-        self._count += 1
-        if self._count > 1:
+        if self._count:
             tell(f"gossamer: {ENDED_AT_ONCE}")
             end_at_once(128 + number)
-        self._watch.ask(f"stopped by {signal.Signals(number).name}")
+        self._ask(f"stopped by {signal.Signals(number).name}")
+
+    def _ask(self, reason: str) -> None:
+        self._count += 1
+        self._watch.ask(reason)
         stopping = STOPPING.format(self._watch.bound)
         if not self._show(stopping):
             tell(f"gossamer: {stopping}")

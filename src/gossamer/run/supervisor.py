@@ -43,6 +43,7 @@ if TYPE_CHECKING:
     from gossamer.run.checkpointing import Checkpointing
     from gossamer.run.hosts import Begin, Event, Host, Placement
     from gossamer.run.recorder import Recorder
+    from gossamer.run.requests import Requests
     from gossamer.run.scoring import Scoring
     from gossamer.run.stopping import Signals, Watch
 
@@ -69,6 +70,7 @@ class Supervisor:
         watch: asks to stop at a limit of time.
         signals: ask to stop when the user does.
         tried: whether it is known if environments come back.
+        requests: what the run is asked for from beside it; None: nobody can.
     """
 
     def __init__(
@@ -83,6 +85,7 @@ class Supervisor:
         signals: Signals,
         *,
         tried: bool,
+        requests: Requests | None = None,
     ):
         self.exit_reason = ""
         self.whole = False
@@ -92,6 +95,7 @@ class Supervisor:
         self._config, self._folder, self._placement = config, folder, placement
         self._recorder, self._checkpoints, self._scoring = recorder, checkpoints, scoring
         self._watch, self._signals, self._tried = watch, signals, tried
+        self._requests = requests
         self._evaluation_budget: float | None = None  # that a checkpoint has kept
         self._evaluator: Evaluator | None = None
         self._evaluating: threading.Thread | None = None
@@ -173,6 +177,7 @@ class Supervisor:
                 if placement.stop.error is not None:  # the evaluator's
                     raise placement.stop.error
                 self._order_what_is_due()
+                self._see_to_requests()
                 self._evaluate_in_turn()
             if not self.exit_reason:
                 self._reached_end()
@@ -423,6 +428,25 @@ class Supervisor:
         elif self._checkpoints.due and not self._order:
             self._order = placement.order(ends=False)
 
+    def _see_to_requests(self) -> None:
+        """Begin what somebody beside the run has asked for, once learners learn."""
+        requests, evaluator = self._requests, self._evaluator
+        if requests is None or self._ending or not self._all_began:
+            return
+        free = not (self._order or self._checkpoints.busy)
+        if requests.waiting("checkpoint") and free:
+            requests.done("checkpoint")
+            self._recorder.say("saving a checkpoint, as was asked")
+            self._order = self._placement.order(ends=False)
+        if requests.waiting("evaluate"):
+            requests.done("evaluate")
+            if evaluator is None:
+                self._recorder.say("no evaluation, as evaluation.every_seconds is 0")
+                return
+            self._recorder.say("evaluating the newest policy, as was asked")
+            self._placement.score_policy_next(self._scoring.best_saved)
+            evaluator.asked = True
+
     def _evaluate_in_turn(self) -> None:
         """Evaluate between two versions, where evaluation has no thread of its own and it is time."""
         evaluator = self._evaluator
@@ -430,7 +454,8 @@ class Supervisor:
             return
         if not self._ranks_told:  # nothing has been learnt yet
             return
-        if time.monotonic() - self._scoring.evaluated_at < evaluator.pause:
+        passed = time.monotonic() - self._scoring.evaluated_at
+        if passed < evaluator.pause and not evaluator.asked:
             return
         try:
             with threads(1):  # as it has where it runs beside the others

@@ -35,6 +35,7 @@ from gossamer.run.evaluate import read_policy, refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
 from gossamer.run.recorder import Recorder, refuse_missing_writers
+from gossamer.run.requests import Requests
 from gossamer.run.resume_rules import resumed_plan, summary_of
 from gossamer.run.scoring import Scoring
 from gossamer.run.stopping import Overdue, Signals, Watch, at_work, tell
@@ -261,6 +262,7 @@ class _Session:
             folder = self.run_folder = self._open()
             store = folder.checkpoints(self.config.keep_checkpoints)
             signals = stack.enter_context(Signals(self.watch, self.recorder.notice))
+            requests = stack.enter_context(Requests(folder.path, self.watch, signals))
             scoring = Scoring(
                 self.config,
                 self.recorder,
@@ -278,6 +280,7 @@ class _Session:
                 self.watch,
                 signals,
                 tried=self.tried,
+                requests=requests,
             )
             stack.callback(self._close, supervisor.close)
             before = {} if self.folder is None else folder.read_settings()
@@ -356,7 +359,12 @@ class _Session:
                 **known,
                 **self._origin(code_in(settings)),
             }
-            folder.write_start(settings, layers, argv, facts, began=self.began)
+            before = self.checkpoint.state["recorder"]["seconds"] if self.checkpoint else 0.0
+            folder.write_start(
+                settings, layers, argv, facts, began=self.began, seconds_before=before
+            )
+            if mixing := messages.mixing_rows(self.config):
+                folder.write_json("mixing.json", mixing)
             if self.checkpoint is not None:
                 self._cut_back(folder)
                 supervisor.load_state_dict(self.checkpoint.state)

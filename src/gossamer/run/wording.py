@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec
 
 _TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
+MAX_LINKS = 1 << 16
+"""Most weights to write down: those of a complete graph of 256 learners."""
 MAX_LEARNERS_TOLD = 16
 """Most independent learners to list; of more, the best are listed."""
 
@@ -72,6 +74,21 @@ def mixing_facts(config: TrainConfig) -> dict[str, float]:
     turns, drop = topology.turns(size, config.seed), getattr(topology, "link_drop", 0.0)
     left = contraction(tuple(expected(weights, drop) for weights in turns))
     return {"contraction": left, "spectral_gap": 1.0 - left}
+
+
+def mixing_rows(config: TrainConfig) -> dict[str, Any]:
+    """Return who hears whom with which weight, as mixing.json holds it for whoever draws the graph.
+
+    `turns` are the matrices that updates take in turn: a list for each learner, of pairs of rank and weight, its own
+    included. Empty where learners do not mix, or there are more links than can be drawn.
+    """
+    topology, size = config.topology, config.num_learners
+    if size == 1 or not topology.talks:
+        return {}
+    turns = topology.turns(size, config.seed)
+    if sum(len(row) for weights in turns for row in weights) > MAX_LINKS:
+        return {}
+    return {"turns": [[[list(x) for x in row.items()] for row in weights] for weights in turns]}
 
 
 def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:

@@ -1,0 +1,234 @@
+"""How fast the dashboard is, how much memory it takes, and what it costs a run that is watched.
+
+python benchmarks/watched.py page FOLDER       # a folder of benchmarks/make_runs.py
+python benchmarks/watched.py live              # how soon a new row is seen
+python benchmarks/watched.py training          # pairs of the same run, watched and not
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import urllib.request
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import psutil
+from make_runs import make_runs, rows_of
+
+from gossamer.record.metrics import MetricLog
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+CHARTED_RUNS, POINTS = 20, 1500
+METRIC = "learner/loss"
+PARALLEL = 6
+"""Requests that a browser sends at a time."""
+
+
+@contextmanager
+def server(folder: Path) -> Generator[tuple[str, psutil.Process]]:
+    """Context with the address and the process of a server of a folder."""
+    words = [sys.executable, "-m", "gossamer", "watch", str(folder), "--no-browser", "--port", "0"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            yield line.split(" at ")[1].split()[0], psutil.Process(process.pid)
+        finally:
+            process.terminate()
+
+
+def get(address: str) -> Any:
+    """Return what an address answers."""
+    with urllib.request.urlopen(address, timeout=60) as answer:  # noqa: S310
+        return json.load(answer)
+
+
+def events(address: str, until: float) -> Iterator[tuple[str, Any]]:
+    """Yield events and their content."""
+    with urllib.request.urlopen(address + "events", timeout=60) as lines:  # noqa: S310
+        name = ""
+        for line in lines:
+            if line.startswith(b"event: "):
+                name = line[7:].decode().strip()
+            elif line.startswith(b"data: "):
+                yield name, json.loads(line[6:])
+            if time.monotonic() > until:
+                return
+
+
+def measure_page(folder: Path) -> None:
+    """Print the seconds of the first page, of charts, and the memory of the server."""
+    with server(folder) as (address, process):
+        idle = process.memory_info().rss
+        began = time.monotonic()
+        runs = get(f"{address}api/runs")["runs"]
+        print(f"first list of {len(runs)} runs: {time.monotonic() - began:.3f} s")
+        began = time.monotonic()
+        get(f"{address}api/runs")
+        print(f"second list: {time.monotonic() - began:.3f} s")
+        listed = process.memory_info().rss
+        ids = [quote(run["id"], safe="") for run in runs[:CHARTED_RUNS]]
+
+        def series(run: str) -> Any:
+            return get(f"{address}api/series?run={run}&metric={METRIC}&x=env_steps&points={POINTS}")
+
+        with ThreadPoolExecutor(PARALLEL) as browser:
+            began = time.monotonic()
+            first = list(browser.map(series, ids))
+            took = time.monotonic() - began
+            exact = sum(x["exact"] for x in first)
+            print(f"first chart of {len(ids)} runs: {took:.3f} s ({exact} of them with every row)")
+            while not all(x["exact"] for x in first):
+                time.sleep(0.1)
+                first = list(browser.map(series, ids))
+            print(f"every row of every run: {time.monotonic() - began:.1f} s")
+            began = time.monotonic()
+            list(browser.map(series, ids))
+            print(f"the same chart again: {time.monotonic() - began:.3f} s")
+            began = time.monotonic()
+            query = f"runs={','.join(ids)}&metric={METRIC}&x=env_steps&statistic=iqm"
+            groups = get(f"{address}api/curves?{query}")["groups"]
+            print(f"{len(groups)} grouped curves: {time.monotonic() - began:.3f} s")
+        charted = process.memory_info().rss
+        print(
+            "memory: "
+            + ", ".join(
+                f"{name} {x / 2**20:.0f} MiB"
+                for name, x in (("idle", idle), ("listed", listed), ("charted", charted))
+            )
+        )
+        began, before = time.monotonic(), sum(process.cpu_times()[:2])
+        for _ in events(address, began + 10):
+            pass
+        used = sum(process.cpu_times()[:2]) - before
+        print(f"processor while a page is open: {used / (time.monotonic() - began):.1%} of a core")
+
+
+def measure_live(rows: int = 20) -> None:
+    """Print after how long a new row of a running run reaches a page."""
+    import numpy as np
+
+    with tempfile.TemporaryDirectory() as name:
+        root = Path(name)
+        (folder, *_) = make_runs(root, 50, 100)
+        folder.lock()
+        (folder.path / "summary.json").unlink()
+        log, written, seen = MetricLog(folder.path / "metrics.jsonl"), list[float](), list[float]()
+        with server(root) as (address, _):
+
+            def read() -> None:
+                for event, _ in events(address, time.monotonic() + rows * 1.1 + 20):
+                    if event == "rows":
+                        seen.append(time.monotonic())
+                    if len(seen) == rows:
+                        return
+
+            reader = threading.Thread(target=read, daemon=True)
+            reader.start()
+            time.sleep(2.0)
+            rng = np.random.default_rng(0)
+            for number in range(rows):
+                for row in rows_of(100 + number, rng, 1):
+                    log.write(row)
+                written.append(time.monotonic())
+                time.sleep(1.0 + rng.uniform(0, 0.1))
+            reader.join(20.0)
+        folder.unlock()
+        delays = [b - a for a, b in zip(written, seen, strict=True)]
+        print(f"a row is seen after {statistics.mean(delays):.2f} s, at most {max(delays):.2f} s")
+
+
+def train(folder: Path, seconds: float, *, watched: bool, preset: list[str]) -> float:
+    """Return the env steps a second of a run, which a page watches or not."""
+    words = [sys.executable, "-m", "gossamer", "train", *preset, "--run-folder", str(folder)]
+    words += (
+        ["--stop-after-seconds", str(seconds), "--watch"]
+        if watched
+        else ["--stop-after-seconds", str(seconds)]
+    )
+    with subprocess.Popen(
+        words, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as run:
+        assert run.stdout is not None
+        if watched:
+            address = (
+                next(x for x in run.stdout if x.startswith("watching")).split(" at ")[1].split()[0]
+            )
+            threading.Thread(target=look, args=(address, seconds), daemon=True).start()
+        run.communicate()
+    return json.loads((folder / "summary.json").read_text())["steps_per_second"]
+
+
+def look(address: str, seconds: float) -> None:
+    """Do what a page does that shows a run: hear events, ask for series and details when there are rows."""
+    until = time.monotonic() + seconds
+    try:
+        get(f"{address}api/runs")
+        for event, told in events(address, until):
+            if event != "rows":
+                continue
+            run = quote(told["run"], safe="")
+            for metric in (
+                "return_mean_100",
+                "learner/loss",
+                "learner/entropy_nats",
+                "lag_versions_mean",
+            ):
+                get(f"{address}api/series?run={run}&metric={metric}&x=env_steps&points={POINTS}")
+            get(f"{address}api/run?run={run}")
+    except OSError:  # the run has ended, and the server with it
+        return
+
+
+def measure_training(pairs: int, seconds: float, preset: list[str]) -> None:
+    """Print the speed of watched runs over that of others, pair by pair, in turns."""
+    ratios: list[float] = []
+    with tempfile.TemporaryDirectory() as name:
+        for pair in range(pairs):
+            speeds = {
+                watched: train(
+                    Path(name, f"{pair}-{watched}"), seconds, watched=watched, preset=preset
+                )
+                for watched in ((False, True) if pair % 2 else (True, False))
+            }
+            ratios.append(speeds[True] / speeds[False])
+            print(
+                f"watched {speeds[True]:,.0f}, not {speeds[False]:,.0f}: {ratios[-1]:.3f}",
+                flush=True,
+            )
+    error = statistics.stdev(ratios) / len(ratios) ** 0.5 if len(ratios) > 1 else 0.0
+    print(
+        f"mean {statistics.mean(ratios):.3f} +- {error:.3f}, median {statistics.median(ratios):.3f}"
+    )
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("what", choices=("page", "live", "training"))
+    parser.add_argument("folder", nargs="?", type=Path)
+    parser.add_argument("--pairs", type=int, default=6)
+    parser.add_argument("--seconds", type=float, default=20.0)
+    parser.add_argument("--preset", nargs="+", default=["--config", "bench"])
+    asked = parser.parse_args()
+    if asked.what == "page":
+        measure_page(asked.folder)
+    elif asked.what == "live":
+        measure_live()
+    else:
+        measure_training(asked.pairs, asked.seconds, asked.preset)
+
+
+if __name__ == "__main__":
+    main()

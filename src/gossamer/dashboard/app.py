@@ -1,0 +1,398 @@
+"""The answers of `gossamer watch`: the page, what it asks for, and what it may do."""
+
+from __future__ import annotations
+
+import csv
+import importlib.util
+import io
+import itertools
+import math
+from contextlib import asynccontextmanager, contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+import msgspec
+import numpy as np
+from starlette.applications import Starlette
+from starlette.middleware import Middleware
+from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from gossamer.dashboard.acts import Acts
+from gossamer.dashboard.columns import Columns
+from gossamer.dashboard.curves import curves
+from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
+from gossamer.dashboard.events import Events
+from gossamer.dashboard.graph import graph
+from gossamer.dashboard.guard import Guard, new_token
+from gossamer.dashboard.listing import Listing
+from gossamer.dashboard.ranges import parts_of, requested
+from gossamer.dashboard.root import HERE, Root
+from gossamer.dashboard.series import AXES, metrics_of, read_series
+from gossamer.dashboard.statistics import STATISTICS
+from gossamer.dashboard.thinning import thin
+from gossamer.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncGenerator, Callable, Generator
+
+    from starlette.requests import Request
+
+    from gossamer.dashboard.listing import Run
+    from gossamer.dashboard.root import RunFiles
+
+T = TypeVar("T")
+PAGE = Path(__file__).parent / "page"
+PAGE_TYPES = {
+    ".css": "text/css",
+    ".html": "text/html",
+    ".js": "text/javascript",
+    ".png": "image/png",
+    ".svg": "image/svg+xml",
+}
+TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
+POINTS, MAX_POINTS = 1500, 20_000
+MAX_RUNS = 1000
+"""Most runs of one chart."""
+
+
+class Mistake(Exception):
+    """A request that cannot be answered.
+
+    Args:
+        text: one line that says why.
+        status: of the answer.
+    """
+
+    def __init__(self, text: str, status: int = 400):
+        super().__init__(text)
+        self.status = status
+
+
+class Dashboard:
+    """All that the answers need, and the application that gives them.
+
+    Args:
+        path: the folder that is watched.
+        host: address that the server listens on.
+    """
+
+    def __init__(self, path: Path, host: str = "127.0.0.1"):
+        self.root = Root(path)
+        self.listing = Listing(self.root)
+        self.events = Events(self.listing)
+        self.columns = Columns(self.root, self.events.rows_read)
+        self._acts = Acts()
+        get = {
+            "/": self._index,
+            "/static/{name}": self._static,
+            "/plotly.js": self._plotly,
+            "/api/runs": self._runs,
+            "/api/metrics": self._metrics,
+            "/api/series": self._series,
+            "/api/curves": self._curves,
+            "/api/run": self._run,
+            "/api/difference": self._difference,
+            "/api/graph": self._graph,
+            "/api/replay": self._replay,
+            "/api/export.csv": self._export,
+            "/video": self._video,
+            "/events": self._events,
+        }
+        routes = [Route(path, endpoint) for path, endpoint in get.items()]
+        routes.append(Route("/api/act", self._act, methods=["POST"]))
+        self.app = Starlette(
+            routes=routes,
+            middleware=[Middleware(Guard, host=host)],
+            exception_handlers={
+                Mistake: _told,
+                ConfigError: _told,
+                404: _not_there,
+                405: _not_there,
+                Exception: _failed,
+            },
+            lifespan=self._lifespan,
+        )
+        self.app.state.token = new_token()
+
+    @asynccontextmanager
+    async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        yield
+        self.close()
+
+    def close(self) -> None:
+        """Let pages go and read no more."""
+        self.events.close()
+        self.columns.close()
+
+    def _index(self, _: Request) -> Response:
+        page = (PAGE / "index.html").read_text(encoding="utf-8")
+        told = page.replace(TOKEN_PLACE, self.app.state.token)
+        return HTMLResponse(told, headers={"Cache-Control": "no-store"})
+
+    def _static(self, request: Request) -> Response:
+        name = request.path_params["name"]
+        there = {path.name: path for path in PAGE.iterdir()}  # nothing else is ever opened
+        if name not in there or there[name].suffix not in PAGE_TYPES:
+            raise Mistake("there is no such file", 404)
+        kind = PAGE_TYPES[there[name].suffix]
+        return FileResponse(there[name], media_type=kind, headers={"Cache-Control": "no-cache"})
+
+    def _plotly(self, request: Request) -> Response:
+        path = plotly_file()
+        # Its address has no version, so that a browser asks now and then; four megabytes travel once.
+        headers = {"Cache-Control": "max-age=86400", "ETag": f'"{metadata.version("plotly")}"'}
+        if request.headers.get("if-none-match") == headers["ETag"]:
+            return Response(status_code=304, headers=headers)
+        return FileResponse(path, media_type="text/javascript", headers=headers)
+
+    def _runs(self, _: Request) -> Response:
+        self.listing.look()
+        told = {"root": str(self.root.path), "version": self.listing.version}
+        return _json({**told, "runs": self.listing.runs()})
+
+    def _metrics(self, request: Request) -> Response:
+        with self._files(_asked(request, "run")) as (files, _):
+            return _json({"metrics": metrics_of(files)})
+
+    def _series(self, request: Request) -> Response:
+        run, axis = _asked(request, "run"), _one_of(request, "x", AXES)
+        begin, end = (_number(request, name, float, None) for name in ("from", "to"))
+        points, learner = _points(request), _number(request, "learner", int, None)
+        with self._files(run):
+            raw = read_series(
+                self.root, self.columns, run, _asked(request, "metric"), axis, learner
+            )
+        found = thin(raw.x, raw.y, points, begin=begin, end=end)
+        told = {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
+        return _json({**told, "rows": found.rows, "exact": raw.exact})
+
+    def _curves(self, request: Request) -> Response:
+        return _json({"groups": self._curves_of(request, _asked(request, "metric"))})
+
+    def _curves_of(self, request: Request, metric: str) -> list[dict[str, Any]]:
+        runs, by = self._asked_runs(request), _list(request, "by")
+        return curves(
+            self.root,
+            self.listing,
+            self.columns,
+            runs,
+            metric,
+            _one_of(request, "x", AXES),
+            points=_points(request),
+            statistic=_one_of(request, "statistic", STATISTICS),
+            by=by or None,
+            learner=_number(request, "learner", int, None),
+        )
+
+    def _run(self, request: Request) -> Response:
+        with self._files(_asked(request, "run")) as (files, run):
+            return _json(details(files, run))
+
+    def _difference(self, request: Request) -> Response:
+        with (
+            self._files(_asked(request, "a")) as (a, _),
+            self._files(_asked(request, "b")) as (b, _),
+        ):
+            return _json({"settings": difference(a, b)})
+
+    def _graph(self, request: Request) -> Response:
+        at = _number(request, "at", float, None)
+        with self._files(_asked(request, "run")) as (files, run):
+            return _json(graph(files, run, at))
+
+    def _replay(self, request: Request) -> Response:
+        with self._files(_asked(request, "run")) as (files, _):
+            return _json({"replays": replays(files, metrics_of(files))})
+
+    def _export(self, request: Request) -> Response:
+        axis, metrics = _one_of(request, "x", AXES), _list(request, "metric")
+        if not metrics:
+            raise Mistake("metric is missing")
+        text = io.StringIO()
+        table = csv.writer(text)
+        if request.query_params.get("statistic"):
+            table.writerow(["metric", "group", "runs", axis, "value", "low", "high", "runs_here"])
+            for metric in metrics:
+                for one in self._curves_of(request, metric):
+                    points = (one[x] for x in ("x", "y", "low", "high", "counts"))
+                    for row in zip(*points, strict=True):
+                        cells = [_cell(metric), _cell(one["label"]), one["n"], *map(_cell, row)]
+                        table.writerow(cells)
+        else:
+            table.writerow(["metric", "run", axis, "value", "low", "high"])
+            learner = _number(request, "learner", int, None)
+            for metric, run in itertools.product(metrics, self._asked_runs(request)):
+                raw = read_series(self.root, self.columns, run, metric, axis, learner, wait=True)
+                found = thin(raw.x, raw.y, _points(request))
+                low, high = (found.y if x is None else x for x in (found.low, found.high))
+                for row in zip(found.x, found.y, low, high, strict=True):
+                    table.writerow([_cell(metric), _cell(run), *map(_cell, row)])
+        name = "".join(
+            c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in metrics[0]
+        )
+        headers = {"Content-Disposition": f'attachment; filename="{name[:100]}.csv"'}
+        return Response(text.getvalue(), media_type="text/csv", headers=headers)
+
+    def _video(self, request: Request) -> Response:
+        name = _asked(request, "name")
+        kind = VIDEO_TYPES.get(Path(name).suffix.lower())
+        if kind is None or "/" in name:
+            raise Mistake(f"a video ends in {', '.join(VIDEO_TYPES)}", 404)
+        with self._files(_asked(request, "run")) as (files, _):
+            try:
+                video = files.open(f"{VIDEOS}/{name}")
+            except (OSError, ValueError):
+                raise Mistake("there is no such video", 404) from None
+        size = video.seek(0, io.SEEK_END)
+        headers = {
+            "Accept-Ranges": "bytes",
+            "Cache-Control": "no-cache",
+            "Content-Encoding": "identity",
+        }
+        try:
+            part = requested(request.headers.get("range", ""), size)
+        except ValueError:
+            video.close()
+            return Response(status_code=416, headers={"Content-Range": f"bytes */{size}"})
+        begin, end = part or (0, size)
+        headers["Content-Length"] = str(end - begin)
+        if part is not None:
+            headers["Content-Range"] = f"bytes {begin}-{end - 1}/{size}"
+        return StreamingResponse(
+            parts_of(video, begin, end),
+            status_code=206 if part is not None else 200,
+            media_type=kind,
+            headers=headers,
+        )
+
+    async def _events(self, request: Request) -> Response:
+        stream = self.events.stream(request.is_disconnected)
+        headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
+        return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
+
+    def _act(self, request: Request) -> Response:
+        run, act = _asked(request, "run"), _asked(request, "act")
+        self.listing.look()
+        told = self._known(run)
+        folder = self.root.path if run == HERE else self.root.path / run
+        with self._files(run):  # there, and no link on the way to it
+            return _json({"said": self._acts.do(act, told, folder)})
+
+    def _asked_runs(self, request: Request) -> list[str]:
+        """Return the runs of a chart, all of which there are."""
+        runs = _list(request, "runs")
+        if not 0 < len(runs) <= MAX_RUNS:
+            raise Mistake(f"runs names {len(runs)} runs; a chart shows 1 to {MAX_RUNS}")
+        return [self._known(run)["id"] for run in runs]
+
+    def _known(self, run: str) -> Run:
+        """Return a run that there is; those that began since the last look are looked for."""
+        try:
+            return self.listing.run(run)
+        except KeyError:
+            self.listing.look()
+        try:
+            return self.listing.run(run)
+        except KeyError:
+            raise Mistake("there is no such run", 404) from None
+
+    @contextmanager
+    def _files(self, run: str) -> Generator[tuple[RunFiles, Run]]:
+        told = self._known(run)
+        try:
+            with self.root.run(run) as files:
+                yield files, told
+        except OSError:
+            raise Mistake("there is no such run any more", 404) from None
+
+
+def plotly_file() -> Path:
+    """Return Plotly's own JavaScript out of its Python package, which is not imported."""
+    found = importlib.util.find_spec("plotly")
+    path = Path(found.origin or "").parent / "package_data" / "plotly.min.js" if found else Path()
+    if not path.is_file():
+        raise Mistake("Plotly's JavaScript is not installed", 404)
+    return path
+
+
+def _asked(request: Request, name: str) -> str:
+    value = request.query_params.get(name, "")
+    if not value or len(value) > 5000:
+        raise Mistake(f"{name} is missing, or too long")
+    return value
+
+
+def _list(request: Request, name: str) -> list[str]:
+    """Return the items of a list, each of which was encoded by itself, as it may hold a comma."""
+    text = request.scope["query_string"].decode("ascii", "replace")
+    for pair in text.split("&"):
+        key, _, value = pair.partition("=")
+        if unquote(key) == name:
+            return list(dict.fromkeys(unquote(x.replace("+", " ")) for x in value.split(",") if x))
+    return []
+
+
+def _one_of(request: Request, name: str, allowed: tuple[T, ...]) -> T:
+    value = request.query_params.get(name) or allowed[0]
+    for one in allowed:
+        if one == value:
+            return one
+    raise Mistake(f"{name} must be one of {', '.join(map(str, allowed))}")
+
+
+def _number(request: Request, name: str, kind: Callable[[str], T], otherwise: T | None) -> T | None:
+    text = request.query_params.get(name)
+    if text in (None, ""):
+        return otherwise
+    try:
+        found = kind(text[:50])
+    except ValueError:
+        found = math.nan
+    if isinstance(found, float) and not math.isfinite(found):
+        raise Mistake(f"{name} must be a number")
+    return found  # type: ignore[return-value]
+
+
+def _points(request: Request) -> int:
+    return min(max(_number(request, "points", int, POINTS) or POINTS, 2), MAX_POINTS)
+
+
+def _cell(value: Any) -> str:
+    """Return a cell of a CSV file; a text that a spreadsheet would compute is kept a text."""
+    if isinstance(value, str):
+        return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
+    return f"{value:.10g}"
+
+
+def _json(content: Any) -> Response:
+    """Return an answer; numbers that are not finite become null."""
+    return Response(msgspec.json.encode(content, enc_hook=_plain), media_type="application/json")
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, np.ndarray):
+        return value.tolist()
+    if isinstance(value, np.generic):
+        return value.item()
+    raise TypeError(type(value).__name__)
+
+
+def _told(_: Request, error: Exception) -> Response:
+    status = error.status if isinstance(error, Mistake) else 409
+    return Response(
+        msgspec.json.encode({"error": str(error)}), status, media_type="application/json"
+    )
+
+
+def _not_there(_: Request, error: Exception) -> Response:
+    status = getattr(error, "status_code", 404)
+    text = "there is nothing here" if status == 404 else "acts are POST, all else is GET"
+    return Response(msgspec.json.encode({"error": text}), status, media_type="application/json")
+
+
+def _failed(_: Request, error: Exception) -> Response:
+    text = f"the server failed: {type(error).__name__}"
+    return Response(msgspec.json.encode({"error": text}), 500, media_type="application/json")

@@ -1,0 +1,119 @@
+"""Curves of several runs: seeds of equal settings grouped into one, with an interval."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from gossamer.dashboard.listing import differing
+from gossamer.dashboard.series import read_series
+from gossamer.dashboard.statistics import curve
+from gossamer.dashboard.thinning import thin
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from gossamer.dashboard.columns import Columns
+    from gossamer.dashboard.listing import Listing
+    from gossamer.dashboard.root import Root
+    from gossamer.dashboard.series import Axis
+    from gossamer.dashboard.statistics import Statistic
+
+GRID_POINTS = 300
+"""Of a group: more cost time and cannot be told apart."""
+ONE, SEVERAL = "none: one run", "95 % bootstrap"
+
+
+@dataclass
+class Group:
+    """Runs that are one curve."""
+
+    settings: dict[str, Any]
+    runs: list[str] = field(default_factory=list[str])
+
+    @property
+    def label(self) -> str:
+        """What sets it apart, in words."""
+        told = (
+            f"{name.removesuffix('.name')} {_text(x)}"
+            for name, x in self.settings.items()
+            if x is not None
+        )
+        return ", ".join(told) or "all"
+
+
+def group(settings: dict[str, dict[str, Any]], by: Sequence[str] | None = None) -> list[Group]:
+    """Return runs grouped by the settings that tell them apart, in the order in which they came.
+
+    Args:
+        settings: by run, by dotted name.
+        by: names of the settings that count; None: all that differ, but the seed and the run's folder.
+    """
+    names = differing(list(settings.values())) if by is None else list(by)
+    found: dict[str, Group] = {}
+    for run, own in settings.items():
+        key = {name: own.get(name) for name in names}
+        found.setdefault(repr(key), Group(key)).runs.append(run)
+    return list(found.values())
+
+
+def curves(
+    root: Root,
+    listing: Listing,
+    columns: Columns,
+    runs: Sequence[str],
+    metric: str,
+    axis: Axis,
+    *,
+    points: int,
+    statistic: Statistic,
+    by: Sequence[str] | None = None,
+    learner: int | None = None,
+) -> list[dict[str, Any]]:
+    """Return a curve for each group of runs.
+
+    Args:
+        root: of the runs.
+        listing: knows their settings.
+        columns: reads their rows.
+        runs: ids.
+        metric: name.
+        axis: what is x.
+        points: of a curve, at most.
+        statistic: of the runs in a group.
+        by: as `group` has it.
+        learner: as `read_series` has it.
+    """
+    told: list[dict[str, Any]] = []
+    for one in group({run: listing.settings(run) for run in runs}, by):
+        exact, series = True, list[Any]()
+        for run in one.runs:
+            raw = read_series(root, columns, run, metric, axis, learner)
+            exact = exact and raw.exact
+            series.append(thin(raw.x, raw.y, points))
+        there = [(found.x, found.y) for found in series if len(found.x)]
+        entry = {
+            "label": one.label,
+            "settings": one.settings,
+            "n": len(there),
+            "runs": one.runs,
+            "interval": SEVERAL if len(there) > 1 else ONE,
+            "exact": exact,
+        }
+        if len(there) > 1:
+            found = curve(there, min(points, GRID_POINTS), statistic)
+            entry |= {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
+            entry["counts"] = found.counts
+        else:
+            x, y = there[0] if there else (np.empty(0), np.empty(0))
+            entry |= {"x": x, "y": y, "low": y, "high": y, "counts": np.ones(len(x), dtype=int)}
+        told.append(entry)
+    return told
+
+
+def _text(value: Any) -> str:
+    if isinstance(value, list) and len(value) == 1:  # one value for all learners
+        return _text(value[0])
+    return f"{value:g}" if isinstance(value, float) else str(value)

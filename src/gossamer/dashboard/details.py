@@ -1,0 +1,195 @@
+"""Everything about one run: settings and who set them, checkpoints, videos, processes, log, evaluations, its machine."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+from gossamer.dashboard.graph import alive
+from gossamer.dashboard.limits import limits
+from gossamer.dashboard.listing import TAIL_BYTES
+from gossamer.dashboard.values import flat, listed, mapping, number, shown, whole, word
+from gossamer.record.metrics import METRICS, name_in_table, parse_row
+
+if TYPE_CHECKING:
+    from gossamer.dashboard.listing import Run
+    from gossamer.dashboard.root import RunFiles
+
+LOG_LINES, LOG_BYTES = 200, 256 << 10
+EVALUATIONS = 50
+MAX_PROCESSES = 1000
+VIDEOS = "videos"
+VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+_STEPS = re.compile(r"(\d+)")
+
+
+def details(files: RunFiles, run: Run) -> dict[str, Any]:
+    """Return what the page shows of one run.
+
+    Args:
+        files: of the run.
+        run: as the listing tells it.
+    """
+    config, meta = files.json("config.json"), files.json("meta.json")
+    sessions = listed(meta.get("sessions"))
+    session = mapping(sessions[-1]) if sessions else {}
+    machine = mapping(session.get("machine"))
+    return {
+        "run": run,
+        "settings": settings_of(files),
+        "checkpoints": checkpoints(files),
+        "videos": videos(files),
+        "processes": processes(files, running=run["state"] == "running"),
+        "log": files.tail("log.txt", LOG_BYTES).decode(errors="replace").splitlines()[-LOG_LINES:],
+        "evaluations": evaluations(files),
+        "limits": limits(files, config, whole(machine.get("cores"))),
+        "machine": {
+            **shown(machine),
+            "gpus": shown(listed(meta.get("gpus"))),
+            "versions": shown(mapping(session.get("versions"))),
+            "git": shown(mapping(session.get("git"))),
+            "command": shown(listed(session.get("argv"))),
+            "sessions": len(sessions),
+        },
+    }
+
+
+def settings_of(files: RunFiles) -> list[dict[str, Any]]:
+    """Return every setting with the layer that set it."""
+    layers = files.json("layers.json")
+
+    def layer(name: str) -> str:
+        """Return who set a setting, or the section that it is in."""
+        while name and name not in layers:
+            name = name.rpartition(".")[0]
+        return word(layers[name]) if name else ""
+
+    settings = flat(files.json("config.json"))
+    return [
+        {"name": name, "value": value, "layer": layer(name)} for name, value in settings.items()
+    ]
+
+
+def difference(a: RunFiles, b: RunFiles) -> list[dict[str, Any]]:
+    """Return the settings that two runs do not have alike, None where one has no such setting."""
+    of_a, of_b = ({x["name"]: x for x in settings_of(files)} for files in (a, b))
+    found: list[dict[str, Any]] = []
+    for name in [*of_a, *(x for x in of_b if x not in of_a)]:
+        one, other = of_a.get(name, {}), of_b.get(name, {})
+        if one.get("value") != other.get("value"):
+            found.append(
+                {
+                    "name": name,
+                    "a": one.get("value"),
+                    "b": other.get("value"),
+                    "layer_a": one.get("layer"),
+                    "layer_b": other.get("layer"),
+                }
+            )
+    return found
+
+
+def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
+    """Return the checkpoints on disk, by updates; those that are the last, the best or the candidate say so."""
+    names = [x for x in files.names("checkpoints") if x.isdecimal() or x in ("best", "candidate")]
+    last = max((int(x) for x in names if x.isdecimal()), default=None)
+    found: list[dict[str, Any]] = []
+    for name in names:
+        manifest = files.json(f"checkpoints/{name}/manifest.json")
+        status = files.stat(f"checkpoints/{name}/manifest.json")
+        if status is None or not manifest:  # without it there is no checkpoint
+            continue
+        updates = whole(manifest.get("updates"))
+        kinds = ["last"] * (name == str(last)) + [name] * (not name.isdecimal())
+        sizes = (number(mapping(x).get("bytes")) for x in mapping(manifest.get("files")).values())
+        found.append(
+            {
+                "updates": updates,
+                "env_steps": _env_steps(files, name),
+                "time": status.st_mtime,
+                "kinds": kinds,
+                "bytes": sum(x for x in sizes if x is not None),
+                "score": number(manifest.get("score")),
+            }
+        )
+    return sorted(found, key=lambda x: (x["updates"] or 0, x["kinds"]))
+
+
+def _env_steps(files: RunFiles, name: str) -> int | None:
+    held = mapping(files.json(f"checkpoints/{name}/state.json").get("held"))
+    return whole(held.get("learner.env_steps"))
+
+
+def videos(files: RunFiles) -> list[dict[str, Any]]:
+    """Return the videos of evaluation episodes, the oldest first; facts are in a JSON file beside each."""
+    found: list[dict[str, Any]] = []
+    for name in files.names(VIDEOS):
+        stem, dot, ending = name.rpartition(".")
+        status = files.stat(f"{VIDEOS}/{name}")
+        if dot + ending.lower() not in VIDEO_TYPES or status is None:
+            continue
+        facts = files.json(f"{VIDEOS}/{stem}.json")
+        steps = whole(facts.get("env_steps"))
+        if steps is None and (told := _STEPS.search(stem)) and len(told[1]) < 16:
+            steps = int(told[1])
+        found.append(
+            {
+                "name": name,
+                "env_steps": steps,
+                "return": number(facts.get("return")),
+                "time": status.st_mtime,
+            }
+        )
+    return sorted(found, key=lambda x: (x["time"], x["name"]))
+
+
+def processes(files: RunFiles, *, running: bool) -> list[dict[str, Any]]:
+    """Return the processes of the last session; `alive` is None for those on other machines."""
+    rows = map(mapping, listed(files.json_value("processes.json"))[:MAX_PROCESSES])
+    return [
+        {
+            "role": word(x.get("role", "")),
+            "rank": whole(x.get("rank")),
+            "pid": whole(x.get("pid")),
+            "machine": word(x.get("machine") or ""),
+            "restarts": whole(x.get("restarts")) or 0,
+            "alive": alive(x) if running else False,
+        }
+        for x in rows
+    ]
+
+
+def evaluations(files: RunFiles) -> list[dict[str, Any]]:
+    """Return the last evaluations, the newest last."""
+    lines = files.tail("evaluation.jsonl", 4 * TAIL_BYTES[1]).splitlines(keepends=True)
+    rows = [row for line in lines[-EVALUATIONS:] if (row := parse_row(line)) is not None]
+    return [shown(row) for row in rows]
+
+
+def replays(files: RunFiles, metrics: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return the replays of a run, with the metrics that tell of each.
+
+    Args:
+        files: of the run.
+        metrics: as `metrics_of` returns them.
+    """
+    names = [x["name"] for x in metrics if x["name"].startswith("replay/")]
+    names += [x["name"] for x in metrics if x["name"] == "learner/rejected_fraction"]
+    shared = [x for x in names if name_in_table(x) in METRICS and _owner(x) == ""]
+    kinds = [mapping(x).get("name") for x in listed(files.json("config.json").get("replays"))]
+    found: list[dict[str, Any]] = []
+    seen: dict[str, int] = {}
+    for kind in map(word, kinds):
+        if kind == "queue":
+            continue
+        seen[kind] = seen.get(kind, 0) + 1
+        name = kind if seen[kind] == 1 else f"{kind}_{seen[kind]}"
+        own = [x for x in names if _owner(x) == name]
+        found.append({"name": name, "metrics": [*shared, *own]})
+    return found
+
+
+def _owner(metric: str) -> str:
+    """Return the replay that a metric tells of: "elite_2" of "replay/elite_2_columns"; empty: all of them."""
+    match = re.match(r"replay/([a-z]+(?:_\d+)?)_(?:columns|distance_\w+)$", metric)
+    return match[1] if match and match[1] != "nonfinite" else ""

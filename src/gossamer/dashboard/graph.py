@@ -1,0 +1,313 @@
+"""The graph of a run's learners at some moment: who hears whom, how well each does, and what happened to it.
+
+Rows are found by time in the file itself, which is sorted by it, so that a slider costs no memory.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+import psutil
+
+from gossamer.dashboard.series import run_seconds, sessions_of
+from gossamer.dashboard.values import listed, mapping, number, whole, word
+from gossamer.record.metrics import parse_row
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+    from gossamer.dashboard.root import RunFiles
+    from gossamer.dashboard.series import Session
+
+LINK = "topology/staleness_updates_of_"
+APART = "topology/disagreement_of_"
+MAX_NODES = 256
+"""Learners that are drawn; of more the first."""
+WINDOW_BYTES = (256 << 10, 4 << 20)
+"""Read before a moment; more of them until every learner has told of itself twice."""
+PROBE_BYTES = 16 << 10
+SILENT_SECONDS = 45.0
+"""A learner that has told nothing for so long is not there; each tells of itself every ten seconds."""
+STEPS = 200
+"""Places of the slider."""
+MAX_EVENTS = 200
+LOG_BYTES = 256 << 10
+_EVENT = re.compile(r"learner|group starts again|resumed|machine|host", re.IGNORECASE)
+_PLAIN = re.compile(r"envs each|threads:|learners, |independent learners|\bdone: |next: gossamer")
+_RANK = re.compile(r"\blearner (\d+)")
+_DIED = re.compile(r"process of learner (\d+)(?: to (\d+))? has died")
+
+
+@dataclass
+class _Told:
+    """What the newest rows say of a learner."""
+
+    row: Mapping[str, Any]
+    before: Mapping[str, Any] | None = None
+    links: dict[int, float] = field(default_factory=dict[int, float])
+
+
+def graph(files: RunFiles, run: Mapping[str, Any], at: float | None = None) -> dict[str, Any]:
+    """Return the learners of a run and their links.
+
+    Args:
+        files: of the run.
+        run: as the listing tells it.
+        at: seconds of the run; None: the newest.
+    """
+    size = min(int(run["num_learners"]), MAX_NODES)
+    sessions, running = sessions_of(files), run["state"] == "running"
+    first, last = _span(files)
+    newest = at is None or at >= last
+    now = run_seconds(sessions, time.time()) if running else last
+    moment = max(now, last) if newest else max(at or 0.0, first)
+    rows = _rows_before(files, last if newest else moment, size)
+    events = [event for event in log_events(files, sessions) if event["seconds"] <= moment]
+    edges = _edges(rows, mixing(files, size), size, moment)
+    ends = {(x["from"], x["to"]) for x in edges}
+    return {
+        "times": [first, last, max((last - first) / STEPS, 1.0)],
+        "at": moment,
+        "directed": any((reader, peer) not in ends for peer, reader in ends),
+        "nodes": _nodes(files, rows, run, size, moment, events, live=newest and running),
+        "edges": edges,
+        "events": events[-MAX_EVENTS:],
+    }
+
+
+def mixing(files: RunFiles, size: int) -> dict[int, dict[int, float]]:
+    """Return by reader the weights of those it hears, itself left out, means over the matrices taken in turn.
+
+    Args:
+        files: of the run; an older one has no mixing.json, and then there are no weights.
+        size: learners that count.
+    """
+    turns = listed(files.json("mixing.json").get("turns"))
+    found: dict[int, dict[int, float]] = {}
+    for matrix in turns:
+        for reader, row in enumerate(listed(matrix)[:size]):
+            for pair in listed(row):
+                peer, weight = (
+                    (whole(pair[0]), number(pair[1])) if len(listed(pair)) == 2 else (None, None)
+                )
+                if peer is None or weight is None or peer == reader or not 0 <= peer < size:
+                    continue
+                own = found.setdefault(reader, {})
+                own[peer] = own.get(peer, 0.0) + weight / len(turns)
+    return found
+
+
+def log_events(files: RunFiles, sessions: Sequence[Session]) -> list[dict[str, Any]]:
+    """Return what log.txt tells of learners: deaths, replacements, who came, a resume."""
+    found: list[dict[str, Any]] = []
+    for line in files.tail("log.txt", LOG_BYTES).decode(errors="replace").splitlines():
+        stamp, text = line[:19], line[20:]
+        if not _EVENT.search(text) or _PLAIN.search(text):
+            continue
+        try:
+            unix = time.mktime(time.strptime(stamp, "%Y-%m-%d %H:%M:%S"))
+        except (ValueError, OverflowError):
+            continue
+        rank = _RANK.search(text)
+        found.append(
+            {
+                "seconds": run_seconds(list(sessions), unix),
+                "text": word(text),
+                "rank": int(rank[1]) if rank and len(rank[1]) < 7 else None,
+            }
+        )
+    return found
+
+
+def _span(files: RunFiles) -> tuple[float, float]:
+    """Return the seconds of the first and of the last row; zeros without one."""
+    try:
+        with files.open("metrics.jsonl") as file:
+            size = file.seek(0, os.SEEK_END)
+            head = _row_at(file, 0, size)
+            tail = _rows_in(file, max(size - WINDOW_BYTES[0], 0), size)
+    except (OSError, ValueError):
+        return 0.0, 0.0
+    first = number((head or {}).get("time_s")) or 0.0
+    last = next(
+        (x for row in reversed(tail) if (x := number(row.get("time_s"))) is not None), first
+    )
+    return first, max(first, last)
+
+
+def _rows_before(files: RunFiles, moment: float, size: int) -> dict[int, _Told]:
+    """Return the newest row of every learner up to a moment, and the one before it."""
+    found: dict[int, _Told] = {}
+    try:
+        with files.open("metrics.jsonl") as file:
+            end = _end_of(file, moment)
+            for num_bytes in WINDOW_BYTES:
+                found = _newest_of(_rows_in(file, max(end - num_bytes, 0), end), size)
+                whole_file = num_bytes >= end
+                if whole_file or (len(found) == size and all(x.before for x in found.values())):
+                    break
+    except (OSError, ValueError):
+        pass
+    return found
+
+
+def _newest_of(rows: list[dict[str, Any]], size: int) -> dict[int, _Told]:
+    found: dict[int, _Told] = {}
+    for row in reversed(rows):
+        rank = whole(row.get("learner", 0))
+        if rank is None or not 0 <= rank < size:
+            continue
+        if rank not in found:
+            found[rank] = _Told(row)
+            for name, value in row.items():
+                peer, stale = name.removeprefix(LINK), number(value)
+                if (
+                    name.startswith(LINK)
+                    and peer.isdecimal()
+                    and len(peer) < 7
+                    and stale is not None
+                ):
+                    found[rank].links[int(peer)] = stale
+        elif found[rank].before is None:
+            found[rank].before = row
+    return found
+
+
+def _end_of(file: BinaryIO, moment: float) -> int:
+    """Return where the rows up to a moment end, by bisection."""
+    size = file.seek(0, os.SEEK_END)
+    low, high = 0, size
+    while high - low > PROBE_BYTES:
+        middle = (low + high) // 2
+        row = _row_at(file, middle, size)
+        at = number(row.get("time_s")) if row else None
+        if at is None or at > moment:
+            high = middle
+        else:
+            low = middle
+    file.seek(low)
+    end = low
+    if low:
+        end += len(file.readline(PROBE_BYTES * 64))
+    while end < size and (line := file.readline(PROBE_BYTES * 64)):
+        row = parse_row(line)
+        if row is not None and (number(row.get("time_s")) or 0.0) > moment:
+            break
+        end += len(line)
+    return end
+
+
+def _row_at(file: BinaryIO, offset: int, size: int) -> dict[str, Any] | None:
+    """Return the first whole row behind a place in a file."""
+    file.seek(offset)
+    if offset:
+        file.readline(PROBE_BYTES * 64)
+    while file.tell() < size:
+        line = file.readline(PROBE_BYTES * 64)
+        if (row := parse_row(line)) is not None:
+            return row
+        if not line:
+            break
+    return None
+
+
+def _rows_in(file: BinaryIO, begin: int, end: int) -> list[dict[str, Any]]:
+    file.seek(begin)
+    lines = file.read(end - begin).splitlines(keepends=True)
+    return [row for x in lines[bool(begin) :] if (row := parse_row(x)) is not None]
+
+
+def _nodes(
+    files: RunFiles,
+    rows: Mapping[int, _Told],
+    run: Mapping[str, Any],
+    size: int,
+    moment: float,
+    events: list[dict[str, Any]],
+    *,
+    live: bool,
+) -> list[dict[str, Any]]:
+    processes = {
+        whole(x.get("rank")): x
+        for x in map(mapping, listed(files.json_value("processes.json")))
+        if x.get("role") == "learner"
+    }
+    deaths = [match for event in events if (match := _DIED.search(event["text"]))]
+    died = [rank for x in deaths for rank in range(int(x[1]), min(int(x[2] or x[1]), size) + 1)]
+    apart = rows[min(rows)].row if rows else {}
+    nodes: list[dict[str, Any]] = []
+    for rank in range(size):
+        told, process = rows.get(rank), mapping(processes.get(rank))
+        row = told.row if told else {}
+        told_at = number(row.get("time_s"))
+        there = told_at is not None and moment - told_at <= SILENT_SECONDS
+        if live and (process_alive := alive(process)) is not None:
+            there = process_alive
+        own = row.get("learner/return_mean_100")
+        nodes.append(
+            {
+                "rank": rank,
+                "return": number(row.get("return_mean_100") if own is None and size == 1 else own),
+                "disagreement": number(apart.get(f"{APART}{rank}")),
+                "restarts": (whole(process.get("restarts")) or 0) if live else died.count(rank),
+                "host": word(process.get("machine") or run["where"]),
+                "alive": there,
+                "updates": whole(row.get("updates")),
+                "env_steps": whole(row.get("env_steps")),
+            }
+        )
+    return nodes
+
+
+def alive(process: Mapping[str, Any]) -> bool | None:
+    """Return whether a process of processes.json is there; None if that cannot be known from this machine."""
+    pid = whole(process.get("pid"))
+    if pid is None or pid <= 0 or process.get("machine"):
+        return None
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _edges(
+    rows: Mapping[int, _Told], weights: Mapping[int, Mapping[int, float]], size: int, moment: float
+) -> list[dict[str, Any]]:
+    """Return a link for each peer that a learner hears, by mixing.json and by what its rows tell."""
+    edges: list[dict[str, Any]] = []
+    for reader in range(size):
+        told = rows.get(reader)
+        links = told.links if told else {}
+        own = weights.get(reader, {})
+        for peer in sorted(own.keys() | {x for x in links if x < size and x != reader}):
+            stale = links.get(peer)
+            edges.append(
+                {
+                    "from": peer,
+                    "to": reader,
+                    "weight": own.get(peer),
+                    "staleness_updates": stale,
+                    "seconds_since": _seconds_since(told, stale, moment) if told else None,
+                }
+            )
+    return edges
+
+
+def _seconds_since(told: _Told, stale: float | None, moment: float) -> float | None:
+    """Return about how long ago a message was mixed: when the row was written, unless none came since the row before."""
+    at = number(told.row.get("time_s"))
+    if at is None:
+        return None
+    since = max(moment - at, 0.0)
+    before = told.before or {}
+    ends = [number(row.get(name)) for name in ("updates", "time_s") for row in (told.row, before)]
+    updates, updates_before, _, at_before = ends
+    if stale is None or updates is None or updates_before is None or at_before is None:
+        return since
+    done, took = updates - updates_before, at - at_before
+    # Then it says how many updates ago the last one was.
+    return since + stale * took / done if done > 0 and stale >= done else since

@@ -1,0 +1,287 @@
+"""The list of runs: what each says of itself, read again only when its files have changed."""
+
+from __future__ import annotations
+
+import platform
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from gossamer.dashboard.root import HERE
+from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
+from gossamer.record.metrics import parse_row
+from gossamer.record.runs import state_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from gossamer.dashboard.root import Root, RunFiles
+
+FILES = (
+    "config.json", "meta.json", "summary.json", "metrics.jsonl", "evaluation.jsonl", "episodes.jsonl",
+    "processes.json", "checkpoints", "checkpoints/best/manifest.json",
+)  # fmt: skip
+"""Files by whose times and sizes a change is noticed."""
+ROW_FILES = ("metrics.jsonl", "evaluation.jsonl", "episodes.jsonl")
+TAIL_BYTES = (16 << 10, 256 << 10)
+"""Last bytes of metrics.jsonl that are read; more of them where many learners write."""
+UNTOLD = ("seed", "run_folder")
+"""Settings that differ between runs of one experiment."""
+Run = dict[str, Any]
+
+
+@dataclass
+class _Known:
+    """What was read of a run, and the times and sizes of its files then."""
+
+    signature: tuple[Any, ...]
+    sizes: tuple[int, ...]
+    run: Run
+    settings: dict[str, Any]
+    shown: Run = field(default_factory=dict[str, Any])
+
+
+@dataclass(frozen=True)
+class Changes:
+    """What has happened since the last look."""
+
+    version: int
+    runs: list[Run]
+    """Those that are new or have changed."""
+    gone: list[str]
+    rows: dict[str, dict[str, int]]
+    """By run, the sizes in bytes of the files with rows, where there are new ones."""
+
+
+class Listing:
+    """All runs below a root, safe to ask from several threads.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Root):
+        self._root = root
+        self._known: dict[str, _Known] = {}
+        self._told: list[str] = []  # settings that differ
+        self._lock = threading.Lock()
+        self.version = 0
+        """Grows with every change."""
+        self.on_change: Callable[[Changes], object] = lambda _: None
+        """Called with every change, from the thread that has looked."""
+
+    def look(self) -> None:
+        """Look at all runs; whoever listens is told what has changed since the last look."""
+        with self._lock:
+            found = list(self._root.find())
+            gone = sorted(self._known.keys() - set(found))
+            for run in gone:
+                del self._known[run]
+            rows: dict[str, dict[str, int]] = {}
+            looked = {run: self._look_at(run, rows) for run in found}
+            if gone or "settings" in looked.values():
+                self._told = differing([known.settings for known in self._known.values()])
+                looked = dict.fromkeys(self._known, "settings")
+            changed = [run for run, what in looked.items() if what and self._show(run)]
+            if not (changed or gone or rows):
+                return
+            self.version += 1
+            told = Changes(self.version, [self._known[run].shown for run in changed], gone, rows)
+        self.on_change(told)
+
+    def runs(self) -> list[Run]:
+        """Return all runs as they were at the last look, the one that began last at first."""
+        with self._lock:
+            return sorted(
+                (known.shown for known in self._known.values()),
+                key=lambda run: (-(run["started"] or 0.0), run["id"]),
+            )
+
+    def run(self, run: str) -> Run:
+        """Return a run as it was at the last look; KeyError if it was not there."""
+        with self._lock:
+            return self._known[run].shown
+
+    def settings(self, run: str) -> dict[str, Any]:
+        """Return a run's settings by dotted names; KeyError if it was not there."""
+        with self._lock:
+            return self._known[run].settings
+
+    def _look_at(self, run: str, rows: dict[str, dict[str, int]]) -> str:
+        """Read a run again if it has changed; return what has: "" nothing, "run", or "settings" too."""
+        known = self._known.get(run)
+        try:
+            with self._root.run(run) as files:
+                stats = {name: files.stat(name) for name in FILES}
+                running = files.running
+                signature = (
+                    *(x and (x.st_mtime_ns, x.st_size, x.st_ino) for x in stats.values()),
+                    running,
+                )
+                if known is not None and known.signature == signature:
+                    return ""
+                made, settings = _read(files, run, self._root.path.name, running=running)
+        except OSError:  # it went meanwhile
+            return "settings" if self._known.pop(run, None) else ""
+        sizes = tuple(x.st_size if (x := stats[name]) else 0 for name in ROW_FILES)
+        if known is not None and known.sizes != sizes:
+            rows[run] = dict(zip(("metrics", "evaluations", "episodes"), sizes, strict=True))
+        made["changed"] = max((x.st_mtime for x in stats.values() if x), default=0.0)
+        before = {} if known is None else known.shown
+        self._known[run] = _Known(signature, sizes, made, settings, before)
+        return "run" if known is not None and known.settings == settings else "settings"
+
+    def _show(self, run: str) -> bool:
+        """Give a run those of its settings that differ among all; return whether it is not as it was."""
+        known = self._known.get(run)
+        if known is None:
+            return False
+        settings = {name: known.settings[name] for name in self._told if name in known.settings}
+        before, known.shown = known.shown, {**known.run, "settings": settings}
+        return known.shown != before
+
+
+def differing(settings: list[dict[str, Any]]) -> list[str]:
+    """Return the names of settings that not all of some runs have alike, sorted; seed and folder aside.
+
+    A setting that only some have differs where it does among those; that a part is another kind is told by its name.
+    """
+    values: dict[str, set[str]] = {}
+    counts: dict[str, int] = {}
+    for own in settings:
+        for name, value in own.items():
+            values.setdefault(name, set()).add(value if isinstance(value, str) else repr(value))
+            counts[name] = counts.get(name, 0) + 1
+    whole = sum(bool(own) for own in settings)  # of a damaged run nothing is known
+    return sorted(
+        name
+        for name, found in values.items()
+        if name not in UNTOLD
+        and (len(found) > 1 or (name.endswith(".name") and counts[name] < whole))
+    )
+
+
+def last_rows(
+    files: RunFiles, num_bytes: int, name: str = "metrics.jsonl"
+) -> Iterator[dict[str, Any]]:
+    """Yield the whole rows among the last bytes of a file, the newest first."""
+    for line in reversed(files.tail(name, num_bytes).splitlines(keepends=True)):
+        if (row := parse_row(line)) is not None:
+            yield row
+
+
+def _newest(files: RunFiles) -> dict[str, Any]:
+    """Return the newest row of the first learner, which tells of the run; empty without one."""
+    for num_bytes in TAIL_BYTES:
+        for row in last_rows(files, num_bytes):
+            if not row.get("learner") or "return_mean_100" in row:
+                return row
+    return {}
+
+
+def _read(
+    files: RunFiles, run: str, root_name: str, *, running: bool
+) -> tuple[Run, dict[str, Any]]:
+    config, meta, summary = (files.json(f"{x}.json") for x in ("config", "meta", "summary"))
+    row = _newest(files)
+    path = run.split("/") if run != HERE else [root_name]
+    begins = {} if running else summary  # a live run's is of the session before
+
+    def told(of_summary: str, of_row: str) -> float | None:
+        found = number(begins.get(of_summary))
+        return number(row.get(of_row)) if found is None else found
+
+    best = number(begins.get("best_evaluation"))
+    if best is None:
+        best = number(files.json("checkpoints/best/manifest.json").get("score"))
+    reason = "" if running else word(summary.get("exit_reason") or "")
+    state: str = state_of(reason, running=running)
+    state = "died" if state == "killed" else state
+    problem = None
+    if not config:
+        state, problem = "damaged", _damage(files)
+    elif not row and not running and not reason:
+        state, problem = "empty", "it ended before it had learnt anything, and says not why"
+    env_steps = told("env_steps", "env_steps")
+    seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
+    sessions = listed(meta.get("sessions"))
+    made: Run = {
+        "id": run,
+        "name": word(path[-1]),
+        "env_id": word(config.get("env_id", path[-3] if len(path) > 2 else "")),
+        "algorithm": _kind(config, "algorithm", path, 0),
+        "topology": _kind(config, "topology", path, 1),
+        "num_learners": max(whole(config.get("num_learners")) or 1, 1),
+        "placement": word(config.get("placement", "")),
+        "seed": whole(config.get("seed")),
+        "state": state,
+        "exit_reason": reason or None,
+        "progress": _progress(config, env_steps, seconds, done=state == "done"),
+        "env_steps": env_steps,
+        "total_env_steps": total,
+        "mean_return": told("mean_return_last_100", "return_mean_100"),
+        "best_evaluation": best,
+        "last_evaluation": _last_evaluation(files),
+        "steps_per_second": told("steps_per_second", "steps_per_second"),
+        "seconds": seconds,
+        "where": _where(mapping(sessions[-1]) if sessions else {}, row),
+        "started": number(meta.get("started_unix")),
+        "problem": problem,
+        "acts": _acts(files, config, state, running=running),
+    }
+    return made, flat(config)
+
+
+def _kind(config: dict[str, Any], section: str, path: list[str], part: int) -> str:
+    """Return the name of a run's algorithm or topology, which a folder's name tells too."""
+    value = config.get(section)
+    name = mapping(value).get("name", value)
+    if isinstance(name, str):
+        return word(name)
+    told = path[-2].split("-", 1) if len(path) > 1 else []
+    return word(told[part]) if len(told) == 2 else ""
+
+
+def _damage(files: RunFiles) -> str:
+    if files.stat("config.json") is None:
+        return "it holds no config.json, without which it is no whole run folder"
+    return "its config.json cannot be read: it is damaged, no plain file, or holds no settings"
+
+
+def _progress(
+    config: dict[str, Any], env_steps: float | None, seconds: float | None, *, done: bool
+) -> float | None:
+    if done:
+        return 1.0
+    ends = (
+        (env_steps, number(config.get("total_env_steps"))),
+        (seconds, number(config.get("stop_after_seconds"))),
+    )
+    parts = [at / end for at, end in ends if at is not None and end]
+    return min(max(parts), 1.0) if parts else None
+
+
+def _last_evaluation(files: RunFiles) -> float | None:
+    for row in last_rows(files, TAIL_BYTES[0], "evaluation.jsonl"):
+        if row.get("confirmation") is not True and (mean := number(row.get("mean"))) is not None:
+            return mean
+    return None
+
+
+def _where(session: dict[str, Any], row: dict[str, Any]) -> str:
+    hosts = whole(row.get("cluster/hosts"))
+    if hosts is not None and hosts > 1:
+        return f"{hosts} machines"
+    host = mapping(session.get("machine")).get("host")
+    return "this machine" if host in (None, platform.node()) else word(host)
+
+
+def _acts(files: RunFiles, config: dict[str, Any], state: str, *, running: bool) -> list[str]:
+    if running:
+        evaluates = number(mapping(config.get("evaluation")).get("every_seconds")) != 0
+        return ["stop", "checkpoint", *(["evaluate"] if evaluates else [])]
+    if state in ("stopped", "failed", "died") and any(
+        map(str.isdecimal, files.names("checkpoints"))
+    ):
+        return ["resume"]
+    return []

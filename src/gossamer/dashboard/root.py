@@ -1,0 +1,183 @@
+"""The folder that is watched: every file is opened part by part from it, so that no link and no name leads out of it."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import stat
+from contextlib import contextmanager, suppress
+from pathlib import Path, PurePosixPath
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
+
+from gossamer.record.runs import LOCK
+from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterator
+
+HERE = "."
+"""Id of a run that is the folder itself."""
+MAX_DEPTH = 6
+"""Folders between the root and a run."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+class Root:
+    """A folder of runs.
+
+    Args:
+        path: of the folder, which need not exist yet.
+    """
+
+    def __init__(self, path: Path):
+        self.path = path.absolute()
+
+    @contextmanager
+    def run(self, run: str) -> Generator[RunFiles]:
+        """Context with a run's files.
+
+        Args:
+            run: path of its folder below the root, or HERE.
+
+        Raises:
+            OSError: there is no such folder below the root, or a link is on the way to it.
+        """
+        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            handle = _descend(handle, () if run == HERE else _parts(run))
+            yield RunFiles(handle)
+        finally:
+            os.close(handle)
+
+    def find(self) -> Iterator[str]:
+        """Yield the id of every run, and of what is left of one, below the root; links are not followed."""
+        yield from self._walk(self.path, "", MAX_DEPTH)
+
+    def _walk(self, folder: Path | str, name: str, depth: int) -> Iterator[str]:
+        names: set[str] = set()
+        below: list[str] = []
+        with suppress(OSError), os.scandir(folder) as entries:
+            for entry in entries:
+                names.add(entry.name)
+                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                    below.append(entry.name)
+        if _is_run(names):
+            yield name or HERE
+        elif depth:
+            for child in sorted(below):
+                path = f"{name}/{child}" if name else child
+                yield from self._walk(f"{folder}/{child}", path, depth - 1)
+
+
+class RunFiles:
+    """Files of a run, by their names in its folder.
+
+    Args:
+        handle: descriptor of the folder, which is lent.
+    """
+
+    def __init__(self, handle: int):
+        self._handle = handle
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a plain file; OSError or ValueError if there is none, or a link leads to it."""
+        *folders, last = _parts(name)
+        at = _descend(os.dup(self._handle), folders)
+        try:
+            handle = os.open(last, _FILE, dir_fd=at)
+        finally:
+            os.close(at)
+        if not stat.S_ISREG(os.fstat(handle).st_mode):
+            os.close(handle)
+            raise ValueError("it is not a plain file")
+        return os.fdopen(handle, "rb")
+
+    def read(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
+        """Return what a file holds; OSError or ValueError if it cannot be read, or is longer."""
+        with self.open(name) as file:
+            return read_whole(file, max_bytes)
+
+    def json(self, name: str) -> dict[str, Any]:
+        """Return the object in a JSON file; empty without one."""
+        found = self.json_value(name)
+        return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    def json_value(self, name: str) -> Any:
+        """Return the value in a JSON file; None if it cannot be read."""
+        try:
+            return parse_json(self.read(name))
+        except (OSError, ValueError):
+            return None
+
+    def tail(self, name: str, max_bytes: int) -> bytes:
+        """Return the last bytes of a file, from the beginning of a line on; empty without one."""
+        try:
+            with self.open(name) as file:
+                size = file.seek(0, os.SEEK_END)
+                file.seek(max(0, size - max_bytes))
+                found = file.read(max_bytes)
+        except (OSError, ValueError):
+            return b""
+        return found if size <= max_bytes else found.partition(b"\n")[2]
+
+    def stat(self, name: str) -> os.stat_result | None:
+        """Return what the file system says of a file; None without one."""
+        try:
+            return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
+        except OSError:
+            return None
+
+    def names(self, folder: str = "") -> list[str]:
+        """Return the names in a folder of the run, sorted; none without one."""
+        try:
+            at = _descend(os.dup(self._handle), _parts(folder) if folder else ())
+        except (OSError, ValueError):
+            return []
+        try:
+            return sorted(os.listdir(at))  # noqa: PTH208
+        except OSError:
+            return []
+        finally:
+            os.close(at)
+
+    @property
+    def running(self) -> bool:
+        """Whether some process holds the run's lock."""
+        try:
+            handle = os.open(LOCK, _FILE, dir_fd=self._handle)
+        except OSError:
+            return False
+        try:
+            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+        except OSError:
+            return True
+        finally:
+            os.close(handle)
+        return False
+
+
+def _is_run(names: set[str]) -> bool:
+    if "config.json" in names:
+        return bool(names & {"meta.json", "metrics.jsonl", "checkpoints"})
+    return "metrics.jsonl" in names or {"meta.json", "log.txt"} <= names
+
+
+def _parts(name: str) -> tuple[str, ...]:
+    parts = PurePosixPath(name).parts
+    if not parts or name.startswith("/") or ".." in parts or "\0" in name:
+        raise FileNotFoundError(name)
+    return parts
+
+
+def _descend(handle: int, parts: tuple[str, ...] | list[str]) -> int:
+    """Return the descriptor of a folder below another one, which is closed."""
+    try:
+        for part in parts:
+            below = os.open(part, _FOLDER, dir_fd=handle)
+            os.close(handle)
+            handle = below
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
