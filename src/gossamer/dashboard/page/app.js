@@ -1,0 +1,135 @@
+// Begins the page: the views and the way between them, the connection's sign, the keys.
+
+import { address, go, read, text } from "./address.js";
+import { loadPlotly } from "./api.js";
+import { Curves } from "./curves.js";
+import { el } from "./dom.js";
+import { Learners } from "./learners.js";
+import { Replay } from "./replay.js";
+import { Run } from "./run.js";
+import { Runs } from "./runs.js";
+import { store } from "./store.js";
+
+const VIEWS = { runs: Runs, curves: Curves, run: Run, learners: Learners, replay: Replay };
+const OF_ONE_RUN = ["run", "learners", "replay"];
+const CONNECTION = {
+  connecting: "connecting",
+  live: "live",
+  lost: "connection lost, trying again",
+};
+const KEYS = [
+  ["1 \u2026 5", "Runs, Curves, Run, Learners, Replay"],
+  ["/", "search"],
+  ["j  k  or arrows", "next and previous run of the table"],
+  ["Enter", "open the run"],
+  ["x", "select the run"],
+  ["c", "curves of the selected runs"],
+  ["+  \u2212  \u2190  \u2192  0", "zoom, move and reset the chart that has the focus"],
+  ["t", "dark or light"],
+  ["?", "these keys"],
+  ["Esc", "close"],
+];
+
+let view = null;
+let name = "";
+
+function links() {
+  const { params } = read();
+  const run = text(params, "run");
+  for (const link of document.querySelectorAll("nav a")) {
+    const target = link.dataset.view;
+    if (target === name) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+    // A view of one run leads to the views of the same run.
+    if (run && OF_ONE_RUN.includes(target)) link.href = address(target, { run });
+  }
+}
+
+function route() {
+  const asked = read();
+  const next = VIEWS[asked.view] ? asked.view : "runs";
+  const root = document.querySelector("main");
+  if (next === name) {
+    view.update(asked.params);
+  } else {
+    view?.leave();
+    name = next;
+    root.dataset.view = name;
+    view = new VIEWS[name](root, asked.params);
+    scrollTo(0, 0);
+  }
+  links();
+}
+
+function showConnection() {
+  const sign = document.querySelector("#connection");
+  sign.dataset.state = store.connection;
+  sign.querySelector("span").textContent = CONNECTION[store.connection];
+  document.querySelector("#lost").hidden = store.connection !== "lost";
+}
+
+function help() {
+  const dialog = el(
+    "dialog",
+    { class: "dialog", "aria-labelledby": "keys" },
+    el("h2", { id: "keys" }, "Keys"),
+    el("dl", { class: "keys" }, KEYS.map(([keys, meaning]) => [el("dt", {}, keys.split("  ").map((key) => (key.startsWith("or ") ? key : el("kbd", {}, key)))), el("dd", {}, meaning)])),
+    el("p", { class: "quiet" }, "Drag over a chart to zoom all charts; a double click shows everything. The address holds the whole view: send it, and others see the same."),
+    el("form", { method: "dialog", class: "dialog-buttons" }, el("button", { class: "button primary" }, "Close")),
+  );
+  dialog.addEventListener("click", (event) => event.target === dialog && dialog.close());
+  dialog.addEventListener("close", () => dialog.remove());
+  document.body.append(dialog);
+  dialog.showModal();
+}
+
+function themed() {
+  globalThis.gossamerTheme.toggle();
+  view?.onTheme?.();
+}
+
+function key(event) {
+  if (event.ctrlKey || event.metaKey || event.altKey || document.querySelector("dialog[open]")) return;
+  const typing = event.target.matches?.("input:not([type=checkbox]):not([type=range]), select, textarea");
+  if (event.key === "Escape" && typing) event.target.blur();
+  if (event.key === "Escape") for (const open of document.querySelectorAll("details.popover[open]")) open.open = false;
+  if (typing) return;
+  const views = Object.keys(VIEWS);
+  const search = document.querySelector("main .search");
+  if (event.key >= "1" && event.key <= String(views.length)) document.querySelector(`nav a[data-view=${views[event.key - 1]}]`).click();
+  else if (event.key === "/" && search) search.focus();
+  else if (event.key === "t") themed();
+  else if (event.key === "?") help();
+  else if (event.key === "c" && store.selected.size) go("curves", { runs: [...store.selected] });
+  else if (name === "runs" && ["j", "ArrowDown"].includes(event.key) && !event.target.closest?.("tr")) view.focusFirst();
+  else return;
+  event.preventDefault();
+}
+
+function begin() {
+  const menus = (event) => {
+    for (const open of document.querySelectorAll("details.popover[open]")) if (!open.contains(event.target)) open.open = false;
+  };
+  addEventListener("hashchange", route);
+  addEventListener("keydown", key);
+  addEventListener("pointerdown", menus);
+  document.querySelector("#theme").addEventListener("click", themed);
+  document.querySelector("#help").addEventListener("click", help);
+  globalThis.gossamerTheme.follow(() => view?.onTheme?.());
+  store.addEventListener("runs", ({ detail }) => {
+    document.querySelector("#root").textContent = store.root;
+    view?.onRuns?.(detail);
+  });
+  store.addEventListener("rows", ({ detail }) => view?.onRows?.(detail.run));
+  store.addEventListener("selected", () => view?.onSelected?.());
+  store.addEventListener("connection", showConnection);
+  route();
+  showConnection();
+  store.load().then(() => {
+    store.listen();
+    // Charts are wanted next: their library is fetched while the table is read.
+    requestIdleCallback?.(() => loadPlotly().catch(() => {}), { timeout: 1500 });
+  });
+}
+
+begin();
