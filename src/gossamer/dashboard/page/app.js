@@ -117,7 +117,7 @@ function begin() {
   document.querySelector("#help").addEventListener("click", help);
   globalThis.gossamerTheme.follow(() => view?.onTheme?.());
   store.addEventListener("runs", ({ detail }) => {
-    document.querySelector("#root").textContent = store.root;
+    document.querySelector("#root").textContent = `\u200e${store.root}`; // a mark, as the beginning of a long path is cut off
     view?.onRuns?.(detail);
   });
   store.addEventListener("rows", ({ detail }) => view?.onRows?.(detail.run));

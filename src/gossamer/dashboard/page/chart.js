@@ -45,6 +45,7 @@ export class Chart {
   #legend;
   #note;
   #reset;
+  #sample = el("small", { hidden: true, title: "A sample of the rows; all of them are read now" }, "reading all rows\u2026");
   #visible = false;
   #stale = false;
   #held = false;
@@ -72,7 +73,7 @@ export class Chart {
       el(
         "header",
         {},
-        el("h3", { title: options.help }, options.title, options.unit && el("small", {}, options.unit)),
+        el("h3", { title: options.help }, options.title, options.unit && el("small", {}, options.unit), this.#sample),
         el("div", { class: "chart-tools" }, this.#reset, save("png"), save("svg"), options.csv && save("csv")),
       ),
       options.legend ? this.#legend : null,
@@ -92,6 +93,7 @@ export class Chart {
     this.#reset.hidden = !view.zoom && !view.yZoom;
     const points = lines.reduce((sum, line) => sum + line.y.filter((value) => value !== null).length, 0);
     this.note(points ? "" : "No rows yet.");
+    this.#sample.hidden = lines.every((line) => line.exact !== false);
     this.#legend.replaceChildren(
       ...lines.map((line) =>
         el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}`, css: { "--color": line.color } }), line.label),
@@ -242,7 +244,9 @@ export class Chart {
       if (line.y[at] === null) continue;
       const low = line.low?.[at];
       const high = line.high?.[at];
-      found.push({ key: line.key, label: line.label, color: line.color, y: line.y[at], low, high });
+      // Seeds end at different places: behind a point there may be fewer than the group has.
+      const few = line.counts && line.counts[at] < line.count ? ` (n\u00a0=\u00a0${line.counts[at]})` : "";
+      found.push({ key: line.key, label: line.label + few, color: line.color, y: line.y[at], low, high });
     }
     return found;
   }

@@ -13,10 +13,14 @@ const STATISTICS = [["mean", "Mean"], ["median", "Median"], ["iqm", "IQM"], ["ru
 const USUAL = ["return_mean_100", "evaluation/mean", "learner/loss"];
 const PACE_MS = 900;
 
-/** Return a run's name as a legend tells it. */
-export function runLabel(run, id) {
-  if (!run) return id;
-  return [run.env_id, [run.algorithm, run.topology].filter(Boolean).join("-"), run.name].filter(Boolean).join(" \u00b7 ");
+/** Return the names of runs as a legend tells them, without what all of them share. */
+export function runLabels(ids) {
+  const parts = ids.map((id) => {
+    const run = store.runs.get(id);
+    return run ? [run.env_id, `${run.algorithm}-${run.topology}`, run.name] : [null, null, id];
+  });
+  const shared = (at) => parts.every((each) => each[at] === parts[0][at]);
+  return parts.map((each) => each.filter((part, at) => part && (at === 2 || !shared(at))).join(" \u00b7 "));
 }
 
 // Runs that were set up alike have the same metrics: one of each kind is asked.
@@ -225,7 +229,7 @@ export class Curves {
     const chart = this.#linked.chart(metric, {
       title: metric,
       help: known?.meaning,
-      unit: known?.unit,
+      unit: known?.unit === "1" ? "" : known?.unit,
       file: metric.replaceAll("/", "-"),
       csv: () => url("api/export.csv", { runs: this.#state.runs, metric, x: this.#linked.view.xKind }),
     });
@@ -248,8 +252,9 @@ export class Curves {
     const { view } = this.#linked;
     const points = pointsFor(runs.length);
     if (statistic !== "runs") return groupLines({ runs, metric, view, statistic, by, points }, signal);
+    const labels = runLabels(runs);
     const answers = await Promise.allSettled(
-      runs.map((run, n) => seriesLine({ run, metric, label: runLabel(store.runs.get(run), run), n, key: run, points, view }, signal)),
+      runs.map((run, n) => seriesLine({ run, metric, label: labels[n], n, key: run, points, view }, signal)),
     );
     const lines = answers.filter((each) => each.value).map((each) => each.value);
     if (!lines.length) throw answers[0].reason;

@@ -47,8 +47,8 @@ export function select(label, options, value, change, attributes = {}) {
   return el("label", { class: "field" }, el("span", { class: "field-name" }, label), node);
 }
 
-/** Return a group of buttons of which one is pressed; options are [value, text] pairs. */
-export function choice(label, options, value, change) {
+/** Return a group of buttons of which one is pressed; options are [value, text] pairs, `name` is what is read out. */
+export function choice(label, options, value, change, name = label) {
   const buttons = options.map(([key, text]) =>
     el(
       "button",
@@ -69,8 +69,8 @@ export function choice(label, options, value, change) {
   return el(
     "div",
     { class: "field" },
-    el("span", { class: "field-name" }, label),
-    el("div", { class: "choice", role: "group", "aria-label": label }, buttons),
+    label && el("span", { class: "field-name" }, label),
+    el("div", { class: "choice", role: "group", "aria-label": name }, buttons),
   );
 }
 

@@ -105,7 +105,7 @@ function band({ x, low, high }, kind, xLog, yLog) {
 
 function traces(lines, view) {
   const span = view.zoom ?? extent(lines) ?? [0, 1];
-  const width = ((view.smoothing ?? 0) / 100) * 0.15 * (span[1] - span[0]);
+  const width = ((view.smoothing ?? 0) / 100) * 0.1 * (span[1] - span[0]);
   const opacity = Math.max(MIN_BAND, 0.22 - 0.012 * lines.length);
   const bands = [];
   const raw = [];
@@ -193,7 +193,7 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
       font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: ink },
       paper_bgcolor: ground,
       plot_bgcolor: ground,
-      margin: legend ? { l: 60, r: 24, t: 56, b: 48 } : { l: 44, r: 10, t: 8, b: 40 },
+      margin: legend ? { l: 60, r: 24, t: 56, b: 48 } : { l: 44, r: 18, t: 8, b: 40 },
       xaxis,
       yaxis,
       showlegend: legend,

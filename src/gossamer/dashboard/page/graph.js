@@ -29,6 +29,28 @@ function radius(count) {
   return Math.max(13, Math.min(40, 150 / Math.sqrt(count)));
 }
 
+// Nodes that came to lie on one another are pushed apart, inside the picture.
+function apart(places, least, edge) {
+  for (let round = 0; round < 80; round++) {
+    for (let a = 0; a < places.length; a++) {
+      for (let b = 0; b < a; b++) {
+        const [x, y] = [places[b][0] - places[a][0], places[b][1] - places[a][1]];
+        const far = Math.hypot(x, y) || 1e-6;
+        if (far >= least) continue;
+        const push = (least - far) / 2 / far;
+        places[a][0] -= x * push;
+        places[a][1] -= y * push;
+        places[b][0] += x * push;
+        places[b][1] += y * push;
+      }
+    }
+    for (const place of places) {
+      place[0] = Math.min(WIDTH - edge, Math.max(edge, place[0]));
+      place[1] = Math.min(HEIGHT - edge, Math.max(edge, place[1]));
+    }
+  }
+}
+
 // The outline that fills with disagreement, from the top and clockwise.
 function arc(x, y, r, share) {
   const full = Math.min(0.9999, Math.max(0, share));
@@ -91,7 +113,9 @@ export class Graph {
     const edge = r + 34;
     // A circle stays round; forces may fill the picture.
     const side = kind === "forces" ? WIDTH - 2 * edge : HEIGHT - 2 * edge;
-    return new Map([...places].map(([rank, [x, y]]) => [rank, [WIDTH / 2 + (x - 0.5) * side, HEIGHT / 2 + (y - 0.5) * (HEIGHT - 2 * edge)]]));
+    const scaled = new Map([...places].map(([rank, [x, y]]) => [rank, [WIDTH / 2 + (x - 0.5) * side, HEIGHT / 2 + (y - 0.5) * (HEIGHT - 2 * edge)]]));
+    if (kind === "forces") apart([...scaled.values()], 2 * r + 22, edge);
+    return scaled;
   }
 
   #edge(edge, edges, directed, meaning, r) {

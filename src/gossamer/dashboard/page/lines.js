@@ -22,8 +22,8 @@ function around(zoom) {
 /** Return one run's metric as a line: {key, label, n, color, dash, x, y, low, high, rows}. */
 export async function seriesLine({ run, metric, label, n, key, learner, points, view, markers, band }, signal) {
   const asked = { run, metric, x: view.xKind, points, learner, ...around(view.zoom) };
-  const { x, y, low, high, rows } = await get("api/series", asked, signal);
-  return { key: key ?? metric, label, n, ...line(n), x, y, low, high, rows, markers, band };
+  const { x, y, low, high, rows, exact } = await get("api/series", asked, signal);
+  return { key: key ?? metric, label, n, ...line(n), x, y, low, high, rows, exact, markers, band };
 }
 
 /** Return groups of runs as lines, in the server's order: {..., runs, count, interval}. */
@@ -41,6 +41,8 @@ export async function groupLines({ runs, metric, view, statistic, by, points }, 
     high: group.high?.length ? group.high : null,
     runs: group.runs,
     count: group.n,
+    counts: group.counts,
+    exact: group.exact,
     interval: group.interval,
   }));
 }

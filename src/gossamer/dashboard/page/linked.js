@@ -143,9 +143,9 @@ export class Linked {
     const kinds = Object.entries(X_KINDS).map(([key, { text: name }]) => [key, name]);
     const scales = [["linear", "Linear"], ["log", "Log"]];
     return [
-      select("Horizontal", kinds, this.view.xKind, (xKind) => this.set({ xKind })),
-      choice("x scale", scales, this.view.xLog ? "log" : "linear", (scale) => this.set({ xLog: scale === "log" })),
-      choice("y scale", scales, this.view.yLog ? "log" : "linear", (scale) => this.set({ yLog: scale === "log" })),
+      select("x", kinds, this.view.xKind, (xKind) => this.set({ xKind })),
+      choice("", scales, this.view.xLog ? "log" : "linear", (scale) => this.set({ xLog: scale === "log" }), "x scale"),
+      choice("y", scales, this.view.yLog ? "log" : "linear", (scale) => this.set({ yLog: scale === "log" }), "y scale"),
       el("label", { class: "field" }, el("span", { class: "field-name" }, "Smoothing"), el("span", { class: "slider" }, slider, shown)),
     ];
   }

@@ -203,9 +203,9 @@ export class Run {
   }
 
   #buildOverview() {
-    const controls = el("div", { class: "toolbar" });
+    this.controls = el("div", { class: "toolbar" });
     this.learnerField = el("span", {});
-    controls.append(...this.#linked.controls(), this.learnerField);
+    this.controls.append(...this.#linked.controls(), this.learnerField);
     this.#linked.node.replaceChildren();
     this.#linked.node.className = "";
     this.#groups = {};
@@ -214,7 +214,8 @@ export class Run {
       this.#groups[name] = grid;
       this.#linked.node.append(el("section", { class: "chart-group", "aria-label": name }, el("h2", {}, name), grid));
     }
-    this.#content.replaceChildren(this.#tiles, this.#limits, controls, this.#linked.node, this.#machine);
+    this.#tiles.hidden = this.#limits.hidden = ["damaged", "empty"].includes(store.runs.get(this.#id)?.state);
+    this.#content.replaceChildren(this.#tiles, this.#limits, this.controls, this.#linked.node, this.#machine);
     this.#fillTiles();
   }
 
@@ -236,6 +237,7 @@ export class Run {
     const facts = Object.entries(machine ?? {}).filter(([, value]) => value !== null && value !== "");
     const asText = (name, value) => {
       if (/bytes|memory/.test(name) && typeof value === "number" && value > 1e6) return bytes(value);
+      if (name === "command") return el("code", {}, Array.isArray(value) ? value.join(" ") : String(value));
       if (Array.isArray(value)) return value.map((each) => (typeof each === "object" ? Object.values(each).join(" ") : each)).join(", ") || "none";
       return typeof value === "object" ? Object.entries(value).map((pair) => pair.join(" ")).join(", ") : setting(value);
     };
@@ -251,7 +253,7 @@ export class Run {
             ? table(
                 ["Role", { text: "Process", right: true }, "Machine", { text: "Restarts", right: true }, "State"],
                 processes.map((each) =>
-                  el("tr", {}, cell(each.rank === null || each.rank === undefined ? each.role : `${each.role} ${each.rank}`), cell(each.pid ?? "\u2013", true), cell(each.machine ?? "\u2013"), cell(count(each.restarts), true), cell(each.alive ? "alive" : "ended")),
+                  el("tr", {}, cell(each.rank === null || each.rank === undefined ? each.role : `${each.role} ${each.rank}`), cell(each.pid ?? "\u2013", true), cell(each.machine ?? "\u2013"), cell(count(each.restarts), true), cell(each.alive === null || each.alive === undefined ? "not known" : each.alive ? "alive" : "ended")),
                 ),
                 "Processes",
               )
@@ -279,6 +281,7 @@ export class Run {
       const groupOf = (panel) => this.#groups[Object.keys(PANELS).find((name) => PANELS[name].some((each) => each.key === panel.key))];
       await this.#panels.load(panels, metrics, this.#learner, signal, groupOf);
       for (const grid of Object.values(this.#groups)) grid.parentNode.hidden = !grid.children.length;
+      this.controls.hidden = !this.#linked.node.querySelector(".chart");
     } catch (error) {
       if (!signal.aborted) this.#groups.Score?.replaceChildren(el("p", { class: "quiet" }, error.message));
     }
@@ -414,8 +417,8 @@ export class Run {
     const { checkpoints, evaluations } = this.#detail;
     const saved = checkpoints?.length
       ? table(
-          [{ text: "Updates", right: true }, { text: "Env steps", right: true }, "Saved", "Kind", { text: "Size", right: true }],
-          checkpoints.map((each) => el("tr", {}, cell(count(each.updates), true), cell(count(each.env_steps), true), cell(moment(each.time)), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(bytes(each.bytes), true))),
+          [{ text: "Updates", right: true }, { text: "Env steps", right: true }, "Saved", "Kind", { text: "Score", right: true }, { text: "Size", right: true }],
+          checkpoints.toReversed().map((each) => el("tr", {}, cell(count(each.updates), true), cell(count(each.env_steps), true), cell(moment(each.time)), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(number(each.score), true), cell(bytes(each.bytes), true))),
           "Checkpoints",
         )
       : el("p", { class: "quiet" }, "None yet.");

@@ -8,6 +8,7 @@ import { progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
 
 const ROWS = 400;
+const NONE = "not known";
 const ATTENTION = ["failed", "died", "damaged", "empty"];
 
 const COLUMNS = {
@@ -41,7 +42,7 @@ function topologyText(run) {
 function progressCell(run) {
   return el(
     "span",
-    { class: "progress-cell", title: `${count(run.env_steps)} of ${count(run.total_env_steps)} env steps` },
+    { class: run.state === "running" ? "progress-cell" : "progress-cell over", title: `${count(run.env_steps)} of ${count(run.total_env_steps)} env steps` },
     progressBar(run.progress, `Progress of ${run.name}`),
     el("span", { class: "progress-text" }, short(run.env_steps)),
   );
@@ -60,7 +61,9 @@ function markOf(run, columns) {
   ]);
 }
 
-function compare(a, b) {
+function compare(given, other) {
+  // Settings such as learning rates come as lists of one.
+  const [a, b] = [given, other].map((value) => (Array.isArray(value) && value.length === 1 ? value[0] : value));
   const missing = (value) => value === null || value === undefined || value === "";
   if (missing(a) || missing(b)) return missing(a) - missing(b);
   if (typeof a === "number" && typeof b === "number") return a - b;
@@ -276,13 +279,12 @@ export class Runs {
     const groups = new Map();
     for (const run of found) {
       const value = valueOf(run, group);
-      const key = value === undefined || value === null ? "\u2013" : setting(value);
-      if (!groups.has(key)) groups.set(key, []);
-      groups.get(key).push(run);
+      const key = value === undefined || value === null ? NONE : setting(value);
+      if (!groups.has(key)) groups.set(key, { value: value ?? null, runs: [] });
+      groups.get(key).runs.push(run);
     }
-    const keys = [...groups.keys()].sort(compare);
-    return keys.flatMap((key) => {
-      const runs = groups.get(key);
+    const ordered = [...groups].sort(([, a], [, b]) => compare(a.value, b.value));
+    return ordered.flatMap(([key, { runs }]) => {
       const isClosed = closed.has(key);
       return [this.#groupRow(key, runs, isClosed), ...(isClosed ? [] : this.#plain(runs))];
     });
