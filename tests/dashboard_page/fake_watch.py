@@ -376,19 +376,20 @@ class FakeWatch:
         by = [
             name for name in asked.get("by", "").split(",") if name
         ]  # settings' names hold no comma
-        groups: dict[str, list[str]] = {}
+        groups: dict[str, tuple[dict[str, Any], list[str]]] = {}
         for run_id in map(unquote, asked["runs"].split(",")):
             run = self.runs[run_id]
             settings = {name: run["settings"].get(name) for name in by} or {
                 "env_id": run["env_id"],
-                "algorithm": run["algorithm"],
-                "learning_rate": (run["settings"].get("optimizer.learning_rate") or [None])[0],
+                "algorithm.name": run["algorithm"],
+                "optimizer.learning_rate": (
+                    run["settings"].get("optimizer.learning_rate") or [None]
+                )[0],
             }
-            groups.setdefault(
-                ", ".join(f"{name} {value}" for name, value in settings.items()), []
-            ).append(run_id)
+            label = ", ".join(f"{name} {value}" for name, value in settings.items())
+            groups.setdefault(label, (settings, []))[1].append(run_id)
         told = []
-        for label, ids in groups.items():
+        for label, (settings, ids) in groups.items():
             found = [self.curve(run_id, asked["metric"], asked["x"]) for run_id in ids]
             grid = np.linspace(
                 max(x[0] for x, _ in found),
@@ -405,7 +406,7 @@ class FakeWatch:
             told.append(
                 {
                     "label": label,
-                    "settings": {},
+                    "settings": settings,
                     "n": len(ids),
                     "runs": ids,
                     "x": grid.tolist(),

@@ -141,7 +141,9 @@ def test_ticked_runs_become_curves_with_seeds_grouped(page: Page) -> None:
     expect(page.locator(".selection")).to_contain_text("6 selected")
     page.keyboard.press("c")
     drawn(page, "return_mean_100", "evaluation/mean", "learner/loss")
-    expect(page.locator(".group")).to_have_count(2)
+    expect(page.locator(".group-label")).to_have_text(
+        ["learning_rate 0.001", "learning_rate 0.003"]
+    )
     expect(page.locator(".group-n").first).to_have_text("n\u00a0=\u00a03")
     expect(page.locator(".groups")).to_contain_text("95 % bootstrap interval")
     page.get_by_role("button", name="Each run").click()
@@ -149,6 +151,29 @@ def test_ticked_runs_become_curves_with_seeds_grouped(page: Page) -> None:
     page.get_by_role("button", name="Median").click()
     expect(page.locator(".group")).to_have_count(2)
     assert "stat=median" in page.url
+
+
+def test_groups_are_named_by_the_fewest_settings_that_tell_them_apart(page: Page) -> None:
+    visit(page, "")
+    groups = [
+        {
+            "settings": {
+                "algorithm.name": name,
+                "algorithm.passes": passes,
+                "optimizer.learning_rate": [rate],
+            }
+        }
+        for name, passes in (("ppo", 4), ("vtrace", 1))
+        for rate in (0.001, 0.003)
+    ]
+    found = page.evaluate(
+        "async (groups) => (await import('/static/labels.js')).groupLabels(groups)", groups
+    )
+    assert found == [
+        f"{name} \u00b7 learning_rate {rate}"
+        for name in ("ppo", "vtrace")
+        for rate in (0.001, 0.003)
+    ]
 
 
 def test_zoom_is_linked_and_stays_in_the_address(page: Page) -> None:
@@ -420,6 +445,7 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     page.keyboard.press("4")
     expect(page.locator("svg.graph .node")).to_have_count(1)
     page.keyboard.press("1")
+    row(page, PONG).wait_for()
     page.keyboard.press("/")
     expect(page.get_by_label("Search runs")).to_be_focused()
 

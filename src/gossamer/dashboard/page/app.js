@@ -2,15 +2,17 @@
 
 import { address, go, read, text } from "./address.js";
 import { loadPlotly } from "./api.js";
-import { Curves } from "./curves.js";
 import { el } from "./dom.js";
-import { Learners } from "./learners.js";
-import { Replay } from "./replay.js";
-import { Run } from "./run.js";
-import { Runs } from "./runs.js";
 import { store } from "./store.js";
 
-const VIEWS = { runs: Runs, curves: Curves, run: Run, learners: Learners, replay: Replay };
+// Each view comes with its modules when it is first seen, or once the first one is there.
+const VIEWS = {
+  runs: async () => (await import("./runs.js")).Runs,
+  curves: async () => (await import("./curves.js")).Curves,
+  run: async () => (await import("./run.js")).Run,
+  learners: async () => (await import("./learners.js")).Learners,
+  replay: async () => (await import("./replay.js")).Replay,
+};
 const OF_ONE_RUN = ["run", "learners", "replay"];
 const CONNECTION = {
   connecting: "connecting",
@@ -45,17 +47,26 @@ function links() {
   }
 }
 
-function route() {
+async function route() {
+  const { view: wanted } = read();
+  const next = Object.hasOwn(VIEWS, wanted) ? wanted : "runs";
+  let View;
+  try {
+    View = await VIEWS[next]();
+  } catch {
+    document.querySelector("main").replaceChildren(el("p", { class: "loading" }, "This view cannot be loaded: the server does not answer."));
+    return;
+  }
   const asked = read();
-  const next = VIEWS[asked.view] ? asked.view : "runs";
-  const root = document.querySelector("main");
+  if (asked.view !== wanted) return; // somebody went on meanwhile, and that is shown instead
   if (next === name) {
     view.update(asked.params);
   } else {
+    const root = document.querySelector("main");
     view?.leave();
     name = next;
     root.dataset.view = name;
-    view = new VIEWS[name](root, asked.params);
+    view = new View(root, asked.params);
     scrollTo(0, 0);
   }
   links();
@@ -127,8 +138,12 @@ function begin() {
   showConnection();
   store.load().then(() => {
     store.listen();
-    // Charts are wanted next: their library is fetched while the table is read.
-    requestIdleCallback?.(() => loadPlotly().catch(() => {}), { timeout: 1500 });
+    // Charts are wanted next: their library and the other views are fetched while the table is read.
+    const soon = globalThis.requestIdleCallback ?? setTimeout;
+    soon(() => {
+      loadPlotly().catch(() => {});
+      for (const load of Object.values(VIEWS)) load().catch(() => {});
+    });
   });
 }
 

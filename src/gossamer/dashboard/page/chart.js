@@ -45,6 +45,8 @@ export class Chart {
   #legend;
   #note;
   #reset;
+  #unit = el("small", {});
+  #title;
   #sample = el("small", { hidden: true, title: "A sample of the rows; all of them are read now" }, "reading all rows\u2026");
   #visible = false;
   #stale = false;
@@ -67,19 +69,28 @@ export class Chart {
       class: "link",
       "aria-label": `Save ${options.title} as ${format.toUpperCase()}`,
     });
+    this.#title = el("h3", {}, options.title, this.#unit, this.#sample);
+    this.describe(options.help, options.unit);
     this.node = el(
       "article",
       { class: "card chart", "data-chart": options.key },
       el(
         "header",
         {},
-        el("h3", { title: options.help }, options.title, options.unit && el("small", {}, options.unit), this.#sample),
+        this.#title,
         el("div", { class: "chart-tools" }, this.#reset, save("png"), save("svg"), options.csv && save("csv")),
       ),
       options.legend ? this.#legend : null,
       el("div", { class: "plot-frame" }, this.#plot, this.#cursor, this.#readout, this.#note),
     );
     this.#listen();
+  }
+
+  /** Say what the chart's metric means and its unit, where they are known. */
+  describe(help, unit) {
+    if (help) this.#title.title = help;
+    this.#unit.textContent = unit ?? "";
+    this.#options.unit = unit;
   }
 
   get lines() {

@@ -4,6 +4,7 @@ import { list, one, remember, text } from "./address.js";
 import { metricsOf, url } from "./api.js";
 import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
 import { count } from "./format.js";
+import { runLabels } from "./labels.js";
 import { groupLines, pointsFor, seriesLine } from "./lines.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { line } from "./palette.js";
@@ -12,16 +13,6 @@ import { store } from "./store.js";
 const STATISTICS = [["mean", "Mean"], ["median", "Median"], ["iqm", "IQM"], ["runs", "Each run"]];
 const USUAL = ["return_mean_100", "evaluation/mean", "learner/loss"];
 const PACE_MS = 900;
-
-/** Return the names of runs as a legend tells them, without what all of them share. */
-export function runLabels(ids) {
-  const parts = ids.map((id) => {
-    const run = store.runs.get(id);
-    return run ? [run.env_id, `${run.algorithm}-${run.topology}`, run.name] : [null, null, id];
-  });
-  const shared = (at) => parts.every((each) => each[at] === parts[0][at]);
-  return parts.map((each) => each.filter((part, at) => part && (at === 2 || !shared(at))).join(" \u00b7 "));
-}
 
 // Runs that were set up alike have the same metrics: one of each kind is asked.
 function kinds(ids) {
@@ -213,23 +204,24 @@ export class Curves {
     const { signal } = this.#abort;
     if (!this.#state.runs.length) return;
     try {
-      await this.#findMetrics(signal);
+      const described = this.#findMetrics(signal);
+      // What the address names is drawn without waiting for what there is.
+      if (!this.#state.metrics.length) await described;
+      if (signal.aborted) return;
+      const { metrics } = this.#state;
+      this.#linked.keep(metrics);
+      await Promise.all([described, ...metrics.map((metric) => this.#loadChart(metric, signal))]);
+      for (const { name, meaning, unit } of signal.aborted ? [] : this.#metrics) {
+        if (metrics.includes(name)) this.#linked.chart(name, {}).describe(meaning, unit === "1" ? "" : unit);
+      }
     } catch (error) {
-      if (!signal.aborted) this.#legend.replaceChildren(el("p", { class: "quiet" }, error.message));
-      return;
+      if (!signal.aborted && !this.#groups.size) this.#legend.replaceChildren(el("p", { class: "quiet" }, error.message));
     }
-    if (signal.aborted) return;
-    const { metrics } = this.#state;
-    this.#linked.keep(metrics);
-    await Promise.all(metrics.map((metric) => this.#loadChart(metric, signal)));
   }
 
   async #loadChart(metric, signal) {
-    const known = this.#metrics.find((each) => each.name === metric);
     const chart = this.#linked.chart(metric, {
       title: metric,
-      help: known?.meaning,
-      unit: known?.unit === "1" ? "" : known?.unit,
       file: metric.replaceAll("/", "-"),
       csv: () => url("api/export.csv", { runs: this.#state.runs, metric, x: this.#linked.view.xKind }),
     });
@@ -288,7 +280,7 @@ export class Curves {
           },
         },
         el("span", { class: `swatch ${look.dash}`, css: { "--color": look.color } }),
-        el("span", { class: "group-label" }, group.label),
+        el("span", { class: "group-label", title: group.full }, group.label),
         group.count !== undefined && el("span", { class: "group-n" }, `n\u00a0=\u00a0${count(group.count)}`),
       );
     });

@@ -1,6 +1,7 @@
 // Reads curves from the server as lines that a chart draws.
 
 import { get } from "./api.js";
+import { groupLabels } from "./labels.js";
 import { line } from "./palette.js";
 
 const POINTS = 24_000;
@@ -30,9 +31,11 @@ export async function seriesLine({ run, metric, label, n, key, learner, points, 
 export async function groupLines({ runs, metric, view, statistic, by, points }, signal) {
   const asked = { runs, metric, x: view.xKind, points, statistic, by };
   const { groups } = await get("api/curves", asked, signal);
+  const labels = groupLabels(groups);
   return groups.map((group, n) => ({
     key: group.runs.join("\n"),
-    label: group.label,
+    label: labels[n],
+    full: group.label,
     n,
     ...line(n),
     x: group.x,

@@ -8,6 +8,7 @@ import { progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
 
 const ROWS = 400;
+const FIRST = 60; // on the screen before the others
 const NONE = "not known";
 const ATTENTION = ["failed", "died", "damaged", "empty"];
 
@@ -81,7 +82,7 @@ export class Runs {
   #body = null;
   #head = null;
   #last = null;
-  #all = false;
+  #limit = FIRST;
   #clock;
 
   constructor(root, params) {
@@ -262,16 +263,20 @@ export class Runs {
   }
 
   #plain(found) {
-    const shown = this.#all ? found : found.slice(0, ROWS);
-    const rows = shown.map((run) => this.#row(run));
-    if (found.length > shown.length) {
-      const more = button(`Show all ${count(found.length)} runs`, () => {
-        this.#all = true;
-        this.#fill();
-      });
+    const rows = found.slice(0, this.#limit).map((run) => this.#row(run));
+    if (found.length > this.#limit && this.#limit === FIRST) {
+      requestAnimationFrame(() => setTimeout(() => this.#show(ROWS)));
+    } else if (found.length > this.#limit) {
+      const more = button(`Show all ${count(found.length)} runs`, () => this.#show(Infinity));
       rows.push(el("tr", {}, el("td", { colspan: "30", class: "none" }, more)));
     }
     return rows;
+  }
+
+  #show(limit) {
+    this.#limit = limit;
+    if (this.#table.isConnected) this.#fill();
+    this.#drawSelection();
   }
 
   #grouped(found) {
