@@ -62,6 +62,10 @@ def pictures(
             page.goto(f"{address}/{view}")
             page.locator("main :is(.chart[data-drawn], .graph .node, tr)").first.wait_for()
             page.wait_for_timeout(SETTLE_MS)
+            # Where the folder lies is nobody's business.
+            page.locator("#root").evaluate(
+                "(node) => { node.textContent = node.textContent.split('/').pop(); }"
+            )
             shown.append(Image.open(io.BytesIO(page.screenshot())).convert("RGB"))
             context.close()
         browser.close()
@@ -93,7 +97,7 @@ def main() -> None:
     parser.add_argument("output", type=Path)
     parser.add_argument("--view", action="append", help="what follows the address in the browser")
     parser.add_argument("--theme", choices=("light", "dark"), default="light")
-    parser.add_argument("--size", type=int, nargs=2, default=(1280, 620), metavar=("W", "H"))
+    parser.add_argument("--size", type=int, nargs=2, default=(1280, 700), metavar=("W", "H"))
     asked = parser.parse_args()
     address = asked.address.rstrip("/")
     views = asked.view or usual_views(address)

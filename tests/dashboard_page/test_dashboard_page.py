@@ -197,6 +197,34 @@ def test_zoom_is_linked_and_stays_in_the_address(page: Page) -> None:
     assert np.allclose(x_ranges(page), before)
 
 
+def test_a_box_zooms_both_axes_and_the_keyboard_zooms_too(page: Page) -> None:
+    visit(page, curves("return_mean_100", "learner/loss"))
+    drawn(page, "return_mean_100", "learner/loss")
+    box = page.locator('[data-chart="learner/loss"] .nsewdrag').bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 160, steps=6)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"zoom=[\d.]+,[\d.]+&yzoom=[\d.]+~[\d.]+~learner/loss"))
+    y_ranges = "[...document.querySelectorAll('.plot')].map((plot) => plot.layout.yaxis.range)"
+    zoomed = page.evaluate(y_ranges)
+    page.reload()
+    drawn(page, "return_mean_100", "learner/loss")
+    assert np.allclose(page.evaluate(y_ranges)[1], zoomed[1], rtol=1e-6)
+    before = x_ranges(page)[0]
+    plot = page.locator('[data-chart="learner/loss"] .plot')
+    plot.focus()
+    page.keyboard.press("+")
+    width = before[1] - before[0]
+    until(
+        page,
+        f"Math.abs(document.querySelector('.plot').layout.xaxis.range[0] - {before[0] + width / 4}) < {width / 1000}",
+    )
+    page.keyboard.press("0")
+    expect(page).not_to_have_url(re.compile("zoom="))
+
+
 def test_what_one_chart_points_at_all_charts_show(page: Page) -> None:
     visit(page, curves("return_mean_100", "learner/loss"))
     drawn(page, "return_mean_100", "learner/loss")

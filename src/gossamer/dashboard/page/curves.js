@@ -175,13 +175,13 @@ export class Curves {
   }
 
   #statistics() {
-    return choice("Seeds", STATISTICS, this.#state.statistic, (statistic) => {
+    return choice("", STATISTICS, this.#state.statistic, (statistic) => {
       this.#state.statistic = statistic;
       this.#groups.clear();
       this.#state.hidden.clear();
       this.#remember();
       this.#load();
-    });
+    }, "Statistic of the seeds");
   }
 
   async #findMetrics(signal) {

@@ -138,6 +138,7 @@ function traces(lines, view) {
       mode: line.markers || lonely ? "lines+markers" : "lines",
       line: stroke,
       marker: { color: line.color, size: 6 },
+      cliponaxis: !lonely, // a point alone stands at the edge
     });
   }
   return [...bands, ...raw, ...main];

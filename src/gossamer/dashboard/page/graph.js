@@ -5,8 +5,9 @@ import { number } from "./format.js";
 import { layout } from "./layout.js";
 import { faded, isDark, scale, staleness, themed } from "./palette.js";
 
-const WIDTH = 1000;
-const HEIGHT = 720;
+const WIDE = { width: 1000, height: 720, scale: 1 };
+const NARROW = { width: 560, height: 520, scale: 0.75 };
+const NARROW_PIXELS = 600;
 
 function bounds(values) {
   const known = values.filter((value) => typeof value === "number");
@@ -25,12 +26,12 @@ export function ranges({ nodes, edges }) {
   };
 }
 
-function radius(count) {
-  return Math.max(13, Math.min(40, 150 / Math.sqrt(count)));
+function radius(count, size) {
+  return Math.max(13, Math.min(40, (150 / Math.sqrt(count)) * size.scale));
 }
 
 // Nodes that came to lie on one another are pushed apart, inside the picture.
-function apart(places, least, edge) {
+function apart(places, least, edge, { width, height }) {
   for (let round = 0; round < 80; round++) {
     for (let a = 0; a < places.length; a++) {
       for (let b = 0; b < a; b++) {
@@ -45,8 +46,8 @@ function apart(places, least, edge) {
       }
     }
     for (const place of places) {
-      place[0] = Math.min(WIDTH - edge, Math.max(edge, place[0]));
-      place[1] = Math.min(HEIGHT - edge, Math.max(edge, place[1]));
+      place[0] = Math.min(width - edge, Math.max(edge, place[0]));
+      place[1] = Math.min(height - edge, Math.max(edge, place[1]));
     }
   }
 }
@@ -69,29 +70,34 @@ export class Graph {
   #key = "";
   #places = new Map();
   #pick;
+  #size = WIDE;
 
   /** `pick` is called with {node} or {edge} that is pointed at, or null. */
   constructor(pick) {
     this.#pick = pick;
-    this.node = svg("svg", { viewBox: `0 0 ${WIDTH} ${HEIGHT}`, class: "graph", role: "group", "aria-label": "Graph of learners" });
+    this.node = svg("svg", { class: "graph", role: "group", "aria-label": "Graph of learners" });
   }
 
   /** Draw a graph as the server tells it: {directed, nodes, edges}. */
   draw(graph) {
     const { nodes, directed } = graph;
     const edges = this.#edges(graph);
-    const key = JSON.stringify([nodes.map((node) => node.rank), edges.map((edge) => [edge.from, edge.to])]);
+    this.#size = this.node.parentNode.clientWidth < NARROW_PIXELS ? NARROW : WIDE;
+    const { width, height } = this.#size;
+    this.node.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    const r = radius(nodes.length, this.#size);
+    const key = JSON.stringify([width, nodes.map((node) => node.rank), edges.map((edge) => [edge.from, edge.to])]);
     if (key !== this.#key) {
       this.#key = key;
       const found = layout(nodes.map((node) => node.rank), edges.map((edge) => [edge.from, edge.to]));
       this.node.dataset.layout = found.kind;
-      this.#places = this.#scaled(found.places, found.kind, radius(nodes.length));
+      this.#places = this.#scaled(found.places, found.kind, r);
     }
     const focused = this.node.querySelector(":focus")?.dataset.rank;
     const meaning = ranges(graph);
     this.node.replaceChildren(
-      svg("g", {}, edges.map((edge) => this.#edge(edge, edges, directed, meaning, radius(nodes.length)))),
-      svg("g", {}, nodes.map((node) => this.#node(node, nodes, meaning))),
+      svg("g", {}, edges.map((edge) => this.#edge(edge, edges, directed, meaning, r))),
+      svg("g", {}, nodes.map((node) => this.#node(node, nodes, meaning, r))),
     );
     if (focused !== undefined) this.node.querySelector(`[data-rank="${focused}"]`)?.focus();
   }
@@ -111,10 +117,11 @@ export class Graph {
 
   #scaled(places, kind, r) {
     const edge = r + 34;
+    const { width, height } = this.#size;
     // A circle stays round; forces may fill the picture.
-    const side = kind === "forces" ? WIDTH - 2 * edge : HEIGHT - 2 * edge;
-    const scaled = new Map([...places].map(([rank, [x, y]]) => [rank, [WIDTH / 2 + (x - 0.5) * side, HEIGHT / 2 + (y - 0.5) * (HEIGHT - 2 * edge)]]));
-    if (kind === "forces") apart([...scaled.values()], 2 * r + 22, edge);
+    const side = kind === "forces" ? width - 2 * edge : Math.min(width, height) - 2 * edge;
+    const scaled = new Map([...places].map(([rank, [x, y]]) => [rank, [width / 2 + (x - 0.5) * side, height / 2 + (y - 0.5) * (height - 2 * edge)]]));
+    if (kind === "forces") apart([...scaled.values()], 2 * r + 22, edge, this.#size);
     return scaled;
   }
 
@@ -154,9 +161,8 @@ export class Graph {
     );
   }
 
-  #node(node, nodes, meaning) {
+  #node(node, nodes, meaning, r) {
     const [x, y] = this.#places.get(node.rank) ?? [0, 0];
-    const r = radius(nodes.length);
     const fill = node.alive ? scale(node.return, meaning.low, meaning.high) : themed("dead");
     const ink = inkOn(fill);
     const share = meaning.disagreement > 0 ? (node.disagreement ?? 0) / meaning.disagreement : 0;

@@ -198,7 +198,7 @@ export class Learners {
       ...(many
         ? [
             bar("Staleness of a link", "0", `${count(meaning.stale)} updates`, (share) => staleness(share, 1)),
-            el("span", { class: "quiet" }, `Width of a link: weight. Rim of a learner: disagreement, full at ${number(meaning.disagreement)}.`),
+            el("span", { class: "quiet" }, `Width of a link: weight. Rim of a learner: disagreement${meaning.disagreement > 0 ? `, full at ${number(meaning.disagreement)}` : ""}.`),
           ]
         : [el("span", { class: "quiet" }, "This run has no links. Learners that talk: gossamer train CartPole-v1 topology:gossip --num-learners 4")]),
     );
