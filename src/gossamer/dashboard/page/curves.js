@@ -1,0 +1,319 @@
+// The view Curves: metrics of several runs side by side, seeds grouped.
+
+import { list, one, remember, text } from "./address.js";
+import { metricsOf, url } from "./api.js";
+import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
+import { count } from "./format.js";
+import { runLabels } from "./labels.js";
+import { groupLines, pointsFor, seriesLine } from "./lines.js";
+import { Linked, readView, writeView } from "./linked.js";
+import { line } from "./palette.js";
+import { store } from "./store.js";
+
+const STATISTICS = [["mean", "Mean"], ["median", "Median"], ["iqm", "IQM"], ["runs", "Each run"]];
+const USUAL = ["return_mean_100", "evaluation/mean", "learner/loss"];
+const PACE_MS = 900;
+
+// Runs that were set up alike have the same metrics: one of each kind is asked.
+function kinds(ids) {
+  const found = new Map();
+  for (const id of ids) {
+    const run = store.runs.get(id);
+    const kind = run ? `${run.env_id}|${run.algorithm}|${run.topology}|${run.num_learners}` : id;
+    if (!found.has(kind)) found.set(kind, id);
+  }
+  return [...found.values()].slice(0, 12);
+}
+
+/** The view Curves. */
+export class Curves {
+  #state;
+  #linked;
+  #metrics = [];
+  #legend = el("div", { class: "groups", "aria-label": "Groups of runs" });
+  #body = el("div", {});
+  #abort = new AbortController();
+  #groups = new Map();
+
+  constructor(root, params) {
+    this.root = root;
+    this.refresh = paced(PACE_MS, () => this.#load());
+    this.update(params);
+  }
+
+  /** Show what the address says. */
+  update(params) {
+    this.#linked?.remove();
+    this.#groups.clear();
+    this.#state = {
+      runs: list(params, "runs"),
+      metrics: list(params, "metrics"),
+      statistic: one(params, "stat", STATISTICS.map(([key]) => key)),
+      by: list(params, "by"),
+      hidden: new Set(list(params, "hide")),
+    };
+    if (text(params, "runs") === "" && store.selected.size) this.#state.runs = [...store.selected];
+    this.#linked = new Linked(readView(params), (_, fresh) => {
+      this.#remember();
+      if (fresh) this.#load();
+    });
+    this.#draw();
+  }
+
+  #remember() {
+    const { runs, metrics, statistic, by, hidden } = this.#state;
+    remember("curves", {
+      runs,
+      metrics,
+      stat: statistic === "mean" ? null : statistic,
+      by,
+      hide: [...hidden],
+      ...writeView(this.#linked.view),
+    });
+  }
+
+  #draw() {
+    document.title = "Curves \u00b7 gossamer";
+    this.root.replaceChildren(
+      el("h1", { class: "sr" }, "Curves"),
+      el("div", { class: "toolbar" }, this.#runsMenu(), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls()),
+      this.#body,
+    );
+    this.#show();
+  }
+
+  #show() {
+    const charts = el("div", { class: "curves" }, this.#legend, this.#linked.node);
+    this.#body.replaceChildren(this.#state.runs.length ? charts : this.#invitation());
+    this.#load();
+  }
+
+  #invitation() {
+    const runs = [...store.runs.values()].filter((run) => !["damaged", "empty"].includes(run.state));
+    runs.sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+    const pick = (name, chosen) => chosen.length > 0 && button(`${name} (${chosen.length})`, () => {
+        this.#setRuns(chosen.map((run) => run.id));
+        this.#draw();
+      });
+    const newest = runs[0];
+    return nothing(
+      "Which runs?",
+      "Tick runs in the table of runs and press c, open the menu Runs above, or begin with",
+      el(
+        "p",
+        { class: "picks" },
+        pick("the running ones", runs.filter((run) => run.state === "running").slice(0, 20)),
+        pick("the newest five", runs.slice(0, 5)),
+        newest && pick(`all of ${newest.env_id}`, runs.filter((run) => run.env_id === newest.env_id).slice(0, 40)),
+      ),
+    );
+  }
+
+  #setRuns(ids) {
+    this.#state.runs = ids;
+    store.selected = new Set(ids);
+    this.#groups.clear();
+    this.#remember();
+    this.#show();
+  }
+
+  #runsMenu() {
+    const { runs } = this.#state;
+    const menu = popover(`Runs (${runs.length})`, () => {
+      const items = [...store.runs.values()]
+        .filter((run) => !["damaged", "empty"].includes(run.state) || runs.includes(run.id))
+        .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: this.#state.runs.includes(run.id) }))
+        .sort((a, b) => Number(b.on) - Number(a.on));
+      return checklist(items, "Search runs", (ids) => {
+        menu.rename(`Runs (${ids.length})`);
+        this.#setRuns(ids);
+      });
+    });
+    menu.dataset.menu = "runs";
+    return menu;
+  }
+
+  #metricsMenu() {
+    const menu = popover("Metrics", () => {
+      const items = this.#metrics.map((metric) => ({
+        key: metric.name,
+        text: metric.name,
+        note: metric.meaning,
+        on: this.#state.metrics.includes(metric.name),
+      }));
+      return checklist(items, "Search metrics", (_, item) => {
+        const { metrics } = this.#state;
+        this.#state.metrics = item.on ? [...metrics, item.key] : metrics.filter((name) => name !== item.key);
+        this.#remember();
+        this.#load();
+      });
+    });
+    menu.dataset.menu = "metrics";
+    return menu;
+  }
+
+  #byMenu() {
+    const { by } = this.#state;
+    const name = (chosen) => (chosen.length ? `Group by ${chosen.length === 1 ? chosen[0] : `${chosen.length} settings`}` : "Group: seeds");
+    const menu = popover(name(by), () => {
+      const items = store.differing().filter((each) => each !== "seed").map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
+      return el(
+        "div",
+        {},
+        el("p", { class: "quiet" }, "With nothing ticked, runs whose settings differ in the seed alone are one group."),
+        checklist(items, "Search settings", (chosen) => {
+          this.#state.by = chosen;
+          menu.rename(name(chosen));
+          this.#groups.clear();
+          this.#remember();
+          this.#load();
+        }),
+      );
+    });
+    menu.dataset.menu = "by";
+    return menu;
+  }
+
+  #statistics() {
+    return choice("", STATISTICS, this.#state.statistic, (statistic) => {
+      this.#state.statistic = statistic;
+      this.#groups.clear();
+      this.#state.hidden.clear();
+      this.#remember();
+      this.#load();
+    }, "Statistic of the seeds");
+  }
+
+  async #findMetrics(signal) {
+    const answers = await Promise.allSettled(kinds(this.#state.runs).map((id) => metricsOf(id)));
+    if (signal.aborted) return;
+    const found = new Map();
+    for (const { value } of answers) for (const metric of value ?? []) if (!found.has(metric.name)) found.set(metric.name, metric);
+    this.#metrics = [...found.values()];
+    if (!this.#metrics.length) throw answers.find((each) => each.reason)?.reason ?? new Error("These runs have no rows yet.");
+    if (!this.#state.metrics.length) {
+      const usual = USUAL.filter((name) => found.has(name));
+      this.#state.metrics = usual.length ? usual : [this.#metrics[0].name];
+      this.#remember();
+    }
+  }
+
+  async #load() {
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    if (!this.#state.runs.length) return;
+    try {
+      const described = this.#findMetrics(signal);
+      // What the address names is drawn without waiting for what there is.
+      if (!this.#state.metrics.length) await described;
+      if (signal.aborted) return;
+      const { metrics } = this.#state;
+      this.#linked.keep(metrics);
+      await Promise.all([described, ...metrics.map((metric) => this.#loadChart(metric, signal))]);
+      for (const { name, meaning, unit } of signal.aborted ? [] : this.#metrics) {
+        if (metrics.includes(name)) this.#linked.chart(name, {}).describe(meaning, unit === "1" ? "" : unit);
+      }
+    } catch (error) {
+      if (!signal.aborted && !this.#groups.size) this.#legend.replaceChildren(el("p", { class: "quiet" }, error.message));
+    }
+  }
+
+  async #loadChart(metric, signal) {
+    const chart = this.#linked.chart(metric, {
+      title: metric,
+      file: metric.replaceAll("/", "-"),
+      csv: () => url("api/export.csv", { runs: this.#state.runs, metric, x: this.#linked.view.xKind }),
+    });
+    try {
+      const lines = await this.#lines(metric, signal);
+      if (signal.aborted) return;
+      for (const each of lines) if (!this.#groups.has(each.key)) this.#groups.set(each.key, { ...each, n: this.#groups.size });
+      const shown = lines
+        .map((each) => ({ ...each, n: this.#groups.get(each.key).n, ...line(this.#groups.get(each.key).n) }))
+        .filter((each) => !this.#state.hidden.has(each.label));
+      this.#linked.show(metric, shown);
+      this.#drawLegend();
+    } catch (error) {
+      if (!signal.aborted) chart.failed(error.message);
+    }
+  }
+
+  async #lines(metric, signal) {
+    const { runs, statistic, by } = this.#state;
+    const { view } = this.#linked;
+    const points = pointsFor(runs.length);
+    if (statistic !== "runs") return groupLines({ runs, metric, view, statistic, by, points }, signal);
+    const labels = runLabels(runs);
+    const answers = await Promise.allSettled(
+      runs.map((run, n) => seriesLine({ run, metric, label: labels[n], n, key: run, points, view }, signal)),
+    );
+    const lines = answers.filter((each) => each.value).map((each) => each.value);
+    if (!lines.length) throw answers[0].reason;
+    return lines;
+  }
+
+  #drawLegend() {
+    const { hidden, statistic } = this.#state;
+    const rows = [...this.#groups.values()].map((group) => {
+      const look = line(group.n);
+      const off = hidden.has(group.label);
+      return el(
+        "button",
+        {
+          type: "button",
+          class: "group",
+          "aria-pressed": String(!off),
+          title: off ? "Show" : "Hide",
+          on: {
+            click: () => {
+              if (off) hidden.delete(group.label);
+              else hidden.add(group.label);
+              this.#remember();
+              this.#load();
+              this.#drawLegend();
+            },
+            mouseenter: () => this.#linked.emphasise(group.key),
+            mouseleave: () => this.#linked.emphasise(null),
+            focus: () => this.#linked.emphasise(group.key),
+            blur: () => this.#linked.emphasise(null),
+          },
+        },
+        el("span", { class: `swatch ${look.dash}`, css: { "--color": look.color } }),
+        el("span", { class: "group-label", title: group.full }, group.label),
+        group.count !== undefined && el("span", { class: "group-n" }, `n\u00a0=\u00a0${count(group.count)}`),
+      );
+    });
+    const interval = [...this.#groups.values()].find((group) => group.count > 1)?.interval;
+    const words = { mean: "mean", median: "median", iqm: "interquartile mean" };
+    const note =
+      statistic === "runs"
+        ? "Each line is one run; its shade spans the rows behind a point."
+        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; one seed has no interval"}.`;
+    const focused = this.#legend.contains(document.activeElement) ? [...this.#legend.querySelectorAll("button")].indexOf(document.activeElement) : -1;
+    this.#legend.replaceChildren(el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));
+    if (focused >= 0) this.#legend.querySelectorAll("button")[focused]?.focus();
+  }
+
+  /** New rows of a run (null: of any). */
+  onRows(run) {
+    if (run === null || this.#state.runs.includes(run)) this.refresh();
+  }
+
+  /** The table of runs changed. */
+  onRuns() {
+    if (!this.#state.runs.length && store.loaded) this.#body.replaceChildren(this.#invitation());
+  }
+
+  /** The colours changed. */
+  onTheme() {
+    this.#linked.recolor();
+    this.#drawLegend();
+  }
+
+  /** The view is left. */
+  leave() {
+    this.#abort.abort();
+    this.#linked.remove();
+  }
+}

@@ -1,0 +1,189 @@
+// Makes elements. Text is always text: names of runs come from folders, and nothing here parses HTML.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function fill(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes ?? {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name === "on") {
+      for (const [event, handler] of Object.entries(value)) node.addEventListener(event, handler);
+    } else if (name === "css") {
+      // Through the object model: the page's policy forbids style attributes.
+      for (const [property, set] of Object.entries(value)) node.style.setProperty(property, set);
+    } else if (name === "value" || name === "checked" || name === "disabled" || name === "selected") {
+      node[name] = value;
+    } else {
+      node.setAttribute(name, value === true ? "" : String(value));
+    }
+  }
+  for (const child of children.flat(Infinity)) {
+    if (child !== null && child !== undefined && child !== false) node.append(child);
+  }
+  return node;
+}
+
+/** Return a new HTML element; `on` holds event handlers, `css` style properties, `null` leaves an attribute out. */
+export function el(tag, attributes, ...children) {
+  return fill(document.createElement(tag), attributes, children);
+}
+
+/** Return a new SVG element. */
+export function svg(tag, attributes, ...children) {
+  return fill(document.createElementNS(SVG, tag), attributes, children);
+}
+
+/** Return a button; `label` is its text. */
+export function button(label, click, attributes = {}) {
+  return el("button", { type: "button", class: "button", ...attributes, on: { click } }, label);
+}
+
+/** Return a labelled select; options are [value, text] pairs. */
+export function select(label, options, value, change, attributes = {}) {
+  const node = el(
+    "select",
+    { ...attributes, on: { change: (event) => change(event.target.value) } },
+    options.map(([key, text]) => el("option", { value: key, selected: key === value }, text)),
+  );
+  return el("label", { class: "field" }, el("span", { class: "field-name" }, label), node);
+}
+
+/** Return a group of buttons of which one is pressed; options are [value, text] pairs, `name` is what is read out. */
+export function choice(label, options, value, change, name = label) {
+  const buttons = options.map(([key, text]) =>
+    el(
+      "button",
+      {
+        type: "button",
+        "aria-pressed": String(key === value),
+        on: {
+          click: () => {
+            for (const each of buttons) each.setAttribute("aria-pressed", String(each === buttons[at(key)]));
+            change(key);
+          },
+        },
+      },
+      text,
+    ),
+  );
+  const at = (key) => options.findIndex(([name]) => name === key);
+  return el(
+    "div",
+    { class: "field" },
+    label && el("span", { class: "field-name" }, label),
+    el("div", { class: "choice", role: "group", "aria-label": name }, buttons),
+  );
+}
+
+/** Return a button that opens a panel below itself; `build` makes what is in it each time it opens. */
+export function popover(label, build, attributes = {}) {
+  const panel = el("div", { class: "popover-panel" });
+  const text = el("span", {}, label);
+  const details = el(
+    "details",
+    { class: "popover", ...attributes },
+    el("summary", { class: "button" }, text, el("span", { class: "caret", "aria-hidden": "true" })),
+    panel,
+  );
+  details.addEventListener("toggle", () => {
+    if (!details.open) return;
+    panel.replaceChildren(build());
+    panel.querySelector("input, button, select")?.focus();
+  });
+  details.addEventListener("keydown", (event) => {
+    if (event.key !== "Escape" || !details.open) return;
+    event.stopPropagation();
+    details.open = false;
+    details.querySelector("summary").focus();
+  });
+  details.rename = (name) => (text.textContent = name);
+  return details;
+}
+
+/** Return a list of boxes to tick, with a field that searches it; items are {key, text, note, on}. */
+export function checklist(items, placeholder, change) {
+  const list = el("div", { class: "checklist", role: "group", "aria-label": placeholder });
+  const draw = (word) => {
+    const words = word.toLowerCase().split(/\s+/);
+    const found = items.filter((item) => {
+      const text = `${item.text} ${item.note ?? ""}`.toLowerCase();
+      return words.every((each) => text.includes(each));
+    });
+    list.replaceChildren(
+      ...found.slice(0, 200).map((item) =>
+        el(
+          "label",
+          { class: "check" },
+          el("input", {
+            type: "checkbox",
+            checked: item.on,
+            on: {
+              change: (event) => {
+                item.on = event.target.checked;
+                change(items.filter((each) => each.on).map((each) => each.key), item);
+              },
+            },
+          }),
+          el("span", { class: "check-text" }, item.text, item.note && el("small", {}, item.note)),
+        ),
+      ),
+      found.length === 0 ? el("p", { class: "quiet" }, "Nothing fits.") : "",
+      found.length > 200 ? el("p", { class: "quiet" }, `and ${found.length - 200} more: search for them`) : "",
+    );
+  };
+  draw("");
+  return el(
+    "div",
+    {},
+    el("input", {
+      type: "search",
+      placeholder,
+      "aria-label": placeholder,
+      on: { input: (event) => draw(event.target.value) },
+    }),
+    list,
+  );
+}
+
+/** Return what stands where there is nothing to show: a heading, and lines that say what to do. */
+export function nothing(title, ...lines) {
+  return el(
+    "div",
+    { class: "nothing" },
+    el("h2", {}, title),
+    lines.map((line) => (typeof line === "string" ? el("p", {}, line) : line)),
+  );
+}
+
+/** Return a function that calls `work` once, `wait` ms after its last call. */
+export function later(wait, work) {
+  let timer = 0;
+  return (...given) => {
+    clearTimeout(timer);
+    timer = setTimeout(() => work(...given), wait);
+  };
+}
+
+/** Return a function that does `work` at once, never twice at a time, and again if it was called meanwhile. */
+export function paced(wait, work) {
+  let busy = false;
+  let again = false;
+  const run = async () => {
+    if (busy) {
+      again = true;
+      return;
+    }
+    busy = true;
+    try {
+      await work();
+    } finally {
+      setTimeout(() => {
+        busy = false;
+        if (again) {
+          again = false;
+          run();
+        }
+      }, wait);
+    }
+  };
+  return run;
+}

@@ -1,0 +1,262 @@
+// The view Learners: the graph of a run's learners and their links, live and back in time.
+
+import { numeric, remember, text } from "./address.js";
+import { get } from "./api.js";
+import { button, el, later, nothing, paced } from "./dom.js";
+import { count, duration, number, percent } from "./format.js";
+import { Graph, ranges } from "./graph.js";
+import { scale, staleness } from "./palette.js";
+import { RunHead, usualRun, withoutRun } from "./runhead.js";
+import { store } from "./store.js";
+
+const PACE_MS = 900;
+
+function gradient(color) {
+  return `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(color).join(", ")})`;
+}
+
+/** The view Learners. */
+export class Learners {
+  #id;
+  #at;
+  #head = null;
+  #graph;
+  #answer = null;
+  #abort = new AbortController();
+  #frame = el("div", { class: "graph-frame" });
+  #details = el("div", { class: "graph-details", "aria-live": "polite" });
+  #legend = el("div", { class: "graph-legend" });
+  #slider;
+  #moment = el("output", { class: "slider-value" });
+  #live;
+  #events = el("ol", { class: "events" });
+  #rows = el("tbody", {});
+
+  constructor(root, params) {
+    this.root = root;
+    this.refresh = paced(PACE_MS, () => this.#load());
+    this.update(params);
+  }
+
+  /** Show what the address says. */
+  update(params) {
+    this.#id = text(params, "run") || usualRun();
+    this.#at = numeric(params, "at");
+    this.#answer = null;
+    this.#draw();
+  }
+
+  #draw() {
+    const run = store.runs.get(this.#id);
+    document.title = run ? `Learners of ${run.name} \u00b7 gossamer` : "Learners \u00b7 gossamer";
+    this.#head = null;
+    const instead = withoutRun(this.#id);
+    if (instead) {
+      this.root.replaceChildren(instead);
+      return;
+    }
+    this.#head = new RunHead("learners", this.#id);
+    this.#head.draw(run);
+    this.#graph = new Graph((what) => this.#tell(what));
+    this.#frame.replaceChildren(this.#graph.node);
+    const seek = later(60, () => this.#load());
+    this.#slider = el("input", {
+      type: "range",
+      min: "0",
+      max: "1",
+      value: "1",
+      "aria-label": "Time in the run",
+      on: {
+        input: (event) => {
+          const value = Number(event.target.value);
+          const last = this.#answer?.times?.[1] ?? 0;
+          this.#seek(value >= last ? null : value);
+          seek();
+        },
+      },
+    });
+    this.#live = button("Live", () => {
+      this.#seek(null);
+      this.#load();
+    }, { class: "button live" });
+    const heads = ["Learner", "Return", "Disagreement", "Restarts", "Host", "State", "Updates", "Env steps"];
+    this.root.replaceChildren(
+      this.#head.node,
+      el(
+        "div",
+        { class: "learners" },
+        el(
+          "section",
+          { class: "card graph-card", "aria-label": "Graph" },
+          this.#legend,
+          this.#frame,
+          el("div", { class: "timeline" }, this.#live, this.#slider, this.#moment),
+        ),
+        el(
+          "aside",
+          { class: "graph-side" },
+          el("section", { class: "card" }, el("h2", {}, "Details"), this.#details),
+          el("section", { class: "card" }, el("h2", {}, "Events"), this.#events),
+        ),
+      ),
+      el(
+        "section",
+        { class: "card" },
+        el("h2", {}, "Learners"),
+        el(
+          "div",
+          { class: "table-frame" },
+          el("table", { "aria-label": "Learners" }, el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col", class: ["Host", "State"].includes(name) ? null : "right" }, name)))), this.#rows),
+        ),
+      ),
+    );
+    this.#tell(null);
+    this.#load();
+  }
+
+  #seek(at) {
+    this.#at = at;
+    remember("learners", { run: this.#id, at });
+    this.#time();
+  }
+
+  async #load() {
+    if (!store.runs.has(this.#id)) return;
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    try {
+      const answer = await get("api/graph", { run: this.#id, at: this.#at }, signal);
+      if (signal.aborted) return;
+      this.#answer = answer;
+      this.#fill();
+    } catch (error) {
+      if (!signal.aborted && !this.#answer) this.#frame.replaceChildren(nothing("The graph cannot be read", error.message));
+    }
+  }
+
+  #fill() {
+    const { nodes, events } = this.#answer;
+    if (!this.#graph.node.isConnected) this.#frame.replaceChildren(this.#graph.node);
+    if (!nodes.length) {
+      this.#frame.replaceChildren(nothing("No learner yet", "The first rows of this run tell which learners there are."));
+      return;
+    }
+    this.#graph.draw(this.#answer);
+    this.#time();
+    this.#legends();
+    const until = this.#at ?? Infinity;
+    const past = (events ?? []).filter((event) => event.seconds <= until).toReversed();
+    this.#events.replaceChildren(
+      ...past.slice(0, 60).map((event) =>
+        el(
+          "li",
+          {},
+          button(duration(event.seconds), () => {
+            this.#seek(event.seconds);
+            this.#load();
+          }, { class: "link", title: "Show the graph at that moment" }),
+          el("span", {}, event.text),
+        ),
+      ),
+      past.length ? "" : el("li", { class: "quiet" }, "None so far."),
+    );
+    this.#rows.replaceChildren(
+      ...nodes.map((node) => {
+        const cell = (content, right = true) => el("td", { class: right ? "right" : null }, content);
+        return el(
+          "tr",
+          { class: node.alive ? null : "dead" },
+          cell(String(node.rank)), cell(number(node.return)), cell(number(node.disagreement)), cell(count(node.restarts ?? 0)),
+          cell(node.host ?? "\u2013", false), cell(node.alive ? "alive" : "dead", false), cell(count(node.updates)), cell(count(node.env_steps)),
+        );
+      }),
+    );
+  }
+
+  #time() {
+    const [first, last, step] = this.#answer?.times ?? [0, 0, 1];
+    this.#slider.min = String(first ?? 0);
+    this.#slider.max = String(last ?? 0);
+    this.#slider.step = String(step || 1);
+    this.#slider.value = String(this.#at ?? last ?? 0);
+    this.#slider.disabled = !(last > first);
+    const running = store.runs.get(this.#id)?.state === "running";
+    this.#moment.textContent = this.#at === null ? `${running ? "now" : "end"}, ${duration(last)}` : `${duration(this.#at)} of ${duration(last)}`;
+    this.#slider.setAttribute("aria-valuetext", this.#moment.textContent);
+    this.#live.textContent = running ? "Live" : "End";
+    this.#live.setAttribute("aria-pressed", String(this.#at === null));
+  }
+
+  #legends() {
+    const meaning = ranges(this.#answer);
+    const many = this.#answer.edges.length > 0;
+    const bar = (name, low, high, color) =>
+      el("div", { class: "scale" }, el("span", { class: "scale-name" }, name), el("span", { class: "scale-ends" }, low), el("span", { class: "scale-bar", css: { background: gradient(color) } }), el("span", { class: "scale-ends" }, high));
+    this.#legend.replaceChildren(
+      bar("Return", number(meaning.low), number(meaning.high), (share) => scale(share, 0, 1)),
+      ...(many
+        ? [
+            bar("Staleness of a link", "0", `${count(meaning.stale)} updates`, (share) => staleness(share, 1)),
+            el("span", { class: "quiet" }, `Width of a link: weight. Rim of a learner: disagreement${meaning.disagreement > 0 ? `, full at ${number(meaning.disagreement)}` : ""}.`),
+          ]
+        : [el("span", { class: "quiet" }, "This run has no links. Learners that talk: gossamer train CartPole-v1 topology:gossip --num-learners 4")]),
+    );
+  }
+
+  #tell(what) {
+    const facts = (pairs) => el("dl", { class: "facts" }, pairs.map(([name, value]) => [el("dt", {}, name), el("dd", {}, value)]));
+    if (what?.node) {
+      const { node } = what;
+      this.#details.replaceChildren(
+        el("h3", {}, `Learner ${node.rank}${node.alive ? "" : ", dead"}`),
+        facts([
+          ["Return", number(node.return)],
+          ["Disagreement", number(node.disagreement)],
+          ["Restarts", count(node.restarts ?? 0)],
+          ["Host", node.host ?? "\u2013"],
+          ["Updates", count(node.updates)],
+          ["Env steps", count(node.env_steps)],
+        ]),
+      );
+    } else if (what?.edge) {
+      const { edge } = what;
+      this.#details.replaceChildren(
+        el("h3", {}, this.#answer.directed ? `From learner ${edge.from} to ${edge.to}` : `Learners ${edge.from} and ${edge.to}`),
+        facts([
+          ["Weight", typeof edge.weight === "number" ? percent(edge.weight) : "\u2013"],
+          ["Staleness", typeof edge.staleness_updates === "number" ? `${number(edge.staleness_updates)} updates` : "\u2013"],
+          ["Last message", typeof edge.seconds_since === "number" ? `${duration(edge.seconds_since)} before` : "\u2013"],
+        ]),
+      );
+    } else {
+      this.#details.replaceChildren(el("p", { class: "quiet" }, "Point at a learner or a link, or reach a learner with Tab."));
+    }
+  }
+
+  /** New rows of a run (null: of any). */
+  onRows(run) {
+    if ((run === null || run === this.#id) && this.#at === null) this.refresh();
+  }
+
+  /** Runs changed. */
+  onRuns({ all }) {
+    if (!this.#id) this.#id = usualRun();
+    const run = store.runs.get(this.#id);
+    if (!this.#head || !run) {
+      if (all) this.#draw();
+      return;
+    }
+    this.#head.draw(run);
+  }
+
+  /** The colours changed. */
+  onTheme() {
+    if (this.#answer) this.#fill();
+  }
+
+  /** The view is left. */
+  leave() {
+    this.#abort.abort();
+  }
+}

@@ -1,0 +1,55 @@
+// Colours that people with any colour vision tell apart (after Okabe and Ito), lighter where the page is dark.
+
+const LIGHT = ["#0072b2", "#c94f00", "#00855f", "#b0508a", "#b07700", "#2f8fc7", "#5b5f6b"];
+const DARK = ["#5fb3f0", "#ff9457", "#3fcf9f", "#eba0cb", "#f3bf4a", "#9adcff", "#c3c8d2"];
+const DASHES = ["solid", "dash", "dot", "dashdot"];
+
+/** Whether the page is dark now. */
+export function isDark() {
+  return document.documentElement.dataset.theme === "dark";
+}
+
+/** Return {color, dash} of the n-th line: after seven colours the same colours come dashed. */
+export function line(n) {
+  const colors = isDark() ? DARK : LIGHT;
+  return { color: colors[n % colors.length], dash: DASHES[Math.floor(n / colors.length) % DASHES.length] };
+}
+
+/** Return a colour of the style sheet, by the name of its variable. */
+export function themed(name) {
+  return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
+}
+
+/** Return a colour with an opacity. */
+export function faded(hex, opacity) {
+  const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));
+  return `rgba(${r},${g},${b},${opacity})`;
+}
+
+// Steps of cividis, which is read the same with and without red-green vision.
+const CIVIDIS = ["#00336f", "#39486b", "#575c6d", "#707173", "#8a8779", "#a69d75", "#c4b56c", "#e4cf5b", "#fee838"];
+const STALE_LIGHT = ["#b9bec9", "#d0a24f", "#c94f00"];
+const STALE_DARK = ["#596070", "#b98a3c", "#ff9457"];
+
+function between(steps, share) {
+  const place = Math.min(1, Math.max(0, share)) * (steps.length - 1);
+  const at = Math.min(steps.length - 2, Math.floor(place));
+  const mix = [1, 3, 5].map((from) => {
+    const [a, b] = [steps[at], steps[at + 1]].map((hex) => parseInt(hex.slice(from, from + 2), 16));
+    return Math.round(a + (b - a) * (place - at))
+      .toString(16)
+      .padStart(2, "0");
+  });
+  return `#${mix.join("")}`;
+}
+
+/** Return the colour of a value in [low, high], dark for low. */
+export function scale(value, low, high) {
+  if (value === null || value === undefined) return themed("line");
+  return between(CIVIDIS, high > low ? (value - low) / (high - low) : 0.7);
+}
+
+/** Return the colour of a link by its staleness in [0, high]: grey is fresh, orange is stale. */
+export function staleness(value, high) {
+  return between(isDark() ? STALE_DARK : STALE_LIGHT, high > 0 && value !== null ? value / high : 0);
+}

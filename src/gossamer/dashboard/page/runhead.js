@@ -1,0 +1,90 @@
+// The head of every view of one run: which run, its state and progress, what may be done to it.
+
+import { actButtons } from "./acts.js";
+import { go } from "./address.js";
+import { button, checklist, el, nothing, popover } from "./dom.js";
+import { count, duration, number, percent } from "./format.js";
+import { progressBar, stateMark } from "./states.js";
+import { store } from "./store.js";
+
+/** Return the id of the run to show where none is named: the newest that trains, or else the newest. */
+export function usualRun() {
+  const runs = [...store.runs.values()].filter((run) => !["damaged", "empty"].includes(run.state));
+  runs.sort((a, b) => (b.state === "running") - (a.state === "running") || (b.started ?? 0) - (a.started ?? 0));
+  return runs[0]?.id ?? null;
+}
+
+/** Return a menu of runs; `pick` is called with an id. */
+export function runMenu(label, pick, attributes = {}) {
+  const menu = popover(
+    label,
+    () => {
+      const items = [...store.runs.values()]
+        .sort((a, b) => (b.started ?? 0) - (a.started ?? 0))
+        .map((run) => ({ key: run.id, text: run.name, note: [run.env_id, run.algorithm && `${run.algorithm}-${run.topology}`, run.state].filter(Boolean).join(" \u00b7 "), on: false }));
+      return checklist(items, "Search runs", (_, item) => {
+        menu.open = false;
+        pick(item.key);
+      });
+    },
+    { "data-menu": "run", ...attributes },
+  );
+  menu.classList.add("picks-one");
+  return menu;
+}
+
+/** Return what stands in a view of one run when there is none, or none of that name; null if there is one. */
+export function withoutRun(id) {
+  if (!store.loaded) return el("p", { class: "loading" }, "Loading\u2026");
+  if (id && !store.runs.has(id)) return nothing("There is no such run", `${id} is not below ${store.root}; it may have been moved or deleted.`);
+  return id ? null : nothing("No run yet", "Train one, and it appears here:", el("pre", {}, "gossamer train CartPole-v1"));
+}
+
+/** The head itself: `draw(run)` brings it up to date. */
+export class RunHead {
+  #view;
+  #id;
+  #acts = el("div", { class: "acts" });
+  #facts = el("div", { class: "run-facts" });
+  #menu;
+  #shownActs = null;
+
+  constructor(view, id) {
+    this.#view = view;
+    this.#id = id;
+    this.#menu = runMenu(store.runs.get(id)?.name ?? id, (run) => go(view, { run }));
+    this.node = el(
+      "header",
+      { class: "run-head" },
+      el("div", { class: "run-title" }, el("h1", {}, this.#menu), this.#facts),
+      this.#acts,
+    );
+  }
+
+  /** Show the run as it is now. */
+  draw(run) {
+    const left = run.progress > 0 && run.progress < 1 && run.state === "running" ? (run.seconds / run.progress) * (1 - run.progress) : null;
+    this.#facts.replaceChildren(
+      stateMark(run.state),
+      el("span", {}, run.env_id ?? ""),
+      el("span", {}, run.algorithm ? `${run.algorithm}-${run.topology}` : ""),
+      run.num_learners > 1 ? el("span", {}, `${count(run.num_learners)} learners`) : "",
+      el("span", {}, run.seed === null || run.seed === undefined ? "" : `seed ${run.seed}`),
+      el("span", {}, run.where ?? ""),
+      run.progress !== null && run.progress !== undefined
+        ? el("span", { class: "run-progress" }, progressBar(run.progress, "Progress"), percent(run.progress), left !== null && el("small", {}, ` ${duration(left)} left`))
+        : "",
+      run.exit_reason && run.state !== "running" ? el("span", { class: "quiet" }, run.exit_reason) : "",
+    );
+    const acts = JSON.stringify(run.acts);
+    if (acts !== this.#shownActs) {
+      this.#shownActs = acts;
+      this.#acts.replaceChildren(...actButtons(run), button("In Curves", () => go("curves", { runs: [run.id] }), { class: "link" }));
+    }
+  }
+}
+
+/** Return a tile: a number that matters with its name. */
+export function tile(name, value, note = "") {
+  return el("div", { class: "tile" }, el("span", { class: "tile-name" }, name), el("b", {}, typeof value === "string" ? value : number(value)), note && el("small", {}, note));
+}

@@ -1,0 +1,486 @@
+// The view Runs: a live table of all runs; searched, filtered, sorted, grouped; ticked runs go to Curves.
+
+import { address, go, list, one, remember, text } from "./address.js";
+import { button, checklist, el, nothing, popover, select } from "./dom.js";
+import { filterOf, valueOf } from "./filter.js";
+import { ago, count, duration, moment, number, setting, short } from "./format.js";
+import { progressBar, stateMark, STATES } from "./states.js";
+import { store } from "./store.js";
+
+const ROWS = 400;
+const FIRST = 60; // on the screen before the others
+const NONE = "not known";
+const ATTENTION = ["failed", "died", "damaged", "empty"];
+
+const COLUMNS = {
+  state: { title: "State", value: (run) => Object.keys(STATES).indexOf(run.state), cell: (run) => stateMark(run.state) },
+  name: { title: "Run", value: (run) => run.name, cell: nameCell },
+  env_id: { title: "Environment", value: (run) => run.env_id, cell: (run) => run.env_id ?? "\u2013" },
+  algorithm: { title: "Algorithm", value: (run) => run.algorithm, cell: (run) => run.algorithm ?? "\u2013" },
+  topology: { title: "Topology", value: (run) => run.topology, cell: topologyText },
+  seed: { title: "Seed", value: (run) => run.seed, cell: (run) => run.seed ?? "\u2013", right: true },
+  progress: { title: "Progress", value: (run) => run.progress, cell: progressCell },
+  mean_return: { title: "Return", help: "mean of the last 100 training episodes", value: (run) => run.mean_return, cell: (run) => number(run.mean_return), right: true },
+  best_evaluation: { title: "Best eval.", help: "mean return of the best policy so far", value: (run) => run.best_evaluation, cell: (run) => number(run.best_evaluation), right: true },
+  steps_per_second: { title: "Steps/s", value: (run) => run.steps_per_second, cell: (run) => count(run.steps_per_second), right: true },
+  where: { title: "Where", value: (run) => run.where, cell: (run) => run.where ?? "\u2013" },
+  started: { title: "Age", help: "time since the run was started", value: (run) => -(run.started ?? 0), cell: ageCell, right: true },
+};
+
+function nameCell(run) {
+  return [
+    el("a", { href: address("run", { run: run.id }), class: "run-name", title: run.id }, run.name),
+    el("span", { class: "under" }, [run.env_id, run.algorithm && `${run.algorithm}-${run.topology}`].filter(Boolean).join(" \u00b7 ")),
+    run.problem && el("span", { class: "problem" }, run.problem),
+  ];
+}
+
+function topologyText(run) {
+  if (!run.topology) return "\u2013";
+  return run.num_learners > 1 ? `${run.topology} \u00d7\u2009${run.num_learners}` : run.topology;
+}
+
+function progressCell(run) {
+  return el(
+    "span",
+    { class: run.state === "running" ? "progress-cell" : "progress-cell over", title: `${count(run.env_steps)} of ${count(run.total_env_steps)} env steps` },
+    progressBar(run.progress, `Progress of ${run.name}`),
+    el("span", { class: "progress-text" }, short(run.env_steps)),
+  );
+}
+
+function ageCell(run) {
+  return el("span", { title: `started ${moment(run.started)}, changed ${moment(run.changed)}` }, ago(run.started));
+}
+
+// What a row shows: two runs of one mark are drawn alike, so that a row is made anew when it must.
+function markOf(run, columns) {
+  return JSON.stringify([
+    run.state, run.name, run.env_id, run.algorithm, run.topology, run.num_learners, run.seed, run.progress, run.env_steps,
+    run.mean_return, run.best_evaluation, run.steps_per_second, run.where, run.problem, ago(run.started),
+    columns.map((name) => run.settings?.[name]),
+  ]);
+}
+
+function compare(given, other) {
+  // Settings such as learning rates come as lists of one.
+  const [a, b] = [given, other].map((value) => (Array.isArray(value) && value.length === 1 ? value[0] : value));
+  const missing = (value) => value === null || value === undefined || value === "";
+  if (missing(a) || missing(b)) return missing(a) - missing(b);
+  if (typeof a === "number" && typeof b === "number") return a - b;
+  return String(a).localeCompare(String(b), "en", { numeric: true });
+}
+
+/** The view Runs. */
+export class Runs {
+  #state;
+  #rows = new Map();
+  #table = el("div", { class: "table-frame" });
+  #chips = el("div", { class: "chips", role: "group", "aria-label": "Filter by state" });
+  #bar = el("div", { class: "selection", hidden: true });
+  #said = el("p", { class: "sr", "aria-live": "polite" });
+  #body = null;
+  #head = null;
+  #last = null;
+  #limit = FIRST;
+  #clock;
+
+  constructor(root, params) {
+    this.root = root;
+    this.#clock = setInterval(() => this.onRuns({ all: false }), 10_000);
+    this.update(params);
+  }
+
+  /** Show what the address says. */
+  update(params) {
+    this.#state = {
+      search: text(params, "search"),
+      states: new Set(list(params, "state")),
+      sort: text(params, "sort", "started"),
+      down: text(params, "down") === "1",
+      group: text(params, "group"),
+      closed: new Set(list(params, "closed")),
+      columns: list(params, "columns"),
+    };
+    this.#draw();
+  }
+
+  #remember() {
+    const { search, states, sort, down, group, closed, columns } = this.#state;
+    const params = { search, state: [...states], sort: sort === "started" ? null : sort, down, group, closed: [...closed], columns };
+    remember("runs", params);
+  }
+
+  #change(change) {
+    Object.assign(this.#state, change);
+    this.#remember();
+    this.#fill();
+  }
+
+  #draw() {
+    document.title = "Runs \u00b7 gossamer";
+    this.search = el("input", {
+      type: "search",
+      class: "search",
+      placeholder: "Search: pong seed=2 return>15",
+      title: "Words, or comparisons of any column or setting: env=pong, seed=2, learning_rate<0.001, return>15",
+      "aria-label": "Search runs",
+      value: this.#state.search,
+      on: { input: (event) => this.#change({ search: event.target.value }) },
+    });
+    this.groupField = el("span", {});
+    this.columnField = el("span", {});
+    this.root.replaceChildren(
+      el("h1", { class: "sr" }, "Runs"),
+      el("div", { class: "toolbar" }, this.search, this.#chips, el("span", { class: "spacer" }), this.groupField, this.columnField),
+      this.#table,
+      this.#bar,
+      this.#said,
+    );
+    this.#menus();
+    this.#fill();
+    this.#drawSelection();
+  }
+
+  #menus() {
+    const differing = store.differing();
+    const key = differing.join("\n");
+    if (this.groupField.dataset.key === key) return;
+    this.groupField.dataset.key = key;
+    const settings = differing.filter((name) => !["env_id", "algorithm.name", "topology.name"].includes(name));
+    const groups = [["", "nothing"], ["env_id", "environment"], ["algorithm", "algorithm"], ["topology", "topology"], ...settings.map((name) => [name, name])];
+    if (this.#state.group && !groups.some(([name]) => name === this.#state.group)) groups.push([this.#state.group, this.#state.group]);
+    this.groupField.replaceChildren(select("Group by", groups, this.#state.group, (group) => this.#change({ group, closed: new Set() })));
+    this.columnField.replaceChildren(
+      popover("Columns", () => {
+        const items = store.differing().map((name) => ({ key: name, text: name, on: this.#state.columns.includes(name) }));
+        return el(
+          "div",
+          {},
+          el("p", { class: "quiet" }, "Settings that differ among these runs."),
+          checklist(items, "Search settings", (columns) => {
+            this.#state.columns = columns;
+            this.#head = null;
+            this.#rows.clear();
+            this.#remember();
+            this.#fill();
+          }),
+        );
+      }),
+    );
+  }
+
+  #found() {
+    const { search, states, sort, down } = this.#state;
+    const fits = filterOf(search);
+    const runs = [...store.runs.values()].filter((run) => fits(run) && (!states.size || states.has(run.state)));
+    const value = COLUMNS[sort]?.value ?? ((run) => run.settings?.[sort]);
+    const sign = down ? -1 : 1;
+    // Runs without a value stand at the end either way.
+    const missing = (run) => [null, undefined, ""].includes(value(run));
+    runs.sort((a, b) => missing(a) - missing(b) || sign * compare(value(a), value(b)) || compare(a.id, b.id));
+    return runs;
+  }
+
+  #fill() {
+    this.#drawChips();
+    if (!store.loaded) {
+      this.#table.replaceChildren(store.problem ? nothing("The runs cannot be read", store.problem) : el("p", { class: "loading" }, "Loading runs\u2026"));
+      return;
+    }
+    if (!store.runs.size) {
+      this.#head = null;
+      this.#table.replaceChildren(
+        nothing("No runs yet", `Nothing below ${store.root} is a run. This one takes ten seconds, and appears here while it trains:`, el("pre", {}, "gossamer train CartPole-v1")),
+      );
+      return;
+    }
+    const found = this.#found();
+    this.#said.textContent = `${found.length} runs`;
+    if (!this.#head) this.#frame();
+    this.#marks();
+    const { group } = this.#state;
+    const rows = group ? this.#grouped(found) : this.#plain(found);
+    if (!found.length) rows.push(el("tr", {}, el("td", { colspan: "30", class: "none" }, "No run fits. ", button("Show all runs", () => this.#clear(), { class: "link" }))));
+    this.#place(rows);
+  }
+
+  // Rows that stay where they are are not touched: a table of hundreds is updated every second.
+  #place(rows) {
+    const focused = document.activeElement;
+    let at = this.#body.firstChild;
+    for (const row of rows) {
+      if (row === at) at = at.nextSibling;
+      else this.#body.insertBefore(row, at);
+    }
+    while (at) {
+      const next = at.nextSibling;
+      at.remove();
+      at = next;
+    }
+    if (focused?.isConnected && document.activeElement !== focused) focused.focus();
+  }
+
+  #clear() {
+    this.search.value = "";
+    this.#change({ search: "", states: new Set() });
+  }
+
+  #names() {
+    return [...Object.keys(COLUMNS), ...this.#state.columns];
+  }
+
+  #frame() {
+    const heads = this.#names().map((name) => {
+      const column = COLUMNS[name] ?? { title: name };
+      return el(
+        "th",
+        { scope: "col", class: `c-${COLUMNS[name] ? name : "setting"}${column.right ? " right" : ""}`, "data-column": name },
+        el("button", { type: "button", title: column.help, on: { click: () => this.#sortBy(name) } }, column.title),
+      );
+    });
+    this.all = el("input", { type: "checkbox", "aria-label": "Select all runs that are shown", on: { change: (event) => store.select(this.#ids(this.#found()), event.target.checked) } });
+    this.#body = el("tbody", {});
+    this.#head = el("tr", {}, el("th", { scope: "col", class: "c-tick" }, this.all), heads);
+    this.#rows.clear();
+    this.#table.replaceChildren(el("table", { class: "runs", "aria-label": "Runs" }, el("thead", {}, this.#head), this.#body));
+    this.#body.addEventListener("keydown", (event) => this.#key(event));
+  }
+
+  #marks() {
+    const { sort, down } = this.#state;
+    for (const head of this.#head.querySelectorAll("th[data-column]")) {
+      const sorted = head.dataset.column === sort;
+      head.setAttribute("aria-sort", sorted ? (down ? "descending" : "ascending") : "none");
+    }
+  }
+
+  #sortBy(name) {
+    const { sort, down } = this.#state;
+    // Numbers are mostly looked at from the largest.
+    const first = COLUMNS[name]?.right === true && name !== "started" && name !== "seed";
+    this.#change({ sort: name, down: sort === name ? !down : first });
+  }
+
+  #plain(found) {
+    const rows = found.slice(0, this.#limit).map((run) => this.#row(run));
+    if (found.length > this.#limit && this.#limit === FIRST) {
+      requestAnimationFrame(() => setTimeout(() => this.#show(ROWS)));
+    } else if (found.length > this.#limit) {
+      const more = button(`Show all ${count(found.length)} runs`, () => this.#show(Infinity));
+      rows.push(el("tr", {}, el("td", { colspan: "30", class: "none" }, more)));
+    }
+    return rows;
+  }
+
+  #show(limit) {
+    this.#limit = limit;
+    if (this.#table.isConnected) this.#fill();
+    this.#drawSelection();
+  }
+
+  #grouped(found) {
+    const { group, closed } = this.#state;
+    const groups = new Map();
+    for (const run of found) {
+      const value = valueOf(run, group);
+      const key = value === undefined || value === null ? NONE : setting(value);
+      if (!groups.has(key)) groups.set(key, { value: value ?? null, runs: [] });
+      groups.get(key).runs.push(run);
+    }
+    const ordered = [...groups].sort(([, a], [, b]) => compare(a.value, b.value));
+    return ordered.flatMap(([key, { runs }]) => {
+      const isClosed = closed.has(key);
+      return [this.#groupRow(key, runs, isClosed), ...(isClosed ? [] : this.#plain(runs))];
+    });
+  }
+
+  #groupRow(key, runs, isClosed) {
+    const ids = this.#ids(runs);
+    const ticked = ids.filter((id) => store.selected.has(id)).length;
+    const returns = runs.map((run) => run.mean_return).filter((value) => typeof value === "number");
+    const mean = returns.length ? returns.reduce((sum, value) => sum + value, 0) / returns.length : null;
+    const best = Math.max(...runs.map((run) => run.best_evaluation ?? -Infinity));
+    const box = el("input", {
+      type: "checkbox",
+      checked: ticked > 0 && ticked === ids.length,
+      "aria-label": `Select the ${ids.length} runs of ${key}`,
+      on: { change: (event) => store.select(ids, event.target.checked) },
+    });
+    box.indeterminate = ticked > 0 && ticked < ids.length;
+    const toggle = el(
+      "button",
+      {
+        type: "button",
+        class: "group-toggle",
+        "aria-expanded": String(!isClosed),
+        on: {
+          click: () => {
+            const { closed } = this.#state;
+            if (isClosed) closed.delete(key);
+            else closed.add(key);
+            this.#change({ closed });
+            [...this.#body.querySelectorAll(".group-toggle")].find((each) => each.dataset.key === key)?.focus();
+          },
+        },
+        "data-key": key,
+      },
+      el("span", { class: "caret", "aria-hidden": "true" }),
+      key,
+      el("small", {}, `${count(runs.length)} ${runs.length === 1 ? "run" : "runs"}`),
+    );
+    const facts = [
+      mean !== null && `mean return ${number(mean)}`,
+      Number.isFinite(best) && `best evaluation ${number(best)}`,
+    ].filter(Boolean);
+    return el("tr", { class: "group-row" }, el("td", { class: "c-tick" }, box), el("th", { scope: "rowgroup", colspan: "30" }, toggle, el("span", { class: "quiet" }, facts.join(" \u00b7 "))));
+  }
+
+  #row(run) {
+    const known = this.#rows.get(run.id);
+    const mark = markOf(run, this.#state.columns);
+    if (known?.mark === mark) return known.row;
+    const hadFocus = known?.row.contains(document.activeElement);
+    const cells = this.#names().map((name) => {
+      const column = COLUMNS[name];
+      const content = column ? column.cell(run) : setting(run.settings?.[name]);
+      return el("td", { class: `c-${column ? name : "setting"}${column?.right ? " right" : ""}` }, content);
+    });
+    const box = el("input", {
+      type: "checkbox",
+      checked: store.selected.has(run.id),
+      "aria-label": `Select ${run.name}`,
+      disabled: ["damaged", "empty"].includes(run.state),
+      on: { click: (event) => this.#tick(run.id, event) },
+    });
+    const row = el(
+      "tr",
+      { "data-run": run.id, class: store.selected.has(run.id) ? "selected" : null, on: { click: (event) => this.#open(run.id, event) } },
+      el("td", { class: "c-tick" }, box),
+      cells,
+    );
+    if (known) {
+      const moved = known.run.mean_return !== run.mean_return || known.run.env_steps !== run.env_steps;
+      if (moved && run.state === "running") row.classList.add("fresh");
+      known.row.replaceWith(row);
+      if (hadFocus) row.querySelector(".run-name").focus();
+    }
+    this.#rows.set(run.id, { row, mark, run });
+    return row;
+  }
+
+  #tick(id, event) {
+    event.stopPropagation();
+    const shown = [...this.#body.querySelectorAll("tr[data-run]")].map((row) => row.dataset.run);
+    const on = event.target.checked;
+    if (event.shiftKey && this.#last) {
+      const [from, to] = [shown.indexOf(this.#last), shown.indexOf(id)].sort((a, b) => a - b);
+      if (from >= 0) store.select(shown.slice(from, to + 1).filter((each) => !this.#disabled(each)), on);
+    } else {
+      store.select([id], on);
+    }
+    this.#last = id;
+  }
+
+  // Runs that can be plotted.
+  #ids(runs) {
+    return runs.map((run) => run.id).filter((id) => !this.#disabled(id));
+  }
+
+  #disabled(id) {
+    return ["damaged", "empty"].includes(store.runs.get(id)?.state);
+  }
+
+  #open(id, event) {
+    if (event.target.closest("a, input, button") || getSelection().toString()) return;
+    go("run", { run: id });
+  }
+
+  #key(event) {
+    const row = event.target.closest("tr[data-run]");
+    if (!row || event.ctrlKey || event.metaKey || event.altKey) return;
+    const rows = [...this.#body.querySelectorAll("tr[data-run]")];
+    const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
+    if (step) {
+      rows[rows.indexOf(row) + step]?.querySelector(".run-name").focus();
+    } else if (event.key === "x" && !this.#disabled(row.dataset.run)) {
+      store.select([row.dataset.run], !store.selected.has(row.dataset.run));
+    } else {
+      return;
+    }
+    event.preventDefault();
+  }
+
+  #drawChips() {
+    const counts = {};
+    for (const run of store.runs.values()) counts[run.state] = (counts[run.state] ?? 0) + 1;
+    const { states } = this.#state;
+    const chip = (label, on, click, classes = "") =>
+      el("button", { type: "button", class: `chip ${classes}`, "aria-pressed": String(on), on: { click } }, label);
+    const toggle = (name) => {
+      const next = new Set(states);
+      if (next.has(name)) next.delete(name);
+      else next.add(name);
+      this.#change({ states: next });
+    };
+    const focused = [...this.#chips.children].indexOf(document.activeElement);
+    this.#chips.replaceChildren(
+      chip(["All ", el("b", {}, count(store.runs.size))], !states.size, () => this.#change({ states: new Set() })),
+      ...Object.keys(STATES)
+        .filter((name) => counts[name] || states.has(name))
+        .map((name) => chip([stateMark(name), " ", el("b", {}, count(counts[name] ?? 0))], states.has(name), () => toggle(name), ATTENTION.includes(name) ? "attention" : "")),
+    );
+    if (focused >= 0) this.#chips.children[focused]?.focus();
+  }
+
+  /** The selection changed. */
+  onSelected() {
+    if (this.#state.group && this.#body) this.#fill();
+    this.#drawSelection();
+  }
+
+  #drawSelection() {
+    const ids = [...store.selected];
+    for (const [id, { row }] of this.#rows) {
+      const on = store.selected.has(id);
+      row.classList.toggle("selected", on);
+      row.querySelector("input").checked = on;
+    }
+    if (this.all) {
+      const found = this.#ids(this.#found());
+      const ticked = found.filter((id) => store.selected.has(id)).length;
+      this.all.checked = ticked > 0 && ticked === found.length;
+      this.all.indeterminate = ticked > 0 && ticked < found.length;
+    }
+    this.#bar.hidden = !ids.length;
+    this.#bar.replaceChildren(
+      el("b", {}, `${count(ids.length)} selected`),
+      el("a", { class: "button primary", href: address("curves", { runs: ids }) }, "Curves"),
+      ids.length === 2 ? el("a", { class: "button", href: address("run", { run: ids[0], section: "difference", with: ids[1] }) }, "Difference") : "",
+      button("Clear", () => store.select(ids, false), { class: "link" }),
+    );
+  }
+
+  /** Runs changed. */
+  onRuns() {
+    if (this.groupField) this.#menus();
+    this.#fill();
+    this.#drawSelection();
+  }
+
+  /** Search with the keyboard. */
+  focusSearch() {
+    this.search.focus();
+    this.search.select();
+  }
+
+  /** Put the focus on the first run. */
+  focusFirst() {
+    this.#body?.querySelector(".run-name")?.focus();
+  }
+
+  /** The view is left. */
+  leave() {
+    clearInterval(this.#clock);
+  }
+}

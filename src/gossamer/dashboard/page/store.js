@@ -1,0 +1,132 @@
+// What all views share: the runs, kept current by server-sent events, which are selected, and the connection.
+
+import { forgetMetrics, get } from "./api.js";
+
+const HIDDEN_MS = 30_000;
+const RETRY_MS = [1000, 2000, 4000, 8000];
+
+class Store extends EventTarget {
+  root = "";
+  runs = new Map();
+  selected = new Set();
+  loaded = false;
+  problem = null;
+  connection = "connecting"; // or "live", "lost"
+  #events = null;
+  #retries = 0;
+  #retry = 0;
+  #hidden = 0;
+  #version = -1;
+  #loading = null;
+
+  /** Return the settings that differ among the runs, sorted by name. */
+  differing() {
+    const names = new Set();
+    for (const run of this.runs.values()) for (const name of Object.keys(run.settings ?? {})) names.add(name);
+    return [...names].sort();
+  }
+
+  /** Read all runs anew; calls at the same time share one answer. */
+  load() {
+    this.#loading ??= this.#load().finally(() => (this.#loading = null));
+    return this.#loading;
+  }
+
+  async #load() {
+    try {
+      let answer = await get("api/runs");
+      // An event that overtook the answer knows more than the answer does.
+      if (answer.version < this.#version) answer = await get("api/runs");
+      this.root = answer.root;
+      this.#version = answer.version;
+      this.runs = new Map(answer.runs.map((run) => [run.id, run]));
+      for (const id of this.selected) if (!this.runs.has(id)) this.selected.delete(id);
+      this.problem = null;
+      this.loaded = true;
+    } catch (error) {
+      this.problem = error.message;
+    }
+    this.#tell("runs", { all: true });
+  }
+
+  #tell(name, detail) {
+    this.dispatchEvent(new CustomEvent(name, { detail }));
+  }
+
+  #connected(state) {
+    if (this.connection === state) return;
+    this.connection = state;
+    this.#tell("connection");
+  }
+
+  /** Listen to the server from now on; a lost connection is sought again, and what was missed is read anew. */
+  listen() {
+    document.addEventListener("visibilitychange", () => {
+      clearTimeout(this.#hidden);
+      // A browser allows six connections to one server: tabs that nobody sees give theirs back.
+      if (document.hidden) this.#hidden = setTimeout(() => this.#close(), HIDDEN_MS);
+      else if (!this.#events) this.#open();
+    });
+    this.#open();
+  }
+
+  #close() {
+    this.#events?.close();
+    this.#events = null;
+    clearTimeout(this.#retry);
+  }
+
+  #open() {
+    this.#close();
+    const events = new EventSource("events");
+    this.#events = events;
+    events.addEventListener("open", () => {
+      const missed = this.connection === "lost" || (this.loaded && this.#retries > 0);
+      this.#retries = 0;
+      this.#version = -1; // a server that was started again counts anew
+      this.#connected("live");
+      if (missed || !this.loaded || this.problem) {
+        this.load();
+        this.#tell("rows", { run: null });
+      }
+    });
+    events.addEventListener("error", () => {
+      if (this.#events !== events) return;
+      this.#connected("lost");
+      this.#close();
+      const wait = RETRY_MS[Math.min(this.#retries++, RETRY_MS.length - 1)];
+      this.#retry = setTimeout(() => this.#open(), wait);
+    });
+    events.addEventListener("runs", (event) => this.#changed(JSON.parse(event.data)));
+    events.addEventListener("rows", (event) => {
+      const { run } = JSON.parse(event.data);
+      forgetMetrics(run);
+      this.#tell("rows", { run });
+    });
+  }
+
+  #changed({ version, runs, gone }) {
+    if (version <= this.#version) return;
+    this.#version = version;
+    const strangers = runs.some((run) => !this.runs.has(run.id));
+    for (const run of runs) this.runs.set(run.id, run);
+    for (const id of gone) {
+      this.runs.delete(id);
+      this.selected.delete(id);
+    }
+    this.#tell("runs", { all: strangers || gone.length > 0 });
+    // With another run other settings may differ, those of runs that did not change among them.
+    if (strangers || gone.length > 0) this.load();
+  }
+
+  /** Select or deselect runs. */
+  select(ids, on) {
+    for (const id of ids) {
+      if (on) this.selected.add(id);
+      else this.selected.delete(id);
+    }
+    this.#tell("selected");
+  }
+}
+
+export const store = new Store();

@@ -1,0 +1,496 @@
+"""The page of `gossamer watch` in a real browser, against a server of made-up runs."""
+
+from __future__ import annotations
+
+import re
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from fake_watch import TOKEN, FakeServer, FakeWatch, make_run, many_runs
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Page
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+from playwright.sync_api import expect
+
+SEEDS = [
+    f"CartPole-v1/ppo-single/2026010{day}-12000{seed}-s{seed}"
+    for day in (1, 2)
+    for seed in (1, 2, 3)
+]
+PONG = "PongNoFrameskip-v4/laser-single/20260103-090000-s1"
+GOSSIP = "Acrobot-v1/a2c-gossip/20260103-093000-s1"
+DIFFUSION = "Acrobot-v1/ppo-diffusion/20260102-200000-s4"
+DAMAGED = "CartPole-v1/ppo-single/20251224-180000-s7"
+VIEWS = [
+    "#/runs",
+    "#/runs?group=env_id",
+    f"#/curves?runs={','.join(SEEDS)}&metrics=return_mean_100,learner/loss",
+    f"#/run?run={PONG}",
+    f"#/run?run={PONG}&section=settings",
+    f"#/run?run={SEEDS[0]}&section=difference&with={SEEDS[3]}",
+    f"#/run?run={PONG}&section=log",
+    f"#/run?run={PONG}&section=checkpoints",
+    f"#/run?run={SEEDS[0]}&section=videos",
+    f"#/learners?run={GOSSIP}",
+    f"#/learners?run={DIFFUSION}",
+    f"#/replay?run={PONG}",
+    f"#/run?run={DAMAGED}",
+]
+
+
+def visit(page: Page, view: str) -> None:
+    page.goto(f"/{view}")
+    page.locator("#connection[data-state=live]").wait_for()
+
+
+def row(page: Page, run: str) -> Any:
+    return page.locator(f'tr[data-run="{run}"]')
+
+
+def drawn(page: Page, *metrics: str) -> None:
+    for metric in metrics:
+        page.locator(f'[data-chart="{metric}"][data-drawn] .main-svg').first.wait_for()
+
+
+def until(page: Page, condition: str, seconds: float = 10.0) -> None:
+    """Wait for a condition in JavaScript; Playwright's own way needs eval, which the page's policy forbids."""
+    end = time.monotonic() + seconds
+    while not page.evaluate(condition):
+        assert time.monotonic() < end, condition
+        page.wait_for_timeout(50)
+
+
+def x_ranges(page: Page) -> list[list[float]]:
+    return page.evaluate(
+        "[...document.querySelectorAll('.plot')].map((plot) => plot.layout.xaxis.range.map(Number))"
+    )
+
+
+def drag(page: Page, metric: str, begin: float, end: float) -> None:
+    box = page.locator(f'[data-chart="{metric}"] .nsewdrag').bounding_box()
+    assert box
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + begin * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], middle, steps=6)
+    page.mouse.up()
+
+
+def curves(*metrics: str, runs: list[str] = SEEDS, more: str = "") -> str:
+    return f"#/curves?runs={','.join(map(quote, runs))}&metrics={','.join(metrics)}{more}"
+
+
+def test_all_runs_are_listed_and_unreadable_folders_explained(page: Page) -> None:
+    visit(page, "")
+    expect(page.locator("tr[data-run]")).to_have_count(12)
+    expect(row(page, PONG)).to_contain_text("running")
+    expect(row(page, PONG)).to_contain_text("\u22123.25")
+    expect(row(page, DAMAGED)).to_contain_text("config.json ends in the midst of a line")
+    expect(page.get_by_text("the folder holds no config.json")).to_be_visible()
+
+
+def test_rows_change_while_a_run_trains(page: Page, watch: FakeWatch) -> None:
+    visit(page, "")
+    row(page, PONG).wait_for()
+    watch.grow(PONG, mean_return=7.25)
+    expect(row(page, PONG)).to_contain_text("7.25", timeout=1000)
+    watch.add(make_run("CartPole-v1/ppo-single/20260104-000000-s9", state="running"))
+    expect(page.locator("tr[data-run]")).to_have_count(13, timeout=1000)
+    del watch.runs[SEEDS[0]]
+    watch.version += 1
+    watch.tell("runs", {"version": watch.version, "runs": [], "gone": [SEEDS[0]]})
+    expect(row(page, SEEDS[0])).to_have_count(0, timeout=1000)
+
+
+def test_runs_are_searched_filtered_sorted_and_grouped(page: Page) -> None:
+    visit(page, "")
+    rows = page.locator("tr[data-run]")
+    search = page.get_by_label("Search runs")
+    search.fill("cartpole seed=2")
+    expect(rows).to_have_count(2)
+    search.fill("learning_rate>0.002 return>=440")
+    expect(rows).to_have_count(2)
+    page.reload()
+    expect(rows).to_have_count(2)
+    expect(search).to_have_value("learning_rate>0.002 return>=440")
+    search.fill("no such run")
+    page.get_by_role("button", name="Show all runs").click()
+    page.locator(".chip", has_text="running").click()
+    expect(rows).to_have_count(2)
+    page.locator(".chip", has_text="All").click()
+    page.get_by_role("button", name="Return", exact=True).click()
+    expect(rows.first).to_have_attribute("data-run", SEEDS[5])
+    page.get_by_role("button", name="Return", exact=True).click()
+    expect(rows.first).to_have_attribute("data-run", re.compile("LunarLander"))
+    page.get_by_label("Group by").select_option("optimizer.learning_rate")
+    expect(page.locator(".group-row")).to_contain_text(
+        ["[0.0006]", "[0.001]", "[0.003]", "not known"]
+    )
+    page.locator(".group-toggle", has_text="[0.001]").click()
+    expect(rows).to_have_count(7)
+
+
+def test_ticked_runs_become_curves_with_seeds_grouped(page: Page) -> None:
+    visit(page, "#/runs?search=cartpole+state=done")
+    page.get_by_label("Select all runs that are shown").check()
+    expect(page.locator(".selection")).to_contain_text("6 selected")
+    page.keyboard.press("c")
+    drawn(page, "return_mean_100", "evaluation/mean", "learner/loss")
+    expect(page.locator(".group-label")).to_have_text(
+        ["learning_rate 0.001", "learning_rate 0.003"]
+    )
+    expect(page.locator(".group-n").first).to_have_text("n\u00a0=\u00a03")
+    expect(page.locator(".groups")).to_contain_text("95 % bootstrap interval")
+    page.get_by_role("button", name="Each run").click()
+    expect(page.locator(".group")).to_have_count(6)
+    page.get_by_role("button", name="Median").click()
+    expect(page.locator(".group")).to_have_count(2)
+    assert "stat=median" in page.url
+
+
+def test_groups_are_named_by_the_fewest_settings_that_tell_them_apart(page: Page) -> None:
+    visit(page, "")
+    groups = [
+        {
+            "settings": {
+                "algorithm.name": name,
+                "algorithm.passes": passes,
+                "optimizer.learning_rate": [rate],
+            }
+        }
+        for name, passes in (("ppo", 4), ("vtrace", 1))
+        for rate in (0.001, 0.003)
+    ]
+    found = page.evaluate(
+        "async (groups) => (await import('/static/labels.js')).groupLabels(groups)", groups
+    )
+    assert found == [
+        f"{name} \u00b7 learning_rate {rate}"
+        for name in ("ppo", "vtrace")
+        for rate in (0.001, 0.003)
+    ]
+
+
+def test_zoom_is_linked_and_stays_in_the_address(page: Page) -> None:
+    visit(page, curves("return_mean_100", "learner/loss"))
+    drawn(page, "return_mean_100", "learner/loss")
+    before = x_ranges(page)
+    drag(page, "return_mean_100", 0.25, 0.5)
+    expect(page).to_have_url(re.compile(r"zoom=[\d.]+,[\d.]+"))
+    zoomed = x_ranges(page)
+    assert zoomed[0] == zoomed[1]
+    width = before[0][1] - before[0][0]
+    assert np.allclose(
+        zoomed[0], [before[0][0] + width / 4, before[0][0] + width / 2], atol=width / 50
+    )
+    page.reload()
+    drawn(page, "return_mean_100", "learner/loss")
+    assert np.allclose(x_ranges(page), zoomed, rtol=1e-6)
+    page.locator('[data-chart="learner/loss"]').hover()
+    page.locator('[data-chart="learner/loss"]').get_by_role("button", name="Reset zoom").click()
+    expect(page).not_to_have_url(re.compile("zoom="))
+    assert np.allclose(x_ranges(page), before)
+
+
+def test_a_box_zooms_both_axes_and_the_keyboard_zooms_too(page: Page) -> None:
+    visit(page, curves("return_mean_100", "learner/loss"))
+    drawn(page, "return_mean_100", "learner/loss")
+    box = page.locator('[data-chart="learner/loss"] .nsewdrag').bounding_box()
+    assert box
+    page.mouse.move(box["x"] + 40, box["y"] + 40)
+    page.mouse.down()
+    page.mouse.move(box["x"] + 200, box["y"] + 160, steps=6)
+    page.mouse.up()
+    expect(page).to_have_url(re.compile(r"zoom=[\d.]+,[\d.]+&yzoom=[\d.]+~[\d.]+~learner/loss"))
+    y_ranges = "[...document.querySelectorAll('.plot')].map((plot) => plot.layout.yaxis.range)"
+    zoomed = page.evaluate(y_ranges)
+    page.reload()
+    drawn(page, "return_mean_100", "learner/loss")
+    assert np.allclose(page.evaluate(y_ranges)[1], zoomed[1], rtol=1e-6)
+    before = x_ranges(page)[0]
+    plot = page.locator('[data-chart="learner/loss"] .plot')
+    plot.focus()
+    page.keyboard.press("+")
+    width = before[1] - before[0]
+    until(
+        page,
+        f"Math.abs(document.querySelector('.plot').layout.xaxis.range[0] - {before[0] + width / 4}) < {width / 1000}",
+    )
+    page.keyboard.press("0")
+    expect(page).not_to_have_url(re.compile("zoom="))
+
+
+def test_what_one_chart_points_at_all_charts_show(page: Page) -> None:
+    visit(page, curves("return_mean_100", "learner/loss"))
+    drawn(page, "return_mean_100", "learner/loss")
+    page.locator('[data-chart="return_mean_100"] .nsewdrag').hover()
+    expect(page.locator(".readout-row")).to_have_count(4)
+    texts = page.locator(".readout-x").all_text_contents()
+    assert texts[0] == texts[1]
+    assert re.fullmatch(r"\d+(\.\d+)?k env steps", texts[0])
+
+
+@pytest.mark.parametrize("x", ["env_steps", "updates", "seconds", "time"])
+def test_every_horizontal_axis_zooms_to_what_the_address_says(
+    page: Page, server: FakeServer, watch: FakeWatch, x: str
+) -> None:
+    at, _ = watch.curve(SEEDS[0], "learner/loss", x)
+    low, high = float(at[100]), float(at[300])
+    visit(page, curves("learner/loss", runs=SEEDS[:1], more=f"&x={x}&stat=runs&zoom={low},{high}"))
+    drawn(page, "learner/loss")
+    asked = [path for path in watch.asked if path.startswith("/api/series")]
+    assert f"x={x}" in asked[-1]
+    # The first and last points that are seen are where the zoom says.
+    seen = page.evaluate(
+        """() => { const plot = document.querySelector(".plot"), x = plot.data.at(-1).x, axis = plot._fullLayout.xaxis;
+        return [x.filter((each) => axis.c2p(each) >= -0.5 && axis.c2p(each) <= axis._length + 0.5).length, x.length]; }"""
+    )
+    assert seen[0] == 201
+    assert 201 < seen[1] <= 243
+
+
+def test_smoothing_keeps_the_raw_line(page: Page) -> None:
+    visit(page, curves("return_mean_100"))
+    drawn(page, "return_mean_100")
+    traces = "document.querySelector('.plot').data.filter((trace) => trace.fill !== 'toself').map((trace) => [trace.opacity ?? 1, trace.y])"
+    plain = page.evaluate(traces)
+    page.get_by_label("Smoothing").fill("40")
+    until(page, "document.querySelector('.plot').data.length === 6")
+    smoothed = page.evaluate(traces)
+    assert [opacity for opacity, _ in smoothed] == [0.28, 0.28, 1, 1]
+    assert [y for _, y in smoothed[:2]] == [y for _, y in plain]
+    assert np.std(np.diff(smoothed[2][1])) < np.std(np.diff(plain[0][1])) / 3
+    assert "smooth=40" in page.url
+
+
+def test_smoothing_is_the_weighted_mean_that_it_says(page: Page) -> None:
+    visit(page, "")
+    rng = np.random.default_rng(0)
+    for width in (0.05, 1.0, 30.0):
+        x = np.cumsum(rng.random(60) + 0.01)
+        y = [None if rng.random() < 0.1 else float(value) for value in rng.normal(size=60)]
+        found = page.evaluate(
+            "async ([x, y, width]) => (await import('/static/smooth.js')).smooth(x, y, width)",
+            [x.tolist(), y, width],
+        )
+        for i, value in enumerate(y):
+            if value is None:
+                assert found[i] is None
+                continue
+            weights = [np.exp(-abs(x[i] - x[j]) / width) for j in range(60) if y[j] is not None]
+            expected = np.average([each for each in y if each is not None], weights=weights)
+            assert found[i] == pytest.approx(expected)
+
+
+def test_charts_are_saved(page: Page) -> None:
+    visit(page, curves("return_mean_100"))
+    drawn(page, "return_mean_100")
+    chart = page.locator('[data-chart="return_mean_100"]')
+    for ending, begins in (("png", b"\x89PNG"), ("svg", b"<svg"), ("csv", b"run,")):
+        chart.hover()
+        with page.expect_download() as saved:
+            chart.get_by_role("button", name=f"as {ending.upper()}").click()
+        assert saved.value.suggested_filename == f"return_mean_100.{ending}"
+        assert saved.value.path().read_bytes().startswith(begins)
+
+
+def test_a_chart_follows_its_run(page: Page, watch: FakeWatch) -> None:
+    visit(page, curves("return_mean_100", runs=[PONG]))
+    drawn(page, "return_mean_100")
+    watch.grow(PONG, rows=50)
+    until(page, "document.querySelector('.plot').data.at(-1).x.at(-1) === 50000", 2.0)
+
+
+def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
+    visit(page, f"#/run?run={PONG}")
+    expect(page.locator(".sentence")).to_contain_text("learner-bound")
+    expect(page.locator(".limit-bar").first).to_have_attribute(
+        "aria-label", "actor: env step 33\u00a0%, inference 22\u00a0%, wait 45\u00a0%"
+    )
+    for chart in ("return", "entropy", "kl", "lag", "cpu"):
+        page.locator(f'[data-chart="{chart}"]').scroll_into_view_if_needed()
+        drawn(page, chart)
+    page.get_by_role("tab", name="Settings").click()
+    page.get_by_label("Search settings").fill("learning_rate")
+    expect(page.locator("tbody tr")).to_have_text(["optimizer.learning_rate[0.001]suite classic"])
+    page.get_by_role("tab", name="Log").click()
+    expect(page.locator("pre.log")).to_contain_text("<b>not markup</b>")
+    page.goto(f"/#/run?run={SEEDS[0]}&section=difference&with={SEEDS[3]}")
+    expect(page.locator("tbody tr")).to_have_text(
+        ["optimizer.learning_rate[0.001] suite classic[0.003] command line"]
+    )
+
+
+def test_a_video_plays(page: Page) -> None:
+    visit(page, f"#/run?run={SEEDS[0]}&section=videos")
+    expect(page.locator("figcaption")).to_contain_text("return 481.0")
+    until(page, "document.querySelector('video').readyState >= 1")
+    page.evaluate("document.querySelector('video').play()")
+    until(page, "document.querySelector('video').currentTime > 0.1")
+
+
+def test_learners_are_a_ring_with_one_dead(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/learners?run={GOSSIP}")
+    graph = page.locator("svg.graph")
+    expect(graph.locator(".node")).to_have_count(8)
+    expect(graph.locator(".edge")).to_have_count(8)
+    expect(graph.locator(".arrow")).to_have_count(8)
+    expect(graph.locator(".node.dead")).to_have_attribute("data-rank", "5")
+    expect(graph.locator(".badge")).to_have_count(1)
+    expect(graph).to_have_attribute("data-layout", "ring")
+    graph.locator('[data-rank="3"]').focus()
+    expect(page.locator(".graph-details")).to_contain_text("Restarts1")
+    page.get_by_label("Time in the run").fill("7")
+    expect(page).to_have_url(re.compile("at=7"))
+    expect(page.locator(".events li")).to_have_count(1)
+    assert any("at=7" in path for path in watch.asked)
+    watch.grow(GOSSIP, rows=10)
+    page.get_by_role("button", name="Live").click()
+    expect(page.locator(".timeline output")).to_have_text("now, 21\u00a0s")
+
+
+def test_other_graphs_are_laid_out_without_nodes_on_one_another(page: Page) -> None:
+    visit(page, f"#/learners?run={DIFFUSION}")
+    graph = page.locator("svg.graph")
+    expect(graph.locator(".node")).to_have_count(30)
+    expect(graph).to_have_attribute("data-layout", "forces")
+    places = page.evaluate(
+        "[...document.querySelectorAll('.node .disc')].map((each) => ['cx', 'cy', 'r'].map((name) => Number(each.getAttribute(name))))"
+    )
+    for n, (x, y, r) in enumerate(places):
+        assert r < x < 1000 - r
+        assert r < y < 720 - r
+        for other in places[:n]:
+            assert np.hypot(x - other[0], y - other[1]) > 2 * r
+
+
+def test_a_replay_is_drawn_and_its_absence_explained(page: Page) -> None:
+    visit(page, f"#/replay?run={PONG}")
+    drawn(page, "ratio", "age", "rejected")
+    page.locator('[data-chart="elite/distances"]').scroll_into_view_if_needed()
+    drawn(page, "elite/distances")
+    expect(page.locator('[data-chart="elite/distances"] .legend li')).to_have_count(4)
+    page.goto(f"/#/replay?run={GOSSIP}")
+    expect(page.get_by_text("gossamer train --config laser_pong")).to_be_visible()
+
+
+def test_stopping_is_asked_about_and_posts_the_token(
+    page: Page, server: FakeServer, watch: FakeWatch
+) -> None:
+    visit(page, f"#/run?run={PONG}")
+    stop = page.locator("[data-act=stop]")
+    stop.click()
+    page.get_by_role("button", name="Cancel").click()
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    assert watch.acted == []
+    stop.click()
+    page.locator("[data-confirm]").click()
+    expect(page.locator(".toast")).to_have_text(f"asked to stop: {PONG}")
+    assert watch.acted == [(PONG, "stop", TOKEN, server.address)]
+    watch.grow(PONG, rows=0, state="stopped", acts=["resume", "evaluate"])
+    expect(page.locator("[data-act=resume]")).to_be_visible()
+    expect(stop).to_have_count(0)
+
+
+def test_a_damaged_run_explains_itself(page: Page) -> None:
+    visit(page, f"#/run?run={DAMAGED}")
+    expect(page.locator("main .banner")).to_contain_text("config.json ends in the midst of a line")
+    page.goto("/#/run?run=no/such/run")
+    expect(page.get_by_text("There is no such run")).to_be_visible()
+
+
+def test_no_runs_at_all_says_how_to_make_one(page: Page, watch: FakeWatch) -> None:
+    watch.runs.clear()
+    visit(page, "")
+    expect(page.get_by_text("gossamer train CartPole-v1")).to_be_visible()
+
+
+def test_names_of_folders_are_text(page: Page, watch: FakeWatch) -> None:
+    evil = 'CartPole-v1/ppo-single/a,b %2F&x=1#"><img src=x onerror=alert(1)>'
+    watch.add(make_run(evil, name=evil.split("/", 2)[2]))
+    watch.grow(evil, rows=20)
+    visit(page, "#/runs?search=onerror")
+    expect(page.locator(".run-name")).to_have_text('a,b %2F&x=1#"><img src=x onerror=alert(1)>')
+    page.locator("tbody input").check()
+    page.locator(".selection .primary").click()
+    drawn(page, "return_mean_100")
+    page.reload()
+    drawn(page, "return_mean_100")
+    assert page.locator("img[src=x]").count() == 0
+
+
+def test_three_hundred_runs(page: Page, watch: FakeWatch) -> None:
+    for run in many_runs(288):
+        watch.add(run)
+    visit(page, "")
+    expect(page.locator("tr[data-run]")).to_have_count(300)
+    changed = page.evaluate(
+        """() => { const rows = [...document.querySelectorAll("tr[data-run]")]; globalThis.rows = rows; return rows.length; }"""
+    )
+    watch.grow(PONG, mean_return=9.5)
+    expect(row(page, PONG)).to_contain_text("9.50")
+    # Rows of runs that did not change are the same elements.
+    assert (
+        page.evaluate(
+            "[...document.querySelectorAll('tr[data-run]')].filter((row) => globalThis.rows.includes(row)).length"
+        )
+        >= changed - 20
+    )
+
+
+def test_a_lost_connection_is_shown_and_found_again(page: Page, watch: FakeWatch) -> None:
+    visit(page, "")
+    row(page, PONG).wait_for()
+    watch.disconnect()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "lost")
+    expect(page.locator("#lost")).to_be_visible()
+    watch.grow(PONG, mean_return=11.75)
+    watch.down.clear()
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=15_000)
+    expect(row(page, PONG)).to_contain_text("11.75")
+    expect(page.locator("#lost")).to_be_hidden()
+
+
+def test_the_keyboard_reaches_everything(page: Page) -> None:
+    visit(page, "")
+    row(page, PONG).wait_for()
+    page.keyboard.press("?")
+    expect(page.get_by_role("dialog")).to_contain_text("curves of the selected runs")
+    page.keyboard.press("Escape")
+    expect(page.get_by_role("dialog")).to_have_count(0)
+    page.keyboard.press("j")
+    page.keyboard.press("j")
+    expect(row(page, PONG).locator(".run-name")).to_be_focused()
+    page.keyboard.press("x")
+    expect(page.locator(".selection")).to_contain_text("1 selected")
+    page.keyboard.press("Enter")
+    expect(page.locator("h1")).to_contain_text("20260103-090000-s1")
+    page.keyboard.press("4")
+    expect(page.locator("svg.graph .node")).to_have_count(1)
+    page.keyboard.press("1")
+    row(page, PONG).wait_for()
+    page.keyboard.press("/")
+    expect(page.get_by_label("Search runs")).to_be_focused()
+
+
+def test_the_choice_of_colours_is_kept(page: Page) -> None:
+    visit(page, "")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.keyboard.press("t")
+    ground = page.evaluate("getComputedStyle(document.body).backgroundColor")
+    page.reload()
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
+
+
+@pytest.mark.parametrize("view", VIEWS)
+def test_nothing_is_wider_than_a_telephone(page: Page, view: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, view)
+    page.locator("main :is(tr, .chart, .node, pre, video, .banner)").first.wait_for()
+    assert page.evaluate("document.documentElement.scrollWidth") <= 390
