@@ -67,7 +67,7 @@ class Machine:
     """Facts about a machine that a plan, and the last bits of sums, depend on."""
 
     cores: int
-    """That a process may use."""
+    """Cores that a process may use."""
     processor: str
     """Its model."""
     gpus: tuple[str, ...]

@@ -45,7 +45,7 @@ class Plan:
     env_groups: int
     max_episode_steps: int
     cores: int = 0
-    """That it was made for; 0, and "" below: not known, in older checkpoints."""
+    """Cores that the plan was made for; 0, and "" below: not known, in older checkpoints."""
     hardware: str = ""
     """Model of the processor, or of the GPUs, that computes."""
     torch: str = ""

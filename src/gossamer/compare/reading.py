@@ -57,11 +57,11 @@ class Run:
     """The same in one text, as the run says it; empty: it does not."""
     state: State
     machine: str
-    """That it was trained on last, as far as seconds depend on it; empty: not known."""
+    """Machine that the run was trained on last, as far as seconds depend on it; empty: not known."""
     curve: Curve
-    """Of the mean return of 100 training episodes."""
+    """Mean return of 100 training episodes as it went."""
     evaluation: Evaluation | None
-    """Of its last policy; None: the run ended without one."""
+    """Scores of the last policy; None: the run ended without one."""
 
     def score(self, source: Source) -> float | None:
         """Return the run's score; None if it has none of this kind."""
@@ -71,7 +71,7 @@ class Run:
 
     @property
     def env_steps(self) -> float:
-        """That it was trained for, as far as it has said."""
+        """Env steps that the run was trained for, as far as it has said."""
         return float(self.curve.env_steps[-1]) if len(self.curve.env_steps) else 0.0
 
     @property

@@ -148,7 +148,7 @@ class Comparison:
     score: str
     """What a run's score is, in words."""
     scale: Scale | None
-    """Of statistics over all environments; None: there is none."""
+    """Unit of statistics over all environments; None: there is none."""
     axis: Axis
     threshold: float | None
     groups: list[GroupReport]
@@ -164,7 +164,7 @@ class _Group:
     label: str
     settings: dict[str, str]
     runs: dict[str, list[Run]]
-    """By environment."""
+    """Runs by environment."""
 
 
 def compare_runs(

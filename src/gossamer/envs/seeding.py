@@ -65,7 +65,7 @@ class Tasks:
     """Which task of a family each environment of a group plays, and what seed stands for it."""
 
     seed: int
-    """That the tasks of a run are drawn from."""
+    """Seed that the tasks of a run are drawn from."""
     count: int
     """Tasks there are."""
     first_env: int = 0
@@ -96,7 +96,7 @@ class Tasks:
 
 
 ONE_TASK = Tasks(seed=0, count=1)
-"""For environments that know no others."""
+"""Tasks of environments that know no others."""
 
 
 class WithoutTasks:

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec
 
 LOOK_SECONDS = 0.5
-"""Between two looks at whether the parent lives."""
+"""Pause between two looks at whether the parent lives."""
 _LOST = (EOFError, OSError)
 _OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
 """Signals that reach the whole process group; the supervisor decides when workers end."""

@@ -54,7 +54,7 @@ class Letter(NamedTuple):
     posts: tuple[Post, ...]
     """The oldest first."""
     headers: dict[int, NDArray[np.int64]]
-    """By rank, of those that have changed; they were read before the messages."""
+    """Headers by rank, of learners that have changed; they were read before the messages."""
 
     @property
     def nbytes(self) -> int:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 SILENT_SECONDS = 30.0
 """A connection on which nothing has come, or could be sent, for so long is broken."""
 LIFE_SECONDS = 1.0
-"""Between two signs of life of an end that has nothing else to say."""
+"""Pause between two signs of life of an end that has nothing else to say."""
 MAX_HEAD_BYTES = 64 << 20
 """Largest JSON of a message, in bytes."""
 _LENGTH_BYTES = 4

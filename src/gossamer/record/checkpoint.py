@@ -57,7 +57,7 @@ class Checkpoint:
     updates: int
     """Updates of learner 0 behind it."""
     tensors: dict[str, Tensor]
-    """On the CPU, contiguous, writable; those that were not wanted on device meta, which holds nothing."""
+    """Tensors on the CPU, contiguous, writable; those that were not wanted on device meta, which holds nothing."""
     state: dict[str, Any]
     """As saved; JSON has made tuples lists and keys strings."""
     path: Path

@@ -35,7 +35,7 @@ class Picked(NamedTuple):
     name: str
     """Prefix of the replay's metrics: replay/KIND, or own/KIND for a kind of the user's."""
     num_columns: int
-    """That could be read."""
+    """Columns that could be read."""
     moved: NDArray[np.float64] | None
     """How far the features of candidates had moved; None: nothing was compared."""
     chosen: NDArray[np.float64] | None

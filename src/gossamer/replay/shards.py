@@ -185,7 +185,7 @@ class Form:
     num_columns: int
     """Replayed ones of a batch."""
     num_batches: int
-    """That may be ready at a time."""
+    """Batches that may be ready at a time."""
     burn_in: bool
 
     def refuse(self, state: dict[str, Any]) -> None:

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gossamer.types import Batch
 
 Sums = dict[str, list["Tensor | float"]]
-"""By metric: its sum, and how many rows are in it."""
+"""Sums by metric: the sum, and how many rows are in it."""
 
 CONTROL_VALUES = 64
 """Numbers beside gradients in a message: the divisor, then a sum and a count for each metric."""

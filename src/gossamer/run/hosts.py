@@ -32,7 +32,7 @@ class Order(NamedTuple):
     """What the supervisor asks of all learners: to save, or to save and end."""
 
     number: int
-    """From 1 on; the snapshot of a host carries it."""
+    """Number of the order, from 1 on; the snapshot of a host carries it."""
     ends: bool
 
 
@@ -65,7 +65,7 @@ class Snapshot:
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     seconds: float = 0.0
-    """That learning has paused for it."""
+    """Seconds that learning has paused for it."""
 
 
 @dataclass(frozen=True)
@@ -101,7 +101,7 @@ class Died:
     """A host has ended without being done."""
 
     how: str
-    """In words: "signal 9"."""
+    """Cause in words: "signal 9"."""
 
 
 Event = Ready | Told | Snapshot | Notice | ActorProcesses | Failed | Done | Died
@@ -153,7 +153,7 @@ class Placement(Protocol):
     evaluates: Literal["in turn", "beside"]
     """Whether the evaluator plays between two versions, or while learners learn."""
     restore_seconds: float | None
-    """That bringing learners back to a checkpoint took before the run began; None: hosts do so once they start."""
+    """Time that bringing learners back to a checkpoint took before the run began; None: hosts do so once they start."""
     before_snapshot: Callable[[], None]
     """Called before a snapshot is taken in this process; the supervisor's."""
 

@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gossamer.system.signs import Sign
 
 LOOK_SECONDS = 0.25
-"""Between two looks."""
+"""Pause between two looks."""
 SLOW_SECONDS = 30.0
 """An environment that takes as long over one call is named, and again whenever it has taken twice as long."""
 ANNOUNCE_SECONDS = 2.0

@@ -17,9 +17,9 @@ from gossamer.errors import ConfigError
 from gossamer.system.reading import clipped, expand, parse_json, read_plain
 
 Graph = tuple[tuple[int, ...], ...]
-"""By learner: ranks it hears, ascending."""
+"""Ranks that each learner hears, ascending."""
 Weights = tuple[dict[int, float], ...]
-"""By learner: {rank: weight}, ranks ascending, weights summing to 1."""
+"""Weights of each learner, {rank: weight}: ranks ascending, weights summing to 1."""
 
 DIRECTED = ("ring", "exponential", "complete", "rotating")
 UNDIRECTED = ("ring", "grid", "star", "complete", "random-regular", "erdos-renyi")

@@ -66,7 +66,7 @@ MAX_DEATHS_IN_A_ROW = 3
 MARGIN_SECONDS = 5.0
 """An actor that gives itself up knows its environment by name: others give it up later."""
 RESTARTS_APART = 1_000_000
-"""Between the streams of an actor that was replaced and those of a learner that was."""
+"""Distance between the random streams of an actor that was replaced and those of a learner that was."""
 FREE_SLOTS = 2
 """Slots of an actor without a set lag: one is read while it fills the other."""
 
@@ -163,7 +163,7 @@ class ActorTeam:
         )
         made = FREE_SLOTS * count if self._free else 2
         self.slots = [trajectory_in(self._make(nbytes), self._places) for _ in range(made)]
-        """With a set lag those that the learner's queue is made of; without one the actors'."""
+        """Trajectories that the learner's queue is made of, with a set lag; without one the actors'."""
         seconds = config.patience_seconds
         self._patience = Patience(
             seconds and seconds + MARGIN_SECONDS, "the actors", lambda: int(self._signs.sum())

@@ -23,7 +23,7 @@ _OWN_TURN = (
 
 
 OTHERS_ROW_SECONDS = 10.0
-"""Between two rows of a learner other than 0, which would fill disks with a hundred learners."""
+"""Pause between two rows of a learner other than 0, which would fill disks with a hundred learners."""
 
 
 class Rows:

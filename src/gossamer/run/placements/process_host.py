@@ -56,7 +56,7 @@ class Task:
     restarts: int
     """How often its learners have died; 0 if they have no donors to take over from."""
     donors: dict[str, list[int]]
-    """By rank, when it has died: whose average it begins with."""
+    """Ranks whose average a learner begins with, by the rank of one that has died."""
     differs: str | None
     """Why environments do not come back, as in their spec; None: it is not known yet."""
     transport: str

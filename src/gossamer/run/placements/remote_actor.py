@@ -46,7 +46,7 @@ class TeamMemory(NamedTuple):
     signs: NDArray[np.int64]
     """Signs of life, by actor."""
     slots: Sequence[Trajectory]
-    """By number: the columns that it writes."""
+    """Columns that the actor writes, by their number."""
 
 
 class Parcel:

@@ -64,7 +64,7 @@ class Assignment:
     awaited: bool
     """Others may wait for what these learners write."""
     hears: dict[int, tuple[int, ...]]
-    """By host: the learners of this one whose messages it needs."""
+    """Learners of this host whose messages another needs, by that host."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +100,7 @@ class News(NamedTuple):
     number: int
     """Number of the answer, from 1 on: the supervisor says which it has, as answers may be lost on the way."""
     events: list[tuple[Event, NDArray[np.uint8] | None]]
-    """With the packed tensors and state of snapshots."""
+    """Events, with the packed tensors and state of snapshots."""
     mail: Letter | None
     """Headers of its mailboxes."""
     policies: Letter | None

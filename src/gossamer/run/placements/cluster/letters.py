@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from gossamer.links.mirror import Outgoing
 
 PACED_SECONDS = 2e-2
-"""Between two looks at what learners have written; where others may wait for it, they say that there is something."""
+"""Pause between two looks at what learners have written; where others may wait for it, they say that there is something."""
 LIFE_SECONDS = 0.2
-"""Between two letters that say no more than that a learner lives."""
+"""Pause between two letters that say no more than that a learner lives."""
 MAIL_SHARE = 0.02
 """Share of a thread's time that letters to one machine may take, where nobody waits for them: twelve updates in a
 burst are one letter, the newest."""
 LOST_SECONDS = 0.5
-"""Between two attempts to reach a machine."""
+"""Pause between two attempts to reach a machine."""
 
 
 def send(wire: Wire, letter: Letter) -> None:

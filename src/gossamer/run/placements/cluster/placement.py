@@ -63,7 +63,7 @@ NEWS_SECONDS = 0.25
 ANSWER_SECONDS = 20.0
 """Longest time for an agent to take an order, after which another takes its place: learners may stand still meanwhile."""
 UNREACHABLE_SECONDS = 1.0
-"""Between two questions to an agent that cannot be reached at the moment: Ray says when it is gone for good."""
+"""Pause between two questions to an agent that cannot be reached at the moment: Ray says when it is gone for good."""
 SETTLE_SECONDS = 5.0
 """A run that may begin without some of its learners waits this long for one more of them."""
 
