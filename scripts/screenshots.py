@@ -87,7 +87,7 @@ def save(parts: list[Image.Image], output: Path) -> None:
             output.write_bytes(file.getvalue())
             print(f"{output}: {file.tell():,} bytes, {colors} colours")
             return
-    sys.exit(f"the picture needs {file.tell():,} bytes; make it smaller with --size")
+    sys.exit(f"the picture has more than {LARGEST_BYTES:,} bytes; make it smaller with --size")
 
 
 def main() -> None:

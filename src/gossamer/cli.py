@@ -474,6 +474,8 @@ def _compare(words: list[str]) -> None:
         say=say,
     )
     print(text)
+
+
 WATCH = """\
 usage: gossamer watch [FOLDER] [options]
 

@@ -413,7 +413,7 @@ class FakeWatch:
                     "y": y.tolist(),
                     "low": [] if spread is None else (y - spread).tolist(),
                     "high": [] if spread is None else (y + spread).tolist(),
-                    "interval": "none: one run" if spread is None else "95 % bootstrap",
+                    "interval": "none: one run" if spread is None else "95 % studentized bootstrap",
                 }
             )
         return {"groups": told}

@@ -145,7 +145,7 @@ def test_ticked_runs_become_curves_with_seeds_grouped(page: Page) -> None:
         ["learning_rate 0.001", "learning_rate 0.003"]
     )
     expect(page.locator(".group-n").first).to_have_text("n\u00a0=\u00a03")
-    expect(page.locator(".groups")).to_contain_text("95 % bootstrap interval")
+    expect(page.locator(".groups")).to_contain_text("95 % studentized bootstrap interval")
     page.get_by_role("button", name="Each run").click()
     expect(page.locator(".group")).to_have_count(6)
     page.get_by_role("button", name="Median").click()

@@ -20,6 +20,7 @@ from starlette.middleware import Middleware
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
 from gossamer.dashboard.columns import Columns
 from gossamer.dashboard.curves import curves
@@ -31,7 +32,6 @@ from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
-from gossamer.dashboard.statistics import STATISTICS
 from gossamer.dashboard.thinning import thin
 from gossamer.errors import ConfigError
 
@@ -42,6 +42,7 @@ if TYPE_CHECKING:
 
     from gossamer.dashboard.listing import Run
     from gossamer.dashboard.root import RunFiles
+    from gossamer.dashboard.series import Axis
 
 T = TypeVar("T")
 PAGE = Path(__file__).parent / "page"
@@ -158,7 +159,7 @@ class Dashboard:
             return _json({"metrics": metrics_of(files)})
 
     def _series(self, request: Request) -> Response:
-        run, axis = _asked(request, "run"), _one_of(request, "x", AXES)
+        run, axis = _asked(request, "run"), _axis(request)
         begin, end = (_number(request, name, float, None) for name in ("from", "to"))
         points, learner = _points(request), _number(request, "learner", int, None)
         with self._files(run):
@@ -180,7 +181,7 @@ class Dashboard:
             self.columns,
             runs,
             metric,
-            _one_of(request, "x", AXES),
+            _axis(request),
             points=_points(request),
             statistic=_one_of(request, "statistic", STATISTICS),
             by=by or None,
@@ -208,7 +209,7 @@ class Dashboard:
             return _json({"replays": replays(files, metrics_of(files))})
 
     def _export(self, request: Request) -> Response:
-        axis, metrics = _one_of(request, "x", AXES), _list(request, "metric")
+        axis, metrics = _axis(request), _list(request, "metric")
         if not metrics:
             raise Mistake("metric is missing")
         text = io.StringIO()
@@ -341,6 +342,10 @@ def _one_of(request: Request, name: str, allowed: tuple[T, ...]) -> T:
         if one == value:
             return one
     raise Mistake(f"{name} must be one of {', '.join(map(str, allowed))}")
+
+
+def _axis(request: Request) -> Axis:
+    return _one_of(request, "x", AXES)
 
 
 def _number(request: Request, name: str, kind: Callable[[str], T], otherwise: T | None) -> T | None:

@@ -9,21 +9,21 @@ import numpy as np
 
 from gossamer.dashboard.listing import differing
 from gossamer.dashboard.series import read_series
-from gossamer.dashboard.statistics import curve
+from gossamer.dashboard.statistics import FEWEST, curve
 from gossamer.dashboard.thinning import thin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from gossamer.compare.statistics import Statistic
     from gossamer.dashboard.columns import Columns
     from gossamer.dashboard.listing import Listing
     from gossamer.dashboard.root import Root
     from gossamer.dashboard.series import Axis
-    from gossamer.dashboard.statistics import Statistic
 
 GRID_POINTS = 300
 """Of a group: more cost time and cannot be told apart."""
-ONE, SEVERAL = "none: one run", "95 % bootstrap"
+ONE, TWO, SEVERAL = "none: one run", "none: two runs", "95 % studentized bootstrap"
 
 
 @dataclass
@@ -94,12 +94,12 @@ def curves(
             exact = exact and raw.exact
             series.append(thin(raw.x, raw.y, points))
         there = [(found.x, found.y) for found in series if len(found.x)]
-        entry = {
+        entry: dict[str, Any] = {
             "label": one.label,
             "settings": one.settings,
             "n": len(there),
             "runs": one.runs,
-            "interval": SEVERAL if len(there) > 1 else ONE,
+            "interval": (ONE, ONE, TWO)[len(there)] if len(there) < FEWEST else SEVERAL,
             "exact": exact,
         }
         if len(there) > 1:

@@ -98,7 +98,8 @@ def has_browser() -> bool:
     ):
         return False
     with suppress(webbrowser.Error):
-        return webbrowser.get() is not None
+        webbrowser.get()
+        return True
     return False
 
 

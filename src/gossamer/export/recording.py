@@ -170,7 +170,8 @@ def replay(
         held: Arrays = {name: x[t] for name, x in recording.inputs.items()}
         held["state"] = state
         said = step({name: held[name] for name in first})
-        state = said.get("next_state", state)
+        if "next_state" in said:
+            state = said["next_state"]
         for name, found in said.items():
             wanted = recording.outputs[name][t]
             if found.shape != wanted.shape or found.dtype != wanted.dtype:

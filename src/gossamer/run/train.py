@@ -363,7 +363,7 @@ class _Session:
             folder.write_start(
                 settings, layers, argv, facts, began=self.began, seconds_before=before
             )
-            if mixing := messages.mixing_rows(self.config):
+            if mixing := wording.mixing_rows(self.config):
                 folder.write_json("mixing.json", mixing)
             if self.checkpoint is not None:
                 self._cut_back(folder)

@@ -284,12 +284,12 @@ export class Curves {
         group.count !== undefined && el("span", { class: "group-n" }, `n\u00a0=\u00a0${count(group.count)}`),
       );
     });
-    const interval = [...this.#groups.values()].find((group) => group.count > 1)?.interval;
+    const interval = [...this.#groups.values()].find((group) => group.interval?.startsWith("95"))?.interval;
     const words = { mean: "mean", median: "median", iqm: "interquartile mean" };
     const note =
       statistic === "runs"
         ? "Each line is one run; its shade spans the rows behind a point."
-        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; one seed has no interval"}.`;
+        : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}.`;
     const focused = this.#legend.contains(document.activeElement) ? [...this.#legend.querySelectorAll("button")].indexOf(document.activeElement) : -1;
     this.#legend.replaceChildren(el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));
     if (focused >= 0) this.#legend.querySelectorAll("button")[focused]?.focus();
