@@ -224,7 +224,12 @@ def _train(words: list[str]) -> int | None:
     if asked.seeds is not None:
         from gossamer.sweep.seeds import train_seeds
 
-        return train_seeds(config, layers, asked.seeds, words=words)
+        beside = None
+        if asked.watch:
+            from gossamer.dashboard.beside import folder_of, start_beside
+
+            beside = start_beside(folder_of(Path(config.run_folder or "runs")))
+        return train_seeds(config, layers, asked.seeds, words=words, watched=beside)
     if config.num_learners > 1 and config.placement == "local":
         from gossamer.run.placements.template import template
 

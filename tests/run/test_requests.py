@@ -12,6 +12,7 @@ import torch
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
 from sessions import QUICK, Session, checkpoints, summary_of
 
+from gossamer.record.folder import RunFolder
 from gossamer.record.requests import REQUESTS, ask, take
 from gossamer.run.requests import Requests
 from gossamer.run.stopping import Signals, Watch
@@ -42,16 +43,30 @@ def test_a_request_that_cannot_be_taken_away_is_not_heard(tmp_path: Path) -> Non
 def test_a_request_to_stop_is_as_good_as_the_first_signal(tmp_path: Path) -> None:
     watch, shown = Watch(0.0, lambda _: None), []
     signals = Signals(watch, lambda text: bool(shown.append(text)) or True)
-    ask(tmp_path, "stop")
     with Requests(tmp_path, watch, signals):
         watch.on_look()
-        assert not signals.heard, "it was asked of an earlier session"
+        assert not signals.heard
         for _ in range(3):  # a run that is asked twice saves all the same
             ask(tmp_path, "stop")
             watch.on_look()
     assert signals.heard
     assert watch.reason == "stopped by request"
     assert len(shown) == 1
+
+
+def test_a_session_is_asked_from_the_moment_its_folder_is_locked(tmp_path: Path) -> None:
+    ask(tmp_path, "stop")
+    ask(tmp_path, "checkpoint")
+    folder = RunFolder(tmp_path)
+    folder.lock()
+    watch = Watch(0.0, lambda _: None)
+    signals = Signals(watch, lambda _: True)
+    ask(tmp_path, "stop")  # while it imports torch and makes its environments
+    with Requests(tmp_path, watch, signals) as requests:
+        watch.on_look()
+        assert signals.heard
+        assert not requests.waiting("checkpoint"), "it was asked of an earlier session"
+    folder.unlock()
 
 
 def test_what_nobody_heard_goes_with_the_session(tmp_path: Path) -> None:

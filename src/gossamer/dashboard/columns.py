@@ -39,6 +39,8 @@ SAMPLE_BYTES = (2 << 10, 64 << 10)
 HEAD_BYTES = 256 << 10
 QUIET_SECONDS = 0.3
 """Since the last first answer: until then files are not read whole, or the other answers of a chart would wait."""
+LONGEST_QUIET_SECONDS = 2.0
+"""However often is asked."""
 MAX_CACHE_BYTES = 48 << 20
 """Of columns that are kept."""
 AVERAGE = -1.0
@@ -178,7 +180,11 @@ class Columns:
         def work() -> None:
             with self._lock:  # all that is waiting for the same file, in one go
                 names = [x for r, f, x in jobs if (r, f) == (run, file)]
-            while names and (left := self._answered_at + QUIET_SECONDS - time.monotonic()) > 0:
+            latest = time.monotonic() + LONGEST_QUIET_SECONDS
+            while names and not self._closed.is_set():
+                left = min(self._answered_at + QUIET_SECONDS, latest) - time.monotonic()
+                if left <= 0:
+                    break
                 self._closed.wait(left)
             if not names or self._closed.is_set():
                 return

@@ -21,6 +21,7 @@ from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
+from gossamer.record.requests import take
 from gossamer.record.runs import LOCK, find_run
 from gossamer.system.reading import clipped, expand, parse_json, read_plain
 
@@ -162,6 +163,7 @@ class RunFolder:
         with suppress(OSError):  # only a message to others; a full disk shows soon enough
             os.ftruncate(handle, 0)
             os.pwrite(handle, f"{os.getpid()}\n".encode(), 0)
+        take(self.path)  # what was asked of an earlier session; from now on this one is asked
         self._lock = handle
 
     def _refuse_links(self) -> None:

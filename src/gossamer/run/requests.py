@@ -29,8 +29,7 @@ class Requests:
         self._waiting: set[Request] = set()
 
     def __enter__(self) -> Requests:
-        """Forget what was asked of an earlier session, and begin to look."""
-        take(self._folder)
+        """Begin to look; what was asked since the folder was locked is heard."""
         self._watch.on_look = self.look
         return self
 

@@ -210,5 +210,5 @@ def _with_interval(name: str, trial: Trial, at: int) -> str:
         return f"{told} ({missing} of {len(own)} seeds never reached it)"
     bounds = interval(own)
     if bounds is None:
-        return f"{told} (1 seed)"
+        return f"{told} (1 seed)" if len(own) == 1 else f"{told} ({len(own)} seeds)"
     return f"{told} ({len(own)} seeds, 95 % interval {bounds[0]:.4g} to {bounds[1]:.4g})"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import sys
 import time
@@ -11,6 +10,7 @@ from collections import deque
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from gossamer.compare.command import compare
 from gossamer.config import to_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.folder import RunFolder
@@ -21,7 +21,6 @@ from gossamer.sweep.objectives import is_done, read_summary
 from gossamer.sweep.pool import Outcome, Pool
 from gossamer.sweep.presets import as_preset, write_text
 from gossamer.sweep.processes import LocalPlace, Run, jobs_that_fit
-from gossamer.sweep.statistics import interval
 from gossamer.sweep.sweep import cores_of
 from gossamer.system.reading import expand, parse_json, read_plain
 
@@ -38,7 +37,12 @@ MEASURES = (("return", "mean_return_last_100"), ("best evaluation", "best_evalua
 
 
 def train_seeds(
-    config: TrainConfig, origin: Mapping[str, str], count: int, *, words: Sequence[str]
+    config: TrainConfig,
+    origin: Mapping[str, str],
+    count: int,
+    *,
+    words: Sequence[str],
+    watched: Callable[[], str] | None = None,
 ) -> int:
     """Train a config with several seeds, from its own on; return the exit code.
 
@@ -49,6 +53,7 @@ def train_seeds(
         origin: which layer set each of them.
         count: how many seeds.
         words: after `gossamer train`, as they were typed.
+        watched: waits for the dashboard beside the runs and says where it is; None: there is none.
 
     Raises:
         ConfigError: the folder holds something else.
@@ -81,6 +86,8 @@ def train_seeds(
     source.say = board.say
     try:
         board.say(f"{config.env_id}: {count} seeds, {jobs} at a time; folder {folder}")
+        if watched is not None:
+            board.say(watched())
         place = LocalPlace(jobs, device=config.device)
         pool = Pool(place, stop_seconds=config.stop_within_seconds, say=board.say, draw=board.draw)
         source.adopted(pool.adopt(runs))
@@ -187,24 +194,17 @@ def _worth(found: Mapping[str, Any]) -> str:
 
 
 def summary(runs: Sequence[Run], folder: Path) -> list[str]:
-    """Return what came of the seeds: a line for each, means with intervals, and what to type."""
+    """Return what came of the seeds: a line for each, and what `gossamer compare` says of them."""
     found = {run.name: read_summary(run.folder) for run in runs}
     lines = [
         f"{run.name}: {found[run.name].get('exit_reason', 'not finished')}, {_worth(found[run.name])}, {run.folder}"
         for run in runs
         if found[run.name]
     ]
-    done = [run for run in runs if is_done(run.folder)]
-    for name, key in MEASURES:
-        values = [found[run.name].get(key) for run in done]
-        numbers = [float(x) for x in values if isinstance(x, (int, float))]
-        if not numbers:
-            continue
-        told = f"{name}: n {len(numbers)}, mean {sum(numbers) / len(numbers):,.4g}"
-        bounds = interval(numbers)
-        if bounds is not None:
-            told += f", 95 % interval {bounds[0]:,.4g} to {bounds[1]:,.4g} (Student's t)"
-        lines.append(told)
-    if len(done) > 1:
-        lines.append(f"next: gossamer compare {shlex.quote(str(folder))}{os.sep}s*")
+    if sum(is_done(run.folder) for run in runs) < 2:
+        return lines
+    try:
+        lines += ["", compare([str(folder)], say=lines.append)]
+    except ConfigError as error:
+        lines.append(f"no comparison: {error}")
     return lines

@@ -2,42 +2,28 @@
 
 from __future__ import annotations
 
-import math
+import importlib.util
 from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from gossamer.sweep.space import Choices, Domain, encoded
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-_T975 = (
-    *(12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228),
-    *(2.201, 2.179, 2.160, 2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086),
-    *(2.080, 2.074, 2.069, 2.064, 2.060, 2.056, 2.052, 2.048, 2.045, 2.042),
-)
-"""Student's t at 0.975, for 1 to 30 degrees of freedom."""
 FEWEST = 6
 """Trials without which nothing is said of what matters."""
 
 
-def t_quantile(degrees: int) -> float:
-    """Return Student's t at 0.975, from a table; above 30 degrees of freedom to within 0.001."""
-    if degrees <= len(_T975):
-        return _T975[degrees - 1]
-    # Cornish and Fisher's expansion around the normal quantile.
-    z = 1.959964
-    return z + (z**3 + z) / (4 * degrees) + (5 * z**5 + 16 * z**3 + 3 * z) / (96 * degrees**2)
-
-
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
-    """Return the 95 % confidence interval of a mean, by Student's t; None of fewer than two values."""
-    n = len(values)
-    if n < 2:
+    """Return the 95 % confidence interval of a mean as `gossamer compare` has it; None of fewer than two values, or without scipy."""
+    if len(values) < 2 or importlib.util.find_spec("scipy") is None:
         return None
-    mean = sum(values) / n
-    deviation = math.sqrt(sum((x - mean) ** 2 for x in values) / (n - 1))
-    half = t_quantile(n - 1) * deviation / math.sqrt(n)
-    return mean - half, mean + half
+    from gossamer.compare.statistics import estimate
+
+    found = estimate([np.asarray(values)], "mean")
+    return float(found.low), float(found.high)
 
 
 def ranks(values: Sequence[float]) -> list[float]:

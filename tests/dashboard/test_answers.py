@@ -1,0 +1,347 @@
+"""What the server of `gossamer watch` answers, against the files that it reads."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import math
+import os
+import shutil
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from made_runs import SEEDS, made_runs
+
+pytest.importorskip("starlette", reason="needs the extra dashboard")
+from starlette.testclient import TestClient
+
+from gossamer.compare.statistics import estimate
+from gossamer.dashboard.app import Dashboard
+from gossamer.dashboard.ranges import requested
+from gossamer.dashboard.thinning import thin
+from gossamer.record.folder import RunFolder
+
+ROWS = 40
+ADDRESS = "http://127.0.0.1:8765"
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("watched")
+    made_runs(root, 2 * SEEDS, ROWS)
+    return root
+
+
+@pytest.fixture
+def root(made: Path, tmp_path: Path) -> Path:
+    """A copy that a test may change."""
+    return Path(shutil.copytree(made, tmp_path / "runs"))
+
+
+def client(root: Path, host: str = "127.0.0.1") -> TestClient:
+    return TestClient(Dashboard(root, host).app, base_url=ADDRESS, raise_server_exceptions=True)
+
+
+def ask(root: Path, path: str, **query: Any) -> Any:
+    answer = client(root).get(path, params={k: str(v) for k, v in query.items()})
+    assert answer.status_code == 200, answer.text
+    return answer.json()
+
+
+def ids(root: Path) -> list[str]:
+    return sorted(str(path.parent.relative_to(root)) for path in root.rglob("config.json"))
+
+
+def rows_of(root: Path, run: str, name: str = "metrics.jsonl") -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (root / run / name).read_text().splitlines()]
+
+
+def joined(items: list[str]) -> str:
+    return ",".join(quote(item, safe="") for item in items)
+
+
+def curves(root: Path, runs: list[str], **query: Any) -> list[dict[str, Any]]:
+    rest = "&".join(f"{name}={value}" for name, value in query.items())
+    answer = client(root).get(f"/api/curves?runs={joined(runs)}&{rest}")
+    assert answer.status_code == 200, answer.text
+    return answer.json()["groups"]
+
+
+def test_every_run_is_listed_with_what_tells_it_apart(made: Path) -> None:
+    told = ask(made, "/api/runs")
+    assert [run["id"] for run in told["runs"]] == sorted(
+        ids(made), key=lambda x: (-told["runs"][0]["started"], x)
+    )
+    run = told["runs"][-1]
+    last = rows_of(made, run["id"])[-1]
+    assert run["env_id"] == "CartPole-v1"
+    assert run["seed"] == json.loads((made / run["id"] / "config.json").read_text())["seed"]
+    assert run["env_steps"] == last["env_steps"]
+    assert run["where"] == "this machine"
+    assert {x["settings"]["algorithm.name"] for x in told["runs"]} == {"ppo", "vtrace"}
+    assert all("seed" not in x["settings"] for x in told["runs"])
+
+
+def test_states_and_what_may_be_done(root: Path) -> None:
+    running, died, stopped, damaged, link = ids(root)[:5]
+    (root / running / "checkpoints").mkdir()
+    lock = RunFolder(root / running)
+    lock.lock()
+    for run in (died, stopped):
+        (root / run / "checkpoints/40").mkdir(parents=True)
+    (root / died / "summary.json").unlink()
+    (root / stopped / "summary.json").write_text('{"exit_reason": "stopped by SIGINT"}')
+    (root / damaged / "config.json").write_text('{"env_id": "Cart')
+    (root / link / "config.json").unlink()
+    (root / link / "config.json").symlink_to("/etc/passwd")
+    told = {run["id"]: run for run in ask(root, "/api/runs")["runs"]}
+    lock.unlock()
+    assert (told[running]["state"], told[running]["acts"]) == (
+        "running", ["stop", "checkpoint", "evaluate"],
+    )  # fmt: skip
+    assert (told[died]["state"], told[died]["acts"]) == ("died", ["resume"])
+    assert (told[stopped]["state"], told[stopped]["acts"]) == ("stopped", ["resume"])
+    for run in (damaged, link):
+        assert told[run]["state"] == "damaged"
+        assert "config.json" in told[run]["problem"]
+        assert told[run]["acts"] == []
+
+
+def test_no_folder_and_an_empty_one_have_no_runs(tmp_path: Path) -> None:
+    assert ask(tmp_path, "/api/runs")["runs"] == []
+    assert ask(tmp_path / "not yet", "/api/runs")["runs"] == []
+
+
+@pytest.mark.parametrize(
+    ("axis", "key"),
+    [("env_steps", "env_steps"), ("updates", "updates"), ("seconds", "time_s")],
+)
+def test_a_series_is_what_the_rows_tell(made: Path, axis: str, key: str) -> None:
+    run = ids(made)[0]
+    rows = rows_of(made, run)
+    told = ask(made, "/api/series", run=run, metric="return_mean_100", x=axis)
+    assert told["x"] == pytest.approx([row[key] for row in rows])
+    assert told["y"] == pytest.approx([row["return_mean_100"] for row in rows])
+    assert (told["low"], told["high"], told["rows"], told["exact"]) == (None, None, ROWS, True)
+    part = ask(
+        made, "/api/series", run=run, metric="return_mean_100", x=axis,
+        **{"from": rows[10][key], "to": rows[20][key]},
+    )  # fmt: skip
+    assert part["y"] == pytest.approx([row["return_mean_100"] for row in rows[10:21]])
+
+
+def test_seconds_become_the_clock_of_their_session(root: Path) -> None:
+    run = ids(root)[0]
+    meta = json.loads((root / run / "meta.json").read_text())
+    first = meta["sessions"][0]
+    # Ten seconds were trained; a day later it was resumed.
+    meta["sessions"] = [
+        {**first, "time_unix": 1000.0, "seconds_before": 0.0},
+        {**first, "time_unix": 87400.0, "seconds_before": 10.0},
+    ]
+    (root / run / "meta.json").write_text(json.dumps(meta))
+    seconds = [row["time_s"] for row in rows_of(root, run)]
+    told = ask(root, "/api/series", run=run, metric="learner/loss", x="time")
+    assert told["x"] == pytest.approx([(1000 if x < 10 else 87390) + x for x in seconds])
+
+
+def test_evaluations_and_episodes_are_series_too(made: Path) -> None:
+    run = ids(made)[0]
+    told = ask(made, "/api/series", run=run, metric="evaluation/mean", x="env_steps")
+    rows = rows_of(made, run, "evaluation.jsonl")
+    assert told["y"] == pytest.approx([row["mean"] for row in rows if not row["confirmation"]])
+    told = ask(made, "/api/series", run=run, metric="episode/return", x="env_steps")
+    assert told["rows"] == len(rows_of(made, run, "episodes.jsonl"))
+    names = {x["name"]: x for x in ask(made, "/api/metrics", run=run)["metrics"]}
+    assert names["learner/loss"]["learners"] == [0]
+    assert names["evaluation/mean"]["unit"] == "return"
+
+
+def test_a_long_file_is_sampled_at_once_and_then_read_whole(root: Path) -> None:
+    run = ids(root)[0]
+    line = (root / run / "metrics.jsonl").read_text().splitlines()[0]
+    row = json.loads(line)
+    count = (5 << 20) // len(line)
+    with (root / run / "metrics.jsonl").open("w") as file:
+        for i in range(count):
+            file.write(json.dumps({**row, "env_steps": i, "learner/loss": float(i % 7)}) + "\n")
+    with client(root) as asked:
+        query = {"run": run, "metric": "learner/loss", "x": "env_steps", "points": "20000"}
+        first = asked.get("/api/series", params=query).json()
+        assert not first["exact"]
+        assert 1000 < first["rows"] < count
+        until = time.monotonic() + 20
+        while not (told := asked.get("/api/series", params=query).json())["exact"]:
+            assert time.monotonic() < until
+            time.sleep(0.02)  # whoever asks all the time is told at last, too
+        assert told["rows"] == count
+        assert told["y"] == [float(i % 7) for i in range(count)]
+
+
+def test_seeds_are_one_curve_with_the_interval_of_compare(made: Path) -> None:
+    runs = ids(made)
+    groups = curves(
+        made, runs, metric="return_mean_100", x="env_steps", statistic="iqm", points=ROWS
+    )
+    assert sorted(group["settings"]["algorithm.name"] for group in groups) == ["ppo", "vtrace"]
+    for group in groups:
+        assert (group["n"], group["interval"]) == (SEEDS, "95 % studentized bootstrap")
+        seeds = []
+        for run in group["runs"]:
+            rows = rows_of(made, run)
+            x, y = ([row[k] for row in rows] for k in ("env_steps", "return_mean_100"))
+            seeds.append(np.interp(group["x"], x, y))
+        wanted = estimate([np.array(seeds)], "iqm")
+        assert group["y"] == pytest.approx(wanted.value.tolist())
+        assert group["low"] == pytest.approx(wanted.low.tolist())
+        assert group["high"] == pytest.approx(wanted.high.tolist())
+        assert set(group["counts"]) == {SEEDS}
+
+
+def test_two_seeds_have_no_interval(made: Path) -> None:
+    runs = ids(made)[:2]
+    (group,) = curves(made, runs, metric="return_mean_100", x="env_steps", statistic="mean")
+    assert (group["n"], group["interval"]) == (2, "none: two runs")
+    assert set(group["low"]) == set(group["high"]) == {None}
+    assert None not in group["y"]
+
+
+def test_two_runs_differ_in_what_they_differ(made: Path) -> None:
+    a, b = ids(made)[0], ids(made)[-1]
+    told = {x["name"]: x for x in ask(made, "/api/difference", a=a, b=b)["settings"]}
+    assert (told["algorithm.name"]["a"], told["algorithm.name"]["b"]) == ("ppo", "vtrace")
+    assert told["algorithm.name"]["layer_a"] == "command line"
+    assert "env_id" not in told
+
+
+def test_details_tell_settings_with_their_layers(made: Path) -> None:
+    told = ask(made, "/api/run", run=ids(made)[0])
+    settings = {x["name"]: x for x in told["settings"]}
+    assert settings["env_id"] == {
+        "name": "env_id", "value": "CartPole-v1", "layer": "command line",
+    }  # fmt: skip
+    assert told["log"][-1].endswith("CartPole-v1: Gymnasium, truncated after 500 steps")
+    shares = {(x["role"], x["doing"]): x["share"] for x in told["limits"]["shares"]}
+    last = rows_of(made, ids(made)[0])[-10:]
+    assert shares["learner", "learn"] == pytest.approx(
+        np.mean([row["share/learn"] for row in last])
+    )
+    assert "learner" in told["limits"]["sentence"].split(":")[0]
+    assert told["machine"]["cores"] == os.cpu_count()
+
+
+def test_learners_are_nodes_and_messages_links(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+    told = ask(tmp_path, "/api/graph", run=run)
+    assert [node["rank"] for node in told["nodes"]] == [0, 1, 2, 3]
+    rows = rows_of(tmp_path, run)
+    for node in told["nodes"]:
+        own = [row for row in rows if row["learner"] == node["rank"]][-1]
+        assert node["return"] == pytest.approx(own["learner/return_mean_100"])
+        assert node["updates"] == own["updates"]
+    mixing = json.loads((folder / "mixing.json").read_text())["turns"]
+    weights = np.zeros((4, 4))
+    for turn in mixing:
+        for reader, row in enumerate(turn):
+            for peer, weight in row:
+                weights[reader, peer] += weight / len(mixing)
+    for edge in told["edges"]:
+        assert edge["weight"] == pytest.approx(weights[edge["to"], edge["from"]])
+    assert {(x["from"], x["to"]) for x in told["edges"]} >= {
+        (peer, reader) for reader, peer in zip(*np.nonzero(weights), strict=True) if peer != reader
+    }
+    early = ask(tmp_path, "/api/graph", run=run, at=rows[8]["time_s"])
+    newest = [row for row in rows if row["time_s"] <= rows[8]["time_s"] and row["learner"] == 0]
+    assert early["nodes"][0]["updates"] == newest[-1]["updates"]
+
+
+def test_one_learner_is_one_node(made: Path) -> None:
+    told = ask(made, "/api/graph", run=ids(made)[0])
+    assert (len(told["nodes"]), told["edges"]) == (1, [])
+
+
+def test_the_table_has_what_the_chart_shows(made: Path) -> None:
+    runs = ids(made)[:2]
+    query = f"runs={joined(runs)}&metric={joined(['learner/loss', 'return_mean_100'])}&x=updates"
+    answer = client(made).get(f"/api/export.csv?{query}")
+    table = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(table) == 2 * 2 * ROWS
+    own = [
+        float(x["value"]) for x in table if x["run"] == runs[1] and x["metric"] == "learner/loss"
+    ]
+    assert own == pytest.approx([row["learner/loss"] for row in rows_of(made, runs[1])])
+
+
+def test_cells_are_no_formulas(root: Path) -> None:
+    run = ids(root)[0]
+    new = root / "=cmd|' ..!A1"
+    (root / run).rename(new)
+    answer = client(root).get(
+        f"/api/export.csv?runs={joined([new.name])}&metric=learner%2Floss&x=updates"
+    )
+    assert all(
+        not x["run"].startswith(("=", "+", "-", "@"))
+        for x in csv.DictReader(io.StringIO(answer.text))
+    )
+
+
+@pytest.mark.parametrize(
+    ("header", "status", "want"),
+    [
+        ("", 200, slice(None)),
+        ("bytes=0-", 206, slice(None)),
+        ("bytes=10-19", 206, slice(10, 20)),
+        ("bytes=-5", 206, slice(-5, None)),
+        ("bytes=990-5000", 206, slice(990, None)),
+        ("bytes=5000-", 416, slice(0, 0)),
+        ("lines=1-2", 200, slice(None)),
+    ],
+)
+def test_a_video_is_sent_in_parts(root: Path, header: str, status: int, want: slice) -> None:
+    run, film = ids(root)[0], bytes(range(250)) * 4
+    (root / run / "videos").mkdir()
+    (root / run / "videos/best-00002000.mp4").write_bytes(film)
+    (root / run / "videos/best-00002000.json").write_text('{"env_steps": 2000, "return": 312.5}')
+    (video,) = ask(root, "/api/run", run=run)["videos"]
+    assert (video["env_steps"], video["return"]) == (2000, 312.5)
+    headers = {"Range": header} if header else {}
+    query = {"run": run, "name": video["name"]}
+    answer = client(root).get("/video", params=query, headers=headers)
+    assert (answer.status_code, answer.content) == (status, film[want])
+
+
+@given(st.text("bytes=-0123456789, ", max_size=20), st.integers(0, 50))
+def test_any_range_is_inside_the_file(header: str, size: int) -> None:
+    try:
+        found = requested(header, size)
+    except ValueError:
+        return
+    assert found is None or 0 <= found[0] < found[1] <= size
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(-5, 5)), min_size=0, max_size=40),
+    st.integers(1, 12),
+)
+def test_thinned_series_keep_extremes_and_means(rows: list[tuple[int, int]], points: int) -> None:
+    x, y = (np.array([row[i] for row in rows], float) for i in (0, 1))
+    found = thin(x, y, points)
+    ordered = sorted(rows, key=lambda row: row[0])
+    assert found.rows == len(rows)
+    assert len(found.x) == min(points, len(rows))
+    if found.low is None or found.high is None:
+        assert found.y.tolist() == [row[1] for row in ordered]
+        return
+    assert found.low.min() == min(y)
+    assert found.high.max() == max(y)
+    edges = [math.floor(i * len(rows) / points + 1e-9) for i in range(points + 1)]
+    buckets = [ordered[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    assert found.y == pytest.approx([sum(v for _, v in b) / len(b) for b in buckets])

@@ -1,0 +1,107 @@
+"""The page of `gossamer watch` in a real browser with the real server, while a real run trains: seen, charted, stopped, resumed."""
+
+from __future__ import annotations
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+import pytest
+from made_runs import made_runs
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Page
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+pytest.importorskip("starlette", reason="needs the extra dashboard")
+from playwright.sync_api import expect
+
+GOSSIP = ["topology:gossip", "--num-learners", "2", "--placement", "inline"]
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    made_runs(tmp_path / "runs", 10, 60)
+    made_runs(tmp_path / "runs/graphs", 1, 60, learners=4)
+    return tmp_path / "runs"
+
+
+@pytest.fixture
+def address(root: Path) -> Iterator[str]:
+    command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert child.stdout
+    found = re.search(r"http://\S+", child.stdout.readline())
+    assert found
+    yield found[0].rstrip("/")
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+@pytest.fixture
+def live(browser: Browser, address: str) -> Iterator[Page]:
+    """A page that complains of nothing and asks nobody but the server."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    complaints: list[str] = []
+    page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") else None)  # fmt: skip
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda x: None if x.url.startswith((address, "data:", "blob:")) else complaints.append(x.url))  # fmt: skip
+    yield page
+    context.close()
+    assert complaints == []
+
+
+def test_every_view_shows_what_the_real_server_tells(live: Page, root: Path) -> None:
+    runs = sorted(str(x.parent.relative_to(root)) for x in root.rglob("config.json"))
+    one, (graph,) = runs[0], [x for x in runs if x.startswith("graphs")]
+    live.goto("/#/runs")
+    expect(live.locator("tr[data-run]")).to_have_count(11)
+    seeds = ",".join(quote(x, safe="") for x in runs[:5])
+    live.goto(f"/#/curves?runs={seeds}&metrics=return_mean_100&stat=iqm")
+    live.locator('[data-chart="return_mean_100"][data-drawn] .main-svg').first.wait_for()
+    expect(live.locator(".groups")).to_contain_text("95 % studentized bootstrap interval")
+    live.goto(f"/#/run?run={quote(one, safe='')}")
+    expect(live.locator("main")).to_contain_text("bound")
+    for section in ("settings", "log", "checkpoints", "videos"):
+        live.goto(f"/#/run?run={quote(one, safe='')}&section={section}")
+        expect(live.locator("main")).not_to_contain_text("Error")
+    live.goto(f"/#/learners?run={quote(graph, safe='')}")
+    expect(live.locator("svg.graph .node")).to_have_count(4)
+    expect(live.locator("svg.graph .edge")).to_have_count(4)
+    live.goto(f"/#/replay?run={quote(one, safe='')}")
+    expect(live.locator("main")).to_contain_text("replay", ignore_case=True)
+
+
+def test_a_run_is_followed_stopped_and_resumed_from_the_page(live: Page, root: Path) -> None:
+    folder = root / "live"
+    command = [sys.executable, "-m", "gossamer", "train", "CartPole-v1", *GOSSIP, "--num-envs", "4"]
+    command += ["--total-env-steps", "50000000", "--run-folder", str(folder)]
+    live.goto("/#/runs")
+    with subprocess.Popen(
+        command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, cwd=root
+    ) as child:
+        try:
+            state = live.locator('tr[data-run="live"]')
+            expect(state).to_contain_text("running", timeout=30_000)
+            live.goto("/#/run?run=live")
+            live.locator("[data-act=stop]").click()
+            live.locator("[data-confirm]").click()
+            expect(live.locator(".toast")).to_contain_text("the run saves a checkpoint, then stops")
+            assert child.wait(30) == 0
+        finally:
+            child.kill()
+    assert json.loads((folder / "summary.json").read_text())["exit_reason"] == "stopped by request"
+    live.locator("[data-act=resume]").click()
+    live.locator("[data-confirm]").click()
+    expect(live.locator(".toast").last).to_contain_text("was started", timeout=20_000)
+    live.locator("[data-act=stop]").click()
+    live.locator("[data-confirm]").click()
+    expect(live.locator("[data-act=resume]")).to_be_visible(timeout=30_000)
