@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
+import itertools
 import json
 import math
 import os
@@ -343,5 +344,5 @@ def test_thinned_series_keep_extremes_and_means(rows: list[tuple[int, int]], poi
     assert found.low.min() == min(y)
     assert found.high.max() == max(y)
     edges = [math.floor(i * len(rows) / points + 1e-9) for i in range(points + 1)]
-    buckets = [ordered[a:b] for a, b in zip(edges, edges[1:], strict=False)]
+    buckets = [ordered[a:b] for a, b in itertools.pairwise(edges)]
     assert found.y == pytest.approx([sum(v for _, v in b) / len(b) for b in buckets])

@@ -71,22 +71,24 @@ def test_a_port_that_is_taken_is_said_and_the_next_one_used(tmp_path: Path) -> N
 def test_a_new_row_is_told_of_within_three_seconds(tmp_path: Path) -> None:
     (folder,) = made_runs(tmp_path, 1, 5)
     run = str(folder.relative_to(tmp_path))
-    with watching(str(tmp_path), "--port", "0") as (_, address, _said):
-        with urllib.request.urlopen(address + "events", timeout=WAIT_SECONDS) as events:
-            # What is there is asked for; events tell what comes after.
-            urllib.request.urlopen(address + "api/runs", timeout=WAIT_SECONDS).close()
-            time.sleep(1.5)
-            with (folder / "metrics.jsonl").open("a") as file:
-                file.write(json.dumps(row_of(5, 0, np.random.default_rng(0), 1)) + "\n")
-            wrote = time.monotonic()
-            kind, told = "", {}
-            while not told:
-                line = events.readline().decode().strip()
-                kind = line.removeprefix("event: ") if line.startswith("event: ") else kind
-                if kind == "rows" and line.startswith("data: "):
-                    told = json.loads(line.removeprefix("data: "))
-            assert told["run"] == run
-            assert time.monotonic() - wrote < 3
+    with (
+        watching(str(tmp_path), "--port", "0") as (_, address, _said),
+        urllib.request.urlopen(address + "events", timeout=WAIT_SECONDS) as events,
+    ):
+        # What is there is asked for; events tell what comes after.
+        urllib.request.urlopen(address + "api/runs", timeout=WAIT_SECONDS).close()
+        time.sleep(1.5)
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row_of(5, 0, np.random.default_rng(0), 1)) + "\n")
+        wrote = time.monotonic()
+        kind, told = "", {}
+        while not told:
+            line = events.readline().decode().strip()
+            kind = line.removeprefix("event: ") if line.startswith("event: ") else kind
+            if kind == "rows" and line.startswith("data: "):
+                told = json.loads(line.removeprefix("data: "))
+        assert told["run"] == run
+        assert time.monotonic() - wrote < 3
 
 
 def test_beside_a_run_it_ends_with_it(tmp_path: Path) -> None:

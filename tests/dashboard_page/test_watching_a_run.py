@@ -7,12 +7,16 @@ import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
+import psutil
 import pytest
 from made_runs import made_runs
+
+from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Page
@@ -80,8 +84,19 @@ def test_every_view_shows_what_the_real_server_tells(live: Page, root: Path) -> 
     expect(live.locator("main")).to_contain_text("replay", ignore_case=True)
 
 
-def test_a_run_is_followed_stopped_and_resumed_from_the_page(live: Page, root: Path) -> None:
-    folder = root / "live"
+@pytest.fixture
+def folder(root: Path) -> Iterator[Path]:
+    """Of a run, whose process is gone afterwards, whoever has started it."""
+    yield root / "live"
+    with suppress(OSError, ValueError, psutil.Error):
+        owner = psutil.Process(int((root / "live" / LOCK).read_text()))
+        if str(root) in " ".join(owner.cmdline()):
+            owner.kill()
+
+
+def test_a_run_is_followed_stopped_and_resumed_from_the_page(
+    live: Page, root: Path, folder: Path
+) -> None:
     command = [sys.executable, "-m", "gossamer", "train", "CartPole-v1", *GOSSIP, "--num-envs", "4"]
     command += ["--total-env-steps", "50000000", "--run-folder", str(folder)]
     live.goto("/#/runs")

@@ -187,6 +187,8 @@ class ListKeeper:
         self.contests.append((candidate, best))
         self.next = None
 
+    def film(self, policy, stop): ...
+
 
 def make_evaluator(keeper, stop, *, policy=None, episodes=2, trials=None, read=None, **settings):
     policy = policy or small_policy(seed=1)

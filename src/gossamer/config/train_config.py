@@ -54,6 +54,9 @@ class EvaluationConfig:
     """Take the most likely action instead of sampling one."""
     held_out_tasks: UpToMillion | None = None
     """Families of tasks: number of tasks, not used in training, to evaluate as well, >= 0. Default: 10."""
+    video: bool = False
+    """Record an evaluation episode of every new best policy, always the same one, as videos/best-ENV_STEPS.mp4 in the
+    run folder; needs the extra gossamer[video]. It counts toward evaluation.max_time_fraction."""
 
 
 @dataclass(frozen=True)

@@ -158,6 +158,10 @@ class Keeper(Protocol):
         """Take what the two of the last contest have earned in the same episodes."""
         ...
 
+    def film(self, policy: ActorCritic, stop: Callable[[], bool]) -> None:
+        """Record an episode of the best policy, if wanted and it is a new one; the policy lent may be changed."""
+        ...
+
 
 class Interrupted(Exception):
     """Evaluation was asked to stop before its last episode ended."""
@@ -393,6 +397,7 @@ class Evaluator:
         cost = self.evaluate_newest(stop)
         if self._keeper.waiting and self.budget >= self.confirming_cost:
             self.budget -= self.confirm(stop)
+        cost += self.film(stop)
         # While a candidate waits, evaluations leave it half of their time.
         share = self._max_time_fraction * (0.5 if self._keeper.waiting else 1.0)
         took = time.monotonic() - began
@@ -423,6 +428,12 @@ class Evaluator:
             if contest.best is not None:
                 best = self._play(contest.best, trials, number, stop)
             self._keeper.decide(candidate, best)
+        return self._spent_since(began)
+
+    def film(self, stop: Callable[[], bool] | None = None) -> float:
+        """Let the best policy be recorded, if it is a new one; return what that cost."""
+        began = self._clocks()
+        self._keeper.film(self.policy, stop or (lambda: self._stop.stopped))
         return self._spent_since(began)
 
     def _clocks(self) -> tuple[float, float]:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gossamer.roles.evaluator import Evaluation, Evaluator
     from gossamer.run.recorder import Recorder
 
-_PREFIX = "learner.policy."
+POLICY_PREFIX = "learner.policy."
 EXPLAINED_AFTER_SECONDS = 2.0
 """A confirmation at the end of a run that takes longer is told of."""
 
@@ -79,7 +79,7 @@ class BestPolicy:
         self._save(
             BEST if best is None else CANDIDATE,
             at[0],
-            {_PREFIX + name: x for name, x in zip(names, tensors, strict=True)},
+            {POLICY_PREFIX + name: x for name, x in zip(names, tensors, strict=True)},
             {**identity, "env_steps": at[1]},
             score,
         )
@@ -102,8 +102,8 @@ class BestPolicy:
         learner: int | str = candidate.state["learner"]
         return Contest(
             Source(candidate.state["version"], learner if isinstance(learner, int) else None),
-            [candidate.tensors[_PREFIX + name] for name in names],
-            None if best is None else [best.tensors[_PREFIX + name] for name in names],
+            [candidate.tensors[POLICY_PREFIX + name] for name in names],
+            None if best is None else [best.tensors[POLICY_PREFIX + name] for name in names],
         )
 
     def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import CheckpointStore
     from gossamer.roles.evaluator import Contest, Evaluation, Evaluator, Source
+    from gossamer.run.best_videos import BestVideos
     from gossamer.run.recorder import Recorder
 
 
@@ -42,6 +44,7 @@ class Scoring:
         store: where the best policy is kept.
         names: of the tensors of a policy.
         progress: tells updates and env steps so far.
+        videos: records new best policies; None: nobody does.
     """
 
     def __init__(
@@ -51,6 +54,7 @@ class Scoring:
         store: CheckpointStore,
         names: list[str],
         progress: Callable[[], tuple[int, int]],
+        videos: BestVideos | None = None,
     ):
         self.evaluated_at = time.monotonic()
         """When the last evaluation ended."""
@@ -59,7 +63,7 @@ class Scoring:
         self.best_saved: int | None = None
         """Which of independent learners was best then; its policy is the run's."""
         self._config, self._recorder = config, recorder
-        self._names, self._progress = names, progress
+        self._names, self._progress, self._videos = names, progress, videos
         self._best_policy = BestPolicy(store, recorder)
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
         self._picks_best = config.num_learners > 1 and config.topology.run_policy == "best"
@@ -127,6 +131,12 @@ class Scoring:
         self._best_policy.decide(candidate, best)
         self.evaluated_at = time.monotonic()
 
+    def film(self, policy: ActorCritic, stop: Callable[[], bool]) -> None:
+        """Record an episode of the best policy, if that is wanted and not done yet."""
+        if self._videos is not None:
+            self._videos.record(policy, stop)
+
     def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
-        """Evaluate the policy of a run that is done, and confirm what has not been confirmed yet."""
+        """Evaluate the policy of a run that is done, confirm what has not been confirmed yet, and record the best."""
         self._best_policy.finish(evaluator, stop)
+        evaluator.film(stop)

@@ -14,7 +14,7 @@ from gossamer.roles.evaluator import evaluate
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from gossamer.config import TrainConfig
@@ -47,10 +47,27 @@ def show(
 
 
 def record_video(
-    config: TrainConfig, policy: ActorCritic, path: Path | str, *, seed: int, greedy: bool
+    config: TrainConfig,
+    policy: ActorCritic,
+    path: Path | str,
+    *,
+    seed: int,
+    greedy: bool,
+    stop: Callable[[], bool] = lambda: False,
+    encoding: Sequence[str] = (),
 ) -> Evaluation:
-    """Play one episode, write it to a file (.mp4 or .gif), and return what it has earned."""
-    writer = _open_video(str(path))
+    """Play one episode, write it to a file (.mp4 or .gif), and return what it has earned.
+
+    Args:
+        config: of the run.
+        policy: set up for inference.
+        path: of the file.
+        seed: of the episode.
+        greedy: take the likeliest action instead of sampling.
+        stop: asked every step; True raises Interrupted.
+        encoding: more words for ffmpeg.
+    """
+    writer = _open_video(str(path), encoding)
     try:
         return _play(
             config,
@@ -59,6 +76,7 @@ def record_video(
             lambda picture: writer.append_data(_even(picture)),
             seed=seed,
             greedy=greedy,
+            stop=stop,
         )
     finally:
         writer.close()
@@ -72,6 +90,7 @@ def _play(
     *,
     seed: int,
     greedy: bool,
+    stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
     env = make_render_env(
         config.env_id,
@@ -87,10 +106,12 @@ def _play(
         if mode == "rgb_array" and picture is not None:
             on_picture(picture)
 
-    return evaluate(policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, on_step=on_step)
+    return evaluate(
+        policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, stop=stop, on_step=on_step
+    )
 
 
-def _open_video(path: str) -> Any:
+def _open_video(path: str, encoding: Sequence[str] = ()) -> Any:
     if not path.endswith(FORMATS):
         raise ConfigError(f"--video {path}: write {' or '.join(FORMATS)}, for example game.mp4")
     if not expand(path).absolute().parent.is_dir():
@@ -99,7 +120,9 @@ def _open_video(path: str) -> Any:
         imageio: Any = importlib.import_module("imageio.v2")
         if path.endswith(".gif"):
             return imageio.get_writer(path, duration=1000 / VIDEO_FPS, loop=0)
-        return imageio.get_writer(path, fps=VIDEO_FPS, macro_block_size=2)
+        return imageio.get_writer(
+            path, fps=VIDEO_FPS, macro_block_size=2, output_params=list(encoding)
+        )
     except (ImportError, ValueError) as error:
         raise ConfigError(
             f"--video {path} needs imageio with ffmpeg ({' '.join(str(error).split())[:80]}); "

@@ -29,6 +29,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import resume_rules, snapshot, wording
+from gossamer.run.best_videos import BestVideos, refuse_no_videos
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.damaged_checkpoints import refuse_damaged
 from gossamer.run.evaluate import read_policy, refuse_misfit, refuse_other_best
@@ -132,6 +133,7 @@ def _train(
     config = replace(config, topology=config.topology.written_out())
     keep_freed_memory()
     refuse_missing_writers(config)
+    refuse_no_videos(config)
     refuse_full_shared_memory(config)
     folder = RunFolder.open(resume) if resume is not None else None
     try:
@@ -269,6 +271,9 @@ class _Session:
                 store,
                 placement.names,
                 lambda: (placement.updates, placement.env_steps),
+                BestVideos(self.config, folder, store, placement.names, self.recorder.say)
+                if self.config.evaluation.video
+                else None,
             )
             supervisor = Supervisor(
                 self.config,
