@@ -10,9 +10,11 @@ import subprocess
 import sys
 import threading
 import time
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from runs import returns_of, state_of
@@ -175,6 +177,28 @@ def test_an_actor_elsewhere_that_dies_comes_back(tmp_path: Path) -> None:
     assert "actor 1 has died" in told
     assert steps_of(folder) >= 1_400
     assert next(x["pid"] for x in rows_of(folder) if x.get("actor") == 1) != killed[0]
+
+
+def test_an_actor_that_is_gone_before_it_has_called_is_placed_again(tmp_path: Path) -> None:
+    killed: list[int] = []
+
+    def kill() -> None:  # as soon as it is there, which is seconds before it knows its learner
+        def found() -> bool:
+            for process in psutil.process_iter(["cmdline"]):
+                if (process.info["cmdline"] or [""])[0].startswith("ray::ActorHost"):
+                    with suppress(psutil.NoSuchProcess):
+                        process.kill()
+                        killed.append(process.pid)
+            return bool(killed)
+
+        wait_until(found)
+
+    thread = threading.Thread(target=kill)
+    thread.start()
+    run(tmp_path / "run", **ACTING, actors_per_learner=1, placement="cluster")
+    thread.join()
+    assert killed
+    assert steps_of(tmp_path / "run") >= ACTING.get("total_env_steps", SMALL["total_env_steps"])
 
 
 def test_a_run_goes_on_from_a_cluster_and_on_one(tmp_path: Path) -> None:

@@ -190,7 +190,16 @@ def work(
     }
     slot, parcel = empty_trajectory(spec, **size), Parcel(spec, **size)
     sizes = (task.sizes[0], task.sizes[1])
-    team = WireToTeam(Address(*task.address), task.machine, slot, parcel, sizes)
+    try:
+        team = WireToTeam(Address(*task.address), task.machine, slot, parcel, sizes)
+    except ConnectionRefusedError:  # it has another actor, or is gone
+        channel.send({"kind": "unwanted"})
+        return
+    except (
+        OSError
+    ):  # a network that fails for a while; whoever has started this process does so again
+        return
+    channel.send({"kind": "called"})
     try:
         _serve(team, task, config, plan)
     except BaseException as error:

@@ -7,6 +7,7 @@ Ray only places and ends them: what they collect goes to their learner's process
 from __future__ import annotations
 
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -29,10 +30,20 @@ LOOK_SECONDS = 0.2
 """Longest time between two looks at an actor's process."""
 
 
-class _Failure(NamedTuple):
-    """Why an actor cannot go on, as `tell_failure` says it."""
+MAX_ATTEMPTS = 6
+"""To start an actor that ends before it has called its team."""
+AGAIN_SECONDS = 1.0
+"""Wait before the second attempt, twice as long before each further one: the cluster takes seconds to see that a machine is
+gone."""
 
-    message: dict[str, Any]
+
+class _End(NamedTuple):
+    """How an actor's process has ended."""
+
+    settled: bool
+    """Whether it has called its team, which sees to it from then on, or was not wanted any more."""
+    failure: dict[str, Any] | None
+    """Why it cannot go on, as `tell_failure` says it."""
 
 
 class ActorHost:
@@ -46,15 +57,16 @@ class ActorHost:
         told = {**task, "machine": ray.util.get_node_ip_address()}
         self._popen, self._channel = start_child("actor", told, ())
 
-    def run(self) -> _Failure | None:
-        """Wait until the process has ended; return the failure that it told."""
-        failure = None
+    def run(self) -> _End:
+        """Wait until the process has ended; return what it told."""
+        failure, settled = None, False
         while not self._channel.closed:  # which it is once the process is gone
             if ready([self._channel.end.fileno()], LOOK_SECONDS):
                 for message in self._channel.receive():
+                    settled = settled or message["kind"] in ("called", "unwanted")
                     if message["kind"] == "failed":
-                        failure = _Failure(message)
-        return failure
+                        failure = message
+        return _End(settled, failure)
 
 
 class RemoteActors:
@@ -72,15 +84,18 @@ class RemoteActors:
 
     def place(self, task: dict[str, Any]) -> None:
         """Have an actor with this task started, in place of the last one of its learner and index."""
-        key = (task["rank"], task["actor"])
+        with self._lock:
+            before = self._hosts.get(_key(task))
+            self._start(task, attempt=1)
+        if before is not None:
+            _end(before)
+
+    def _start(self, task: dict[str, Any], attempt: int) -> None:
         options: dict[str, Any] = {"num_cpus": self._config.cluster.cpus_per_actor}
         options |= {"scheduling_strategy": "SPREAD", "max_restarts": 0}
         made = cast("Any", ray.remote(**options)(ActorHost)).remote(task)
-        with self._lock:
-            before, self._hosts[key] = self._hosts.get(key), made
-        if before is not None:
-            _end(before)
-        threading.Thread(target=self._follow, args=(made, key), daemon=True).start()
+        self._hosts[_key(task)] = made
+        threading.Thread(target=self._follow, args=(made, task, attempt), daemon=True).start()
 
     def end(self) -> None:
         """End all actors."""
@@ -89,14 +104,15 @@ class RemoteActors:
         for host in hosts.values():
             _end(host)
 
-    def _follow(self, made: Any, key: tuple[int, int]) -> None:
-        """Say that an actor has no place yet, and why it has failed where its connection could not tell."""
+    def _follow(self, made: Any, task: dict[str, Any], attempt: int) -> None:
+        """Say that an actor has no place yet, and why it has failed; start it again if it goes before its team knows it."""
         seconds = self._config.cluster.wait_seconds
         placed, ends = made.__ray_ready__.remote(), made.run.remote()  # one after the other
-        who = f"actor {key[1]} of learner {key[0]}"
-        with suppress(RayError):
+        who = "actor {1} of learner {0}".format(*_key(task))
+        end, why = _End(settled=False, failure=None), "its process has ended"
+        try:
             done, _ = ray.wait([placed], timeout=seconds)
-            if not done and self._hosts.get(key) is made:
+            if not done and self._hosts.get(_key(task)) is made:
                 free = cast("dict[str, float]", ray.available_resources()).get("CPU", 0.0)
                 each = self._config.cluster.cpus_per_actor
                 self._tell(
@@ -105,10 +121,29 @@ class RemoteActors:
                         f"{free:g} are free"
                     )
                 )
-            failure = cast("Any", ray.get(ends))
-            if failure is not None and self._hosts.get(key) is made:
-                error = failure_in(failure.message, "an actor")
-                self._tell(Failed(error if isinstance(error, RunFailed) else RunFailed(str(error))))
+            end = cast("_End", ray.get(ends))
+        except RayError as error:
+            why = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
+        if end.failure is not None and self._hosts.get(_key(task)) is made:
+            error = failure_in(end.failure, "an actor")
+            self._tell(Failed(error if isinstance(error, RunFailed) else RunFailed(str(error))))
+        elif not end.settled:
+            # A team that knew it has asked for another by then, or does not wait for this one's call.
+            time.sleep(AGAIN_SECONDS * 2 ** (attempt - 1))
+            self._start_again(made, task, attempt, f"{who} could not be started: {why}")
+
+    def _start_again(self, made: Any, task: dict[str, Any], attempt: int, why: str) -> None:
+        with self._lock:
+            if self._hosts.get(_key(task)) is not made:
+                return
+            if attempt < MAX_ATTEMPTS:
+                self._start(task, attempt + 1)
+                return
+        self._tell(Failed(RunFailed(f"{why}; {MAX_ATTEMPTS} attempts were made")))
+
+
+def _key(task: dict[str, Any]) -> tuple[int, int]:
+    return task["rank"], task["actor"]
 
 
 def _end(host: Any) -> None:

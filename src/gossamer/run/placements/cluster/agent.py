@@ -142,6 +142,7 @@ class Agent:
         self._host: ProcessHost | None = None
         self._actors = RemoteActors(config, self._tell)
         self._epoch = 0
+        self._ordered, self._ordering = 0, threading.Lock()
         self._sent = 0, time.monotonic()  # bytes, and when
         self._sent_before = 0  # to agents that are gone
 
@@ -218,9 +219,12 @@ class Agent:
         self._orders.patch()
 
     def order(self, number: int, *, ends: bool) -> None:
-        """Let the process carry an order out after its next version."""
-        self._orders.propose(number, 0, ends=ends)
-        self._orders.settle()
+        """Let the process carry an order out after its next version, unless it is old."""
+        with self._ordering:
+            if number > self._ordered:
+                self._ordered = number
+                self._orders.propose(number, 0, ends=ends)
+                self._orders.settle()
 
     def propose(self, number: int, at: int, *, ends: bool) -> int:
         """Write an order for the process; return the version that it has reached."""
@@ -231,7 +235,11 @@ class Agent:
         self._orders.settle()
 
     def news(
-        self, seconds: float, heard: int, env_steps: Mapping[int, int] = MappingProxyType({})
+        self,
+        seconds: float,
+        heard: int,
+        env_steps: Mapping[int, int] = MappingProxyType({}),
+        ordered: tuple[int, bool] | None = None,
     ) -> News:
         """Return what there is to tell, after so many seconds at most; the last answer again if it has not arrived.
 
@@ -239,7 +247,10 @@ class Agent:
             seconds: longest wait.
             heard: number of the last answer that has arrived.
             env_steps: of learners that write no letters to this agent, by rank.
+            ordered: number of the last order, and whether it ends the run; None: there was none.
         """
+        if ordered is not None:
+            self.order(ordered[0], ends=ordered[1])
         for rank, count in env_steps.items():
             self._memory.boxes.headers[rank][ENV_STEPS] = count
         self._begun.wait(seconds)

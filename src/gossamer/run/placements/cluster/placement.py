@@ -102,6 +102,7 @@ class ClusterHost:
         self._mail, self._policies = Incoming(memory.boxes), Incoming(memory.versions.boxes)
         self._heard = 0  # number of the agent's last answer
         self._begun: Any = None
+        self._ordered: tuple[int, bool] | None = None
         self.placed: Any = agent.where.remote()
         self.news: Any = None
 
@@ -146,12 +147,17 @@ class ClusterHost:
             return _first_line(error)
         return None
 
+    def order(self, number: int, *, ends: bool) -> None:
+        """Let its learners save after their next version; said again whenever news are asked for, as it may be lost on the way."""
+        self._ordered = number, ends
+        self.agent.order.remote(number, ends=ends)
+
     def ask(self) -> None:
         """Ask for news, and tell how far learners are that it does not hear."""
         self.asked_at = time.monotonic()
         env_steps = {rank: self._memory.boxes.env_steps(rank) for rank in self.strangers}
         news = self.agent.news.options(concurrency_group="news")
-        self.news = news.remote(NEWS_SECONDS, self._heard, env_steps)
+        self.news = news.remote(NEWS_SECONDS, self._heard, env_steps, self._ordered)
 
     def hear(self) -> list[Event] | None:
         """Return what the agent has told, now that it has; None: it cannot be reached at the moment."""
@@ -296,7 +302,7 @@ class Cluster(RemoteHosts):
         there = [host for host in self.hosts if not (host.done or host.away)]
         if self.config.topology.staleness:
             for host in there:
-                host.agent.order.remote(self._number, ends=ends)
+                host.order(self._number, ends=ends)
             return self._number
         at = 0
         while True:
@@ -476,7 +482,7 @@ class Cluster(RemoteHosts):
                 other.agent.meet.remote({index: host.letterbox})
                 host.agent.meet.remote({at: other.letterbox})
         if self._number:
-            host.agent.order.remote(self._number, ends=self._ends)
+            host.order(self._number, ends=self._ends)
         return []
 
     @property
@@ -530,7 +536,7 @@ class Cluster(RemoteHosts):
         if self._patched:
             host.agent.patch.remote()
         if self._number and self.config.topology.staleness:
-            host.agent.order.remote(self._number, ends=self._ends)
+            host.order(self._number, ends=self._ends)
         host.ask()
 
     def _places(self, host: ClusterHost) -> list[str]:
