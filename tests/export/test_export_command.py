@@ -26,8 +26,10 @@ TINY = {"placement": "inline", "evaluation.every_seconds": 0, "num_envs": 4}
 @pytest.fixture(scope="module")
 def cartpole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("runs") / "cartpole"
-    given = {**TINY, "total_env_steps": 4096, "run_folder": str(folder)}
-    return train(make_config("CartPole-v1", given), quiet=True).folder
+    words = ["train", "CartPole-v1", "--total-env-steps", "4096", "--run-folder", str(folder)]
+    words += [f"--{name}={value}" for name, value in TINY.items()]
+    assert cli.main(words) == 0
+    return folder
 
 
 @pytest.fixture
