@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from sessions import slow
 
 from gossamer.build import preflight as room
 from gossamer.build import replays as batches
@@ -311,7 +312,7 @@ def test_what_a_resumed_run_has_written_makes_room(
     "settings",
     [
         {"replay_ratio": 3.0, "replays.1.capacity_steps": 2000, "prefetch_batches": 2},
-        {"replay_ratio": 3.0, "replays.1.name": "elite", "policy.core": "lstm", "lag": "1"},
+        slow({"replay_ratio": 3.0, "replays.1.name": "elite", "policy.core": "lstm", "lag": "1"}),
         {
             "num_learners": 2,
             "topology.name": "gossip",

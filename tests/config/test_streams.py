@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import fcntl
+import itertools
 import json
 import os
 import re
@@ -12,6 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
+from sessions import slow
 
 GOSSAMER = [sys.executable, "-m", "gossamer"]
 TINY = ["--total-env-steps", "64", "--num-envs", "4", "--unroll-length", "8",
@@ -33,27 +35,31 @@ def shell(words: str, redirection: str, cwd: Path) -> subprocess.CompletedProces
     return subprocess.run(command, shell=True, cwd=cwd, capture_output=True, text=True, check=False)
 
 
-@pytest.mark.parametrize("redirection", [">&-", "2>&-", ">&- 2>&-", "<&- >&- 2>&-", ">/dev/full", "2>/dev/full",
-                                         ">/dev/full 2>/dev/full"])  # fmt: skip
+REDIRECTIONS = (
+    ">/dev/full",
+    ">&- 2>&-",
+    ">&-",
+    "2>&-",
+    "<&- >&- 2>&-",
+    "2>/dev/full",
+    ">/dev/full 2>/dev/full",
+)
+COMMANDS = {
+    "list": 0, "nonsense": 2, "": 0, "--version": 0, "list --json": 0, "runs": 0, "train --help": 0, "eval --help": 0,
+    "train CartPole-v1 --show-config": 0, "train": 2, "eval nope": 2,
+}  # fmt: skip
+QUICKLY = [*itertools.product(("list", "nonsense"), REDIRECTIONS), *((x, ">/dev/full") for x in COMMANDS)]  # fmt: skip
+
+
 @pytest.mark.parametrize(
-    ("words", "code"),
+    ("words", "redirection"),
     [
-        ("", 0),
-        ("--version", 0),
-        ("list", 0),
-        ("list --json", 0),
-        ("runs", 0),
-        ("train --help", 0),
-        ("eval --help", 0),
-        ("train CartPole-v1 --show-config", 0),
-        ("train", 2),
-        ("eval nope", 2),
-        ("nonsense", 2),
+        (words, redirection) if (words, redirection) in QUICKLY else slow(words, redirection)
+        for words, redirection in itertools.product(COMMANDS, REDIRECTIONS)
     ],
 )
-def test_streams_that_cannot_be_written(
-    tmp_path: Path, words: str, code: int, redirection: str
-) -> None:
+def test_streams_that_cannot_be_written(tmp_path: Path, words: str, redirection: str) -> None:
+    code = COMMANDS[words]
     done = shell(words, redirection, tmp_path)
     lost = ">/dev/full" in f" {redirection}".replace("2>/dev/full", "")
     assert done.returncode == (1 if lost and code == 0 else code)
@@ -68,7 +74,9 @@ def test_streams_that_cannot_be_written(
         assert len(done.stderr.splitlines()) == (1 if code else 0)
 
 
-@pytest.mark.parametrize("redirection", [">&- 2>&-", ">/dev/full 2>/dev/full", ">/dev/full"])
+@pytest.mark.parametrize(
+    "redirection", [">/dev/full 2>/dev/full", slow(">&- 2>&-"), slow(">/dev/full")]
+)
 def test_training_and_evaluating_without_streams(
     tmp_path: Path, run: Path, redirection: str
 ) -> None:

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 from rolling import Rolling, assert_resumes, assert_same_rows, random_actions
+from sessions import slow
 
 pytest.importorskip("ale_py")
 
@@ -137,8 +138,8 @@ def test_sticky_protocol_has_no_life_loss_terminals():
         ("ALE/Pong-v5", None, 150, 90),
         ("BreakoutNoFrameskip-v4", None, 0, 20),
         ("BreakoutNoFrameskip-v4", 2, 500, 200),
-        ("ALE/Breakout-v5", None, 250, 200),
-        ("YarsRevengeNoFrameskip-v4", None, 100, 50),
+        slow("ALE/Breakout-v5", None, 250, 200),
+        slow("YarsRevengeNoFrameskip-v4", None, 100, 50),
     ],
 )
 def test_resuming_is_exact(env_id, per_seed, before, after):

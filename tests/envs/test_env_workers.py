@@ -8,7 +8,6 @@ import time
 from multiprocessing.context import SpawnProcess
 
 import numpy as np
-import psutil
 import pytest
 
 from gossamer.envs.registry import make_vec_env
@@ -66,7 +65,7 @@ def test_a_start_that_fails_leaves_no_process(tmp_path, monkeypatch):
 
 
 def test_a_process_that_cannot_be_started_is_told_in_one_line(monkeypatch):
-    before = {x.pid for x in psutil.Process().children(recursive=True)}
+    before = set(multiprocessing.active_children())
     start, starts = SpawnProcess.start, itertools.count()
 
     def refused(process):
@@ -79,7 +78,7 @@ def test_a_process_that_cannot_be_started_is_told_in_one_line(monkeypatch):
         ConfigError, match=r"4 worker processes cannot be started .*--env.workers 2"
     ):
         make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=4))
-    assert {x.pid for x in psutil.Process().children(recursive=True)} <= before
+    assert set(multiprocessing.active_children()) <= before
 
 
 def test_a_full_temporary_folder_is_told_in_one_line(monkeypatch):

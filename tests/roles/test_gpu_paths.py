@@ -9,6 +9,7 @@ import pytest
 import torch
 from core_fakes import small_policy, spec_of
 from fake_gpu import META, fake_gpu
+from sessions import slow
 
 from gossamer.algorithms.base import AlgorithmState
 from gossamer.algorithms.impact import Impact
@@ -67,8 +68,14 @@ RUNS = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("env_id", ["CartPole-v1", "Pendulum-v1"])
-@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize(
+    ("run", "env_id"),
+    [
+        *((run, "CartPole-v1") for run in RUNS),
+        ("vtrace, lstm", "Pendulum-v1"),
+        *(slow(run, "Pendulum-v1") for run in RUNS if run != "vtrace, lstm"),
+    ],
+)
 def test_runs_learn_the_same_by_either_way(run, env_id, tmp_path, as_on_a_gpu):
     def learnt(name):
         folder = tmp_path / name

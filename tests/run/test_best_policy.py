@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import torch
 from runs import SMALL
+from sessions import slow
 
 from gossamer import cli
 from gossamer.config import TrainConfig, make_config
@@ -375,8 +376,17 @@ def test_every_evaluation_computes_as_the_others_do_the_last_one_too(
     assert set(seen) == {1}
 
 
-@pytest.mark.parametrize("placement", ["inline", "local"])
-@pytest.mark.parametrize("topology", ["single", "gossip", "allreduce"])
+@pytest.mark.parametrize(
+    ("topology", "placement"),
+    [
+        ("single", "local"),
+        ("gossip", "inline"),
+        ("allreduce", "local"),
+        slow("single", "inline"),
+        slow("gossip", "local"),
+        slow("allreduce", "inline"),
+    ],
+)
 def test_of_several_learners_the_runs_policy_is_confirmed(
     tmp_path: Path, topology: str, placement: str
 ) -> None:

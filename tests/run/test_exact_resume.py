@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import os
 import time
 from pathlib import Path
@@ -10,7 +11,7 @@ from typing import Any
 
 import pytest
 from runs import SMALL, assert_same, config, state_of
-from sessions import QUICK, summary_of
+from sessions import QUICK, slow, summary_of
 
 from gossamer import cli
 from gossamer.config import TrainConfig, make_config
@@ -19,11 +20,15 @@ from gossamer.record.runs import find_runs
 from gossamer.run.train import train
 
 
-@pytest.mark.parametrize("placement", ["inline", "local"])
-@pytest.mark.parametrize("lag", ["0", "1"])
 @pytest.mark.parametrize(
-    ("env_id", "first", "whole"),
-    [("CartPole-v1", 640, 1600), ("PongNoFrameskip-v4", 96, 224)],
+    ("env_id", "first", "whole", "lag", "placement"),
+    [
+        *itertools.product(["CartPole-v1"], [640], [1600], "01", ["inline", "local"]),
+        ("PongNoFrameskip-v4", 96, 224, "0", "inline"),
+        ("PongNoFrameskip-v4", 96, 224, "1", "local"),
+        slow("PongNoFrameskip-v4", 96, 224, "1", "inline"),
+        slow("PongNoFrameskip-v4", 96, 224, "0", "local"),
+    ],
 )
 def test_resumed_equals_uninterrupted(
     tmp_path: Path, env_id: str, first: int, whole: int, placement: str, lag: str
