@@ -11,10 +11,10 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
-# Tests run in three processes: many wait, for seconds or for others to start. ARGS="-n 0 --pdb" stops in the debugger.
+# Tests run in four processes: many wait, for seconds or for others to start. ARGS="-n 0 --pdb" stops in the debugger.
 # GOMP_SPINCOUNT=0 (in `test`): test processes have more threads than a small machine has cores, so
-# waiting threads must sleep, not spin.
-WORKERS ?= 3
+# waiting threads must sleep, not spin. Bytecode is kept: tests start hundreds of processes.
+WORKERS ?= 4
 
 # Two stamps: training needs a few packages, developing many more.
 RUN_STAMP := $(VENV)/.stamp-run
@@ -35,7 +35,7 @@ bench: $(RUN_STAMP) ## this machine's limits and how close training comes to the
 	@$(BIN)/gossamer bench $(ARGS)
 
 test: $(DEV_STAMP) ## the fast tests
-	@GOMP_SPINCOUNT=0 $(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadgroup $(ARGS)
+	@PYTHONDONTWRITEBYTECODE= GOMP_SPINCOUNT=0 $(BIN)/python -m pytest -q -m "not slow" -n $(WORKERS) --dist loadgroup $(ARGS)
 
 learn: $(DEV_STAMP) ## the slow tests: learning to a score, minutes each
 	@$(BIN)/python -m pytest -q -m slow --timeout=1800 $(ARGS)

@@ -488,9 +488,12 @@ def test_the_choice_of_colours_is_kept(page: Page) -> None:
     assert page.evaluate("getComputedStyle(document.body).backgroundColor") == ground
 
 
-@pytest.mark.parametrize("view", VIEWS)
-def test_nothing_is_wider_than_a_telephone(page: Page, view: str) -> None:
+def test_nothing_is_wider_than_a_telephone(page: Page) -> None:
     page.set_viewport_size({"width": 390, "height": 844})
-    visit(page, view)
-    page.locator("main :is(tr, .chart, .node, pre, video, .banner)").first.wait_for()
-    assert page.evaluate("document.documentElement.scrollWidth") <= 390
+    widths: dict[str, int] = {}
+    for view in VIEWS:
+        page.goto("about:blank")  # what is seen next is the view's own
+        visit(page, view)
+        page.locator("main :is(tr, .chart, .node, pre, video, .banner)").first.wait_for()
+        widths[view] = page.evaluate("document.documentElement.scrollWidth")
+    assert {view: width for view, width in widths.items() if width > 390} == {}

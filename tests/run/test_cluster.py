@@ -92,7 +92,7 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
-@pytest.mark.parametrize("topology", ["diffusion", "gossip", "allreduce"])
+@pytest.mark.parametrize("topology", ["diffusion", slow("gossip"), "allreduce"])
 def test_in_lock_step_a_cluster_computes_what_one_process_does(
     tmp_path: Path, topology: str
 ) -> None:
