@@ -98,13 +98,13 @@ def test_rows_change_while_a_run_trains(page: Page, watch: FakeWatch) -> None:
     visit(page, "")
     row(page, PONG).wait_for()
     watch.grow(PONG, mean_return=7.25)
-    expect(row(page, PONG)).to_contain_text("7.25", timeout=1000)
+    expect(row(page, PONG)).to_contain_text("7.25")
     watch.add(make_run("CartPole-v1/ppo-single/20260104-000000-s9", state="running"))
-    expect(page.locator("tr[data-run]")).to_have_count(13, timeout=1000)
+    expect(page.locator("tr[data-run]")).to_have_count(13)
     del watch.runs[SEEDS[0]]
     watch.version += 1
     watch.tell("runs", {"version": watch.version, "runs": [], "gone": [SEEDS[0]]})
-    expect(row(page, SEEDS[0])).to_have_count(0, timeout=1000)
+    expect(row(page, SEEDS[0])).to_have_count(0)
 
 
 def test_runs_are_searched_filtered_sorted_and_grouped(page: Page) -> None:

@@ -26,7 +26,7 @@ from gossamer.run.train import train
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 # One process has them all, and one cluster; nothing else takes as long, so it begins with them.
-pytestmark = pytest.mark.xdist_group("cluster")
+pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(300)]
 
 SMALL: dict[str, Any] = {
     "num_envs": 4,
@@ -374,6 +374,7 @@ def test_without_ray_the_command_says_what_to_type(
     assert not (tmp_path / "run").exists()
 
 
+@pytest.mark.slow
 def test_a_cluster_that_asks_for_a_token_is_shown_the_users(tmp_path: Path) -> None:
     """`ray start` asks for a token once the user has one, which a first run of a cluster of its own makes."""
     import subprocess

@@ -245,7 +245,7 @@ def test_a_slow_environment_is_named_where_the_run_is_watched(
 
 def test_a_supervisor_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", "--num-learners", "3", "topology:gossip", *QUICK]
-    with Session(words, tmp_path) as session:
+    with Session(words, tmp_path, forked=False) as session:
         supervisor = psutil.Process(session.process.pid)
 
         def learners() -> list[psutil.Process]:

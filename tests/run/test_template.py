@@ -81,7 +81,7 @@ def test_a_killed_template_takes_its_copies_along_and_the_run_goes_on(tmp_path: 
     folder = tmp_path / "run"
     words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
     words += ["--run-folder", str(folder), "--total-env-steps", "40000"]
-    with Session(words, tmp_path) as session:
+    with Session(words, tmp_path, forked=False) as session:
         session.wait_for(lambda: len(set(pids_of(folder))) == 2, "two processes")
         before = pids_of(folder)
         (parent,) = parents_of(folder)

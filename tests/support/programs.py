@@ -17,6 +17,8 @@ from multiprocessing import util
 from multiprocessing.connection import wait
 from pathlib import Path
 
+from spare_templates import offer_template
+
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["gossamer.cli", "gossamer.run.train", "gossamer.run.evaluate"])
 
@@ -108,6 +110,11 @@ def _become(
     signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs the tests may ignore it
     # A forked process ends without what is registered there.
     atexit.register = lambda do, *args, **kwargs: util.Finalize(None, do, args, kwargs, 0)
+    if words[:1] in (["train"], ["sweep"]) and "inline" not in words:
+        becomes = offer_template()
+        if becomes is not None:
+            becomes()
+            return
     if script is None:
         runpy.run_module("gossamer", run_name="__main__", alter_sys=True)
     else:

@@ -134,7 +134,7 @@ class ActorTeam:
         self.seconds = {"env": 0.0, "inference": 0.0}
         self.exact = True
         """Whether no actor was replaced: others' episodes are of streams that a later session would not know."""
-        self.sign = Sign("the actors")
+        self.sign = Sign("every actor")
         self.policy = _Params([torch.empty_like(x) for x in policy.shared_tensors()])
         self._config, self._spec, self._plan = config, spec, plan
         self._rank, self._restarts, self._starts = rank, restarts, start
@@ -166,7 +166,7 @@ class ActorTeam:
         """Trajectories that the learner's queue is made of, with a set lag; without one the actors'."""
         seconds = config.patience_seconds
         self._patience = Patience(
-            seconds and seconds + MARGIN_SECONDS, "the actors", lambda: int(self._signs.sum())
+            seconds and seconds + MARGIN_SECONDS, "every actor", lambda: int(self._signs.sum())
         )
         self._began = time.monotonic()
         for member in self._members:
