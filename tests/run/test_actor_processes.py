@@ -124,7 +124,7 @@ def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
 def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--lag", lag, "--actors-per-learner", "2"]
-    words += ["--total-env-steps", "40000", "--run-folder", str(folder)]
+    words += ["--total-env-steps", "24000", "--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         for _ in range(2):
             steps = env_steps_logged(folder)
@@ -136,19 +136,19 @@ def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
         code, out, err = session.end()
     assert code == 0, (out, err)
     assert err.count("actor 1 has died (signal 9); a new one begins new episodes") == 2
-    assert summary_of(folder)["env_steps"] >= 40_000
+    assert summary_of(folder)["env_steps"] >= 24_000
     assert summary_of(folder)["restarts"] == 0, "of learners"
 
 
 def test_after_a_death_a_run_does_not_go_on_exactly_and_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
-    words += ["--total-env-steps", "20000", "--run-folder", str(folder)]
+    words += ["--total-env-steps", "8000", "--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: actors_of(folder), "actors")
         os.kill(actors_of(folder)[0], signal.SIGKILL)
         assert session.end()[0] == 0
-    words = ["--resume", str(folder), "--total-env-steps", "21000"]
+    words = ["--resume", str(folder), "--total-env-steps", "9000"]
     with Session(words, tmp_path) as session:
         code, _, err = session.end()
     assert code == 0, err

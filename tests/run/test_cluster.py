@@ -123,6 +123,7 @@ def test_gradients_may_be_averaged_by_torch_between_machines(tmp_path: Path) -> 
         torch.testing.assert_close(other[name], one[name], rtol=1e-3, atol=1e-4)
 
 
+@pytest.mark.slow  # beside its actors, below, it is one too
 def test_one_learner_is_a_host_too(tmp_path: Path) -> None:
     settings = {"num_learners": 1, "checkpoint_every_seconds": 0.0}
     one = run(tmp_path / "inline", **settings, placement="inline")
@@ -179,6 +180,7 @@ def test_an_actor_elsewhere_that_dies_comes_back(tmp_path: Path) -> None:
     assert next(x["pid"] for x in rows_of(folder) if x.get("actor") == 1) != killed[0]
 
 
+@pytest.mark.slow
 def test_an_actor_that_is_gone_before_it_has_called_is_placed_again(tmp_path: Path) -> None:
     killed: list[int] = []
 
