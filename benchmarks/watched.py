@@ -1,6 +1,7 @@
 """How fast the dashboard is, how much memory it takes, and what it costs a run that is watched.
 
 python benchmarks/watched.py page FOLDER       # a folder of benchmarks/make_runs.py
+python benchmarks/watched.py drawn FOLDER      # the same in a browser (playwright and a chromium)
 python benchmarks/watched.py live              # how soon a new row is seen
 python benchmarks/watched.py training          # pairs of the same run, watched and not
 """
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 
 CHARTED_RUNS, POINTS = 20, 1500
 METRIC = "learner/loss"
+CHROMIUM = "/usr/bin/chromium"
 PARALLEL = 6
 """Requests that a browser sends at a time."""
 
@@ -114,6 +116,39 @@ def measure_page(folder: Path) -> None:
             pass
         used = sum(process.cpu_times()[:2]) - before
         print(f"processor while a page is open: {used / (time.monotonic() - began):.1%} of a core")
+
+
+def measure_drawn(folder: Path, *, tries: int = 5) -> None:
+    """Print the seconds from opening an address until a browser has drawn it."""
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
+
+        pages: list[float] = []
+        charts: list[float] = []
+        for _ in range(tries):
+            with server(folder) as (address, _process):
+                # With nothing kept from before.
+                page = browser.new_page(viewport={"width": 1440, "height": 900})
+                began = time.monotonic()
+                page.goto(address)
+                page.locator("main tr[data-run]").first.wait_for()
+                pages.append(time.monotonic() - began)
+                runs = get(f"{address}api/runs")["runs"][:CHARTED_RUNS]
+                ids = ",".join(quote(run["id"], safe="") for run in runs)
+                time.sleep(1.0)  # as whoever looks at the page before the chart is asked for
+                began = time.monotonic()
+                page.evaluate(
+                    "view => { location.hash = view; }", f"#/curves?runs={ids}&metrics={METRIC}"
+                )
+                page.locator("main .chart[data-drawn]").first.wait_for()
+                charts.append(time.monotonic() - began)
+                page.close()
+        browser.close()
+    for name, seconds in (("first page", pages), (f"chart of {CHARTED_RUNS} runs", charts)):
+        median = statistics.median(seconds)
+        print(f"{name}, drawn: {median:.2f} s (median of {tries}; at most {max(seconds):.2f})")
 
 
 def measure_live(rows: int = 20) -> None:
@@ -216,7 +251,7 @@ def measure_training(pairs: int, seconds: float, preset: list[str]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("what", choices=("page", "live", "training"))
+    parser.add_argument("what", choices=("page", "drawn", "live", "training"))
     parser.add_argument("folder", nargs="?", type=Path)
     parser.add_argument("--pairs", type=int, default=6)
     parser.add_argument("--seconds", type=float, default=20.0)
@@ -224,6 +259,8 @@ def main() -> None:
     asked = parser.parse_args()
     if asked.what == "page":
         measure_page(asked.folder)
+    elif asked.what == "drawn":
+        measure_drawn(asked.folder)
     elif asked.what == "live":
         measure_live()
     else:
