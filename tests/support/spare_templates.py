@@ -86,7 +86,9 @@ def _become_template(end: socket.socket) -> None:
             sys.exit(0)  # none was needed
         told = b""
         while len(told) < int.from_bytes(size, "little"):
-            told += end.recv(65536)
+            if not (data := end.recv(65536)):
+                sys.exit(1)  # whoever told it was killed
+            told += data
     words, variables = _split(told.decode().split("\0"))
     os.setsid()
     os.environ.clear()

@@ -105,6 +105,16 @@ def test_evaluations_fall_into_twentieths(tmp_path: Path) -> None:
     assert timed == {1: 1.0, 20: 4.0}
 
 
+def test_where_learners_mix_evaluations_are_those_of_their_average(tmp_path: Path) -> None:
+    rows = [
+        {"env_steps": 10, "mean": 1.0, "time_s": 1.0, "learner": 1},
+        {"env_steps": 20, "mean": 2.0, "time_s": 2.0, "learner": "average"},
+        {"env_steps": 60, "mean": 3.0, "time_s": 3.0, "learner": 0},
+    ]
+    (tmp_path / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    assert evaluations(tmp_path, total_env_steps=1000) == {1: 2.0}
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_a_front_is_what_nothing_beats(values: list[tuple[int, int]]) -> None:
     judge = Judge(("return", "seconds_to_score"), 1.0)

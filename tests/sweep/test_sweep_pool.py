@@ -66,6 +66,9 @@ class FakePlace:
     def adopt(self, run: Run) -> FakeHandle | None:
         return None
 
+    def slot_of(self, run: Run) -> int | None:
+        return None
+
     def close(self) -> None:
         pass
 
@@ -193,6 +196,37 @@ def test_a_source_that_gives_up_stops_the_others(tmp_path: Path) -> None:
     assert not place.alive
 
 
+def test_a_full_disk_stops_the_others_and_is_one_line(tmp_path: Path) -> None:
+    class Full(ListOf):
+        def next(self) -> Run | None:
+            if len(self.pending) == 1:
+                raise OSError(28, "No space left on device")
+            return super().next()
+
+    place, source = FakePlace(3, polls=10**9), Full(tmp_path, 3)
+    with pytest.raises(RunFailed, match=r"cannot write down what was done: .*No space left"):
+        make_pool(place).run(source)
+    assert {x.state for x in source.outcomes.values()} == {"stopped"}
+    assert not place.alive
+    assert not place.killed
+
+
+def test_a_run_that_still_trains_keeps_its_slot(tmp_path: Path) -> None:
+    class Begun(FakePlace):
+        def adopt(self, run: Run) -> FakeHandle | None:
+            return FakeHandle(self, run, [], 50) if run.name in ("r1", "r2") else None
+
+        def slot_of(self, run: Run) -> int | None:
+            return {"r1": 2, "r2": 2}[run.name]
+
+    place, source = Begun(3), ListOf(tmp_path, 4)
+    pool = make_pool(place)
+    adopted = pool.adopt(list(source.pending))
+    source.pending = [x for x in source.pending if x not in adopted]
+    assert pool.run(source)
+    assert place.started[0] == ("r0", 1), "2 is taken, and the other that says so has 0"
+
+
 @pytest.mark.parametrize("jobs", [1, 2, 3, 5, 9])
 def test_slots_share_all_cores(jobs: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(3, 11)))
@@ -211,6 +245,7 @@ def test_a_run_is_kept_to_its_cores(tmp_path: Path) -> None:
     place = LocalPlace(len(cores), device="cpu")
     run = Run("x", tmp_path / "x", ("--no-such-flag", "1"))
     handle = place.start(run, len(cores) - 1)
+    assert place.slot_of(run) == len(cores) - 1
     assert sorted(os.sched_getaffinity(0)) == cores
     give_up = time.monotonic() + 60
     while handle.poll() is None and time.monotonic() < give_up:

@@ -256,6 +256,29 @@ def test_wrong_seeds_are_one_line(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_seeds_leave_a_folder_alone_that_holds_anything_else(tmp_path: Path, capsys: Any) -> None:
+    mine = tmp_path / "mine"
+    (mine / "s1").mkdir(parents=True)
+    (mine / "s1" / "thesis.txt").write_text("years of work")
+    words = ["CartPole-v1", "--seeds", "2", "--total-env-steps", "600", "--run-folder", str(mine)]
+    assert cli.main(["train", *words]) == 2
+    assert "mine is not empty, and --seeds has made nothing there" in capsys.readouterr().err
+    assert [x.name for x in mine.iterdir()] == ["s1"]
+    assert (mine / "s1" / "thesis.txt").read_text() == "years of work"
+
+
+def test_presets_of_the_users_own_stay(tmp_path: Path) -> None:
+    from gossamer.sweep.file import read_sweep
+    from gossamer.sweep.report import write_presets
+    from gossamer.sweep.store import SweepFolder
+
+    folder = SweepFolder(make_folder(tmp_path), read_sweep(str(tmp_path / "grid.toml")))
+    for name in ("best-of-monday.toml", "best-007.toml", "best.toml"):
+        (folder.path / name).write_text("")
+    assert write_presets(folder, []) == []
+    assert [x.name for x in folder.path.glob("best*")] == ["best-of-monday.toml"]
+
+
 def make_folder(tmp_path: Path) -> Path:
     """A sweep's folder as one that was killed at once leaves it."""
     from gossamer.sweep.file import read_sweep

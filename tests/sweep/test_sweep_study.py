@@ -69,6 +69,19 @@ def test_a_killed_sweep_goes_on_with_what_was_told(tmp_path: Path) -> None:
     assert states
 
 
+def test_a_sweep_killed_between_two_words_to_it_goes_on(tmp_path: Path) -> None:
+    """A trial that was chosen elsewhere waits in the journal until it is begun."""
+    sweep = make_sweep(tmp_path)
+    study = Study(tmp_path, sweep, [])
+    own, chosen = study.ask(0)
+    study.ask(1, chosen)
+    lines = (tmp_path / JOURNAL).read_bytes().splitlines(keepends=True)
+    waits = [i for i, x in enumerate(lines) if b'"state": 4' in x or b'"state":4' in x]
+    (tmp_path / JOURNAL).write_bytes(b"".join(lines[: waits[-1] + 1]))
+    study = Study(tmp_path, sweep, [own])
+    assert study.ask(2)[0] == 2
+
+
 def test_settings_chosen_elsewhere_are_known_to_it(tmp_path: Path) -> None:
     sweep = make_sweep(tmp_path)
     fixed: dict[str, Any] = {

@@ -62,6 +62,10 @@ class ClusterPlace:
         """Return nothing: runs on a cluster end with the sweep that has begun them."""
         return None
 
+    def slot_of(self, run: Run) -> int | None:
+        """Return nothing: none is adopted."""
+        return None
+
     def close(self) -> None:
         """Leave the cluster."""
         self._cluster.close()

@@ -162,7 +162,12 @@ def evaluations(
         stop_after_seconds: where it ends if that is sooner; 0: no limit.
     """
     found: dict[int, float] = {}
-    for row in read_rows(run / "evaluation.jsonl"):
+    rows = list(read_rows(run / "evaluation.jsonl"))
+    # Where learners mix, the run's policy is their average, and every second evaluation is of one of them.
+    averages = any(row.get("learner") == "average" for row in rows)
+    for row in rows:
+        if averages and row.get("learner") != "average":
+            continue
         mean, steps, seconds = (_number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
         if row.get("confirmation") or mean is None or steps is None:
             continue

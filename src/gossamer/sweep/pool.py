@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 import threading
 import time
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
@@ -122,7 +123,9 @@ class Pool:
             handle = self._place.adopt(run)
             if handle is not None:
                 self._say(f"{run.name} still trains; waiting for it")
-                self._running.append(_Running(run, handle, self._free_slot()))
+                slot = self._place.slot_of(run)
+                free = slot is not None and all(x.slot != slot for x in self._running)
+                self._running.append(_Running(run, handle, slot if free else self._free_slot()))
         return [x.run for x in self._running]
 
     def run(self, source: Source) -> bool:
@@ -153,15 +156,23 @@ class Pool:
                         self._look(source)
                     time.sleep(POLL_SECONDS)
             except (ConfigError, RunFailed):
-                self._stop_all()
-                while self._running and signals.count < 2:
-                    self._collect(source)
-                    time.sleep(POLL_SECONDS)
+                self._wait_for_all(source, signals)
                 raise
+            except OSError as error:  # a full disk
+                with suppress(OSError):  # what is done is seen again by whoever goes on
+                    self._wait_for_all(source, signals)
+                raise RunFailed(f"cannot write down what was done: {error}") from error
             finally:
                 for one in self._running:
                     one.handle.kill()
                 self._running.clear()
+
+    def _wait_for_all(self, source: Source, signals: Signals) -> None:
+        """Stop all runs, and wait until they have ended or a second signal has come."""
+        self._stop_all()
+        while self._running and signals.count < 2:
+            self._collect(source)
+            time.sleep(POLL_SECONDS)
 
     def _fill(self, source: Source) -> None:
         while len(self._running) < self._place.jobs:

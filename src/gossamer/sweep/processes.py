@@ -105,6 +105,10 @@ class Place(Protocol):
         """Return a run that an earlier sweep has begun and that still trains."""
         ...
 
+    def slot_of(self, run: Run) -> int | None:
+        """Return the slot that an adopted run is in; None: nobody knows."""
+        ...
+
     def close(self) -> None:
         """Give up what the place holds."""
         ...
@@ -189,7 +193,7 @@ class LocalPlace:
                 )
             with contextlib.suppress(OSError):
                 os.ftruncate(lock, 0)
-                os.pwrite(lock, f"{process.pid}\n".encode(), 0)
+                os.pwrite(lock, f"{process.pid} {slot}\n".encode(), 0)
         except OSError as error:
             raise RunFailed(f"{run.folder} cannot be trained: {error.strerror or error}") from error
         finally:
@@ -205,6 +209,11 @@ class LocalPlace:
     def adopt(self, run: Run) -> Handle | None:
         """Return a run that an earlier sweep has begun and that still trains."""
         return Adopted(run) if is_held(run) else None
+
+    def slot_of(self, run: Run) -> int | None:
+        """Return the slot that a run was begun in, if there are still as many."""
+        slot = number_in(run.lock, 1)
+        return slot if 0 <= slot < self.jobs else None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -286,8 +295,8 @@ class Adopted:
 
     def _signal(self, number: int) -> None:
         # Its own word comes first: the sweep may have been killed before it could write down whom it had started.
-        found = pid_in(self._run.folder / LOCK) if is_running(self._run.folder) else 0
-        pid = found or pid_in(self._run.lock)
+        found = number_in(self._run.folder / LOCK, 0) if is_running(self._run.folder) else 0
+        pid = max(found, 0) or number_in(self._run.lock, 0)
         if pid > 1 and is_held(self._run):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if number == signal.SIGKILL:
@@ -311,8 +320,8 @@ def is_held(run: Run) -> bool:
     return False
 
 
-def pid_in(path: Path) -> int:
-    """Return the process that a lock's file names; 0: none."""
+def number_in(path: Path, place: int) -> int:
+    """Return what a lock's file holds: first the process, then of a sweep's run its slot; -1: nothing."""
     with contextlib.suppress(OSError, ValueError, IndexError):
-        return int(read_plain(path, 1000).split()[0])
-    return 0
+        return int(read_plain(path, 1000).split()[place])
+    return -1

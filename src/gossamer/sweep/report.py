@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shlex
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from gossamer.sweep.search import Search
     from gossamer.sweep.store import SweepFolder, Trial
 
+PRESET = re.compile(r"best(-\d{3,})?\.toml")
+"""Names of the presets that a sweep writes."""
 MOST_TRIALS = 200
 """Rows of the table."""
 MOST_COLUMNS = 8
@@ -47,7 +50,8 @@ def write_presets(folder: SweepFolder, best: Sequence[Trial]) -> list[Path]:
     names = ["best.toml"] if len(folder.sweep.judge.objectives) == 1 else []
     names = names or [f"best-{x.number:03d}.toml" for x in best]
     for old in folder.path.glob("best*.toml"):
-        if old.name not in names[: len(best)]:
+        # Others in the folder are the user's.
+        if PRESET.fullmatch(old.name) and old.name not in names[: len(best)]:
             old.unlink()
     for name, trial in zip(names, best, strict=False):
         text = folder.commented(trial) + folder.sweep.preset(trial.chosen)[0]

@@ -71,8 +71,9 @@ def train_seeds(
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (
-            (SETTINGS, as_preset(config, origin)),
+            # First what says whose folder it is: one that holds anything else is refused.
             (MANIFEST, json.dumps(identity, indent=1) + "\n"),
+            (SETTINGS, as_preset(config, origin)),
         ):
             write_text(folder / name, text)
     except OSError as error:
@@ -136,6 +137,10 @@ def _refuse_another(folder: Path, identity: Any) -> None:
         if folder.is_dir() and (found := find_runs(folder)):
             raise ConfigError(
                 f"--run-folder {folder} has runs below it, such as {found[0]}; name a new folder"
+            )
+        if folder.is_dir() and any(folder.iterdir()):
+            raise ConfigError(
+                f"--run-folder {folder} is not empty, and --seeds has made nothing there; name a new folder"
             )
         return
     try:

@@ -52,8 +52,6 @@ class Trial:
     """Its objectives, means over its runs, once all are done."""
     of_seeds: list[list[float]] = field(default_factory=list[list[float]])
     """The same of each run."""
-    env_steps: int = 0
-    seconds: float = 0.0
 
     @property
     def state(self) -> str:

@@ -85,6 +85,8 @@ class Study:
         for trial in trials:
             if not trial.state.is_finished() and trial.number not in known:
                 # Asked for, and killed before it was written down.
+                if trial.state == optuna.trial.TrialState.WAITING:
+                    self._study.ask()  # which begins that one: one that waits cannot fail
                 self._study.tell(trial.number, state=optuna.trial.TrialState.FAIL)
 
     def _pruner(self) -> Any:
