@@ -222,6 +222,7 @@ def test_seeds_are_ordinary_runs_with_one_summary(
     assert cli.main(words) == 0
     out = capsys.readouterr().out
     assert "seed 4: done: total_env_steps reached" in out
+    assert "area (mean return over the whole run): mean " in out
     assert "2 runs" in out
     seeds = [json.loads(Path(f"mine/s{x}/config.json").read_text())["seed"] for x in (4, 5)]
     assert seeds == [4, 5]

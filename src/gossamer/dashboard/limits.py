@@ -87,6 +87,7 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
     idle = (
         f"; {1 - used:.0%} of the cores are idle" if used is not None and used < FEW_CORES else ""
     )
+    algorithm = mapping(config.get("algorithm")).get("name")
     several = (whole(config.get("num_learners")) or 1) > 1
     if config.get("placement") == "inline":
         return f"one role at a time: placement inline lets nothing overlap ({facts}); try --placement local"
@@ -114,20 +115,30 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
             "a machine with more cores, or fewer --num-learners"
         )
     if waits > MUCH and actors_wait > MUCH:
+        how = (
+            "--lag 1 with algorithm:vtrace, as a2c does not correct for it"
+            if algorithm == "a2c"
+            else "--lag 1"
+        )
         return (
-            f"in lock-step: {facts} and the learner {waits:.0%}, for each other; try --lag 1 with an algorithm that "
-            f"corrects for it (algorithm:vtrace, algorithm:impact), or fewer passes over larger batches{idle}"
+            f"in lock-step: {facts} and the learner {waits:.0%}, for each other; try {how}, or fewer passes over larger "
+            f"batches{idle}"
         )
     if waits > MUCH:
         if share("env") >= share("inference"):
             how = "more --env-threads or cores, --actors-per-learner, or EnvPool's environments (envpool:ID)"
             return f"actor-bound, by environments: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
-        how = "a smaller network, or more --num-envs for larger batches of inference"
+        how = "a smaller network, or more --num-envs for larger batches of inference (and fewer updates)"
         return f"actor-bound, by inference: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
     if share("learn") > MOST or actors_wait > MUCH:
         how = "fewer --algorithm.passes, a smaller network, or a GPU"
         if used is not None and used < FEW_CORES:
-            how = f"more --learner-threads, as {1 - used:.0%} of the cores are idle, {how}"
+            # More threads for a small network cost more than they bring.
+            more = "more --learner-threads if the network is large"
+            several_words = (
+                "" if several else "several learners (topology:gossip --num-learners 2) or "
+            )
+            how += f"; {1 - used:.0%} of the cores are idle: {several_words}{more}"
         elif not several:
             how += "; with more cores, several learners (topology:gossip --num-learners 2)"
         return f"learner-bound: {facts}; try {how}"

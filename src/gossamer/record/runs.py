@@ -55,8 +55,8 @@ def find_run(run: str | Path, root: str = "runs") -> Path:
         return names[fits[0]]
     if fits:
         raise ConfigError(
-            f"{run!r} fits {len(fits)} runs below {root} ({', '.join(sorted(fits)[-3:])}); "
-            "type more of the path"
+            f"{run!r} fits {len(fits)} runs below {root} ({'..., ' if len(fits) > 3 else ''}"
+            f'{", ".join(sorted(fits)[-3:])}); type more of the path, or "last" for the newest of all runs'
         )
     near = difflib.get_close_matches(key, names, n=1, cutoff=0.3)
     hint = f"did you mean {root}/{near[0]}?" if near else "gossamer runs lists them"

@@ -518,6 +518,8 @@ def _count_in_words(result: Evaluation) -> str:
 
 
 def _scores_in_words(result: Evaluation) -> str:
+    if len(result.returns) == 1:  # which tells nothing of an error
+        return f"return {result.mean:.4g}, {result.truncated} cut by a time limit"
     return (
         f"mean {result.mean:.4g} +- {result.standard_error:.2g} (standard error), lowest "
         f"{min(result.returns):.4g}, highest {max(result.returns):.4g}, {result.truncated} cut by a "

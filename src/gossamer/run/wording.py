@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.run.best_videos import VIDEOS
 from gossamer.run.placements.layout import layout_of
 from gossamer.topology.graphs import contraction, expected
 
@@ -199,5 +200,7 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         parts.append(f"{summary['candidate_evaluation']:.4g} to be confirmed")
     if failed:
         return ", ".join(parts)
+    if any((folder.path / VIDEOS).glob("*.mp4")):
+        parts.append(f"videos in {folder.path / VIDEOS}")
     verb = "train --resume" if reason.startswith("stopped") else "eval"
     return ", ".join(parts) + f"; next: gossamer {verb} {folder.path}"

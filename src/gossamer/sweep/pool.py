@@ -124,8 +124,9 @@ class Pool:
             if handle is not None:
                 self._say(f"{run.name} still trains; waiting for it")
                 slot = self._place.slot_of(run)
-                free = slot is not None and all(x.slot != slot for x in self._running)
-                self._running.append(_Running(run, handle, slot if free else self._free_slot()))
+                if slot is None or any(x.slot == slot for x in self._running):
+                    slot = self._free_slot()
+                self._running.append(_Running(run, handle, slot))
         return [x.run for x in self._running]
 
     def run(self, source: Source) -> bool:

@@ -17,7 +17,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.board import Board
-from gossamer.sweep.objectives import is_done, read_summary
+from gossamer.sweep.objectives import is_done, measure, read_summary, shown_value
 from gossamer.sweep.pool import Outcome, Pool
 from gossamer.sweep.presets import as_preset, write_text
 from gossamer.sweep.processes import LocalPlace, Run, jobs_that_fit
@@ -95,7 +95,7 @@ def train_seeds(
         finished = pool.run(source)
     finally:
         board.close()
-    print("\n".join(summary(runs, folder)))
+    print("\n".join(summary(runs, folder, config)))
     again = "gossamer train " + shlex.join(_again(words, folder))
     if not finished:
         left = sum(not is_done(x.folder) for x in runs)
@@ -198,8 +198,8 @@ def _worth(found: Mapping[str, Any]) -> str:
     return ", ".join(told) or "no episode ended"
 
 
-def summary(runs: Sequence[Run], folder: Path) -> list[str]:
-    """Return what came of the seeds: a line for each, and what `gossamer compare` says of them."""
+def summary(runs: Sequence[Run], folder: Path, config: TrainConfig) -> list[str]:
+    """Return what came of the seeds: a line for each, their area, and what `gossamer compare` says of them."""
     found = {run.name: read_summary(run.folder) for run in runs}
     lines = [
         f"{run.name}: {found[run.name].get('exit_reason', 'not finished')}, {_worth(found[run.name])}, {run.folder}"
@@ -208,6 +208,18 @@ def summary(runs: Sequence[Run], folder: Path) -> list[str]:
     ]
     if sum(is_done(run.folder) for run in runs) < 2:
         return lines
+    steps, learners = config.total_env_steps, config.num_learners
+    areas = [
+        measure(x.folder, "area", total_env_steps=steps, num_learners=learners)
+        for x in runs
+        if is_done(x.folder)
+    ]
+    if told := [x for x in areas if x is not None]:  # what a sweep has judged by, most often
+        mean = shown_value("area", sum(told) / len(told))
+        low, high = shown_value("area", min(told)), shown_value("area", max(told))
+        lines.append(
+            f"area (mean return over the whole run): mean {mean} of {len(told)} seeds, {low} to {high}"
+        )
     try:
         lines += ["", compare([str(folder)], say=lines.append)]
     except ConfigError as error:

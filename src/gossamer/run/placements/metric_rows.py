@@ -72,7 +72,8 @@ class Rows:
             }
             if before:
                 took = max(now - self._at[i], 1e-9)
-                row |= {name: (x - before[name]) / took for name, x in spent.items()}
+                # A wait counts where it ends, and may have begun before.
+                row |= {name: min((x - before[name]) / took, 1.0) for name, x in spent.items()}
             rows.append(row | _gpu(everyone[i].plan.device))
             self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
