@@ -14,6 +14,8 @@ from scipy import stats
 from scored_runs import make_run
 
 from gossamer.cli import main
+from gossamer.compare import report
+from gossamer.compare.statistics import Scores, Spread, Statistic, spread_of
 from gossamer.record.runs import select_runs
 
 FAST, SLOW = ["--optimizer.learning-rate", "0.01"], ["--optimizer.learning-rate", "0.001"]
@@ -209,6 +211,27 @@ def test_games_together_are_on_the_human_scale(capsys: pytest.CaptureFixture[str
     assert (pair["task"], pair["verdict"]) == (None, "worse")
     assert main(["compare", "runs"]) == 0
     assert "human-normalized" in capsys.readouterr().out
+
+
+def test_a_group_is_resampled_once_for_all_its_pairs(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for env_id in ("PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"):
+        for group in range(5):
+            words = ["--optimizer.learning-rate", f"0.00{group + 1}"]
+            for seed in (1, 2, 3):
+                name, score = f"{env_id}-{group}-{seed}", 3.0 * group + seed
+                make_run(Path("runs"), name, words, env_id=env_id, seed=seed, evaluation=score)
+    counted: list[Statistic] = []
+
+    def counting(scores: Scores, statistic: Statistic) -> Spread:
+        counted.append(statistic)
+        return spread_of(scores, statistic)
+
+    monkeypatch.setattr(report, "spread_of", counting)
+    found = compared(capsys, "runs")
+    assert len(found["pairs"]) == 10
+    assert counted == [report.DECIDES] * 5
 
 
 def test_returns_of_unlike_environments_are_not_added_up(

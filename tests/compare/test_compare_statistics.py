@@ -19,6 +19,7 @@ from gossamer.compare.statistics import (
     estimate,
     probability_of_improvement,
     profile,
+    spread_of,
     statistic_of,
 )
 
@@ -47,6 +48,11 @@ def slow(scores: list[np.ndarray[Any, Any]], statistic: Statistic) -> float:
     cut = math.floor(0.25 * len(values))
     middle = values[cut : len(values) - cut]
     return sum(middle) / len(middle)
+
+
+def error(scores: list[np.ndarray[Any, Any]], statistic: Statistic) -> float:
+    """Return the standard error of a statistic."""
+    return math.sqrt(spread_of(scores, statistic).variance)
 
 
 def test_values_that_are_published() -> None:
@@ -99,7 +105,7 @@ def test_the_error_is_that_of_every_possible_resample(n: int, statistic: Statist
         slow([scores[list(drawn)]], statistic) for drawn in itertools.product(range(n), repeat=n)
     ]
     expected = np.std(every) * math.sqrt(n / (n - 1))
-    assert estimate([scores], statistic).error == pytest.approx(expected, rel=0.02)
+    assert error([scores], statistic) == pytest.approx(expected, rel=0.02)
 
 
 @pytest.mark.parametrize("statistic", STATISTICS)
@@ -115,7 +121,7 @@ def test_the_error_of_several_tasks_is_that_of_a_stratified_bootstrap(statistic:
             for task in scores
         ]
         resampled.append(slow(again, statistic))
-    assert estimate(scores, statistic).error == pytest.approx(np.std(resampled), rel=0.06)
+    assert error(scores, statistic) == pytest.approx(np.std(resampled), rel=0.06)
 
 
 def test_the_interval_of_a_mean_of_tasks_is_welchs() -> None:
@@ -146,7 +152,7 @@ def test_scores_of_another_scale_have_the_same_interval_on_it(
     for statistic in STATISTICS:
         plain = estimate(scores, statistic)
         moved = estimate([shift + scale * task for task in scores], statistic)
-        for before, after in zip(plain[:3], moved[:3], strict=True):
+        for before, after in zip(plain, moved, strict=True):
             np.testing.assert_allclose(after, shift + scale * before, atol=1e-4 * size)
         assert plain.low <= plain.value <= plain.high
 
@@ -232,7 +238,7 @@ def test_a_profile_never_rises(scores: list[np.ndarray[Any, Any]]) -> None:
     found = profile(scores, np.linspace(lowest - 1, highest, 20))
     assert found.value[0] == 1
     assert found.value[-1] == 0
-    for part in found[:3]:
+    for part in found:
         assert (np.diff(part) <= 1e-12).all()
 
 
@@ -252,7 +258,8 @@ def test_one_seed_has_no_interval_and_equal_seeds_have_none_to_speak_of() -> Non
     assert np.isnan(alone.low)
     assert np.isnan(alone.high)
     equal = estimate([np.full(4, 3.0)], "median")
-    assert (equal.low, equal.value, equal.high, equal.error) == (3, 3, 3, 0)
+    assert (equal.low, equal.value, equal.high) == (3, 3, 3)
+    assert error([np.full(4, 3.0)], "median") == 0
     same = difference([np.full(3, 3.0)], [np.full(3, 1.0)], "iqm")
     assert (same.low, same.value, same.high) == (2, 2, 2)
     assert np.isnan(probability_of_improvement([np.array([3.0])], [np.array([1.0, 2.0])]).low)

@@ -281,6 +281,18 @@ def test_the_table_has_what_the_chart_shows(made: Path) -> None:
     assert own == pytest.approx([row["learner/loss"] for row in rows_of(made, runs[1])])
 
 
+def test_a_group_of_one_run_has_a_table_without_bounds(made: Path) -> None:
+    """An interval takes two runs; a cell of none is empty."""
+    run = ids(made)[0]
+    query = f"runs={joined([run])}&metric=learner%2Floss&x=updates&statistic=mean"
+    answer = client(made).get(f"/api/export.csv?{query}")
+    table = list(csv.DictReader(io.StringIO(answer.text)))
+    assert len(table) == ROWS
+    assert "nan" not in answer.text.lower()
+    own = [float(x["value"]) for x in table]
+    assert own == pytest.approx([row["learner/loss"] for row in rows_of(made, run)])
+
+
 def test_cells_are_no_formulas(root: Path) -> None:
     run = ids(root)[0]
     new = root / "=cmd|' ..!A1"

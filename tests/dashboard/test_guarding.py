@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import os
 import random
 import re
 import shutil
+import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +17,10 @@ from made_runs import made_runs
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
+from gossamer.dashboard.acts import OUTPUT, Acts
 from gossamer.dashboard.app import Dashboard
+from gossamer.dashboard.root import Root
+from gossamer.errors import ConfigError
 from gossamer.record.folder import RunFolder
 
 ADDRESS = "http://127.0.0.1:8765"
@@ -111,6 +117,67 @@ def test_nothing_outside_the_folder_is_opened(root: Path, path: str) -> None:
     assert answer.status_code == 404, answer.text
     assert OUTSIDE not in answer.text
     assert "link" not in [x["id"] for x in client(root).get("/api/runs").json()["runs"]]
+
+
+@pytest.mark.parametrize("run", ["missing", "link", "..", "RUN/missing/deeper"])
+def test_a_folder_that_is_not_there_closes_nothing_else(root: Path, run: str) -> None:
+    """A descriptor that is closed twice may be another thread's by then."""
+    (root / "link").symlink_to(root.parent / "outside")
+    before = os.listdir("/dev/fd")  # noqa: PTH208
+    missing = pytest.raises((FileNotFoundError, NotADirectoryError))
+    with missing, Root(root).run(run.replace("RUN", run_of(root))):
+        pass
+    with Root(root).run(run_of(root)) as files:
+        assert files.names("../outside") == []
+    assert os.listdir("/dev/fd") == before  # noqa: PTH208
+
+
+def test_names_that_are_no_text_keep_nobody_from_the_others(root: Path) -> None:
+    run = run_of(root)
+    (root / run / "videos").mkdir()
+    try:
+        (root / run / "videos" / os.fsdecode(b"\xff.mp4")).touch()
+    except OSError:
+        pytest.skip("this file system has names of text alone")
+    shutil.copytree(root / run, root / os.fsdecode(b"run-\xff"))
+    asked = client(root)
+    assert [x["id"] for x in asked.get("/api/runs").json()["runs"]] == [run]
+    assert asked.get("/api/run", params={"run": run}).json()["videos"] == []
+    odd = root.rename(root.with_name(os.fsdecode(b"runs-\xff")))
+    told = client(odd).get("/api/runs")
+    assert told.status_code == 200
+    assert told.json()["root"].endswith("runs-\\udcff")
+
+
+@pytest.mark.parametrize("code", [0, 1])
+def test_a_resumed_run_gives_way_to_nobody_and_keeps_its_words(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: int
+) -> None:
+    folder, usual = tmp_path / "run", os.getpriority(os.PRIO_PROCESS, 0)
+    folder.mkdir()
+    (tmp_path / "elsewhere").touch()
+    (folder / OUTPUT).symlink_to(tmp_path / "elsewhere")
+    python = tmp_path / "python"
+    python.write_text(f'#!/bin/sh\nnice > "$5/nice"\necho "$4" is read >&2\nexit {code}\n')
+    python.chmod(0o700)
+    monkeypatch.setattr(sys, "executable", str(python))
+    acts, said = Acts(), list[str]()
+
+    def resume() -> None:
+        os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), min(usual + 5, 19))
+        try:
+            said.append(acts.do("resume", {"acts": ["resume"]}, folder))
+        except ConfigError as error:
+            said.append(str(error))
+
+    asks = threading.Thread(target=resume)  # as the server's threads, which give way to training
+    asks.start()
+    asks.join()
+    acts.close()
+    assert said[0].endswith("did not begin: --resume is read" if code else "was started")
+    assert int((folder / "nice").read_text()) == usual
+    assert (folder / OUTPUT).read_text() == "--resume is read\n"
+    assert (tmp_path / "elsewhere").read_text() == ""
 
 
 @pytest.mark.parametrize(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import select
 import signal
 import socket
 import subprocess
@@ -14,6 +15,7 @@ import urllib.request
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from urllib.parse import quote
 
 import pytest
 from made_runs import made_runs, row_of
@@ -66,6 +68,24 @@ def test_a_port_that_is_taken_is_said_and_the_next_one_used(tmp_path: Path) -> N
             assert f"port {port} is taken; {found} is free" in said
             assert f"no runs in {tmp_path}" in said
             assert "gossamer train CartPole-v1" in said
+
+
+def test_a_chart_may_name_a_thousand_runs(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5)
+    run = quote(str(folder.relative_to(tmp_path)), safe="")
+    query = f"runs={','.join([run] * 1000)}&metric=learner%2Floss"
+    with watching(str(tmp_path), "--port", "0") as (_, address, _said):
+        place = address.removeprefix("http://").rstrip("/")
+        host, _, port = place.rpartition(":")
+        request = f"GET /api/curves?{query} HTTP/1.1\r\nHost: {place}\r\nConnection: close\r\n\r\n"
+        assert len(request) > 40_000
+        with socket.create_connection((host, int(port)), WAIT_SECONDS) as line:
+            line.sendall(request[:40_000].encode())
+            # As through a tunnel, where the rest comes later.
+            assert not select.select([line], [], [], 0.5)[0], line.recv(4096)
+            line.sendall(request[40_000:].encode())
+            with line.makefile("rb") as answer:
+                assert answer.readline() == b"HTTP/1.1 200 OK\r\n"
 
 
 def test_a_new_row_is_told_of_within_three_seconds(tmp_path: Path) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 import time
 from typing import TYPE_CHECKING, Any
-from urllib.parse import quote
+from urllib.parse import parse_qsl, quote
 
 import numpy as np
 import pytest
@@ -299,6 +299,48 @@ def test_charts_are_saved(page: Page) -> None:
         assert saved.value.path().read_bytes().startswith(begins)
 
 
+def saved_table(page: Page, watch: FakeWatch, chart: str) -> dict[str, str]:
+    """Save a chart as CSV and return what the page asked for."""
+    card = page.locator(f'[data-chart="{chart}"]')
+    card.hover()
+    with page.expect_download():
+        card.get_by_role("button", name="as CSV").click()
+    asked = next(x for x in reversed(watch.asked) if x.startswith("/api/export.csv?"))
+    return dict(parse_qsl(asked.partition("?")[2]))
+
+
+def test_a_grouped_chart_is_saved_as_it_is_drawn(page: Page, watch: FakeWatch) -> None:
+    visit(page, curves("learner/loss", more="&stat=iqm&by=env_id,optimizer.learning_rate"))
+    drawn(page, "learner/loss")
+    asked = saved_table(page, watch, "learner/loss")
+    assert asked["runs"].split(",") == SEEDS
+    assert asked["statistic"] == "iqm"
+    assert asked["by"] == "env_id,optimizer.learning_rate"
+    drawn_with = next(x for x in reversed(watch.asked) if x.startswith("/api/curves?"))
+    assert asked["points"] == dict(parse_qsl(drawn_with.partition("?")[2]))["points"]
+    page.get_by_role("button", name="Each run").click()
+    assert saved_table(page, watch, "learner/loss").keys() == {"runs", "metric", "x"}
+
+
+def test_a_chart_of_one_learner_is_saved_with_its_rows(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/run?run={quote(GOSSIP)}&learner=3")
+    page.locator('[data-chart="loss"][data-drawn]').wait_for()
+    assert saved_table(page, watch, "loss")["learner"] == "3"
+    page.get_by_label("Rows of").select_option("5")
+    until(page, "location.hash.includes('learner=5')")
+    assert saved_table(page, watch, "loss")["learner"] == "5"
+    assert "learner" not in saved_table(page, watch, "speed"), "learner 0 alone tells the speed"
+
+
+def test_a_swipe_that_scrolls_the_page_does_not_hold_a_chart(page: Page, watch: FakeWatch) -> None:
+    visit(page, curves("return_mean_100", runs=[PONG]))
+    drawn(page, "return_mean_100")
+    for event in ("pointerdown", "pointercancel"):
+        page.locator(".plot").dispatch_event(event, {"pointerType": "touch"})
+    watch.grow(PONG, rows=50)
+    until(page, "document.querySelector('.plot').data.at(-1).x.at(-1) === 50000")
+
+
 def test_a_chart_follows_its_run(page: Page, watch: FakeWatch) -> None:
     visit(page, curves("return_mean_100", runs=[PONG]))
     drawn(page, "return_mean_100")
@@ -454,6 +496,37 @@ def test_a_lost_connection_is_shown_and_found_again(page: Page, watch: FakeWatch
     expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=15_000)
     expect(row(page, PONG)).to_contain_text("11.75")
     expect(page.locator("#lost")).to_be_hidden()
+
+
+def look_away(page: Page, *, hidden: bool) -> None:
+    """Hide the tab, or show it again."""
+    page.evaluate(
+        """(hidden) => {
+          Object.defineProperty(document, "hidden", { value: hidden, configurable: true });
+          document.dispatchEvent(new Event("visibilitychange"));
+        }""",
+        hidden,
+    )
+
+
+def test_a_tab_that_was_hidden_reads_what_it_missed(page: Page, watch: FakeWatch) -> None:
+    page.clock.install()
+    visit(page, f"#/run?run={quote(PONG)}")
+    page.locator('[data-chart="return"][data-drawn]').wait_for()
+    page.locator("nav a[data-view=runs]").click()
+    expect(row(page, PONG)).to_contain_text("running")
+    look_away(page, hidden=True)
+    page.clock.fast_forward(31_000)
+    # It ends while nobody listens.
+    watch.runs[PONG] |= {"state": "done", "mean_return": 11.75}
+    watch.version += 1
+    look_away(page, hidden=False)
+    expect(row(page, PONG)).to_contain_text("11.75")
+    expect(row(page, PONG)).to_contain_text("done")
+    watch.asked.clear()
+    page.goto(f"/#/run?run={quote(PONG)}")
+    page.locator('[data-chart="return"][data-drawn]').wait_for()
+    assert any(x.startswith("/api/metrics?") for x in watch.asked), "it may have new metrics"
 
 
 def test_the_keyboard_reaches_everything(page: Page) -> None:

@@ -6,7 +6,7 @@ import json
 import math
 from dataclasses import dataclass, field
 from itertools import combinations
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
 
@@ -17,10 +17,11 @@ from gossamer.compare.protocols import refuse_mixed
 from gossamer.compare.statistics import (
     LEVEL,
     STATISTICS,
-    difference,
+    difference_of,
     estimate,
     probability_of_improvement,
     profile,
+    spread_of,
 )
 from gossamer.errors import ConfigError
 
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
     from gossamer.compare.curves import Axis
     from gossamer.compare.reading import Run, Source
-    from gossamer.compare.statistics import Array, Estimate, Scores, Statistic
+    from gossamer.compare.statistics import Array, Estimate, Scores, Spread, Statistic
 
 Scale = Literal["return", "human-normalized"]
 Verdict = Literal["better", "worse", "open"]
@@ -165,6 +166,13 @@ class _Group:
     settings: dict[str, str]
     runs: dict[str, list[Run]]
     """Runs by environment."""
+
+
+class _Side(NamedTuple):
+    """What a group brings to each of its pairs, in one environment or in all."""
+
+    scores: Scores
+    spread: Spread
 
 
 def compare_runs(
@@ -443,7 +451,7 @@ def _in_task(
         n=len(scores),
         statistics={x: _first(estimate([scores], x)) for x in STATISTICS},
         human_normalized=_first(estimate([normalized], DECIDES)) if len(normalized) else None,
-        curve=CurveOf([float(x) for x in grid], *([_plain(x) for x in part] for part in found[:3])),
+        curve=CurveOf([float(x) for x in grid], *([_plain(x) for x in part] for part in found)),
         threshold=None if threshold is None else _threshold(group.runs[task], threshold),
     )
 
@@ -459,7 +467,7 @@ def _median_of(values: Sequence[float]) -> Interval:
     """Return the median of times of which some may be infinite, with an interval if none is: of logarithms, as times are."""
     if all(0 < x < math.inf for x in values):
         found = estimate([np.log(np.array(values))], "median")
-        return Interval(*(_plain(np.exp(x)) for x in found[:3]))
+        return Interval(*(_plain(np.exp(x)) for x in found))
     middle = sorted(values)[(len(values) - 1) // 2 : len(values) // 2 + 1]
     value = sum(middle) / len(middle)
     return Interval(value if value < math.inf else None, None, None)
@@ -480,15 +488,16 @@ def _pairs(
     """Return every two groups, over all environments where they have a scale in common, else in each and by probability in all."""
     tasks = [None] if scale is not None else list(shared)
     count = math.comb(len(groups), 2) * len(tasks)
+    sides = {
+        (x.letter, task): _side(x, shared if task is None else [task], source, scale or "return")
+        for x in groups
+        for task in tasks
+    }
     found: list[Pair] = []
     for first, second in combinations(groups, 2):
         for task in tasks:
-            within = shared if task is None else [task]
-            sides = [
-                [_scores(x, one, source, scale if task is None else "return") for one in within]
-                for x in (first, second)
-            ]
-            found.append(_pair(first.letter, second.letter, task, sides[0], sides[1], count))
+            one, two = sides[first.letter, task], sides[second.letter, task]
+            found.append(_pair(first.letter, second.letter, task, one, two, count))
         if scale is None:
             one, two = ([_scores(x, y, source) for y in shared] for x in (first, second))
             chance = _first(probability_of_improvement(one, two))
@@ -497,12 +506,17 @@ def _pairs(
     return found
 
 
-def _pair(first: str, second: str, task: str | None, one: Scores, two: Scores, count: int) -> Pair:
-    shown = difference(one, two, DECIDES)
+def _side(group: _Group, tasks: Sequence[str], source: Source, scale: Scale) -> _Side:
+    scores = [_scores(group, task, source, scale) for task in tasks]
+    return _Side(scores, spread_of(scores, DECIDES))
+
+
+def _pair(first: str, second: str, task: str | None, one: _Side, two: _Side, count: int) -> Pair:
+    shown = difference_of(one.spread, two.spread)
     # Of many comparisons some come out by chance; together these are wrong as rarely as one.
-    strict = difference(one, two, DECIDES, 1 - (1 - LEVEL) / count)
-    verdict, reason = _verdict(_first(shown), _first(strict), one, two, count)
-    chance = _first(probability_of_improvement(one, two))
+    strict = difference_of(one.spread, two.spread, 1 - (1 - LEVEL) / count)
+    verdict, reason = _verdict(_first(shown), _first(strict), one.scores, two.scores, count)
+    chance = _first(probability_of_improvement(one.scores, two.scores))
     return Pair(first, second, task, _first(shown), chance, verdict, reason)
 
 
@@ -524,11 +538,11 @@ def _verdict(
 
 
 def _first(found: Estimate) -> Interval:
-    return Interval(*(_plain(x) for x in found[:3]))
+    return Interval(*(_plain(x) for x in found))
 
 
 def _listed_intervals(found: Estimate) -> list[Interval]:
-    return [Interval(*map(_plain, point)) for point in zip(*found[:3], strict=True)]
+    return [Interval(*map(_plain, point)) for point in zip(*found, strict=True)]
 
 
 def _plain(value: Any) -> float | None:

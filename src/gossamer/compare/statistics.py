@@ -45,19 +45,25 @@ class Estimate(NamedTuple):
     value: Array
     low: Array
     high: Array
-    error: Array
-    """Standard error; 0 where the seeds do not differ."""
 
 
-class _Spread(NamedTuple):
-    """A statistic, and what its interval is made of."""
+class Spread(NamedTuple):
+    """A statistic of one group, and what its intervals of every level are made of."""
 
     value: Array
     variance: Array
+    """Square of the standard error: 0 where the seeds do not differ, NaN if a task has less than two."""
     dof: Array
     """Degrees of freedom of the variance."""
-    factor: Array | float
-    """Critical value divided by Student's."""
+    alone: tuple[int, Statistic] | None
+    """Seeds of the only task, and the statistic, which tell the critical value; None: it is Student's."""
+
+    def factor(self, level: float) -> float:
+        """Return the critical value of a level, divided by Student's."""
+        if self.alone is None:
+            return 1.0
+        n, statistic = self.alone
+        return _critical(n, statistic, level) / float(_student(np.array(n - 1.0), level))
 
 
 def statistic_of(scores: Scores, statistic: Statistic) -> Array:
@@ -90,7 +96,8 @@ def estimate(scores: Scores, statistic: Statistic, level: float = LEVEL) -> Esti
     Returns:
         Arrays [...]; without bounds if a task has less than two seeds.
     """
-    return _interval(_spread(scores, statistic, level), level)
+    spread = spread_of(scores, statistic)
+    return _interval(spread.value, spread.variance, spread.dof, spread.factor(level), level)
 
 
 def difference(
@@ -104,13 +111,42 @@ def difference(
         statistic: see `statistic_of`.
         level: share of intervals that hold the truth, in (0, 1).
     """
-    one, two = _spread(first, statistic, level), _spread(second, statistic, level)
-    variance = one.variance + two.variance
-    weighed = one.variance * one.factor + two.variance * two.factor
+    return difference_of(spread_of(first, statistic), spread_of(second, statistic), level)
+
+
+def difference_of(first: Spread, second: Spread, level: float = LEVEL) -> Estimate:
+    """Return the same of two groups whose spreads are known: of many groups, each is in many pairs.
+
+    Args:
+        first: of the same statistic and tasks as the second.
+        second: likewise.
+        level: share of intervals that hold the truth, in (0, 1).
+    """
+    variance = first.variance + second.variance
+    weighed = first.variance * first.factor(level) + second.variance * second.factor(level)
     factor = _ratio(weighed, variance, otherwise=1.0)
-    parts = np.stack([one.variance, two.variance])
-    dof = _satterthwaite(parts, np.stack([one.dof, two.dof]))
-    return _interval(_Spread(one.value - two.value, variance, dof, factor), level)
+    parts = np.stack([first.variance, second.variance])
+    dof = _satterthwaite(parts, np.stack([first.dof, second.dof]))
+    return _interval(first.value - second.value, variance, dof, factor, level)
+
+
+def spread_of(scores: Scores, statistic: Statistic) -> Spread:
+    """Return a statistic with its variance, for which seeds are resampled within tasks.
+
+    Args:
+        scores: [n, ...] a task.
+        statistic: see `statistic_of`.
+    """
+    value = statistic_of(scores, statistic)
+    if min(len(task) for task in scores) < 2:
+        nothing = np.full_like(value, np.nan)
+        return Spread(value, nothing, nothing, None)
+    if len(scores) > 1:
+        return _resampled(scores, statistic, value)
+    n = len(scores[0])
+    ordered = np.sort(scores[0], axis=0)
+    variance = _variance(ordered - value, statistic)
+    return Spread(value, variance, np.full_like(value, n - 1.0), (n, statistic))
 
 
 def probability_of_improvement(first: Scores, second: Scores, level: float = LEVEL) -> Estimate:
@@ -190,20 +226,6 @@ def _cut(n: int, statistic: Statistic) -> int:
     return {"mean": 0, "iqm": n // 4, "median": (n - 1) // 2}[statistic]
 
 
-def _spread(scores: Scores, statistic: Statistic, level: float) -> _Spread:
-    value = statistic_of(scores, statistic)
-    if min(len(task) for task in scores) < 2:
-        nothing = np.full_like(value, np.nan)
-        return _Spread(value, nothing, nothing, 1.0)
-    if len(scores) > 1:
-        return _resampled(scores, statistic, value)
-    n = len(scores[0])
-    dof = np.full_like(value, n - 1.0)
-    factor = _critical(n, statistic, level) / float(_student(np.array(n - 1.0), level))
-    ordered = np.sort(scores[0], axis=0)
-    return _Spread(value, _variance(ordered - value, statistic), dof, factor)
-
-
 def _variance(ordered: Array, statistic: Statistic) -> Array:
     """Return the bootstrap's variance of a statistic of one task, enlarged as if the spread of seeds were unbiased.
 
@@ -255,7 +277,7 @@ def _pivot(scores: Array, statistic: Statistic, level: float) -> float:
     return float(np.quantile(np.abs(value) / np.sqrt(_variance(ordered - value, statistic)), level))
 
 
-def _resampled(scores: Scores, statistic: Statistic, value: Array) -> _Spread:
+def _resampled(scores: Scores, statistic: Statistic, value: Array) -> Spread:
     """Return the spread of several tasks together, by resampling seeds within each."""
     rng = np.random.default_rng(3)
     shape = value.shape
@@ -276,7 +298,7 @@ def _resampled(scores: Scores, statistic: Statistic, value: Array) -> _Spread:
     shares = np.concatenate([x for _, x in found], axis=1)
     each = np.array([len(task) - 1.0 for task in scores])[:, None]
     dof = _satterthwaite(shares, np.broadcast_to(each, shares.shape))
-    return _Spread(value, variance.reshape(shape), dof.reshape(shape), 1.0)
+    return Spread(value, variance.reshape(shape), dof.reshape(shape), None)
 
 
 def _unbiased(task: Array) -> Array:
@@ -314,10 +336,11 @@ def _ratio(above: Any, below: Any, *, otherwise: Any) -> Any:
     return np.where(there, above / np.where(there, below, 1.0), otherwise)
 
 
-def _interval(spread: _Spread, level: float) -> Estimate:
-    error = np.sqrt(spread.variance)
-    half = _student(spread.dof, level) * spread.factor * error
-    return Estimate(spread.value, spread.value - half, spread.value + half, error)
+def _interval(
+    value: Array, variance: Array, dof: Array, factor: Array | float, level: float
+) -> Estimate:
+    half = _student(dof, level) * factor * np.sqrt(variance)
+    return Estimate(value, value - half, value + half)
 
 
 def _student(dof: Array, level: float) -> Array:
@@ -357,5 +380,4 @@ def _joined(values: Array, low: Array, high: Array, *, enough: bool) -> Estimate
     above = np.sqrt(((high - values) ** 2).sum(axis=0)) / k
     if not enough:
         below = above = np.full_like(value, np.nan)
-    error = (below + above) / (2 * _normal(LEVEL))
-    return Estimate(value, value - below, value + above, error)
+    return Estimate(value, value - below, value + above)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 import subprocess
 import sys
-import tempfile
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import IO, TYPE_CHECKING, Any
 
@@ -25,17 +25,29 @@ SAID = {
 }
 STARTING_SECONDS = 20.0
 """A run that is being resumed takes a while to lock its folder; it is not resumed twice meanwhile."""
+OUTPUT = "resumed.txt"
+"""File in the run folder with what the run says that was resumed last."""
 LOOK_SECONDS = 3.0
 """Mistakes of a resumed run show within this time."""
 
 
 class Acts:
-    """Acts on runs; remembers what it has started."""
+    """Acts on runs; remembers what it has started.
+
+    Runs start with the priority of the thread that has made this object, however much its other threads give way later.
+    """
 
     def __init__(self) -> None:
         self._resumed: dict[Path, float] = {}
         self._started: list[subprocess.Popen[bytes]] = []
         self._lock = threading.Lock()
+        # A process has the priority of the thread that starts it, and a thread that of its own starter: so it begins now.
+        self._starter = ThreadPoolExecutor(1, "starter")
+        self._starter.submit(int)
+
+    def close(self) -> None:
+        """Start nothing any more."""
+        self._starter.shutdown(wait=False, cancel_futures=True)
 
     def do(self, act: str, run: dict[str, Any], folder: Path) -> str:
         """Do something and say in one line what.
@@ -67,25 +79,37 @@ class Acts:
             if now - self._resumed.get(folder, -STARTING_SECONDS) < STARTING_SECONDS:
                 raise ConfigError("it is being resumed; wait until it shows")
             self._resumed[folder] = now
-        command = [sys.executable, "-m", "gossamer", "train", "--resume", str(folder)]
         typed = f"gossamer train --resume {shlex.quote(str(folder))}"
-        # What it says is in log.txt too; a pipe would end with this server, and the run with the pipe.
-        with tempfile.TemporaryFile() as said:
-            # Its own group: neither Ctrl-C nor the end of this server ends it.
-            child = subprocess.Popen(
-                command,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=said,
-                start_new_session=True,
-            )
-            self._started.append(child)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(LOOK_SECONDS)
-            if child.poll() not in (None, 0):
-                del self._resumed[folder]
-                raise ConfigError(f"{typed} did not begin: {_last_line(said)}")
-        return f"{typed} was started"
+        try:
+            # A pipe would end with this server, and the run with the pipe.
+            with _new_file(folder / OUTPUT) as said:
+                child = self._starter.submit(_start_resumed, folder, said).result()
+                self._started.append(child)
+                with suppress(subprocess.TimeoutExpired):
+                    child.wait(LOOK_SECONDS)
+                if child.poll() in (None, 0):
+                    return f"{typed} was started"
+                problem = f"{typed} did not begin: {_last_line(said)}"
+        except OSError as error:
+            problem = f"{folder} cannot be written: {error.strerror}"
+        del self._resumed[folder]
+        raise ConfigError(problem)
+
+
+def _new_file(path: Path) -> IO[bytes]:
+    """Return a file in place of the one there was, which may be a link to somewhere else."""
+    path.unlink(missing_ok=True)
+    return path.open("x+b")
+
+
+def _start_resumed(folder: Path, said: IO[bytes]) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "train", "--resume", str(folder)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=said,
+        start_new_session=True,  # neither Ctrl-C nor the end of this server ends it
+    )
 
 
 def _last_line(file: IO[bytes]) -> str:

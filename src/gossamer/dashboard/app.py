@@ -34,6 +34,7 @@ from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.thinning import thin
 from gossamer.errors import ConfigError
+from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -127,6 +128,7 @@ class Dashboard:
         """Let pages go and read no more."""
         self.events.close()
         self.columns.close()
+        self._acts.close()
 
     def _index(self, _: Request) -> Response:
         page = (PAGE / "index.html").read_text(encoding="utf-8")
@@ -151,7 +153,7 @@ class Dashboard:
 
     def _runs(self, _: Request) -> Response:
         self.listing.look()
-        told = {"root": str(self.root.path), "version": self.listing.version}
+        told = {"root": visible(str(self.root.path)), "version": self.listing.version}
         return _json({**told, "runs": self.listing.runs()})
 
     def _metrics(self, request: Request) -> Response:
@@ -173,7 +175,9 @@ class Dashboard:
     def _curves(self, request: Request) -> Response:
         return _json({"groups": self._curves_of(request, _asked(request, "metric"))})
 
-    def _curves_of(self, request: Request, metric: str) -> list[dict[str, Any]]:
+    def _curves_of(
+        self, request: Request, metric: str, *, wait: bool = False
+    ) -> list[dict[str, Any]]:
         runs, by = self._asked_runs(request), _list(request, "by")
         return curves(
             self.root,
@@ -186,6 +190,7 @@ class Dashboard:
             statistic=_one_of(request, "statistic", STATISTICS),
             by=by or None,
             learner=_number(request, "learner", int, None),
+            wait=wait,
         )
 
     def _run(self, request: Request) -> Response:
@@ -217,7 +222,7 @@ class Dashboard:
         if request.query_params.get("statistic"):
             table.writerow(["metric", "group", "runs", axis, "value", "low", "high", "runs_here"])
             for metric in metrics:
-                for one in self._curves_of(request, metric):
+                for one in self._curves_of(request, metric, wait=True):
                     points = (one[x] for x in ("x", "y", "low", "high", "counts"))
                     for row in zip(*points, strict=True):
                         cells = [_cell(metric), _cell(one["label"]), one["n"], *map(_cell, row)]
@@ -226,7 +231,9 @@ class Dashboard:
             table.writerow(["metric", "run", axis, "value", "low", "high"])
             learner = _number(request, "learner", int, None)
             for metric, run in itertools.product(metrics, self._asked_runs(request)):
-                raw = read_series(self.root, self.columns, run, metric, axis, learner, wait=True)
+                # Evaluations are of the run's policy, whichever learner's rows stand beside them.
+                whose = None if metric.startswith("evaluation/") else learner
+                raw = read_series(self.root, self.columns, run, metric, axis, whose, wait=True)
                 found = thin(raw.x, raw.y, _points(request))
                 low, high = (found.y if x is None else x for x in (found.low, found.high))
                 for row in zip(found.x, found.y, low, high, strict=True):
@@ -280,7 +287,7 @@ class Dashboard:
         told = self._known(run)
         folder = self.root.path if run == HERE else self.root.path / run
         with self._files(run):  # there, and no link on the way to it
-            return _json({"said": self._acts.do(act, told, folder)})
+            return _json({"said": visible(self._acts.do(act, told, folder))})
 
     def _asked_runs(self, request: Request) -> list[str]:
         """Return the runs of a chart, all of which there are."""
@@ -366,10 +373,10 @@ def _points(request: Request) -> int:
 
 
 def _cell(value: Any) -> str:
-    """Return a cell of a CSV file; a text that a spreadsheet would compute is kept a text."""
+    """Return a cell of a CSV file, empty for no number; a text that a spreadsheet would compute is kept a text."""
     if isinstance(value, str):
         return f"'{value}" if value[:1] in ("=", "+", "-", "@", "\t", "\r") else value
-    return f"{value:.10g}"
+    return f"{value:.10g}" if math.isfinite(value) else ""
 
 
 def _json(content: Any) -> Response:
@@ -387,9 +394,8 @@ def _plain(value: Any) -> Any:
 
 def _told(_: Request, error: Exception) -> Response:
     status = error.status if isinstance(error, Mistake) else 409
-    return Response(
-        msgspec.json.encode({"error": str(error)}), status, media_type="application/json"
-    )
+    told = {"error": visible(str(error))}
+    return Response(msgspec.json.encode(told), status, media_type="application/json")
 
 
 def _not_there(_: Request, error: Exception) -> Response:

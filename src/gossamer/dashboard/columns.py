@@ -20,7 +20,7 @@ import numpy as np
 from gossamer.record.metrics import MAX_ROW_BYTES, parse_row
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -41,8 +41,10 @@ QUIET_SECONDS = 0.3
 """Since the last first answer: until then files are not read whole, or the other answers of a chart would wait."""
 LONGEST_QUIET_SECONDS = 2.0
 """However often is asked."""
-MAX_CACHE_BYTES = 48 << 20
+MAX_CACHE_BYTES = 96 << 20
 """Of columns that are kept."""
+WANTED_SECONDS = 60.0
+"""A column that was asked for within this time makes room for no other: the two would push each other out for ever."""
 AVERAGE = -1.0
 """Stands for the average of all learners in a column of learners."""
 LEARNER = "learner"
@@ -69,9 +71,11 @@ class _Held:
 class Columns:
     """Reads columns of runs' files and keeps those used last.
 
+    When all that is kept is still wanted and there is no room for more, answers from further long files stay samples.
+
     Args:
         root: of the runs.
-        on_read: called with a run's id, from another thread, when a file has been read for which an inexact answer was given.
+        on_read: called with a run's id, from another thread, when there is an exact answer after an inexact one.
         max_bytes: of columns that are kept.
     """
 
@@ -83,6 +87,8 @@ class Columns:
     ):
         self._root, self._on_read, self._max_bytes = root, on_read, max_bytes
         self._held: OrderedDict[tuple[str, str], _Held] = OrderedDict()
+        self._asked: dict[tuple[str, str, str], float] = {}  # when, by run, file and column
+        self._too_many: dict[tuple[str, str], float] = {}  # rows a byte of files without room
         self._lock = threading.Lock()
         self._reading: set[tuple[str, str, str]] = set()
         self._answered_at = -QUIET_SECONDS
@@ -93,7 +99,7 @@ class Columns:
     def num_bytes(self) -> int:
         """Bytes of the columns that are kept."""
         with self._lock:
-            return sum(held.num_bytes for held in self._held.values())
+            return self._total()
 
     def read(self, run: str, file: str, names: Sequence[str], *, wait: bool = False) -> Table:
         """Return columns of a file in a run's folder; empty ones without the file.
@@ -109,14 +115,17 @@ class Columns:
             with self._root.run(run) as files, files.open(file) as handle:
                 status = os.fstat(handle.fileno())
                 with self._lock:
+                    if not wait:
+                        self._want(run, file, wanted)
                     held = self._current(run, file, status)
                     old = [name for name in wanted if name in held.columns]
                     left = status.st_size - (held.end if len(old) == len(wanted) else 0)
+                    fits = self._fits(run, file, wanted, status.st_size)
                 if not wait and left > AT_ONCE_BYTES:
                     self._answered_at = time.monotonic()
                     sampled = _sampled(handle, status.st_size, wanted)
-                    for name in wanted:
-                        self._read_later(run, file, name)
+                    if fits:
+                        self._read_later(run, file, wanted)
                     return Table(sampled, exact=False)
                 return Table(self._all(handle, run, file, wanted, status), exact=True)
         except (OSError, ValueError):
@@ -155,37 +164,87 @@ class Columns:
                         held.columns[name].append(column)
                 held.end = reached
                 held.num_bytes = sum(x.nbytes for xs in held.columns.values() for x in xs)
-                self._drop_old()
-                return {name: _joined(held, name) for name in names}
+                found = {name: _joined(held, name) for name in names}
+                self._make_room(run, file, new)
+                return found
             parts = {name: [*held.columns.get(name, ())] for name in names}
-        if held.end == reached and all(name in held.columns for name in names):
+            current = held.end == reached and all(name in held.columns for name in names)
+        if current:
             return {name: np.concatenate([np.empty(0), *parts[name]]) for name in names}
         columns, _ = _decoded(handle, 0, status.st_size, names)
         return columns
 
-    def _drop_old(self) -> None:
-        total = sum(held.num_bytes for held in self._held.values())
-        while total > self._max_bytes and len(self._held) > 1:
-            _, held = self._held.popitem(last=False)
-            total -= held.num_bytes
+    def _total(self) -> int:
+        return sum(held.num_bytes for held in self._held.values())
 
-    def _read_later(self, run: str, file: str, name: str) -> None:
-        key = (run, file, name)
-        with self._lock:
-            if key in self._reading:
+    def _want(self, run: str, file: str, names: list[str]) -> None:
+        now = time.monotonic()
+        self._asked.update(((run, file, name), now) for name in names)
+
+    def _unwanted(self) -> Iterator[tuple[tuple[str, str], str]]:
+        """Yield the columns that may go, those of the file used longest ago first."""
+        now = time.monotonic()
+        self._asked = {key: x for key, x in self._asked.items() if now - x < WANTED_SECONDS}
+        for key, held in list(self._held.items()):
+            yield from (
+                (key, name) for name in list(held.columns) if (*key, name) not in self._asked
+            )
+
+    def _drop(self, key: tuple[str, str], name: str) -> int:
+        """Drop a column and return its bytes, none if it has gone before."""
+        held = self._held.get(key)
+        if held is None or name not in held.columns:
+            return 0
+        num_bytes = sum(x.nbytes for x in held.columns.pop(name))
+        held.num_bytes -= num_bytes
+        if not held.columns:
+            del self._held[key]
+        return num_bytes
+
+    def _make_room(self, run: str, file: str, new: list[str]) -> None:
+        """Drop what nobody wants any more; if that is not enough, the new columns of a file, then all of it."""
+        key = (run, file)
+        held, total = self._held[key], self._total()
+        rows = max((sum(map(len, parts)) for parts in held.columns.values()), default=0)
+        self._too_many.pop(key, None)
+        for where, name in self._unwanted():
+            if total <= self._max_bytes:
                 return
-            self._reading.add(key)
+            total -= self._drop(where, name)
+        for names in (new, list(held.columns)):
+            if total <= self._max_bytes:
+                return
+            total -= sum(self._drop(key, name) for name in names)
+            self._too_many[key] = rows / max(held.end, 1)
+
+    def _fits(self, run: str, file: str, names: list[str], size: int) -> bool:
+        """Whether there may be room for columns of a file; one is read in vain at most once to know."""
+        key = (run, file)
+        if key not in self._too_many:
+            return True
+        there = self._held[key].columns
+        needed = sum(name not in there for name in names) * self._too_many[key] * size * 8
+        gone = sum(
+            x.nbytes for where, name in self._unwanted() for x in self._held[where].columns[name]
+        )
+        return self._total() - gone + needed <= self._max_bytes
+
+    def _read_later(self, run: str, file: str, wanted: list[str]) -> None:
+        with self._lock:
+            new = {(run, file, name) for name in wanted} - self._reading
+            self._reading |= new
             jobs = self._reading
 
         def work() -> None:
-            with self._lock:  # all that is waiting for the same file, in one go
-                names = [x for r, f, x in jobs if (r, f) == (run, file)]
             latest = time.monotonic() + LONGEST_QUIET_SECONDS
-            while names and not self._closed.is_set():
+            while not self._closed.is_set():
                 left = min(self._answered_at + QUIET_SECONDS, latest) - time.monotonic()
                 if left <= 0:
                     break
                 self._closed.wait(left)
+            with self._lock:  # all that is waiting for the same file, in one go
+                names = [x for r, f, x in jobs if (r, f) == (run, file)]
+                self._want(run, file, names)  # it has waited for its turn
             if not names or self._closed.is_set():
                 return
             try:
@@ -193,9 +252,14 @@ class Columns:
             finally:
                 with self._lock:
                     jobs.difference_update((run, file, x) for x in names)
-            self._on_read(run)
+                    held = self._held.get((run, file))
+                    kept = held is not None and all(name in held.columns for name in names)
+                    kept = kept or (run, file) not in self._too_many
+            if kept:  # else the next answer would be a sample again
+                self._on_read(run)
 
-        self._pool.submit(work)
+        if new:
+            self._pool.submit(work)
 
 
 def _joined(held: _Held, name: str) -> Numbers:

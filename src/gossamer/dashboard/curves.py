@@ -71,6 +71,7 @@ def curves(
     statistic: Statistic,
     by: Sequence[str] | None = None,
     learner: int | None = None,
+    wait: bool = False,
 ) -> list[dict[str, Any]]:
     """Return a curve for each group of runs.
 
@@ -85,12 +86,13 @@ def curves(
         statistic: of the runs in a group.
         by: as `group` has it.
         learner: as `read_series` has it.
+        wait: as `read_series` has it.
     """
     told: list[dict[str, Any]] = []
     for one in group({run: listing.settings(run) for run in runs}, by):
         exact, series = True, list[Any]()
         for run in one.runs:
-            raw = read_series(root, columns, run, metric, axis, learner)
+            raw = read_series(root, columns, run, metric, axis, learner, wait=wait)
             exact = exact and raw.exact
             series.append(thin(raw.x, raw.y, points))
         there = [(found.x, found.y) for found in series if len(found.x)]

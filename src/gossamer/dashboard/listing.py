@@ -68,7 +68,7 @@ class Listing:
         self.version = 0
         """Grows with every change."""
         self.on_change: Callable[[Changes], object] = lambda _: None
-        """Called with every change, from the thread that has looked."""
+        """Called with every change, in their order, from the thread that has looked; it must not ask the listing."""
 
     def look(self) -> None:
         """Look at all runs; whoever listens is told what has changed since the last look."""
@@ -79,6 +79,7 @@ class Listing:
                 del self._known[run]
             rows: dict[str, dict[str, int]] = {}
             looked = {run: self._look_at(run, rows) for run in found}
+            gone += [run for run, what in looked.items() if what == "gone"]
             if gone or "settings" in looked.values():
                 self._told = differing([known.settings for known in self._known.values()])
                 looked = dict.fromkeys(self._known, "settings")
@@ -87,7 +88,8 @@ class Listing:
                 return
             self.version += 1
             told = Changes(self.version, [self._known[run].shown for run in changed], gone, rows)
-        self.on_change(told)
+            # Under the lock: a page drops what reaches it after a later change.
+            self.on_change(told)
 
     def runs(self) -> list[Run]:
         """Return all runs as they were at the last look, the one that began last at first."""
@@ -108,7 +110,7 @@ class Listing:
             return self._known[run].settings
 
     def _look_at(self, run: str, rows: dict[str, dict[str, int]]) -> str:
-        """Read a run again if it has changed; return what has: "" nothing, "run", or "settings" too."""
+        """Read a run again if it has changed; return what has: "" nothing, "run", "settings" too, or it is "gone"."""
         known = self._known.get(run)
         try:
             with self._root.run(run) as files:
@@ -122,7 +124,7 @@ class Listing:
                     return ""
                 made, settings = _read(files, run, self._root.path.name, running=running)
         except OSError:  # it went meanwhile
-            return "settings" if self._known.pop(run, None) else ""
+            return "gone" if self._known.pop(run, None) else ""
         sizes = tuple(x.st_size if (x := stats[name]) else 0 for name in ROW_FILES)
         if known is not None and known.sizes != sizes:
             rows[run] = dict(zip(("metrics", "evaluations", "episodes"), sizes, strict=True))
@@ -221,7 +223,7 @@ def _read(
         "total_env_steps": total,
         "mean_return": told("mean_return_last_100", "return_mean_100"),
         "best_evaluation": best,
-        "last_evaluation": _last_evaluation(files),
+        "last_evaluation": _last_evaluation(files, config),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
         "where": _where(mapping(sessions[-1]) if sessions else {}, row),
@@ -261,11 +263,19 @@ def _progress(
     return min(max(parts), 1.0) if parts else None
 
 
-def _last_evaluation(files: RunFiles) -> float | None:
-    for row in last_rows(files, TAIL_BYTES[0], "evaluation.jsonl"):
-        if row.get("confirmation") is not True and (mean := number(row.get("mean"))) is not None:
-            return mean
-    return None
+def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:
+    """Return the score of the run's policy: where learners mix, their average's, not that of one learner in between."""
+    several = (whole(config.get("num_learners")) or 1) > 1
+    found: float | None = None
+    for num_bytes in TAIL_BYTES if several else TAIL_BYTES[:1]:
+        for row in last_rows(files, num_bytes, "evaluation.jsonl"):
+            mean = number(row.get("mean"))
+            if mean is None or row.get("confirmation") is True:
+                continue
+            if not several or row.get("learner") == "average":
+                return mean
+            found = mean if found is None else found
+    return found
 
 
 def _where(session: dict[str, Any], row: dict[str, Any]) -> str:

@@ -43,15 +43,18 @@ class Root:
         Raises:
             OSError: there is no such folder below the root, or a link is on the way to it.
         """
-        handle = os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        parts = () if run == HERE else _parts(run)
+        handle = _descend(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parts)
         try:
-            handle = _descend(handle, () if run == HERE else _parts(run))
             yield RunFiles(handle)
         finally:
             os.close(handle)
 
     def find(self) -> Iterator[str]:
-        """Yield the id of every run, and of what is left of one, below the root; links are not followed."""
+        """Yield the id of every run, and of what is left of one, below the root; links are not followed.
+
+        A folder whose name is not UTF-8 is passed over: no answer could hold its id.
+        """
         yield from self._walk(self.path, "", MAX_DEPTH)
 
     def _walk(self, folder: Path | str, name: str, depth: int) -> Iterator[str]:
@@ -60,7 +63,8 @@ class Root:
         with suppress(OSError), os.scandir(folder) as entries:
             for entry in entries:
                 names.add(entry.name)
-                if not entry.name.startswith(".") and entry.is_dir(follow_symlinks=False):
+                shown = not entry.name.startswith(".") and _is_text(entry.name)
+                if shown and entry.is_dir(follow_symlinks=False):
                     below.append(entry.name)
         if _is_run(names):
             yield name or HERE
@@ -129,13 +133,14 @@ class RunFiles:
             return None
 
     def names(self, folder: str = "") -> list[str]:
-        """Return the names in a folder of the run, sorted; none without one."""
+        """Return the names in a folder of the run, sorted, but those that are not UTF-8; none without one."""
         try:
-            at = _descend(os.dup(self._handle), _parts(folder) if folder else ())
+            parts = _parts(folder) if folder else ()
+            at = _descend(os.dup(self._handle), parts)
         except (OSError, ValueError):
             return []
         try:
-            return sorted(os.listdir(at))  # noqa: PTH208
+            return sorted(filter(_is_text, os.listdir(at)))  # noqa: PTH208
         except OSError:
             return []
         finally:
@@ -163,6 +168,11 @@ def _is_run(names: set[str]) -> bool:
     return "metrics.jsonl" in names or {"meta.json", "log.txt"} <= names
 
 
+def _is_text(name: str) -> bool:
+    """Whether a name of the disk is UTF-8; bytes that are not were made surrogates, which JSON cannot hold."""
+    return name.isascii() or not any("\ud800" <= c <= "\udfff" for c in name)
+
+
 def _parts(name: str) -> tuple[str, ...]:
     parts = PurePosixPath(name).parts
     if not parts or name.startswith("/") or ".." in parts or "\0" in name:
@@ -171,7 +181,7 @@ def _parts(name: str) -> tuple[str, ...]:
 
 
 def _descend(handle: int, parts: tuple[str, ...] | list[str]) -> int:
-    """Return the descriptor of a folder below another one, which is closed."""
+    """Return the descriptor of a folder below another one, which is closed even if there is no such folder."""
     try:
         for part in parts:
             below = os.open(part, _FOLDER, dir_fd=handle)

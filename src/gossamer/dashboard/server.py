@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING
 
 from gossamer.dashboard.guard import is_loopback
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import MissingExtra
+from gossamer.machine import MissingExtra, lower_priority
 from gossamer.record.runs import find_runs
-from gossamer.system.reading import expand
+from gossamer.system.reading import expand, visible
 
 if TYPE_CHECKING:
     import uvicorn
@@ -27,8 +27,8 @@ if TYPE_CHECKING:
 PORT = 8765
 PORTS_TRIED = 100
 """After the one asked for."""
-NICE = 10
-"""Of this process: training goes first."""
+MAX_REQUEST_BYTES = 256 << 10
+"""Of a request's line and headers: a chart names every run that it shows."""
 ALONE_SECONDS = 60.0
 """After the end of the run that it was started with, the server stays for so long if a page was open: it may come back."""
 LOOK_SECONDS = 0.2
@@ -82,7 +82,10 @@ def watch(
         _say(
             f"no runs in {path.absolute()} yet; they show up once there are some: gossamer train CartPole-v1"
         )
-    print(f"watching {path} at {address}" + " (Ctrl-C ends this)" * (beside is None), flush=True)
+    print(
+        f"watching {visible(str(path))} at {address}" + " (Ctrl-C ends this)" * (beside is None),
+        flush=True,
+    )
     if browser and beside is None and has_browser():
         # It may wait for the server, or for the browser to end.
         threading.Thread(target=webbrowser.open, args=(address,), daemon=True).start()
@@ -136,8 +139,7 @@ def _listen(host: str, port: int) -> socket.socket:
 def _serve(app: object, events: Events, listening: socket.socket, beside: int | None) -> None:
     import uvicorn
 
-    with suppress(OSError):
-        os.nice(NICE)
+    lower_priority()  # training goes first
     config = uvicorn.Config(
         app,  # type: ignore[arg-type]
         log_level="error",
@@ -145,6 +147,8 @@ def _serve(app: object, events: Events, listening: socket.socket, beside: int | 
         server_header=False,
         date_header=False,
         timeout_graceful_shutdown=1,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_REQUEST_BYTES,
         ws="none",
         loop="asyncio",
     )

@@ -69,9 +69,10 @@ export function metricsOf(run) {
   return metrics.get(run);
 }
 
-/** Ask for a run's metrics anew next time: it has new rows. */
+/** Ask for a run's metrics anew next time: it has new rows. Null: for those of every run. */
 export function forgetMetrics(run) {
-  metrics.delete(run);
+  if (run === null) metrics.clear();
+  else metrics.delete(run);
 }
 
 let plotly = null;

@@ -7,6 +7,7 @@ import { duration, moment, number, short } from "./format.js";
 
 const CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, displaylogo: false, scrollZoom: false };
 const SHOWN = 8;
+const HELD_UNTIL = ["pointerup", "pointercancel"];
 
 function nearest(x, value) {
   let low = 0;
@@ -176,7 +177,8 @@ export class Chart {
       this.#held = false;
       setTimeout(() => this.#draw(), 60);
     };
-    document.addEventListener("pointerup", this.release);
+    // A finger that begins to scroll ends in a cancel.
+    for (const ending of HELD_UNTIL) document.addEventListener(ending, this.release);
     this.#plot.addEventListener("mousemove", (event) => this.#point(event));
     this.#plot.addEventListener("mouseleave", () => this.#links.cursor(null, null));
     this.#plot.addEventListener("keydown", (event) => this.#key(event));
@@ -323,7 +325,7 @@ export class Chart {
   remove() {
     this.#watching.disconnect();
     this.resizing.disconnect();
-    document.removeEventListener("pointerup", this.release);
+    for (const ending of HELD_UNTIL) document.removeEventListener(ending, this.release);
     if (this.#drawn) globalThis.Plotly?.purge(this.#plot);
     this.node.remove();
   }

@@ -223,7 +223,7 @@ export class Curves {
     const chart = this.#linked.chart(metric, {
       title: metric,
       file: metric.replaceAll("/", "-"),
-      csv: () => url("api/export.csv", { runs: this.#state.runs, metric, x: this.#linked.view.xKind }),
+      csv: () => this.#csv(metric),
     });
     try {
       const lines = await this.#lines(metric, signal);
@@ -237,6 +237,13 @@ export class Curves {
     } catch (error) {
       if (!signal.aborted) chart.failed(error.message);
     }
+  }
+
+  // A grouped chart is saved as it is drawn, each run's own rows as they are.
+  #csv(metric) {
+    const { runs, statistic, by } = this.#state;
+    const grouped = statistic === "runs" ? {} : { statistic, by, points: pointsFor(runs.length) };
+    return url("api/export.csv", { runs, metric, x: this.#linked.view.xKind, ...grouped });
   }
 
   async #lines(metric, signal) {

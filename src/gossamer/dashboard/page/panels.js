@@ -8,6 +8,7 @@ export class Panels {
   #linked;
   #run;
   #known = new Map();
+  #learner = null;
 
   constructor(linked, run) {
     this.#linked = linked;
@@ -17,15 +18,27 @@ export class Panels {
   /** Read and draw: those of `panels` whose metrics the run has; returns how many. */
   async load(panels, metrics, learner, signal, parentOf = () => this.#linked.node) {
     this.#known = new Map(metrics.map((metric) => [metric.name, metric]));
+    this.#learner = learner;
     const drawn = panels
       .map((panel) => ({ ...panel, metrics: panel.metrics.filter((metric) => this.#known.has(metric.name)) }))
       .filter((panel) => panel.metrics.length);
     this.#linked.keep(drawn.map((panel) => panel.key));
-    await Promise.all(drawn.map((panel) => this.#one(panel, learner, signal, parentOf(panel))));
+    await Promise.all(drawn.map((panel) => this.#one(panel, signal, parentOf(panel))));
     return drawn.length;
   }
 
-  async #one(panel, learner, signal, parent) {
+  // The learner whose rows are asked for; null where it does not tell the metric.
+  #learnerOf({ name }) {
+    return this.#known.get(name)?.learners?.includes(this.#learner) ? this.#learner : null;
+  }
+
+  // A chart outlives the choice of a learner, so that its address is made when it is saved.
+  #csv({ metrics }) {
+    const learner = metrics.some((metric) => this.#learnerOf(metric) !== null) ? this.#learner : null;
+    return url("api/export.csv", { runs: [this.#run], metric: metrics.map((metric) => metric.name), x: this.#linked.view.xKind, learner });
+  }
+
+  async #one(panel, signal, parent) {
     const first = this.#known.get(panel.metrics[0].name);
     const chart = this.#linked.chart(
       panel.key,
@@ -35,7 +48,7 @@ export class Panels {
         unit: first.unit === "1" ? "" : first.unit,
         file: panel.key.replaceAll("/", "-"),
         legend: panel.metrics.length > 1,
-        csv: () => url("api/export.csv", { runs: [this.#run], metric: panel.metrics.map((metric) => metric.name), x: this.#linked.view.xKind }),
+        csv: () => this.#csv(panel),
       },
       parent,
     );
@@ -43,9 +56,8 @@ export class Panels {
       const points = pointsFor(panel.metrics.length * 12);
       const lines = await Promise.all(
         panel.metrics.map(({ name, label, ...rest }, n) => {
-          const learners = this.#known.get(name).learners ?? [];
-          const of = learner !== null && learners.includes(learner) ? learner : null;
-          return seriesLine({ run: this.#run, metric: name, label: label ?? name, n, learner: of, points, view: this.#linked.view, ...rest }, signal);
+          const learner = this.#learnerOf({ name });
+          return seriesLine({ run: this.#run, metric: name, label: label ?? name, n, learner, points, view: this.#linked.view, ...rest }, signal);
         }),
       );
       if (!signal.aborted) this.#linked.show(panel.key, lines);

@@ -468,12 +468,6 @@ export class Runs {
     this.#drawSelection();
   }
 
-  /** Search with the keyboard. */
-  focusSearch() {
-    this.search.focus();
-    this.search.select();
-  }
-
   /** Put the focus on the first run. */
   focusFirst() {
     this.#body?.querySelector(".run-name")?.focus();

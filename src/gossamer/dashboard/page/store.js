@@ -13,6 +13,7 @@ class Store extends EventTarget {
   problem = null;
   connection = "connecting"; // or "live", "lost"
   #events = null;
+  #listened = false; // a stream was opened before
   #retries = 0;
   #retry = 0;
   #hidden = 0;
@@ -81,11 +82,14 @@ class Store extends EventTarget {
     const events = new EventSource("events");
     this.#events = events;
     events.addEventListener("open", () => {
-      const missed = this.connection === "lost" || (this.loaded && this.#retries > 0);
+      // Between two streams nobody listened, be it that the connection was lost or that the tab was hidden.
+      const missed = this.#listened || this.#retries > 0;
+      this.#listened = true;
       this.#retries = 0;
       this.#version = -1; // a server that was started again counts anew
       this.#connected("live");
       if (missed || !this.loaded || this.problem) {
+        forgetMetrics(null);
         this.load();
         this.#tell("rows", { run: null });
       }

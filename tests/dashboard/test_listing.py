@@ -1,0 +1,96 @@
+"""The list of runs as its changes are told: in order, with every run that has gone, and with the run's own score."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from made_runs import made_runs
+
+from gossamer.dashboard.listing import Changes, Listing
+from gossamer.dashboard.root import Root
+
+OVERTAKING_SECONDS = 0.3
+
+
+def touch(folder: Path) -> None:
+    with (folder / "metrics.jsonl").open("a") as file:
+        file.write("{}\n")
+
+
+def test_changes_are_told_in_their_order(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5)
+    listing = Listing(Root(tmp_path))
+    others: list[threading.Thread] = []
+    told: list[int] = []
+
+    def slowly(changes: Changes) -> None:
+        if not others:
+            touch(folder)
+            others.append(threading.Thread(target=listing.look))
+            others[0].start()
+            others[0].join(OVERTAKING_SECONDS)  # as a thread that is not scheduled for a while
+        told.append(changes.version)
+
+    listing.on_change = slowly
+    listing.look()
+    others[0].join()
+    assert told == [1, 2]
+
+
+class Vanishing(Root):
+    """A root from which a folder goes between being found and being read."""
+
+    goes: Path | None = None
+
+    def find(self) -> Iterator[str]:
+        found = list(super().find())
+        if self.goes is not None:
+            shutil.rmtree(self.goes)
+            self.goes = None
+        yield from found
+
+
+def test_a_run_that_goes_while_it_is_looked_at_is_told_of(tmp_path: Path) -> None:
+    _, folder = made_runs(tmp_path, 2, 5)
+    root = Vanishing(tmp_path)
+    listing = Listing(root)
+    listing.look()
+    gone: list[str] = []
+    listing.on_change = lambda changes: gone.extend(changes.gone)
+    root.goes = folder
+    listing.look()
+    assert gone == [str(folder.relative_to(tmp_path))]
+    assert [run["id"] for run in listing.runs()] != gone
+    listing.look()
+    assert len(gone) == 1
+
+
+@pytest.mark.parametrize(
+    ("learners", "rows", "want"),
+    [
+        # Where learners mix, their average is the run's policy; single ones are evaluated in between.
+        (2, [("average", 10.0, False), *[(1, 20.0, False)] * 3], 10.0),
+        (2, [("average", 10.0, False), (1, 20.0, False), ("average", 30.0, True)], 10.0),
+        (2, [(0, 10.0, False), (1, 20.0, False)], 20.0),
+        (1, [(0, 10.0, False), (0, 20.0, False)], 20.0),
+    ],
+)
+def test_the_last_evaluation_is_of_the_run_s_policy(
+    tmp_path: Path, learners: int, rows: list[tuple[int | str, float, bool]], want: float
+) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5, learners=learners)
+    with (folder / "evaluation.jsonl").open("w") as file:
+        for learner, mean, confirmation in rows:
+            # Long rows: the average's may be far from the end of the file.
+            row = {"mean": mean, "returns": [mean] * 1000, "learner": learner}
+            file.write(json.dumps({**row, "confirmation": confirmation}) + "\n")
+        file.write('{"mean": null}\n')
+    listing = Listing(Root(tmp_path))
+    listing.look()
+    (run,) = listing.runs()
+    assert run["last_evaluation"] == want
