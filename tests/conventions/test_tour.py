@@ -12,10 +12,10 @@ TOUR = [
     "algorithms/base.py",
     "algorithms/vtrace.py",
     "topology/base.py",
-    "replay/mix.py",
+    "replay/batches.py",
     "roles/actor.py",
     "roles/learner.py",
-    "run/placements/inline.py",
+    "run/placements/loop_inline.py",
     "build/roles.py",
 ]
 MAX_LINES = 3_200

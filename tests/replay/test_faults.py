@@ -21,8 +21,8 @@ from gossamer.replay.ring import make_block
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
-from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.local_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.metric_rows import Rows
 from gossamer.types import as_batch, empty_trajectory
 

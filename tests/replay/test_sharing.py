@@ -10,7 +10,7 @@ import torch
 from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
-from gossamer.replay.mix import ReplayMix, Share
+from gossamer.replay.batches import BatchSource, Share
 from gossamer.replay.replay import Replay
 from gossamer.replay.ring import Layout, Ring
 from gossamer.replay.selectors.attentive import AttentiveSettings
@@ -87,7 +87,7 @@ def test_without_columns_of_ones_own_a_batch_may_have_to_be_online_only():
     assert other.ready(4) is not None
     assert not sample(other, batch_of(4))
     assert other.draws == 0
-    mix = ReplayMix(Online(), [Share(other, 4)], [batch_of(B + 4) for _ in range(2)])
+    mix = BatchSource(Online(), [Share(other, 4)], [batch_of(B + 4) for _ in range(2)])
     assert mix.sample().num_columns == B
     mix.release()
     assert mix.sample().num_columns == B + 4
@@ -100,7 +100,7 @@ def test_what_another_replay_has_no_columns_for_has_not_been_used():
     other.shards.rings[0].sequence[:] = 2  # another's, who is at all of them
     other.shards.rings[0].hot = tuple(range(8))
     buffers = [batch_of(9 + 2 * B) for _ in range(2)]
-    mix = ReplayMix(Online(), [Share(other, 9), Share(uniform, B)], buffers)
+    mix = BatchSource(Online(), [Share(other, 9), Share(uniform, B)], buffers)
     for _ in range(4):
         assert mix.sample().num_columns == B
         mix.release()
@@ -236,7 +236,7 @@ def test_the_sequence_is_put_back_last():
 def test_the_age_is_of_columns_of_ones_own():
     one, other = make(2, UniformSettings())
     one.add(constant(10_000.0), None)
-    mix = ReplayMix(Online(), [Share(other, 6)], [batch_of(B + 6) for _ in range(2)])
+    mix = BatchSource(Online(), [Share(other, 6)], [batch_of(B + 6) for _ in range(2)])
     for _ in range(8):
         mix.sample()
         mix.release()

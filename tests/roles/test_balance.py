@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 from gossamer.machine import l2_cache_bytes, lower_priority, native_threads
-from gossamer.run.placements.overlapped import balance
+from gossamer.run.placements.loop_overlapped import balance
 
 pytestmark = pytest.mark.skipif(
     sys.platform != "linux", reason="threads have no priority of their own"

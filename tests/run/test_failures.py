@@ -21,7 +21,7 @@ import pytest
 from sessions import QUICK, checkpoints, summary_of, wait_for
 
 import gossamer.envs.repeats
-import gossamer.run.placements.overlapped
+import gossamer.run.placements.loop_overlapped
 from gossamer import cli
 from gossamer.record.checkpoint import CheckpointStore
 
@@ -177,7 +177,7 @@ def test_a_disk_too_full_for_the_logs(
 def test_a_stuck_env_is_given_up(
     tmp_path: Path, placement: str, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:
-    monkeypatch.setattr(gossamer.run.placements.overlapped, "JOIN_SECONDS", 0.1)
+    monkeypatch.setattr(gossamer.run.placements.loop_overlapped, "JOIN_SECONDS", 0.1)
     monkeypatch.setattr(gossamer.envs.repeats, "TRIAL_SECONDS", 0.1)  # the trial is stuck too
     broken_envs.RELEASED.clear()
     try:

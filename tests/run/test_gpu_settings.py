@@ -24,7 +24,7 @@ from gossamer.machine import Machine
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
-from gossamer.replay.mix import ReplayMix
+from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.resume_rules import why_not_exact
@@ -170,7 +170,7 @@ def test_memory_that_is_too_small_after_all_is_told_with_what_to_type():
     slot = empty_trajectory(spec, unroll_length=7, num_columns=4, core_units=0)
     queue = ThreadQueue([slot], StopSignal(), Roles(1.0))
     queue.put(queue.slot())
-    learner = Learner(ActorCritic(spec, PolicyConfig()), Greedy(), OptimizerConfig(), ReplayMix(queue),
+    learner = Learner(ActorCritic(spec, PolicyConfig()), Greedy(), OptimizerConfig(), BatchSource(queue),
                       micro_batches=MicroBatches(32), total_env_steps=100, seed=1)  # fmt: skip
     with pytest.raises(RunFailed, match=r"32 rows at a time .*2\.00 GiB.* --micro-batch-rows 16"):
         learner.learn_version()

@@ -17,7 +17,7 @@ from gossamer.build import replays as batches
 from gossamer.config import TrainConfig, make_config
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-from gossamer.run.placements.local_learners import LocalLearners
+from gossamer.run.placements.host_learners import HostLearners
 from gossamer.run.placements.processes import Processes
 from gossamer.run.train import train
 
@@ -186,20 +186,20 @@ def test_the_copy_in_a_checkpoint_is_gone_when_training_goes_on(
     common: dict[str, Any] = {"replays": MIX, "placement": "inline"}
     train(config("CartPole-v1", tmp_path, 640, **common), quiet=True)
     loaded: list[weakref.ref[torch.Tensor]] = []
-    load, join = CheckpointStore.load, LocalLearners.join
+    load, join = CheckpointStore.load, HostLearners.join
 
     def loads(*args: Any) -> Checkpoint:
         found = load(*args)
         loaded.extend(weakref.ref(x) for name, x in found.tensors.items() if ".ring." in name)
         return found
 
-    def joins(learners: LocalLearners) -> None:
+    def joins(learners: HostLearners) -> None:
         assert len(loaded) > 20
         assert [held() for held in loaded if held() is not None] == []
         join(learners)
 
     monkeypatch.setattr(CheckpointStore, "load", loads)
-    monkeypatch.setattr(LocalLearners, "join", joins)
+    monkeypatch.setattr(HostLearners, "join", joins)
     longer = config("CartPole-v1", tmp_path, 1280, **common)
     train(longer, resume=str(tmp_path), quiet=True)
 

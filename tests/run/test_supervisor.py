@@ -111,29 +111,40 @@ def test_what_a_host_tells_after_its_part_of_a_checkpoint_waits_for_the_others(s
     assert first["held"] == {**part(0, 1, 1)[1].state["held"], **part(1, 1, 2)[1].state["held"]}
 
 
-def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_one(supervise):
+@pytest.mark.parametrize("topology", [ASYNCHRONOUS, SYNCHRONOUS])
+def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_one(
+    supervise, topology
+):
+    """In lock-step the others have stopped for it; else it is ordered anew, and nobody's rows wait."""
+    number = 1 if topology is SYNCHRONOUS else 2
+    rows: list[int] = []
     placement = FakePlacement(
         [
             [ready(0), ready(1)],
             lambda: setattr(placement.hosts[1], "version", 5),
             [told(0, 1), told(1, 1)],
             [part(1, 1, 1)],
-            [(1, Died("signal 9"))],
+            [told(1, 2), (1, Died("signal 9"))],
             [part(0, 1, 1)],
-            [ready(1), told(1, 2), part(1, 1, 2)],
-            [part(0, updates=3), part(1, updates=3)],
+            [told(0, 2)],
+            lambda: rows.append(len(run.rows())),
+            [ready(1)],
+            [told(1, 3)],
+            [part(0, number, 3), part(1, number, 4)],
+            [part(0, updates=5), part(1, updates=5)],
             [done(0), done(1)],
         ],
         num_hosts=2,
     )
-    run = supervise(placement, **ASYNCHRONOUS)
+    run = supervise(placement, **topology)
     run.run()
     assert ("replace", 1, 1) in placement.asked
+    assert rows == [2 if topology is SYNCHRONOUS else 3]
     assert run.supervisor.restarts == 1
     assert run.said == ["the process of learner 1 has died (signal 9); a new one takes over"]
     run.supervisor.finish_saving()
     first = run.store.load(run.store.list()[0]).state
-    assert first["held"]["1/learner.update"] == 2, "the dead one's part is not that of the new one"
+    assert first["held"]["1/learner.update"] == 4, "the dead one's part is not that of the new one"
     processes = run.folder.read_json("processes.json")
     assert [x["restarts"] for x in processes] == [0, 0, 1]
 

@@ -23,7 +23,7 @@ from gymnasium import spaces
 from gossamer.record import files
 
 if TYPE_CHECKING:
-    from gossamer.run.placements.local_learners import LocalLearners
+    from gossamer.run.placements.host_learners import HostLearners
 
 RELEASED = threading.Event()
 """Set by a test that has seen enough of `Stuck`."""
@@ -382,7 +382,7 @@ class DiesAtItsEnd(Plain):
 
             take = snapshot.take
 
-            def take_or_die(learners: LocalLearners, **how: Any) -> Any:
+            def take_or_die(learners: HostLearners, **how: Any) -> Any:
                 if learners.has_learnt(512):
                     with suppress(FileExistsError), Path(os.environ["STUCK_FILE"]).open("x"):
                         os.kill(os.getpid(), signal.SIGKILL)

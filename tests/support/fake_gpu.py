@@ -24,7 +24,7 @@ import gossamer
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.run.placements.local_learners import build_local_learners
+from gossamer.run.placements.host_learners import build_local_learners
 
 META = torch.device("meta")
 SOURCES = Path(gossamer.__file__).parent

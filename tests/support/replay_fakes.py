@@ -8,7 +8,7 @@ from dataclasses import fields
 import torch
 from core_fakes import random_batch, small_policy, spec_of
 
-from gossamer.replay.mix import ReplayMix
+from gossamer.replay.batches import BatchSource
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Layout, Ring
@@ -92,7 +92,7 @@ def make_mix(
     recent = None
     if any(isinstance(kind, EliteSettings) for kind in kinds):
         recent = RecentPolicy(small_policy(spec), policy.shared_tensors(), ahead + 2)
-    mix = ReplayMix(
+    mix = BatchSource(
         queue,
         shares,
         buffers,

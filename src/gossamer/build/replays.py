@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.errors import ConfigError
 from gossamer.machine import free_disk, free_memory
-from gossamer.replay.mix import ReplayMix
+from gossamer.replay.batches import BatchSource
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Layout, Ring, make_block
@@ -322,7 +322,7 @@ def build_mix(
     patience_seconds: float,
     rank: int = 0,
     shared: Blocks = (),
-) -> ReplayMix:
+) -> BatchSource:
     """Build what a learner takes its batches from.
 
     Args:
@@ -341,7 +341,7 @@ def build_mix(
     """
     kept = kept_replays(config)
     if not kept:
-        return ReplayMix(queue)
+        return BatchSource(queue)
     spec, shares = policy.spec, share_out(config, num_envs)
 
     def trajectory(num_columns: int) -> Trajectory:
@@ -382,7 +382,7 @@ def build_mix(
         as_batch(trajectory(shares.total), burn_in=config.replay_burn_in > 0)
         for _ in range(ahead + 1)
     ]
-    return ReplayMix(
+    return BatchSource(
         queue,
         made,
         buffers,

@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
     from gossamer.links.stopping import StopSignal
-    from gossamer.replay.mix import ReplayMix
+    from gossamer.replay.batches import BatchSource
     from gossamer.roles.evaluator import Source
     from gossamer.system.signs import Sign
     from gossamer.types import EnvSpec, Trajectory, VecEnv
@@ -309,7 +309,7 @@ def build_replay(
     rank: int = 0,
     restarts: int = 0,
     shared: Blocks = (),
-) -> ReplayMix:
+) -> BatchSource:
     """Build what a learner's batches come from: the queue, and replays beside it."""
     return build_mix(
         config,
@@ -332,7 +332,7 @@ def build_learner(
     config: TrainConfig,
     plan: Plan,
     policy: ActorCritic,
-    replay: ReplayMix,
+    replay: BatchSource,
     *,
     rank: int = 0,
     restarts: int = 0,

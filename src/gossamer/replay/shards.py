@@ -17,9 +17,10 @@ import torch
 
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import fence
+from gossamer.system.prefixes import without_prefix
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
     from torch import Tensor
@@ -198,9 +199,9 @@ class Form:
             return
         _check(fits=bool(self.layouts), what="the replays")
         for i, (layout, size) in enumerate(zip(self.layouts, self.num_places, strict=True)):
-            _refuse(layout, size, part_of(state, f"{i}."), what=f"replay {i + 1}")
+            _refuse(layout, size, without_prefix(state, f"{i}."), what=f"replay {i + 1}")
         ahead = 0
-        while coming := part_of(state, f"coming.{ahead}."):
+        while coming := without_prefix(state, f"coming.{ahead}."):
             ahead += 1
             _check(fits=ahead <= self.num_batches, what="--prefetch-batches")
             if not coming["whole"]:
@@ -223,8 +224,3 @@ def _check(*, fits: bool, what: str) -> None:
             f"its replay data does not match the present settings of {what}; resume with the original ones, or "
             "with empty replays: --checkpoint-replay false"
         )
-
-
-def part_of(state: Mapping[str, Any], prefix: str) -> dict[str, Any]:
-    """Return what names begin with a prefix, without it."""
-    return {k.removeprefix(prefix): x for k, x in state.items() if k.startswith(prefix)}

@@ -13,10 +13,10 @@ from torch import Tensor
 from gossamer.algorithms.base import AlgorithmState, with_column_weights, with_deviations
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
-from gossamer.replay.shards import part_of
 from gossamer.roles.mixer import Mixer
 from gossamer.roles.optimizers import is_whole, make_optimizer, scheduled, start_state
 from gossamer.system import devices
+from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import Sign
 from gossamer.topology.base import FOREVER
 from gossamer.topology.single import Single
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.ops.micro_batches import Cuts, MicroBatches
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.replay.mix import ReplayMix
+    from gossamer.replay.batches import BatchSource
     from gossamer.roles.optimizers import OptimizerConfig
     from gossamer.topology.base import Topology
     from gossamer.types import Batch
@@ -70,7 +70,7 @@ class Learner:
         policy: ActorCritic,
         algorithm: Algorithm,
         optimizer_config: OptimizerConfig,
-        replay: ReplayMix,
+        replay: BatchSource,
         *,
         micro_batches: MicroBatches,
         total_env_steps: int,
@@ -447,12 +447,12 @@ class Learner:
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self.policy.load_state_dict(part_of(state, "policy."))
+        self.policy.load_state_dict(without_prefix(state, "policy."))
         self.policy.refresh()
-        self._state.load_state_dict(part_of(state, "algorithm."))
-        self.replay.load_state_dict(part_of(state, "replay."))
+        self._state.load_state_dict(without_prefix(state, "algorithm."))
+        self.replay.load_state_dict(without_prefix(state, "replay."))
         for i, p in enumerate(self._params):
-            for name, x in part_of(state, f"optimizer.{i}.").items():
+            for name, x in without_prefix(state, f"optimizer.{i}.").items():
                 if isinstance(x, Tensor) and x.ndim > 0 and x.shape != p.shape:
                     raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
                 if isinstance(x, Tensor) and x.ndim > 0:

@@ -12,11 +12,11 @@ from gossamer.build.replays import capacity_of, form_of, kept_replays
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.replay.replay import columns_lost
-from gossamer.replay.shards import part_of
 from gossamer.run.recorder import Window
 from gossamer.run.scoring import best_saved_in
 from gossamer.run.snapshot import EXACT, held_of, progress_of
 from gossamer.run.stopping import end_of
+from gossamer.system.prefixes import without_prefix
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -92,7 +92,7 @@ def rows_to_fill(config: TrainConfig, plan: Plan, checkpoint: Checkpoint | None)
     held: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state["held"]
     most = 0
     for i, settings in enumerate(kept_replays(config)):
-        state = part_of(held, f"learner.replay.{i}.")
+        state = without_prefix(held, f"learner.replay.{i}.")
         capacity = capacity_of(settings, config.unroll_length)
         most = max(most, columns_lost(state, settings, capacity, config.unroll_length))
     trajectories = -(-most // plan.num_envs)
@@ -290,7 +290,7 @@ def refuse_replays(
     form = form_of(config, policy, num_envs=plan.num_envs)
     try:
         for rank in range(config.num_learners):
-            form.refuse(part_of(held_of(checkpoint, rank), "learner.replay."))
+            form.refuse(without_prefix(held_of(checkpoint, rank), "learner.replay."))
     except ConfigError as error:
         raise ConfigError(f"{checkpoint.path}: {error}") from None
 

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from torch import Tensor
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.replay.shards import part_of
 from gossamer.system.blocks import copy_into, lay_out_like
+from gossamer.system.prefixes import without_prefix
 from gossamer.topology.base import FOREVER
 from gossamer.types import STORED
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.roles import Parts
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.placements.local_learners import LocalLearners
+    from gossamer.run.placements.host_learners import HostLearners
     from gossamer.types import EnvSpec
 
 EXACT = "exact"
@@ -30,7 +30,7 @@ MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeE
 
 
 def take(
-    learners: LocalLearners, *, copies: bool = True
+    learners: HostLearners, *, copies: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
     """Copy everything needed to continue exactly, as (tensors, plain state).
 
@@ -169,7 +169,7 @@ def comes_back(checkpoint: Checkpoint | None, spec: EnvSpec) -> bool:
     return bool(checkpoint and checkpoint.state.get(EXACT)) and spec.exact_resume
 
 
-def begin_with(learners: LocalLearners, checkpoint: Checkpoint) -> bool:
+def begin_with(learners: HostLearners, checkpoint: Checkpoint) -> bool:
     """Let learners begin with a checkpoint, or with a policy alone; return what `put_back` does."""
     if checkpoint.state:
         return put_back(learners, checkpoint)
@@ -181,7 +181,7 @@ def begin_with(learners: LocalLearners, checkpoint: Checkpoint) -> bool:
     return True
 
 
-def put_back(learners: LocalLearners, checkpoint: Checkpoint) -> bool:
+def put_back(learners: HostLearners, checkpoint: Checkpoint) -> bool:
     """Continue from a checkpoint of the same environment, network and number of learners.
 
     Its tensors are given up: what replays hold would be in memory twice, for the whole run.
@@ -209,7 +209,7 @@ def put_back(learners: LocalLearners, checkpoint: Checkpoint) -> bool:
 def _put_back(parts: Parts, checkpoint: Checkpoint, held: dict[str, Any]) -> bool:
     exact = comes_back(checkpoint, parts.spec)
     try:
-        parts.learner.load_state_dict(part_of(held, "learner."))
+        parts.learner.load_state_dict(without_prefix(held, "learner."))
     except ConfigError as error:
         raise ConfigError(f"{checkpoint.path}: {error}") from None
     except MISFITS as error:
@@ -236,7 +236,7 @@ def _put_back_acting(parts: Parts, held: dict[str, Any], *, exact: bool) -> bool
         begun_without = name.endswith((".noise", ".generator")) and f"actor.{name}" not in held
         if isinstance(like, Tensor) and not begun_without:
             _refuse_other_form(f"actor.{name}", held, like)
-    back = parts.actor.load_state_dict(part_of(held, "actor."), exact=exact)
+    back = parts.actor.load_state_dict(without_prefix(held, "actor."), exact=exact)
     i = 0
     while exact and i < (parts.plan.lag or 0) and f"queue.{i}.obs" in held:
         slot = parts.queue.slot()

@@ -26,7 +26,7 @@ from gossamer.run.hosts import (
     Snapshot,
     Told,
 )
-from gossamer.run.placements.overlapped import JOIN_SECONDS, start_thread
+from gossamer.run.placements.loop_overlapped import JOIN_SECONDS, start_thread
 from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
 from gossamer.run.stopping import Overdue, at_work, end_of
 from gossamer.system.devices import on_own_stream
@@ -117,6 +117,7 @@ class Supervisor:
         self._ranks_told: set[int] = set()
         self._last_rows: list[dict[str, Any]] = []
         self._order, self._ending = 0, False
+        self._owed = False  # a checkpoint that was given up
         self._parts: dict[int, Snapshot] = {}  # of the order under way
         self._finals: dict[int, Snapshot] = {}  # of hosts whose learners have ended
         self._held: dict[int, list[Event]] = {}
@@ -291,6 +292,13 @@ class Supervisor:
             self._all_began = True
             self._on_beginning()
 
+    def _all_learn(self) -> bool:
+        """Whether no host that came later has yet to learn its first version: the others' rows would wait for it."""
+        hosts, began = self._placement.hosts, self._began_version
+        return not self._ranks_told or all(
+            i in self._learnt or hosts[i].version > began.get(i, -1) for i in self._there()
+        )
+
     def _note_env(self, differs: str) -> None:
         """Take notice that a host knows whether its environments come back."""
         if not self._tried or (differs and not self._differs):
@@ -425,7 +433,8 @@ class Supervisor:
             if placement.env_steps < self._config.total_env_steps or not placement.ends_alone:
                 self._go_on()
                 placement.order(ends=True)
-        elif self._checkpoints.due and not self._order:
+        elif (self._checkpoints.due or self._owed) and not self._order and self._all_learn():
+            self._owed = False
             self._order = placement.order(ends=False)
 
     def _see_to_requests(self) -> None:
@@ -433,7 +442,7 @@ class Supervisor:
         requests, evaluator = self._requests, self._evaluator
         if requests is None or self._ending or not self._all_began:
             return
-        free = not (self._order or self._checkpoints.busy)
+        free = not (self._order or self._checkpoints.busy) and self._all_learn()
         if requests.waiting("checkpoint") and free:
             requests.done("checkpoint")
             self._recorder.say("saving a checkpoint, as was asked")
@@ -490,6 +499,9 @@ class Supervisor:
         self._recorder.say(told + "a new one takes over")
         for known in (self._parts, self._finals, self._held, self._actors):
             known.pop(index, None)
+        if self._order and self._ranks_told and not in_step:
+            self._owed = True  # ordered anew once all learn
+            self._go_on()
         self._ready.discard(index)
         self._learnt.discard(index)
         self._began_version[index] = host.version

@@ -30,7 +30,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.machine import keep_freed_memory, num_cores, use_threads
 from gossamer.ops.micro_batches import MicroBatches
-from gossamer.replay.mix import ReplayMix
+from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
 from gossamer.system.devices import Inbox, is_gpu
 from gossamer.types import empty_trajectory
@@ -223,7 +223,7 @@ def _learning(
             policy,
             config.algorithm,
             config.optimizer,
-            ReplayMix(queue),
+            BatchSource(queue),
             micro_batches=MicroBatches(micro_batch_rows),
             total_env_steps=10**9,
             seed=stream_seed(1, copy, "bench"),

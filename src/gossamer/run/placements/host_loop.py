@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.roles.actor import Episode
     from gossamer.run.hosts import Event, Order
-    from gossamer.run.placements.local_learners import LocalLearners
+    from gossamer.run.placements.host_learners import HostLearners
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics of learner 0."""
@@ -54,7 +54,7 @@ class HostLoop:
     def __init__(
         self,
         config: TrainConfig,
-        learners: LocalLearners,
+        learners: HostLearners,
         versions: Generator[None],
         orders: Orders,
         *,

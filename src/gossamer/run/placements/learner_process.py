@@ -23,15 +23,15 @@ from gossamer.machine import keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
 from gossamer.run.hosts import ActorProcesses, Done, Notice, Snapshot, Told
-from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, tell_failure
+from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
-from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.local_learners import LocalLearners, build_learners
-from gossamer.run.placements.overlapped import learn_overlapped
+from gossamer.run.placements.loop_inline import learn_inline
+from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.process_host import Task
 from gossamer.run.placements.remote_actor import Elsewhere
 from gossamer.run.placements.save_orders import SharedOrders
+from gossamer.run.placements.shared_memory import Memory, Sizes
 from gossamer.run.placements.takeover import take_over
 from gossamer.run.stopping import Overdue, Watch
 from gossamer.system.devices import use_deterministic_algorithms
@@ -136,7 +136,7 @@ def _learn(
         memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
     # A new process's episodes are of streams that a later session would not know.
     exact = resumes_exactly(config, spec, plan) and not task.restarts
-    learners = LocalLearners(
+    learners = HostLearners(
         parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
     )
     if task.machine and config.topology.staleness < FOREVER:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from gossamer.build.roles import Parts
-    from gossamer.run.placements.local_learners import LocalLearners
+    from gossamer.run.placements.host_learners import HostLearners
 
 
 _OWN_TURN = (
@@ -29,7 +29,7 @@ OTHERS_ROW_SECONDS = 10.0
 class Rows:
     """Makes rows of a host's learners, each of everything since the learner's row before."""
 
-    def __init__(self, learners: LocalLearners):
+    def __init__(self, learners: HostLearners):
         self._learners = learners
         self._at = [float("-inf")] * len(learners.parts)
         self._spent: list[dict[str, float]] = [{} for _ in learners.parts]

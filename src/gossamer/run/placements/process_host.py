@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.hosts import Event
-    from gossamer.run.placements.boards import Memory
     from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.shared_memory import Memory
     from gossamer.run.placements.template import Copy
 
 JOIN_SECONDS = 20.0

@@ -16,11 +16,11 @@ from gossamer.links.mailboxes import make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.replay.ring import make_shared_block
 from gossamer.run.hosts import Ready
-from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.layout import transport_of
-from gossamer.run.placements.other_processes import RemoteHosts, part_of
+from gossamer.run.placements.out_of_process import OutOfProcess, part_of
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.save_orders import SharedOrders
+from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.placements.template import ready
 from gossamer.run.snapshot import names_of
 
@@ -39,7 +39,7 @@ LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and processes."""
 
 
-class Processes(RemoteHosts):
+class Processes(OutOfProcess):
     """The placement of learners in processes.
 
     Args:

@@ -1,6 +1,6 @@
 """An actor on another machine than its learner: both ends of the connection between them.
 
-To its team (`actor_processes`) such an actor is a child process like any other: `RemoteActor` stands in for it, and passes
+To its team (`actor_team`) such an actor is a child process like any other: `RemoteActor` stands in for it, and passes
 on what the team asks and what the actor tells. Parameters travel once a version, trajectories as single frames; stacks are
 rebuilt in the learner's memory.
 """

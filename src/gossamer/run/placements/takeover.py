@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gossamer.build.roles import Parts
-    from gossamer.run.placements.boards import Memory
+    from gossamer.run.placements.shared_memory import Memory
 
 
 def take_over(memory: Memory, parts: Parts, donors: Sequence[int]) -> None:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Literal
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.hosts import Order, Ready
+from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.host_loop import HostLoop
-from gossamer.run.placements.inline import learn_inline
-from gossamer.run.placements.local_learners import build_local_learners
-from gossamer.run.placements.overlapped import learn_overlapped
+from gossamer.run.placements.loop_inline import learn_inline
+from gossamer.run.placements.loop_overlapped import learn_overlapped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

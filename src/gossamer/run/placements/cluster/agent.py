@@ -27,12 +27,12 @@ from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot, Told
-from gossamer.run.placements.boards import Memory, Sizes
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.save_orders import SharedOrders
+from gossamer.run.placements.shared_memory import Memory, Sizes
 from gossamer.run.placements.template import ready
 
 if TYPE_CHECKING:

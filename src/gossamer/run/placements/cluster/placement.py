@@ -25,7 +25,6 @@ from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot
-from gossamer.run.placements.boards import Memory
 from gossamer.run.placements.cluster.agent import (
     Assignment,
     Beginning,
@@ -34,8 +33,9 @@ from gossamer.run.placements.cluster.agent import (
 )
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
-from gossamer.run.placements.other_processes import RemoteHosts, part_of
+from gossamer.run.placements.out_of_process import OutOfProcess, part_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
+from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.snapshot import held_of, names_of
 from gossamer.topology.base import FOREVER
 
@@ -196,7 +196,7 @@ class ClusterHost:
         return found
 
 
-class Cluster(RemoteHosts):
+class Cluster(OutOfProcess):
     """The placement of learners on a cluster.
 
     Args:

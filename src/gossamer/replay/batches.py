@@ -18,7 +18,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
 from gossamer.replay.replay import Picked, Share, Tally
-from gossamer.replay.shards import Form, part_of
+from gossamer.replay.shards import Form
+from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
 from gossamer.types import STORED, as_batch, kinds_of
 
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 
 
-class ReplayMix:
+class BatchSource:
     """Batches of online trajectories and, once there is enough of them, of replayed columns beside those.
 
     What replays do happens in one order, whoever does it: batch k + `prefetch` is picked after trajectory k
@@ -177,11 +178,11 @@ class ReplayMix:
             self._due = state.get("due", 0.0)
         self._tally.nonfinite = state.get("nonfinite", 0)
         for i, (replay, _) in enumerate(self.shares):
-            if held := part_of(state, f"{i}."):
+            if held := without_prefix(state, f"{i}."):
                 replay.load_state_dict(held, held=self._saved)
             else:  # a resumed run may be given another
                 replay.fill_first()
-        while self._saved and (held := part_of(state, f"coming.{len(self._coming)}.")):
+        while self._saved and (held := without_prefix(state, f"coming.{len(self._coming)}.")):
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch) if held["whole"] else ():
                 x.copy_(held[name])

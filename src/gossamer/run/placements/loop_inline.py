@@ -10,10 +10,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator
 
     from gossamer.build.roles import Parts
-    from gossamer.run.placements.local_learners import LocalLearners
+    from gossamer.run.placements.host_learners import HostLearners
 
 
-def learn_inline(learners: LocalLearners) -> Generator[None]:
+def learn_inline(learners: HostLearners) -> Generator[None]:
     """Learn a version whenever it is advanced.
 
     Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What
@@ -34,7 +34,7 @@ def learn_inline(learners: LocalLearners) -> Generator[None]:
         yield
 
 
-def _learn_version(learners: LocalLearners) -> None:
+def _learn_version(learners: HostLearners) -> None:
     """Let every learner learn one batch; those that are through early wait for the others."""
     versions = {parts.learner.rank: parts.learner.version for parts in learners.parts}
     learning = [parts.learner for parts in learners.parts]

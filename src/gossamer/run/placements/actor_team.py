@@ -28,14 +28,14 @@ from gossamer.config import to_dict
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import Mailboxes, make_memory
 from gossamer.links.stopping import Stopped
-from gossamer.replay.shards import part_of
 from gossamer.roles.actor import Episode, generator_name
 from gossamer.roles.mixer import message_sizes, views
-from gossamer.run.placements.actor_process import ActorTask
+from gossamer.run.placements.actor_child import ActorTask
 from gossamer.run.placements.channel import failure_in, pack, unpack
 from gossamer.run.placements.remote_actor import Parcel, RemoteActor, TeamMemory
 from gossamer.run.placements.starting import start_child
 from gossamer.run.placements.template import ready
+from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
 from gossamer.types import lay_out_trajectory, trajectory_in
 
@@ -260,7 +260,7 @@ class ActorTeam:
         for member in self._members:
             tensors = self._answer(member, "tell state")
             for k, group in enumerate(member.groups):
-                mine = part_of(tensors, f"{k}.")
+                mine = without_prefix(tensors, f"{k}.")
                 state |= {f"{group}.{x}": y for x, y in mine.items() if x != "generator"}
                 state[generator_name(group)] = tensors[generator_name(k)]
         return state
@@ -271,7 +271,7 @@ class ActorTeam:
         for member in self._members:
             tensors: dict[str, Tensor] = {}
             for k, group in enumerate(member.groups):
-                mine = part_of(state, f"{group}.")
+                mine = without_prefix(state, f"{group}.")
                 tensors |= {f"{k}.{x}": y for x, y in mine.items() if x != "generator"}
                 if generator_name(group) in state:
                     tensors[generator_name(k)] = state[generator_name(group)]

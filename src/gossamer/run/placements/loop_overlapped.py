@@ -1,7 +1,7 @@
 """Acting and learning overlap in threads: one learner in this process, the default, or one in a process of its own.
 
 Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads suffice. Unless actors
-have processes of their own (`actor_processes`), trajectories stay in this process.
+have processes of their own (`actor_team`), trajectories stay in this process.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.roles import Parts
     from gossamer.links.stopping import StopSignal
-    from gossamer.run.placements.local_learners import LocalLearners
+    from gossamer.run.placements.host_learners import HostLearners
 
 BALANCE_AFTER = 16
 """Trajectories of an actor without a set lag before it is known which role waits for the other."""
@@ -27,7 +27,7 @@ JOIN_SECONDS = 20.0
 """Longest wait for a thread to notice that the run is over."""
 
 
-def learn_overlapped(learners: LocalLearners) -> Generator[None]:
+def learn_overlapped(learners: HostLearners) -> Generator[None]:
     """Learn a version whenever it is advanced, while an actor's thread collects; closing it ends the actor.
 
     It ends by itself when the learners were stopped.
@@ -36,7 +36,7 @@ def learn_overlapped(learners: LocalLearners) -> Generator[None]:
         yield from _learn(learners)
 
 
-def _learn(learners: LocalLearners) -> Generator[None]:
+def _learn(learners: HostLearners) -> Generator[None]:
     parts = learners.first
     learner = parts.learner
     learners.publish(parts)

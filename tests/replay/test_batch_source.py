@@ -29,7 +29,7 @@ from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
-from gossamer.run.placements.local_learners import LocalLearners
+from gossamer.run.placements.host_learners import HostLearners
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
 
@@ -245,7 +245,7 @@ def test_what_fails_to_close_leaves_nothing_open():
     actors = Closes(), Closes()
     parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
     with pytest.raises(TypeError, match="not callable"):
-        LocalLearners(parts, None, None, exact=False, seed=1).close()
+        HostLearners(parts, None, None, exact=False, seed=1).close()
     assert closed == [actors[0], good, actors[1]]
 
 

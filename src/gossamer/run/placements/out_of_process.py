@@ -9,8 +9,8 @@ from gossamer.build.roles import build_evaluator, build_learner, build_policy
 from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
-from gossamer.replay.mix import ReplayMix
-from gossamer.run.placements.boards import Sizes
+from gossamer.replay.batches import BatchSource
+from gossamer.run.placements.shared_memory import Sizes
 from gossamer.run.snapshot import names_of, progress_of
 
 if TYPE_CHECKING:
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator, Source
     from gossamer.run.hosts import Begin, Host, Ready
-    from gossamer.run.placements.boards import Memory
     from gossamer.run.placements.layout import Layout
+    from gossamer.run.placements.shared_memory import Memory
     from gossamer.types import EnvSpec
 
 
-class RemoteHosts:
+class OutOfProcess:
     """A placement of learners that are not in this process, which sees their mailboxes and policies in memory.
 
     Args:
@@ -54,7 +54,7 @@ class RemoteHosts:
         self.names = self.policy.shared_names()
         self._tried = tried
         queue = ThreadQueue([], StopSignal(), Roles(config.patience_seconds))
-        learner = build_learner(config, plan, self.policy, ReplayMix(queue))
+        learner = build_learner(config, plan, self.policy, BatchSource(queue))
         self.sizes = Sizes.of(learner)
         learner.close()
         self._resumed = (0, 0)

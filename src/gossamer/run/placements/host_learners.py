@@ -15,8 +15,8 @@ from gossamer.links.mailboxes import Mailbox
 from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
-from gossamer.run.placements.actor_processes import ActorTeam
-from gossamer.run.placements.boards import Memory, Sizes
+from gossamer.run.placements.actor_team import ActorTeam
+from gossamer.run.placements.shared_memory import Memory, Sizes
 from gossamer.system.signs import PATIENCE_SECONDS
 
 VERSIONS_REMEMBERED = 100_000
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 
 @dataclass
-class LocalLearners:
+class HostLearners:
     """Learners of a run in one process, by rank, and what joins them with all others."""
 
     parts: list[Parts]
@@ -168,7 +168,7 @@ def build_local_learners(
     torso: torch.nn.Module | None = None,
     start: bool = True,
     say: Callable[[str], None] = lambda _: None,
-) -> LocalLearners:
+) -> HostLearners:
     """Build all learners of a run in this process.
 
     Args:
@@ -197,7 +197,7 @@ def build_local_learners(
         memory = Memory(blocks, config, sizes, first.policy.shared_tensors())
 
     exact = resumes_exactly(config, spec, plan)
-    return LocalLearners(made, stop, memory, exact, config.seed, config.patience_seconds)
+    return HostLearners(made, stop, memory, exact, config.seed, config.patience_seconds)
 
 
 def build_learners(
