@@ -358,3 +358,19 @@ def test_thinned_series_keep_extremes_and_means(rows: list[tuple[int, int]], poi
     edges = [math.floor(i * len(rows) / points + 1e-9) for i in range(points + 1)]
     buckets = [ordered[a:b] for a, b in itertools.pairwise(edges)]
     assert found.y == pytest.approx([sum(v for _, v in b) / len(b) for b in buckets])
+
+
+def test_checkpoints_tell_their_env_steps(root: Path) -> None:
+    run = ids(root)[0]
+    for name, updates, state in (
+        ("40", 40, {"held": {"learner.env_steps": 4096}}),
+        ("best", 30, {"version": 3, "learner": 0, "env_steps": 3072, "mean": 20.5}),
+        ("candidate", 35, {}),
+    ):
+        folder = root / run / "checkpoints" / name
+        folder.mkdir(parents=True, exist_ok=True)
+        (folder / "manifest.json").write_text(json.dumps({"updates": updates}))
+        (folder / "state.json").write_text(json.dumps(state))
+    told = ask(root, "/api/run", run=run)["checkpoints"]
+    found = {x["updates"]: x["env_steps"] for x in told}
+    assert (found[30], found[35], found[40]) == (3072, None, 4096)

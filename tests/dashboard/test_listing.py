@@ -94,3 +94,42 @@ def test_the_last_evaluation_is_of_the_run_s_policy(
     listing.look()
     (run,) = listing.runs()
     assert run["last_evaluation"] == want
+
+
+@pytest.mark.parametrize(
+    ("folder", "want"),
+    [
+        ("CartPole-v1/ppo-single/20260101-120000-s1", "20260101-120000-s1"),
+        ("CartPole-v1/ppo-single/20260101-120000-seeds/s12", "20260101-120000-seeds/s12"),
+        ("sweeps/cartpole_sweep/000/s1", "cartpole_sweep/000/s1"),
+        ("000/s1", "runs/000/s1"),
+        ("s1", "runs/s1"),
+        ("single", "single"),
+    ],
+)
+def test_a_seed_of_many_is_called_by_what_it_belongs_to(
+    tmp_path: Path, folder: str, want: str
+) -> None:
+    (made,) = made_runs(tmp_path / "made", 1, 5)
+    shutil.copytree(made, tmp_path / "runs" / folder)
+    listing = Listing(Root(tmp_path / "runs"))
+    listing.look()
+    (run,) = listing.runs()
+    assert (run["id"], run["name"]) == (folder, want)
+
+
+def test_a_candidate_is_told_until_it_is_decided(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 5)
+    listing = Listing(Root(tmp_path))
+
+    def told() -> float | None:
+        listing.look()
+        return listing.runs()[0]["candidate_evaluation"]
+
+    assert told() is None
+    candidate = folder / "checkpoints" / "candidate"
+    candidate.mkdir(parents=True)
+    (candidate / "manifest.json").write_text('{"score": 12.25}')
+    assert told() == 12.25
+    shutil.rmtree(candidate)
+    assert told() is None

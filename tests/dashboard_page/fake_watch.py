@@ -85,6 +85,7 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
         "mean_return": 400.0,
         "best_evaluation": 480.5,
         "last_evaluation": 471.2,
+        "candidate_evaluation": None,
         "steps_per_second": 2150.0,
         "seconds": 512.0,
         "where": "this machine",
@@ -256,6 +257,9 @@ class FakeWatch:
         self.listeners: set[queue.SimpleQueue[str | None]] = set()
         self.down = threading.Event()
         self.was_down = False
+        self.exact = True  # all rows stand behind what is drawn
+        self.machine = "this machine"
+        self.first_row_seconds = 0.0
 
     def tell(self, event: str, data: Any) -> None:
         for listener in tuple(self.listeners):
@@ -364,13 +368,19 @@ class FakeWatch:
         x, y, rows = x[keep], y[keep], len(x)
         points = int(asked["points"])
         if len(x) <= points:
-            return {"x": x.tolist(), "y": y.tolist(), "low": None, "high": None, "rows": rows}
+            whole = {"x": x.tolist(), "y": y.tolist(), "low": None, "high": None}
+            return {**whole, "rows": rows, "exact": self.exact}
         parts = np.array_split(np.arange(len(x)), points)
         take = {
             name: [float(fold(y[part])) for part in parts]
             for name, fold in (("y", np.mean), ("low", np.min), ("high", np.max))
         }
-        return {"x": [float(x[part[-1]]) for part in parts], **take, "rows": rows}
+        return {
+            "x": [float(x[part[-1]]) for part in parts],
+            **take,
+            "rows": rows,
+            "exact": self.exact,
+        }
 
     def curves(self, asked: dict[str, str]) -> Any:
         by = [
@@ -466,7 +476,7 @@ class FakeWatch:
                     "role": "learner",
                     "rank": 0,
                     "pid": 4242,
-                    "machine": "this machine",
+                    "machine": self.machine,
                     "restarts": 0,
                     "alive": run["state"] == "running",
                 },
@@ -474,7 +484,7 @@ class FakeWatch:
                     "role": "actor",
                     "rank": 0,
                     "pid": 4250,
-                    "machine": "this machine",
+                    "machine": self.machine,
                     "restarts": 1,
                     "alive": run["state"] == "running",
                 },
@@ -574,7 +584,7 @@ class FakeWatch:
             else []
         )
         return {
-            "times": [0.0, last, 1.0],
+            "times": [min(self.first_row_seconds, last), last, 1.0],
             "at": at,
             "directed": directed,
             "nodes": nodes,

@@ -128,10 +128,8 @@ def test_runs_are_searched_filtered_sorted_and_grouped(page: Page) -> None:
     page.get_by_role("button", name="Return", exact=True).click()
     expect(rows.first).to_have_attribute("data-run", re.compile("LunarLander"))
     page.get_by_label("Group by").select_option("optimizer.learning_rate")
-    expect(page.locator(".group-row")).to_contain_text(
-        ["[0.0006]", "[0.001]", "[0.003]", "not known"]
-    )
-    page.locator(".group-toggle", has_text="[0.001]").click()
+    expect(page.locator(".group-row")).to_contain_text(["0.0006", "0.001", "0.003", "not known"])
+    page.locator(".group-toggle", has_text="0.001").click()
     expect(rows).to_have_count(7)
 
 
@@ -174,6 +172,74 @@ def test_groups_are_named_by_the_fewest_settings_that_tell_them_apart(page: Page
         for name in ("ppo", "vtrace")
         for rate in (0.001, 0.003)
     ]
+
+
+@pytest.mark.parametrize(
+    ("values", "want"),
+    [
+        ([[0.000014802568333490409]], ["0.0000148"]),
+        ([[0.00034313488579691605], [0.001, 0.25]], ["0.0003431", "[0.001,0.25]"]),
+        ([1234567, 1234567.891, None, "relu"], ["1234567", "1234568", "none", "relu"]),
+        # Too much alike for four digits.
+        ([[0.00012341178901], [0.00012341298765]], ["0.000123412", "0.000123413"]),
+        ([0.5, [0.5]], ["0.5", "[0.5]"]),
+    ],
+)
+def test_settings_are_written_in_four_digits_where_that_tells_them_apart(
+    page: Page, values: list[Any], want: list[str]
+) -> None:
+    visit(page, "")
+    written = "async (values) => (await import('/static/format.js')).shortSettings(values)"
+    assert page.evaluate(written, values) == want
+
+
+def test_long_numbers_are_told_in_full_where_one_points(page: Page, watch: FakeWatch) -> None:
+    rate = 0.00034313488579691605
+    watch.runs[SEEDS[0]]["settings"]["optimizer.learning_rate"] = [rate]
+    visit(page, "#/runs?group=optimizer.learning_rate")
+    group = page.locator(".group-toggle", has_text="0.0003431")
+    expect(group).to_have_attribute("title", f"[{rate}]")
+
+
+def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Page) -> None:
+    visit(page, "#/runs?search=lr>0.0003")
+    expect(page.locator(".none")).to_contain_text(
+        "No column is called lr, nor a setting that differs among these runs; try learning_rate."
+    )
+    search = page.get_by_label("Search runs")
+    search.fill("retrun>3")
+    expect(page.locator(".none")).to_contain_text("try return")
+    search.fill("zzzzzzzz=3 seed=77")
+    expect(page.locator(".none")).to_contain_text("No column is called zzzzzzzz")
+    expect(page.locator(".none p")).to_have_count(1)
+    search.fill("pong")
+    expect(page.locator("main > .sr[aria-live]")).to_have_text("1 run")
+
+
+def test_a_chart_says_in_the_end_that_it_stays_a_sample(page: Page, watch: FakeWatch) -> None:
+    watch.exact = False
+    page.clock.install()
+    visit(page, curves("return_mean_100", more="&stat=runs"))
+    drawn(page, "return_mean_100")
+    note = page.locator('[data-chart="return_mean_100"] h3 small').nth(1)
+    expect(note).to_have_text("reading all rows\u2026")
+    page.clock.fast_forward(31_000)
+    expect(note).to_have_text("a sample of the rows")
+    watch.exact = True
+    watch.tell("rows", {"run": SEEDS[0], "rows": {}})
+    expect(note).to_be_hidden()
+
+
+def test_the_last_run_is_not_behind_the_bar_of_the_selection(page: Page) -> None:
+    page.set_viewport_size({"width": 1000, "height": 420})
+    visit(page, "")
+    page.get_by_label("Select all runs that are shown").check()
+    page.locator("tr[data-run]").last.locator(".run-name").focus()
+    page.evaluate("scrollTo(0, document.documentElement.scrollHeight)")
+    table, bar = (page.locator(x).bounding_box() for x in (".table-frame", ".selection"))
+    assert table
+    assert bar
+    assert table["y"] + table["height"] <= bar["y"] - 16
 
 
 def test_zoom_is_linked_and_stays_in_the_address(page: Page) -> None:
@@ -359,13 +425,61 @@ def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
         drawn(page, chart)
     page.get_by_role("tab", name="Settings").click()
     page.get_by_label("Search settings").fill("learning_rate")
-    expect(page.locator("tbody tr")).to_have_text(["optimizer.learning_rate[0.001]suite classic"])
+    expect(page.locator("tbody tr")).to_have_text(["optimizer.learning_rate0.001suite classic"])
     page.get_by_role("tab", name="Log").click()
     expect(page.locator("pre.log")).to_contain_text("<b>not markup</b>")
     page.goto(f"/#/run?run={SEEDS[0]}&section=difference&with={SEEDS[3]}")
     expect(page.locator("tbody tr")).to_have_text(
-        ["optimizer.learning_rate[0.001] suite classic[0.003] command line"]
+        ["optimizer.learning_rate0.001 suite classic0.003 command line"]
     )
+
+
+def test_the_last_evaluation_may_still_have_to_be_confirmed(page: Page, watch: FakeWatch) -> None:
+    watch.runs[PONG] |= {"last_evaluation": 12.2, "candidate_evaluation": 12.2}
+    visit(page, f"#/run?run={PONG}")
+    tile = page.locator(".tile", has_text="Best evaluation")
+    expect(tile).to_contain_text("last 12.20, to be confirmed")
+    watch.grow(PONG, last_evaluation=3.0)
+    expect(tile).to_contain_text("last 3.00, 12.20 to be confirmed")
+    watch.grow(PONG, candidate_evaluation=None)
+    expect(tile).not_to_contain_text("confirmed")
+
+
+@pytest.mark.parametrize(("machine", "columns"), [("", 4), ("node-a", 5)])
+def test_machines_of_processes_are_told_where_there_are_several(
+    page: Page, watch: FakeWatch, machine: str, columns: int
+) -> None:
+    watch.machine = machine
+    visit(page, f"#/run?run={PONG}")
+    processes = page.get_by_role("table", name="Processes")
+    expect(processes.locator("th")).to_have_count(columns)
+    expect(processes.locator("tbody tr").first.locator("td")).to_have_count(columns)
+
+
+def test_segments_without_room_have_no_label(page: Page) -> None:
+    visit(page, f"#/run?run={PONG}")
+    labels = page.locator(".segment > span")
+    labels.first.wait_for()
+    assert page.evaluate(
+        """[...document.querySelectorAll(".segment > span")].every((label) =>
+          (label.getClientRects().length > 0) === (label.parentNode.clientWidth > 43) && label.scrollWidth <= label.clientWidth)"""
+    )
+    page.set_viewport_size({"width": 390, "height": 844})
+    expect(page.locator(".limit-bar").last.locator("span > span")).to_be_hidden()  # 12 %
+    expect(labels.first).to_be_visible()
+
+
+def test_the_processor_s_unit_is_one_core(page: Page) -> None:
+    visit(page, f"#/run?run={PONG}")
+    expect(page.locator('[data-chart="cpu"] h3')).to_contain_text("percent of one core")
+
+
+def test_the_chosen_part_of_a_run_is_seen_on_a_telephone(page: Page) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, f"#/run?run={SEEDS[0]}&section=videos")
+    for _ in range(2):
+        expect(page.locator(".tab[aria-selected=true]")).to_be_in_viewport(ratio=0.9)
+        page.goto(f"/#/run?run={SEEDS[0]}&section=checkpoints")
 
 
 def test_a_video_plays(page: Page) -> None:
@@ -394,6 +508,22 @@ def test_learners_are_a_ring_with_one_dead(page: Page, watch: FakeWatch) -> None
     watch.grow(GOSSIP, rows=10)
     page.get_by_role("button", name="Live").click()
     expect(page.locator(".timeline output")).to_have_text("now, 21\u00a0s")
+
+
+def test_the_slider_of_the_learners_reaches_both_ends(page: Page, watch: FakeWatch) -> None:
+    watch.first_row_seconds = 1.099
+    visit(page, f"#/learners?run={GOSSIP}")
+    slider = page.get_by_label("Time in the run")
+    expect(slider).to_have_attribute("max", "19")
+    expect(slider).to_have_value("19")
+    slider.focus()
+    page.keyboard.press("ArrowLeft")
+    expect(page).to_have_url(re.compile(r"at=19\.005"))
+    page.keyboard.press("Home")
+    expect(page).to_have_url(re.compile(r"at=1\.099"))
+    page.keyboard.press("End")
+    expect(page).not_to_have_url(re.compile("at="))
+    expect(page.get_by_role("button", name="Live")).to_have_attribute("aria-pressed", "true")
 
 
 def test_other_graphs_are_laid_out_without_nodes_on_one_another(page: Page) -> None:

@@ -116,8 +116,10 @@ def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
 
 
 def _env_steps(files: RunFiles, name: str) -> int | None:
-    held = mapping(files.json(f"checkpoints/{name}/state.json").get("held"))
-    return whole(held.get("learner.env_steps"))
+    state = files.json(f"checkpoints/{name}/state.json")
+    # Policies that are kept for their score have a state of a few facts, others that of every part.
+    told = mapping(state.get("held")).get("learner.env_steps", state.get("env_steps"))
+    return whole(told)
 
 
 def videos(files: RunFiles) -> list[dict[str, Any]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+import re
 import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -27,6 +28,7 @@ TAIL_BYTES = (16 << 10, 256 << 10)
 """Last bytes of metrics.jsonl that are read; more of them where many learners write."""
 UNTOLD = ("seed", "run_folder")
 """Settings that differ between runs of one experiment."""
+_SEED = re.compile(r"s\d+", re.ASCII)
 Run = dict[str, Any]
 
 
@@ -209,7 +211,7 @@ def _read(
     sessions = listed(meta.get("sessions"))
     made: Run = {
         "id": run,
-        "name": word(path[-1]),
+        "name": _name(run, root_name),
         "env_id": word(config.get("env_id", path[-3] if len(path) > 2 else "")),
         "algorithm": _kind(config, "algorithm", path, 0),
         "topology": _kind(config, "topology", path, 1),
@@ -224,6 +226,7 @@ def _read(
         "mean_return": told("mean_return_last_100", "return_mean_100"),
         "best_evaluation": best,
         "last_evaluation": _last_evaluation(files, config),
+        "candidate_evaluation": _candidate(files),
         "steps_per_second": told("steps_per_second", "steps_per_second"),
         "seconds": seconds,
         "where": _where(mapping(sessions[-1]) if sessions else {}, row),
@@ -232,6 +235,20 @@ def _read(
         "acts": _acts(files, config, state, running=running),
     }
     return made, flat(config)
+
+
+def _name(run: str, root_name: str) -> str:
+    """Return what a run is called: its folder's name, and of a seed of many those of the trial and sweep above too."""
+    path = [root_name, *run.split("/")] if run != HERE else [root_name]
+    parts = 1
+    if len(path) > 1 and _SEED.fullmatch(path[-1]):
+        parts = 3 if path[-2].isdecimal() else 2
+    return word("/".join(x for x in path[-parts:] if x))
+
+
+def _candidate(files: RunFiles) -> float | None:
+    """Return the score of the policy that is still to be confirmed as the best; None if there is none."""
+    return number(files.json("checkpoints/candidate/manifest.json").get("score"))
 
 
 def _kind(config: dict[str, Any], section: str, path: list[str], part: int) -> str:

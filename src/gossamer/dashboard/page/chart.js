@@ -7,6 +7,7 @@ import { duration, moment, number, short } from "./format.js";
 
 const CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, displaylogo: false, scrollZoom: false };
 const SHOWN = 8;
+const PATIENCE_MS = 30_000;
 const HELD_UNTIL = ["pointerup", "pointercancel"];
 
 function nearest(x, value) {
@@ -48,7 +49,8 @@ export class Chart {
   #reset;
   #unit = el("small", {});
   #title;
-  #sample = el("small", { hidden: true, title: "A sample of the rows; all of them are read now" }, "reading all rows\u2026");
+  #sample = el("small", { hidden: true });
+  #waiting = 0;
   #visible = false;
   #stale = false;
   #held = false;
@@ -105,7 +107,7 @@ export class Chart {
     this.#reset.hidden = !view.zoom && !view.yZoom;
     const points = lines.reduce((sum, line) => sum + line.y.filter((value) => value !== null).length, 0);
     this.note(points ? "" : "No rows yet.");
-    this.#sample.hidden = lines.every((line) => line.exact !== false);
+    this.#sampled(lines.some((line) => line.exact === false));
     this.#legend.replaceChildren(
       ...lines.map((line) =>
         el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}`, css: { "--color": line.color } }), line.label),
@@ -121,6 +123,20 @@ export class Chart {
     );
     this.#stale = true;
     this.#draw();
+  }
+
+  // Files too long to be held stay samples, and nobody says so: what has not come for a while is not awaited.
+  #sampled(some) {
+    if (some === !this.#sample.hidden) return;
+    this.#sample.hidden = !some;
+    clearTimeout(this.#waiting);
+    if (!some) return;
+    this.#sample.textContent = "reading all rows\u2026";
+    this.#sample.title = "A sample of the rows; all of them are read now";
+    this.#waiting = setTimeout(() => {
+      this.#sample.textContent = "a sample of the rows";
+      this.#sample.title = "There are too many rows to draw this from all of them";
+    }, PATIENCE_MS);
   }
 
   /** Say something instead of the picture: "" shows the picture again. */
@@ -323,6 +339,7 @@ export class Chart {
 
   /** Give back what the chart holds. */
   remove() {
+    clearTimeout(this.#waiting);
     this.#watching.disconnect();
     this.resizing.disconnect();
     for (const ending of HELD_UNTIL) document.removeEventListener(ending, this.release);

@@ -4,6 +4,7 @@ const FIELDS = {
   env: "env_id", algo: "algorithm", return: "mean_return", best: "best_evaluation", steps: "env_steps",
   speed: "steps_per_second", learners: "num_learners", machine: "where",
 };
+const MISTYPED = 2; // letters
 const COMPARISON = /^([^<>=!]+)(>=|<=|!=|=|>|<)(.*)$/;
 
 /** Return the value of a run's field or setting, by its name or the end of its dotted name; undefined: none has it. */
@@ -26,6 +27,42 @@ function compares(run, name, sign, wanted) {
   if (sign === "!=") return !same;
   if (!numbers) return false;
   return { ">": a > b, "<": a < b, ">=": a >= b, "<=": a <= b }[sign];
+}
+
+// Levenshtein's distance: letters to insert, remove or replace.
+function distance(a, b) {
+  let row = [...b, ""].map((_, at) => at);
+  for (let i = 1; i <= a.length; i++) {
+    const next = [i];
+    for (let j = 1; j <= b.length; j++) next.push(Math.min(next[j - 1] + 1, row[j] + 1, row[j - 1] + (a[i - 1] !== b[j - 1])));
+    row = next;
+  }
+  return row.at(-1);
+}
+
+// The name that was meant: of which it has the initials, a part, or all but a few letters; "" if there is none.
+function nearest(name, names) {
+  const wanted = name.toLowerCase().split(".").at(-1);
+  const initials = (each) => each.split("_").map((part) => part[0]).join("");
+  const close = (each) => distance(wanted, each);
+  return (
+    names.find((each) => wanted.length > 1 && initials(each) === wanted) ??
+    names.find((each) => wanted.length > 2 && each.includes(wanted)) ??
+    names.filter((each) => close(each) <= MISTYPED && close(each) < each.length / 2).sort((a, b) => close(a) - close(b))[0] ??
+    ""
+  );
+}
+
+/** Return the names in what was typed that no run has, each with the one that was probably meant, {name, near}. */
+export function strangers(typed, runs) {
+  const names = typed.split(/\s+/).map((word) => COMPARISON.exec(word)?.[1]).filter(Boolean);
+  const unknown = [...new Set(names)].filter((name) => runs.every((run) => valueOf(run, name) === undefined));
+  const known = new Set(Object.keys(FIELDS));
+  for (const run of unknown.length ? runs : []) {
+    for (const each of Object.keys(run.settings ?? {})) known.add(each.split(".").at(-1));
+    for (const each of Object.keys(run)) if (typeof run[each] !== "object") known.add(each);
+  }
+  return unknown.map((name) => ({ name, near: nearest(name, [...known].sort()) }));
 }
 
 /** Return a function that says whether a run fits what was typed. */

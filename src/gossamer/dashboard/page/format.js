@@ -83,6 +83,29 @@ export function bytes(value) {
   return `${value}\u00a0B`;
 }
 
+// A number in so many digits; whole ones, such as env steps, in full.
+function rounded(value, digits) {
+  if (Array.isArray(value)) return value.map((each) => rounded(each, digits));
+  if (typeof value !== "number" || !Number.isFinite(value) || Number.isInteger(value)) return value;
+  return Math.abs(value) >= 10 ** (digits - 1) ? Math.round(value) : Number(value.toPrecision(digits));
+}
+
+/** Write a setting's value to be read: its numbers in four digits or as many, a list of one as what is in it. */
+export function shortSetting(value, digits = 4) {
+  const single = Array.isArray(value) && value.length === 1 && typeof value[0] !== "object";
+  return setting(rounded(single ? value[0] : value, digits));
+}
+
+/** Write the values of one setting, in as few digits as tell them apart, but four at least. */
+export function shortSettings(values) {
+  const kinds = new Set(values.map(setting)).size;
+  for (const digits of [4, 6, 9]) {
+    const texts = values.map((value) => shortSetting(value, digits));
+    if (new Set(texts).size === kinds) return texts;
+  }
+  return values.map(setting);
+}
+
 /** Write a setting's value: as it stands in a settings file. */
 export function setting(value) {
   if (value === null || value === undefined) return "none";

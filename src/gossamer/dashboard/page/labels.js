@@ -1,6 +1,6 @@
 // Short names of lines: of runs without what all share, of groups by the fewest settings that tell them apart.
 
-import { setting } from "./format.js";
+import { shortSettings } from "./format.js";
 import { store } from "./store.js";
 
 const FIRST = ["env_id", "algorithm", "algorithm.name", "topology", "topology.name", "num_learners", "optimizer.learning_rate"];
@@ -16,8 +16,7 @@ export function runLabels(ids) {
   return parts.map((each) => each.filter((part, at) => part && (at === 2 || !shared(at))).join(" \u00b7 "));
 }
 
-function written(name, value) {
-  const text = setting(Array.isArray(value) && value.length === 1 ? value[0] : value);
+function written(name, text) {
   return PLAIN.test(name) ? text : `${name.split(".").at(-1)} ${text}`;
 }
 
@@ -43,7 +42,8 @@ export function groupLabels(groups) {
     chosen.push(best.name);
   }
   chosen.sort((a, b) => names.indexOf(a) - names.indexOf(b));
-  const labels = groups.map((group) => chosen.map((name) => written(name, group.settings[name])).join(" \u00b7 "));
+  const texts = new Map(chosen.map((name) => [name, shortSettings(groups.map((group) => group.settings[name]))]));
+  const labels = groups.map((_, at) => chosen.map((name) => written(name, texts.get(name)[at])).join(" \u00b7 "));
   const alike = new Set(labels).size < labels.length || labels.some((label) => !label);
   return alike ? groups.map((group) => ownLabel(group, groups)) : labels;
 }

@@ -18,7 +18,7 @@ function gradient(color) {
 /** The view Learners. */
 export class Learners {
   #id;
-  #at;
+  #at; // seconds of the run; null: the newest
   #head = null;
   #graph;
   #answer = null;
@@ -68,9 +68,9 @@ export class Learners {
       "aria-label": "Time in the run",
       on: {
         input: (event) => {
-          const value = Number(event.target.value);
-          const last = this.#answer?.times?.[1] ?? 0;
-          this.#seek(value >= last ? null : value);
+          const [first, last] = this.#answer?.times ?? [0, 0];
+          const share = Number(event.target.value) / Number(event.target.max);
+          this.#seek(share >= 1 ? null : Number((first + share * (last - first)).toFixed(3)));
           seek();
         },
       },
@@ -176,10 +176,11 @@ export class Learners {
 
   #time() {
     const [first, last, step] = this.#answer?.times ?? [0, 0, 1];
-    this.#slider.min = String(first ?? 0);
-    this.#slider.max = String(last ?? 0);
-    this.#slider.step = String(step || 1);
-    this.#slider.value = String(this.#at ?? last ?? 0);
+    // It counts places, of which the last is the end: steps in seconds would stop short of it.
+    const places = Math.max(1, Math.round((last - first) / (step || 1)));
+    const share = this.#at === null || !(last > first) ? 1 : (this.#at - first) / (last - first);
+    this.#slider.max = String(places);
+    this.#slider.value = String(Math.round(share * places));
     this.#slider.disabled = !(last > first);
     const running = store.runs.get(this.#id)?.state === "running";
     this.#moment.textContent = this.#at === null ? `${running ? "now" : "end"}, ${duration(last)}` : `${duration(this.#at)} of ${duration(last)}`;

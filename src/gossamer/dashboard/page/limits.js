@@ -5,7 +5,6 @@ import { percent } from "./format.js";
 import { line } from "./palette.js";
 
 const IDLE = /wait|idle|turn|blocked/;
-const WRITTEN = 0.1;
 
 function byRole(shares) {
   const roles = new Map();
@@ -35,7 +34,7 @@ export function limitsCard(limits) {
         shares.map(({ doing, share }) => {
           const { class: name, css } = look(doing);
           const width = `${Math.max(0, Math.min(1, share)) * 100}%`;
-          return el("span", { class: name, css: { ...css, width }, title: `${doing} ${percent(share)}` }, share >= WRITTEN ? el("span", {}, percent(share)) : "");
+          return el("span", { class: name, css: { ...css, width }, title: `${doing} ${percent(share)}` }, el("span", {}, percent(share)));
         }),
       ),
       el(

@@ -45,7 +45,7 @@ export class Panels {
       {
         title: panel.title,
         help: panel.help ?? first.meaning,
-        unit: first.unit === "1" ? "" : first.unit,
+        unit: panel.unit ?? (first.unit === "1" ? "" : first.unit),
         file: panel.key.replaceAll("/", "-"),
         legend: panel.metrics.length > 1,
         csv: () => this.#csv(panel),

@@ -3,7 +3,7 @@
 import { address, numeric, one, remember, text } from "./address.js";
 import { get, metricsOf, url } from "./api.js";
 import { el, later, nothing, paced, select } from "./dom.js";
-import { ago, bytes, count, duration, moment, number, setting } from "./format.js";
+import { ago, bytes, count, duration, moment, number, setting, shortSetting, shortSettings } from "./format.js";
 import { limitsCard } from "./limits.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { Panels } from "./panels.js";
@@ -41,7 +41,7 @@ const PANELS = {
   ],
   Machine: [
     { key: "speed", title: "Speed", metrics: [{ name: "steps_per_second", label: "steps/s" }] },
-    { key: "cpu", title: "Processor", metrics: [{ name: "cpu_percent", label: "all processes; 100 is one core" }] },
+    { key: "cpu", title: "Processor", unit: "percent of one core", metrics: [{ name: "cpu_percent", label: "all processes" }] },
     { key: "memory", title: "Memory", metrics: [{ name: "memory_bytes", label: "resident" }] },
     { key: "gpu", title: "GPU", metrics: [{ name: "gpu_percent", label: "utilisation" }] },
     { key: "gpu_memory", title: "GPU memory", metrics: [{ name: "gpu_memory_bytes", label: "held" }] },
@@ -63,6 +63,17 @@ function table(head, rows, label) {
 
 function cell(content, right = false) {
   return el("td", { class: right ? "right" : null }, content);
+}
+
+function settingCode(value, text = shortSetting(value)) {
+  return el("code", { class: "value", title: text === setting(value) ? null : setting(value) }, text);
+}
+
+function evaluationNote({ last_evaluation: last, candidate_evaluation: candidate }) {
+  const parts = [];
+  if (typeof last === "number") parts.push(`last ${number(last)}`);
+  if (typeof candidate === "number") parts.push(candidate === last ? "to be confirmed" : `${number(candidate)} to be confirmed`);
+  return parts.join(", ");
 }
 
 /** The view Run. */
@@ -162,6 +173,8 @@ export class Run {
     });
     this.#content.setAttribute("aria-labelledby", `tab-${this.#section}`);
     this.root.replaceChildren(this.#head.node, run.problem ? el("p", { class: "banner" }, run.problem) : "", strip, this.#content);
+    // On a narrow screen the strip is longer than the screen is wide.
+    strip.querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
     this.#content.replaceChildren(el("p", { class: "loading" }, "Loading\u2026"));
     if (this.#section === "overview") this.#buildOverview();
     this.#load();
@@ -224,7 +237,7 @@ export class Run {
     if (!run) return;
     this.#tiles.replaceChildren(
       tile("Return", run.mean_return, "mean of 100 episodes"),
-      tile("Best evaluation", run.best_evaluation, typeof run.last_evaluation === "number" ? `last ${number(run.last_evaluation)}` : ""),
+      tile("Best evaluation", run.best_evaluation, evaluationNote(run)),
       tile("Env steps", count(run.env_steps), run.total_env_steps ? `of ${count(run.total_env_steps)}` : ""),
       tile("Steps/s", count(run.steps_per_second)),
       tile("Training time", duration(run.seconds), run.started ? `started ${ago(run.started)} ago` : ""),
@@ -241,6 +254,7 @@ export class Run {
       if (Array.isArray(value)) return value.map((each) => (typeof each === "object" ? Object.values(each).join(" ") : each)).join(", ") || "none";
       return typeof value === "object" ? Object.entries(value).map((pair) => pair.join(" ")).join(", ") : setting(value);
     };
+    const machines = (processes ?? []).some((each) => each.machine); // of a run on this one nothing is told
     this.#machine.replaceChildren(
       el(
         "div",
@@ -251,9 +265,9 @@ export class Run {
           el("h2", {}, "Processes"),
           processes?.length
             ? table(
-                ["Role", { text: "Process", right: true }, "Machine", { text: "Restarts", right: true }, "State"],
+                ["Role", { text: "Process", right: true }, ...(machines ? ["Machine"] : []), { text: "Restarts", right: true }, "State"],
                 processes.map((each) =>
-                  el("tr", {}, cell(each.rank === null || each.rank === undefined ? each.role : `${each.role} ${each.rank}`), cell(each.pid ?? "\u2013", true), cell(each.machine ?? "\u2013"), cell(count(each.restarts), true), cell(each.alive === null || each.alive === undefined ? "not known" : each.alive ? "alive" : "ended")),
+                  el("tr", {}, cell(each.rank === null || each.rank === undefined ? each.role : `${each.role} ${each.rank}`), cell(each.pid ?? "\u2013", true), machines && cell(each.machine || "\u2013"), cell(count(each.restarts), true), cell(each.alive === null || each.alive === undefined ? "not known" : each.alive ? "alive" : "ended")),
                 ),
                 "Processes",
               )
@@ -308,12 +322,12 @@ export class Run {
     const draw = () => {
       const words = this.#search.toLowerCase().split(/\s+/).filter(Boolean);
       const rows = this.#detail.settings.filter((each) => {
-        const line = `${each.name} ${setting(each.value)} ${each.layer}`.toLowerCase();
+        const line = `${each.name} ${setting(each.value)} ${shortSetting(each.value)} ${each.layer}`.toLowerCase();
         return words.every((word) => line.includes(word)) && !(this.#changedOnly && /^default/.test(each.layer ?? ""));
       });
       body.replaceChildren(
         rows.length
-          ? table(["Setting", "Value", "Set by"], rows.map((each) => el("tr", {}, cell(el("code", {}, each.name)), cell(el("code", { class: "value" }, setting(each.value))), cell(el("span", { class: /^default/.test(each.layer ?? "") ? "layer" : "layer set" }, each.layer)))), "Settings")
+          ? table(["Setting", "Value", "Set by"], rows.map((each) => el("tr", {}, cell(el("code", {}, each.name)), cell(settingCode(each.value)), cell(el("span", { class: /^default/.test(each.layer ?? "") ? "layer" : "layer set" }, each.layer)))), "Settings")
           : el("p", { class: "quiet" }, "No setting fits."),
       );
     };
@@ -380,9 +394,10 @@ export class Run {
         settings.length
           ? table(
               ["Setting", `This run (${names[0]})`, names[1]],
-              settings.map((each) =>
-                el("tr", {}, cell(el("code", {}, each.name)), cell([el("code", { class: "value" }, setting(each.a)), el("small", { class: "quiet" }, ` ${each.layer_a ?? ""}`)]), cell([el("code", { class: "value" }, setting(each.b)), el("small", { class: "quiet" }, ` ${each.layer_b ?? ""}`)])),
-              ),
+              settings.map((each) => {
+                const [a, b] = shortSettings([each.a, each.b]);
+                return el("tr", {}, cell(el("code", {}, each.name)), cell([settingCode(each.a, a), el("small", { class: "quiet" }, ` ${each.layer_a ?? ""}`)]), cell([settingCode(each.b, b), el("small", { class: "quiet" }, ` ${each.layer_b ?? ""}`)]));
+              }),
               "Settings that differ",
             )
           : nothing("No difference", "Both runs have the same settings."),

@@ -2,8 +2,8 @@
 
 import { address, go, list, one, remember, text } from "./address.js";
 import { button, checklist, el, nothing, popover, select } from "./dom.js";
-import { filterOf, valueOf } from "./filter.js";
-import { ago, count, duration, moment, number, setting, short } from "./format.js";
+import { filterOf, strangers, valueOf } from "./filter.js";
+import { ago, count, duration, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
 import { progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
 
@@ -196,13 +196,20 @@ export class Runs {
       return;
     }
     const found = this.#found();
-    this.#said.textContent = `${found.length} runs`;
+    this.#said.textContent = found.length === 1 ? "1 run" : `${count(found.length)} runs`;
     if (!this.#head) this.#frame();
     this.#marks();
     const { group } = this.#state;
     const rows = group ? this.#grouped(found) : this.#plain(found);
-    if (!found.length) rows.push(el("tr", {}, el("td", { colspan: "30", class: "none" }, "No run fits. ", button("Show all runs", () => this.#clear(), { class: "link" }))));
+    if (!found.length) rows.push(el("tr", {}, el("td", { colspan: "30", class: "none" }, "No run fits. ", this.#unknown(), button("Show all runs", () => this.#clear(), { class: "link" }))));
     this.#place(rows);
+  }
+
+  // A comparison of what no run has finds nothing, however its sign stands.
+  #unknown() {
+    return strangers(this.#state.search, [...store.runs.values()]).map(({ name, near }) =>
+      el("p", {}, `No column is called ${name}, nor a setting that differs among these runs${near ? `; try ${near}` : ""}.`),
+    );
   }
 
   // Rows that stay where they are are not touched: a table of hundreds is updated every second.
@@ -289,13 +296,14 @@ export class Runs {
       groups.get(key).runs.push(run);
     }
     const ordered = [...groups].sort(([, a], [, b]) => compare(a.value, b.value));
-    return ordered.flatMap(([key, { runs }]) => {
+    const titles = shortSettings(ordered.map(([, { value }]) => value));
+    return ordered.flatMap(([key, { value, runs }], at) => {
       const isClosed = closed.has(key);
-      return [this.#groupRow(key, runs, isClosed), ...(isClosed ? [] : this.#plain(runs))];
+      return [this.#groupRow(key, value === null ? NONE : titles[at], runs, isClosed), ...(isClosed ? [] : this.#plain(runs))];
     });
   }
 
-  #groupRow(key, runs, isClosed) {
+  #groupRow(key, title, runs, isClosed) {
     const ids = this.#ids(runs);
     const ticked = ids.filter((id) => store.selected.has(id)).length;
     const returns = runs.map((run) => run.mean_return).filter((value) => typeof value === "number");
@@ -304,7 +312,7 @@ export class Runs {
     const box = el("input", {
       type: "checkbox",
       checked: ticked > 0 && ticked === ids.length,
-      "aria-label": `Select the ${ids.length} runs of ${key}`,
+      "aria-label": `Select the ${ids.length} runs of ${title}`,
       on: { change: (event) => store.select(ids, event.target.checked) },
     });
     box.indeterminate = ticked > 0 && ticked < ids.length;
@@ -313,6 +321,7 @@ export class Runs {
       {
         type: "button",
         class: "group-toggle",
+        title: title === key ? null : key,
         "aria-expanded": String(!isClosed),
         on: {
           click: () => {
@@ -326,7 +335,7 @@ export class Runs {
         "data-key": key,
       },
       el("span", { class: "caret", "aria-hidden": "true" }),
-      key,
+      title,
       el("small", {}, `${count(runs.length)} ${runs.length === 1 ? "run" : "runs"}`),
     );
     const facts = [
@@ -343,8 +352,9 @@ export class Runs {
     const hadFocus = known?.row.contains(document.activeElement);
     const cells = this.#names().map((name) => {
       const column = COLUMNS[name];
-      const content = column ? column.cell(run) : setting(run.settings?.[name]);
-      return el("td", { class: `c-${column ? name : "setting"}${column?.right ? " right" : ""}` }, content);
+      const value = run.settings?.[name];
+      const content = column ? column.cell(run) : shortSetting(value);
+      return el("td", { class: `c-${column ? name : "setting"}${column?.right ? " right" : ""}`, title: column ? null : setting(value) }, content);
     });
     const box = el("input", {
       type: "checkbox",
