@@ -337,7 +337,7 @@ def test_the_newest_checkpoint_damaged(here: Path, capsys: Any) -> None:
     assert f"; using {older} instead" in err.splitlines()[0]
     assert summary_of(here / "run")["env_steps"] >= 128
     assert cli.main(["eval", "run", "--episodes", "1"]) == 0, "and it is whole again"
-    assert "checkpoint last, 1 episode, greedy, seed 1: mean" in capsys.readouterr().out
+    assert "checkpoint last, 1 episode, greedy, seed 1: return" in capsys.readouterr().out
 
 
 def test_a_run_without_checkpoint(here: Path, capsys: Any) -> None:

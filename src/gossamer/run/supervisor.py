@@ -499,13 +499,13 @@ class Supervisor:
         self._recorder.say(told + "a new one takes over")
         for known in (self._parts, self._finals, self._held, self._actors):
             known.pop(index, None)
-        if self._order and self._ranks_told and not in_step:
-            self._owed = True  # ordered anew once all learn
-            self._go_on()
         self._ready.discard(index)
         self._learnt.discard(index)
         self._began_version[index] = host.version
         self._placement.replace(index, self._restarts_of[index])
+        if self._order and self._ranks_told and not in_step and index in self._there():
+            self._owed = True  # ordered anew once all learn
+            self._go_on()
         # Where others have reached the end, the new one may not: it is told.
         self._ending = False
         self._write_processes()
