@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 PACED_SECONDS = 2e-2
 """Pause between two looks at what learners have written; where others may wait for it, they say that there is something."""
-LIFE_SECONDS = 0.2
+LIFE_SECONDS = 0.5
 """Pause between two letters that say no more than that a learner lives."""
 MAIL_SHARE = 0.02
 """Share of a thread's time that letters to one machine may take, where nobody waits for them: twelve updates in a
