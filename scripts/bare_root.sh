@@ -8,7 +8,8 @@ root=${1:-$(mktemp -d)/root}
 [ "$(id -u)" = 0 ] || { echo "SKIPPED: this needs root"; exit 0; }
 command -v debootstrap >/dev/null || { echo "SKIPPED: this needs debootstrap (apt-get install debootstrap)"; exit 0; }
 suite=$(. /etc/os-release && echo "$VERSION_CODENAME")
-mirror=$(grep -hroE 'https?://[^ ]+/debian/?' /etc/apt/sources.list /etc/apt/sources.list.d 2>/dev/null | head -n 1)
+mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/dev/null |
+  sed -nE 's#^(URIs:|deb( \[[^]]*\])?) +(https?://[^ ]+).*#\3#p' | head -n 1 || true)
 [ -e "$root/usr" ] || debootstrap --variant=minbase \
   --include=python3,python3-venv,python3-dev,make,git,gcc,g++,libc6-dev,ca-certificates "$suite" "$root" ${mirror:+"$mirror"} >/dev/null
 inside() { chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 \

@@ -7,6 +7,7 @@ import threading
 
 import pytest
 
+from gossamer.links import wire
 from gossamer.links.wire import Listener, Wire
 
 
@@ -39,15 +40,31 @@ def test_messages_arrive_whole_with_what_is_behind_them() -> None:
     other.close()
 
 
+HOSTILE = (
+    '{"token": "\u00e9"}'.encode(),
+    b'{"token": "\\ud800"}',  # no text can be written so
+    b"[" * 100_000,
+)
+"""First messages of those who do not know the token, and try to break the one that listens."""
+
+
+def hung_up(end: socket.socket, said: bytes) -> bool:
+    """Whether the other end closes a connection after some words, with or without having read them all."""
+    try:
+        end.sendall(said)
+        return end.recv(1) == b""
+    except (ConnectionResetError, BrokenPipeError):
+        return True
+
+
 def test_who_does_not_know_the_token_is_not_let_in() -> None:
     listener = Listener("127.0.0.1")
     wanted, found = [True], list[Wire | None]()
     waiting = threading.Thread(target=lambda: found.append(listener.accept(lambda: wanted[0])))
     waiting.start()
-    for said in (b'{"token": "guess"}', b'"guess"', b"[]", b"{", b'{"tok": 1}'):
+    for said in (b'{"token": "guess"}', b'"guess"', b"[]", b"{", b'{"tok": 1}', *HOSTILE):
         with socket.create_connection(listener.address[:2], timeout=10) as stranger:
-            stranger.sendall(len(said).to_bytes(4, "little") + said)
-            assert stranger.recv(1) == b""  # it is hung up on
+            assert hung_up(stranger, len(said).to_bytes(4, "little") + said)
     with socket.create_connection(listener.address[:2], timeout=10) as stranger:
         stranger.sendall(b"\xff\xff\xff\xff")  # four gigabytes are announced
         assert stranger.recv(1) == b""
@@ -57,6 +74,70 @@ def test_who_does_not_know_the_token_is_not_let_in() -> None:
     assert len(found) == 1
     assert found[0] is not None
     for end in (known, found[0]):
+        end.close()
+
+
+def test_a_caller_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "HELLO_SECONDS", 0.2)
+    listener = Listener("127.0.0.1")
+    found: list[Wire | None] = []
+    waiting = threading.Thread(target=lambda: found.append(listener.accept(lambda: True)))
+    done = threading.Event()
+
+    def drip(stranger: socket.socket) -> None:
+        try:
+            stranger.sendall((200).to_bytes(4, "little"))
+            while not done.wait(0.05):
+                stranger.sendall(b" ")
+        except OSError:
+            pass  # it was hung up on
+
+    with socket.create_connection(listener.address[:2], timeout=10) as stranger:
+        drips = threading.Thread(target=drip, args=(stranger,))
+        drips.start()
+        waiting.start()
+        known = Wire.call(listener.address)
+        waiting.join(5)
+        done.set()
+        drips.join()
+    assert len(found) == 1, "it still listens to the slow one"
+    assert found[0] is not None
+    # Only the first message has to be there in that time.
+    later = threading.Timer(0.3, lambda: known.send({"kind": "late"}))
+    later.start()
+    assert found[0].receive()["kind"] == "late"
+    later.join()
+    for end in (known, found[0]):
+        end.close()
+
+
+def test_a_long_first_message_is_not_taken() -> None:
+    listener = Listener("127.0.0.1")
+    wanted = [True]
+    waiting = threading.Thread(target=lambda: listener.accept(lambda: wanted[0]))
+    waiting.start()
+    with socket.create_connection(listener.address[:2], timeout=2) as stranger:
+        assert hung_up(stranger, (10_000).to_bytes(4, "little")), "its length alone is enough"
+    wanted[0] = False
+    waiting.join(10)
+
+
+def test_a_call_that_cannot_be_taken_does_not_end_the_waiting(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    errors = [ConnectionAbortedError("it has hung up"), OSError(24, "Too many open files")]
+    accept = socket.socket.accept
+
+    def fails_at_first(end: socket.socket) -> tuple[socket.socket, object]:
+        if errors:
+            raise errors.pop()
+        return accept(end)
+
+    monkeypatch.setattr(socket.socket, "accept", fails_at_first)
+    monkeypatch.setattr(wire, "LOOK_SECONDS", 0.01)
+    one, other = connected()
+    assert errors == []
+    for end in (one, other):
         end.close()
 
 

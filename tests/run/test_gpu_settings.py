@@ -53,6 +53,15 @@ def planned(env_id="PongNoFrameskip-v4", **settings):
     return config, spec, make_plan(config, spec, MACHINE)
 
 
+def test_a_cluster_on_which_no_gpus_are_asked_for_computes_without():
+    _, _, plan = planned("CartPole-v1", placement="cluster")
+    assert (plan.device, plan.hardware) == ("cpu", "a processor")
+    with pytest.raises(ConfigError, match=r"--cluster\.gpus-per-learner 1"):
+        planned("CartPole-v1", placement="cluster", device="cuda")
+    asked = {"cluster.gpus_per_learner": 0.5, "placement": "cluster"}
+    assert planned("CartPole-v1", **asked)[2].device == "cuda"
+
+
 def test_defaults_are_sized_for_a_gpu():
     config, _, plan = planned()
     assert (plan.device, plan.precision, plan.env_groups, plan.learner_threads) == (

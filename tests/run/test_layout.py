@@ -9,8 +9,9 @@ import resource
 import pytest
 
 from gossamer.config import make_config
+from gossamer.errors import ConfigError
 from gossamer.run.placements import layout as layout_module
-from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.layout import layout_of, transport_of
 from gossamer.run.placements.template import ready
 
 
@@ -69,6 +70,42 @@ def test_a_system_that_does_not_pin_shares_its_cores_out_too(machine) -> None:
 def test_as_many_to_a_process_as_asked_for(machine) -> None:
     machine([0, 1])
     assert laid_out(5, per=2).ranks == (range(2), range(2, 4), range(4, 5))
+
+
+@pytest.mark.parametrize(("asked", "share"), [({"cluster.cpus_per_learner": 2}, 6), ({}, 3)])
+def test_a_host_of_a_cluster_has_cores_for_each_of_its_learners(
+    machine, asked: dict[str, int], share: int
+) -> None:
+    machine([0, 1])
+    settings = {"num_learners": 5, "learners_per_process": 3, "placement": "cluster", **asked}
+    found = layout_of(make_config("CartPole-v1", settings))
+    assert [len(ranks) for ranks in found.ranks] == [3, 2]
+    assert found.share == share
+
+
+def on_cluster(per: int, transport: str):
+    settings = {"num_learners": 2, "placement": "cluster", "learners_per_process": per}
+    settings |= {"topology.name": "allreduce", "topology.transport": transport}
+    return make_config("CartPole-v1", {**settings, "cluster.gpus_per_learner": 1.0})
+
+
+@pytest.mark.parametrize(
+    ("transport", "found"), [("nccl", "nccl"), ("auto", "nccl"), ("gloo", "gloo")]
+)
+def test_gpus_of_a_cluster_are_not_counted_on_this_machine(transport: str, found: str) -> None:
+    config = on_cluster(1, transport)
+    layout = layout_of(config)
+    assert layout is not None
+    assert transport_of(config, layout, "cuda") == found
+
+
+@pytest.mark.parametrize("transport", ["nccl", "gloo"])
+def test_learners_of_a_host_have_no_transport_of_their_own(transport: str) -> None:
+    config = on_cluster(2, transport)
+    layout = layout_of(config)
+    assert layout is not None
+    with pytest.raises(ConfigError, match="--learners-per-process 1"):
+        transport_of(config, layout, "cuda")
 
 
 def test_descriptors_of_any_number_are_waited_for() -> None:

@@ -14,14 +14,15 @@ import torch
 
 from gossamer.links.mailboxes import BEATS, Mailboxes
 from gossamer.links.mirror import Incoming, Letter, Outgoing, Post
-from gossamer.links.wire import Wire
+from gossamer.links.wire import Listener, Wire
+from gossamer.run.placements.cluster import letters
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox, receive, send
 
 SIZES = (5, 3)
 
 
-def boxes(num_learners: int = 2) -> Mailboxes:
-    return Mailboxes(mmap.mmap(-1, Mailboxes.nbytes(num_learners, SIZES)), num_learners, SIZES)
+def boxes(num_learners: int = 2, sizes: tuple[int, int] = SIZES) -> Mailboxes:
+    return Mailboxes(mmap.mmap(-1, Mailboxes.nbytes(num_learners, sizes)), num_learners, sizes)
 
 
 def wires() -> tuple[Wire, Wire]:
@@ -53,11 +54,12 @@ def test_a_letter_arrives_as_it_was_sent():
         Post(1, 7, (8, 9), singles, np.array([0.1, np.nan, -np.inf])),
         Post(3, 1 << 40, (0, -1), *bare),
     )
-    sent = Letter(4, posts, {1: np.arange(words), 3: -np.arange(words)})
+    sent = Letter(4, posts, {1: np.arange(words), 3: -np.arange(words)}, (1 << 62) - 1, 12)
     for letter in (sent, Letter(0, (), {})):
         send(one, letter)
         found = receive(other, words)
         assert found.epoch == letter.epoch
+        assert (found.sender, found.number) == (letter.sender, letter.number)
         assert found.headers.keys() == letter.headers.keys()
         for rank, header in letter.headers.items():
             np.testing.assert_array_equal(found.headers[rank], header)
@@ -135,3 +137,48 @@ def test_whoever_does_not_know_the_token_delivers_nothing():
     assert send_fails.is_set()
     assert delivered == []
     box.close()
+
+
+def test_a_link_that_stalls_is_not_followed_by_a_long_silence(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 0.2)
+    here, listener = boxes(1, (8 << 20, 0)), Listener("127.0.0.1")
+    mail = Outgoing(here, [0], [0], every=False, epoch=0)
+    post(here, 0, 0)
+    writes = Correspondent(listener.address, mail, paced=True)
+    wire = listener.accept(lambda: True)
+    assert wire is not None
+    words = len(here.headers[0])
+    try:
+        # The link stalls, while more is on its way than it holds; the pause of its share alone would take 15 s.
+        assert not threading.Event().wait(0.3)
+        assert receive(wire, words).posts
+        until = time.monotonic() + 5.0
+        here.headers[0][BEATS] += 1
+        while receive(wire, words).headers.get(0, here.headers[0] - 1)[BEATS] != 1:
+            pass
+        assert time.monotonic() < until
+    finally:
+        writes.close()
+        wire.close()
+
+
+def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 60.0)
+    call = Wire.call
+
+    def slowly(address: Any) -> Wire:
+        threading.Event().wait(0.5)
+        return call(address)
+
+    monkeypatch.setattr(Wire, "call", slowly)
+    here, there = boxes(), boxes()
+    box = Letterbox("127.0.0.1", len(there.headers[0]), Incoming(there).deliver)
+    post(here, 0, 0)
+    writes = Correspondent(box.address, Outgoing(here, [0], [0], every=False, epoch=0), paced=True)
+    try:
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 0)
+        post(here, 0, 1)
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 1, 15.0)
+    finally:
+        writes.close()
+        box.close()

@@ -149,6 +149,38 @@ def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_on
     assert [x["restarts"] for x in processes] == [0, 0, 1]
 
 
+def test_a_checkpoint_is_not_waited_for_by_the_rows_of_others_when_somebody_joins(supervise):
+    rows: list[int] = []
+
+    def joins():
+        placement.hosts[1].away = False
+        return []
+
+    placement = FakePlacement([[ready(0)], [told(0, 1)], [part(0, 1, 1)]], num_hosts=2)
+    placement.hosts[1].away = True
+    placement.script += [lambda: run.supervisor.finish_saving(), [], joins]
+    placement.script += [[part(0, 2, 2)], [told(0, 3)]]
+    placement.script += [lambda: rows.append(len(run.rows())), [ready(1)], [told(1, 1)], []]
+    placement.script += [[part(0, 3, 4), part(1, 3, 2)], lambda: run.supervisor.finish_saving()]
+    run = supervise(placement, checkpoint_every_seconds=1e-6, **ASYNCHRONOUS)
+    with pytest.raises(Stopped):
+        run.run()
+    assert rows == [2]
+    numbers = [x[1] for x in placement.asked if x[0] == "order"]
+    assert numbers[:3] == [1, 2, 3], "the third once both learn"
+
+
+def test_no_checkpoint_is_ordered_of_those_that_take_in_what_they_begin_with(supervise):
+    placement = FakePlacement([[ready(0)], [], [], [ready(1)], []], num_hosts=2)
+    orders: list[int] = []
+    placement.script.insert(3, lambda: orders.append(placement.orders))
+    run = supervise(placement, checkpoint_every_seconds=1e-6, **SYNCHRONOUS)
+    with pytest.raises(Stopped):
+        run.run()
+    assert orders == [0]
+    assert placement.orders == 1
+
+
 def test_a_host_that_dies_before_it_has_learnt_three_times_in_a_row_ends_the_run(supervise):
     dies = [(0, Died("exit code 7"))]
     placement = FakePlacement([[ready(0), ready(1)], dies, dies, dies, dies], num_hosts=2)

@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import json
 import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 
 from gossamer import cli
@@ -14,7 +20,7 @@ from gossamer.sweep.processes import Run
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 
-from gossamer.run.placements.cluster.whole_runs import Change, News, Trainer  # noqa: E402
+from gossamer.run.placements.cluster.whole_runs import HERE, Change, News, Trainer  # noqa: E402
 from gossamer.sweep.cluster import keep  # noqa: E402
 
 
@@ -62,6 +68,79 @@ def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (run / "new").write_text("c\n")
     (run / "new").replace(run / "episodes.jsonl")  # cut back, as a resumed run's are
     assert trainer.news().changed == {"s1/episodes.jsonl": Change(-1, b"c\n")}
+
+
+WATCHER = "gossamer.run.placements.cluster.run_watcher"
+FOREVER = ("CartPole-v1", "--total-env-steps", "1e12", "--num-envs", "2", "--run-folder")
+
+
+def soon(happened: Callable[[], Any]) -> Any:
+    until = time.monotonic() + 60.0
+    while not (found := happened()):
+        assert time.monotonic() < until
+        time.sleep(0.01)
+    return found
+
+
+def run_of(watcher: psutil.Process) -> psutil.Process | None:
+    """Return the process that trains, once it is more than a copy of the one that watches it."""
+    found = [x for x in watcher.children() if "train" in x.cmdline()]
+    return found[0] if found else None
+
+
+def has_ended(process: psutil.Process) -> bool:
+    """Whether a process is gone, or nobody has asked yet how it went."""
+    try:
+        return not process.is_running() or process.status() == psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return True
+
+
+@pytest.mark.skipif(
+    sys.platform != "linux", reason="elsewhere the system does not tell of a parent's end"
+)
+def test_a_run_ends_with_what_watches_it(tmp_path: Path) -> None:
+    words = [str(tmp_path), str(os.getpid()), *FOREVER, str(tmp_path / "s1")]
+    with subprocess.Popen([sys.executable, "-m", WATCHER, *words]) as watcher:
+        trains = soon(lambda: run_of(psutil.Process(watcher.pid)))
+        watcher.kill()
+    try:
+        soon(lambda: has_ended(trains))
+    finally:
+        if not has_ended(trains):
+            trains.kill()
+
+
+def test_no_run_begins_for_a_process_that_is_gone(tmp_path: Path) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    gone = subprocess.Popen([sys.executable, "-c", ""])
+    gone.wait()
+    words = [sys.executable, "-m", WATCHER, str(folder), str(gone.pid), *FOREVER]
+    assert subprocess.run([*words, str(folder / "s1")], timeout=60.0, check=False).returncode == 1
+    assert not folder.exists()
+
+
+def test_a_run_ends_before_its_folder_is_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "folder"
+    folder.mkdir()
+    monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(folder))
+    before = {x.pid for x in psutil.Process().children()}
+    trainer = Trainer()
+    trainer.begin({}, [*FOREVER, f"{HERE}/s1"], {})
+    (watcher,) = [x for x in psutil.Process().children() if x.pid not in before]
+    try:
+        trains = soon(lambda: run_of(watcher))
+        soon(lambda: (folder / "s1").exists())
+        trainer.clear()
+        assert trainer.news().code == -signal.SIGKILL
+        soon(lambda: has_ended(trains))
+        assert not folder.exists()
+    finally:
+        if watcher.is_running():
+            os.killpg(watcher.pid, signal.SIGKILL)
 
 
 @pytest.fixture(scope="module")

@@ -158,6 +158,42 @@ def test_the_dead_do_not_come_back_by_a_late_letter():
     assert not mailbox(two.boxes, 1).has_left(0, 5)
 
 
+def test_a_letter_that_another_has_overtaken_takes_nothing_back():
+    """A connection breaks while its last letter is being taken; what comes over the next one is there first."""
+    one, two = machines(2)
+    own, seen = mailbox(one.boxes, 0), mailbox(two.boxes, 1)
+    own.begin(0)
+    post(one.boxes, 0, 0, 1.0)
+    own.announce(0, 10)
+    late = one.outgoing[1].letter(life=True)
+    one.outgoing[1].forget()
+    own.set_combined(0)
+    own.report(20)
+    own.announce(1, 30)
+    own.announce(2, 40)
+    one.boxes.mark_left(0)
+    two.incoming.deliver(one.outgoing[1].letter(life=True))
+    before = two.boxes.headers[0].copy()
+    two.incoming.deliver(late)
+    np.testing.assert_array_equal(two.boxes.headers[0], before)
+    assert seen.newest_combined() == 0
+    assert seen.has_left(0, 1)
+    assert seen.wait_announced(0, 2) == 40
+    assert read(two.boxes, 0) == (0, [1.0] * 3)
+
+
+def test_another_sender_counts_its_letters_anew():
+    one, two = machines(2)
+    own = mailbox(one.boxes, 0)
+    for env_steps in (10, 20, 30):
+        own.report(env_steps)
+        carry([one, two])
+    own.report(40)
+    anew = Outgoing(one.boxes, [0], {0}, every=True, epoch=0)
+    two.incoming.deliver(anew.letter(life=False))
+    assert two.boxes.env_steps(0) == 40
+
+
 @settings(max_examples=60)
 @given(st.lists(st.sampled_from(["post", "combine", "announce", "carry"]), max_size=40))
 def test_what_a_header_tells_of_is_there(acts):

@@ -55,7 +55,15 @@ class Plan:
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
     """Resolve every "auto" for an environment and a machine; None: this one."""
     machine = machine or this_machine()
-    device = find_device(config.device, has_gpu=bool(machine.gpus))
+    has_gpu = bool(machine.gpus)
+    if config.placement == "cluster" and not config.cluster.gpus_per_learner:
+        has_gpu = False  # a GPU of this machine is not where learners are
+        if config.device == "cuda":
+            raise ConfigError(
+                "--device cuda: cluster.gpus_per_learner is 0, so that learners on the cluster have no GPU; use "
+                "--cluster.gpus-per-learner 1, or --device cpu"
+            )
+    device = find_device(config.device, has_gpu=has_gpu)
     if device == "cuda" and config.deterministic and config.policy.torso == "impala":
         raise ConfigError(
             "deterministic is on, but policy.torso is impala, whose pooling has no deterministic form on a GPU; "

@@ -7,6 +7,7 @@ here knows how letters travel.
 
 from __future__ import annotations
 
+import secrets
 import threading
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -55,6 +56,10 @@ class Letter(NamedTuple):
     """The oldest first."""
     headers: dict[int, NDArray[np.int64]]
     """Headers by rank, of learners that have changed; they were read before the messages."""
+    sender: int = 0
+    """Which `Outgoing` has written it, a random number."""
+    number: int = 0
+    """How many letters that one had written by then."""
 
     @property
     def nbytes(self) -> int:
@@ -89,6 +94,7 @@ class Outgoing:
         self._every, self._epoch, self._bare = every, epoch, bare
         self._headers: dict[int, NDArray[np.int64]] = {}
         self._sent: dict[int, int] = {}  # update of the last message, by rank
+        self._sender, self._number = secrets.randbits(62), 0
 
     def letter(self, *, life: bool) -> Letter | None:
         """Return what there is to tell; None: nothing.
@@ -104,7 +110,10 @@ class Outgoing:
         self._headers |= headers
         fence()  # what a header tells of is in the messages that are read now
         posts = [post for rank in self._ranks if rank in self._heard for post in self._posts(rank)]
-        return Letter(self._epoch, tuple(posts), headers) if posts or headers else None
+        if not posts and not headers:
+            return None
+        self._number += 1
+        return Letter(self._epoch, tuple(posts), headers, self._sender, self._number)
 
     def forget(self) -> None:
         """Take notice that letters were lost: the next one tells everything."""
@@ -137,10 +146,16 @@ class Incoming:
     def __init__(self, boxes: Mailboxes):
         self._boxes = boxes
         self._epochs = [0] * boxes.num_learners
+        # Who has told last of each learner, and in which letter.
+        self._last = [(0, 0)] * boxes.num_learners
         self._lock = threading.Lock()
 
     def deliver(self, letter: Letter) -> None:
-        """Write what a letter tells; what it tells of learners that have been started again since is void."""
+        """Write what a letter tells; what it tells of learners that have been started again since is void.
+
+        So are the headers of a letter that one of the same sender has overtaken, as happens if a connection breaks while
+        its last letter is being taken: the words of a header may go back, and the sender would not tell them again.
+        """
         boxes = self._boxes
         with self._lock:
             for post in letter.posts:
@@ -153,7 +168,10 @@ class Incoming:
                         target.numpy()[: x.size] = x
             fence()
             for rank, words in letter.headers.items():
-                if letter.epoch >= self._epochs[rank]:
+                sender, number = self._last[rank]
+                overtaken = letter.sender == sender and letter.number < number
+                if letter.epoch >= self._epochs[rank] and not overtaken:
+                    self._last[rank] = letter.sender, letter.number
                     _write(boxes.headers[rank], words)
 
     def leave(self, ranks: Iterable[int], epoch: int) -> None:

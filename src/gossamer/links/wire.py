@@ -10,6 +10,7 @@ import json
 import secrets
 import socket
 import threading
+import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
@@ -20,13 +21,17 @@ SILENT_SECONDS = 30.0
 """A connection on which nothing has come, or could be sent, for so long is broken."""
 LIFE_SECONDS = 1.0
 """Pause between two signs of life of an end that has nothing else to say."""
+LOOK_SECONDS = 0.5
+"""Pause between two looks at whether callers are still wanted, and after a call that could not be taken."""
 MAX_HEAD_BYTES = 64 << 20
 """Largest JSON of a message, in bytes."""
+MAX_HELLO_BYTES = 256
+"""Largest JSON of a caller's first message, in bytes; one with a token has about 60."""
+HELLO_SECONDS = 5.0
+"""Time that a caller has for all of its first message."""
 _LENGTH_BYTES = 4
 _SLICE_BYTES = 1 << 20
 """Sent at once: the time that a socket gives itself is for all of it."""
-_LOOK_SECONDS = 0.5
-_HELLO_SECONDS = 5.0
 
 
 class Address(NamedTuple):
@@ -71,32 +76,51 @@ class Wire:
                 for start in range(0, buffer.nbytes, _SLICE_BYTES):
                     self._end.sendall(buffer[start : start + _SLICE_BYTES])
 
-    def receive(self) -> dict[str, Any]:
+    def receive(
+        self, max_head_bytes: int = MAX_HEAD_BYTES, until: float | None = None
+    ) -> dict[str, Any]:
         """Wait for a message; `read` must then take the bytes behind it, `nbytes` of them.
+
+        Args:
+            max_head_bytes: largest JSON that is taken.
+            until: as `read` takes it.
 
         Raises:
             OSError: the connection is broken or closed.
         """
         length = bytearray(_LENGTH_BYTES)
-        self.read(length)
+        self.read(length, until)
         size = int.from_bytes(length, "little")
-        if size > MAX_HEAD_BYTES:
+        if size > max_head_bytes:
             raise ConnectionError(f"a message of {size} bytes is announced")
         head = bytearray(size)
-        self.read(head)
+        self.read(head, until)
         message = json.loads(head)
         if not isinstance(message, dict):
             raise ConnectionError("a message is no table")
         return cast("dict[str, Any]", message)
 
-    def read(self, into: Any) -> None:
-        """Fill a buffer with the bytes that come next; raise OSError if the connection ends before."""
+    def read(self, into: Any, until: float | None = None) -> None:
+        """Fill a buffer with the bytes that come next; raise OSError if the connection ends before.
+
+        Args:
+            into: the buffer.
+            until: moment of `time.monotonic` at which all must be there; None: the other end only must not be silent for long.
+        """
         rest = memoryview(into).cast("B")
-        while rest.nbytes:
-            count = self._end.recv_into(rest)
-            if not count:
-                raise ConnectionError("the other end has closed the connection")
-            rest = rest[count:]
+        try:
+            while rest.nbytes:
+                if until is not None:
+                    if (left := until - time.monotonic()) <= 0:
+                        raise TimeoutError("the other end has not sent all in time")
+                    self._end.settimeout(left)
+                count = self._end.recv_into(rest)
+                if not count:
+                    raise ConnectionError("the other end has closed the connection")
+                rest = rest[count:]
+        finally:
+            if until is not None:
+                self._end.settimeout(SILENT_SECONDS)
 
     def close(self) -> None:
         """End the connection; whoever waits on it, at either end, is told."""
@@ -123,22 +147,27 @@ class Listener:
     def callers(self, wanted: Callable[[], bool]) -> Iterator[Wire]:
         """Yield callers who know the token, as long as they are wanted."""
         with self._end:
-            self._end.settimeout(_LOOK_SECONDS)
+            self._end.settimeout(LOOK_SECONDS)
             while wanted():
-                with suppress(TimeoutError):
+                try:
                     end, _ = self._end.accept()
-                    wire = Wire(end)
-                    if self._knows(wire, end):
-                        yield wire
-                    else:
-                        wire.close()
+                except TimeoutError:
+                    continue
+                except OSError:
+                    # A caller that has hung up meanwhile, or no file is left to open: others may call later.
+                    time.sleep(LOOK_SECONDS)
+                    continue
+                if (wire := self._let_in(end)) is not None:
+                    yield wire
 
-    def _knows(self, wire: Wire, end: socket.socket) -> bool:
-        """Whether a caller says the token; one that says nothing does not hold up another for long."""
-        end.settimeout(_HELLO_SECONDS)
-        try:
-            said = wire.receive()
-        except (OSError, ValueError, TypeError):
-            return False
-        end.settimeout(SILENT_SECONDS)
-        return secrets.compare_digest(str(said.get("token")), self.address.token)
+    def _let_in(self, end: socket.socket) -> Wire | None:
+        """Return the connection of a caller who says the token in time; hang up on any other."""
+        with suppress(Exception):  # whatever a stranger says must not keep others from calling
+            wire = Wire(end)
+            said = wire.receive(MAX_HELLO_BYTES, time.monotonic() + HELLO_SECONDS)
+            if secrets.compare_digest(str(said.get("token")).encode(), self.address.token.encode()):
+                return wire
+        with suppress(OSError):
+            end.shutdown(socket.SHUT_RDWR)
+        end.close()
+        return None

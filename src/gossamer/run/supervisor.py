@@ -117,6 +117,7 @@ class Supervisor:
         self._ranks_told: set[int] = set()
         self._last_rows: list[dict[str, Any]] = []
         self._order, self._ending = 0, False
+        self._asked: set[int] = set()  # hosts that the order was given to
         self._owed = False  # a checkpoint that was given up
         self._parts: dict[int, Snapshot] = {}  # of the order under way
         self._finals: dict[int, Snapshot] = {}  # of hosts whose learners have ended
@@ -320,7 +321,22 @@ class Supervisor:
             self._evaluating = start_thread(placement.stop, "evaluator", work, low=True)
         # So that the run can be resumed from now on; a signal may have been quicker.
         if not self._resumed and not self._ending:
-            self._order = placement.order(ends=False)
+            self._order_checkpoint()
+
+    def _order_checkpoint(self) -> None:
+        self._order, self._owed = self._placement.order(ends=False), False
+        self._asked = set(self._there())
+
+    def _give_up_order(self) -> None:
+        """Order a checkpoint anew once all learn, if it has come to wait for someone who joins: others' rows wait too.
+
+        In lock-step everyone stands still for whoever joins; before the first rows there is nothing to wait.
+        """
+        late = set(self._there()) - self._asked
+        in_step = self._config.topology.staleness == 0
+        if self._order and late and self._ranks_told and not (in_step or self._finals):
+            self._owed = True
+            self._go_on()
 
     def _record(self, told: Told) -> None:
         for learner, episode in told.episodes:
@@ -433,9 +449,11 @@ class Supervisor:
             if placement.env_steps < self._config.total_env_steps or not placement.ends_alone:
                 self._go_on()
                 placement.order(ends=True)
-        elif (self._checkpoints.due or self._owed) and not self._order and self._all_learn():
-            self._owed = False
-            self._order = placement.order(ends=False)
+            return
+        self._give_up_order()
+        wanted = self._checkpoints.due or self._owed
+        if wanted and not self._order and self._all_began and self._all_learn():
+            self._order_checkpoint()
 
     def _see_to_requests(self) -> None:
         """Begin what somebody beside the run has asked for, once learners learn."""
@@ -446,7 +464,7 @@ class Supervisor:
         if requests.waiting("checkpoint") and free:
             requests.done("checkpoint")
             self._recorder.say("saving a checkpoint, as was asked")
-            self._order = self._placement.order(ends=False)
+            self._order_checkpoint()
         if requests.waiting("evaluate"):
             requests.done("evaluate")
             if evaluator is None:
@@ -503,9 +521,7 @@ class Supervisor:
         self._learnt.discard(index)
         self._began_version[index] = host.version
         self._placement.replace(index, self._restarts_of[index])
-        if self._order and self._ranks_told and not in_step and index in self._there():
-            self._owed = True  # ordered anew once all learn
-            self._go_on()
+        self._asked.discard(index)
         # Where others have reached the end, the new one may not: it is told.
         self._ending = False
         self._write_processes()

@@ -119,9 +119,8 @@ def _place(placement: str, jobs: int, config: TrainConfig) -> Place:
     if placement == "cluster":
         from gossamer.sweep.cluster import ClusterPlace
 
-        return ClusterPlace(
-            config, jobs=jobs, cores=config.cluster.cpus_per_learner or cores_of(config)
-        )
+        cores = config.cluster.cpus_per_learner * config.num_learners or cores_of(config)
+        return ClusterPlace(config, jobs=jobs, cores=cores)
     fit = jobs_that_fit(cores_of(config), device=config.device)
     return LocalPlace(jobs or fit, device=config.device)
 

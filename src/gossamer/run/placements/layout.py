@@ -20,7 +20,7 @@ class Layout:
 
     ranks: tuple[range, ...]
     share: int
-    """Cores for each process."""
+    """Cores for each process; on a cluster for each host that has as many learners as the first."""
     cores: tuple[tuple[int, ...], ...]
     """Which, by process; empty: any, where the system does not let us choose."""
     on_cluster: bool = False
@@ -57,8 +57,8 @@ def layout_of(config: TrainConfig) -> Layout | None:
     share = max(total // len(ranks), 1)
     if on_cluster:
         remote = bool(config.actors_per_learner and config.cluster.cpus_per_actor)
-        cores = config.cluster.cpus_per_learner or share
-        return Layout(ranks, cores, ((),) * len(ranks), True, remote)
+        each = config.cluster.cpus_per_learner or max(total // size, 1)
+        return Layout(ranks, len(ranks[0]) * each, ((),) * len(ranks), True, remote)
     # Where some cores would have more processes than others, the system does better.
     even = known and (len(ranks) <= total or len(ranks) % total == 0)
     cores = tuple(
@@ -82,6 +82,7 @@ def transport_of(config: TrainConfig, layout: Layout, device: str) -> str:
     from gossamer.links.collective import can_use
 
     per = len(layout.ranks[0])
+    gpus = torch.cuda.device_count() if device == "cuda" else 0
     if layout.on_cluster:  # GPUs are on other machines, which this one knows only by their number
         one_each = per == 1 and config.cluster.gpus_per_learner >= 1 and device == "cuda"
         if asked == "nccl" and not one_each:
@@ -89,10 +90,8 @@ def transport_of(config: TrainConfig, layout: Layout, device: str) -> str:
                 "topology.transport is nccl, for which each learner needs a GPU: --cluster.gpus-per-learner 1 with "
                 "--learners-per-process 1, or --topology.transport memory"
             )
-        if asked == "auto":
-            return "nccl" if one_each else "memory"
-    gpus = torch.cuda.device_count() if device == "cuda" else 0
-    one_each = per == 1 and gpus >= config.num_learners and can_use("nccl")
+    else:
+        one_each = per == 1 and gpus >= config.num_learners and can_use("nccl")
     if asked == "auto":
         return "nccl" if one_each else "memory"
     if per > 1:

@@ -28,6 +28,8 @@ LIFE_SECONDS = 0.5
 MAIL_SHARE = 0.02
 """Share of a thread's time that letters to one machine may take, where nobody waits for them: twelve updates in a
 burst are one letter, the newest."""
+MAX_PAUSE_SECONDS = 2.0
+"""Longest pause for that share: nothing is said meanwhile, and a link that stalls must not make a learner seem dead."""
 LOST_SECONDS = 0.5
 """Pause between two attempts to reach a machine."""
 
@@ -36,7 +38,13 @@ def send(wire: Wire, letter: Letter) -> None:
     """Send a letter; raise OSError if nobody takes it."""
     posts = [[x.rank, x.update, *x.notes, x.singles.size, x.doubles.size] for x in letter.posts]
     headers = np.array(list(letter.headers.values()), np.int64)
-    message = {"epoch": letter.epoch, "posts": posts, "headers": [int(x) for x in letter.headers]}
+    message: dict[str, Any] = {
+        "epoch": letter.epoch,
+        "posts": posts,
+        "headers": [int(x) for x in letter.headers],
+        "sender": letter.sender,
+        "number": letter.number,
+    }
     numbers = [x for post in letter.posts for x in (post.singles, post.doubles) if x.size]
     wire.send(message, [headers.reshape(-1), *numbers] if headers.size else numbers)
 
@@ -71,7 +79,8 @@ def receive(wire: Wire, words: int, room: dict[tuple[int, int], Any] | None = No
         wire.read(doubles)
         found.append(Post(int(rank), int(update), (int(first), int(second)), singles, doubles))
     held = {int(rank): header for rank, header in zip(ranks, headers, strict=True)}
-    return Letter(int(message["epoch"]), tuple(found), held)
+    sender, number = int(message["sender"]), int(message["number"])
+    return Letter(int(message["epoch"]), tuple(found), held, sender, number)
 
 
 def _room(room: dict[tuple[int, int], Any], key: tuple[int, int], n: int, dtype: Any) -> Any:
@@ -121,7 +130,7 @@ class Correspondent:
     Args:
         address: of its letterbox.
         mail: what it is to know.
-        paced: letters may take `MAIL_SHARE` of the time only.
+        paced: letters may take `MAIL_SHARE` of the time only, in pauses of at most `MAX_PAUSE_SECONDS`.
     """
 
     def __init__(self, address: Address, mail: Outgoing, *, paced: bool):
@@ -148,10 +157,10 @@ class Correspondent:
         while not self._closed.is_set():
             self._looks.wait(PACED_SECONDS)
             self._looks.clear()
-            began = time.monotonic()
             try:
                 if self._wire is None:
                     self._wire = Wire.call(self._address)
+                began = time.monotonic()
                 letter = self._mail.letter(life=began - wrote >= LIFE_SECONDS)
                 if letter is None and began - wrote >= SILENCE_SECONDS:
                     letter = Letter(0, (), {})  # shows whether the connection is still there
@@ -169,6 +178,6 @@ class Correspondent:
             self.sent_bytes += letter.nbytes
             wrote = time.monotonic()
             if self._paced and letter.posts:
-                self._closed.wait((wrote - began) / MAIL_SHARE)
+                self._closed.wait(min((wrote - began) / MAIL_SHARE, MAX_PAUSE_SECONDS))
         if self._wire is not None:
             self._wire.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import mmap
 import time
 from contextlib import suppress
@@ -64,6 +65,10 @@ ANSWER_SECONDS = 20.0
 """Longest time for an agent to take an order, after which another takes its place: learners may stand still meanwhile."""
 UNREACHABLE_SECONDS = 1.0
 """Pause between two questions to an agent that cannot be reached at the moment: Ray says when it is gone for good."""
+LONGEST_PAUSE_SECONDS = 1.0
+"""Between two looks at agents: what goes beyond it counts for no agent's silence."""
+RETRY_SECONDS = 60.0
+"""Longest pause between two attempts to start an agent where the others train."""
 SETTLE_SECONDS = 5.0
 """A run that may begin without some of its learners waits this long for one more of them."""
 
@@ -93,7 +98,7 @@ class ClusterHost:
         """Whether its learners have been made."""
         self.told_away = False
         """Whether the user knows that it has no place."""
-        self.asked_at = self.unreachable_at = time.monotonic()
+        self.asked_at = self.unreachable_at = self.heard_at = time.monotonic()
         self.machine, self.here = "", False
         self.letterbox: Address
         """Where its agent takes letters, once it has a place."""
@@ -123,6 +128,17 @@ class ClusterHost:
         self.machine, self.letterbox = where
         self.here = self.machine == ray.util.get_node_ip_address()
 
+    def put_off(self, seconds: float) -> None:
+        """Take notice of time in which it could not have been heard."""
+        self.asked_at += seconds
+        self.unreachable_at += seconds
+        self.heard_at += seconds
+
+    @property
+    def is_beginning(self) -> bool:
+        """Whether its agent is still taking in what its learners begin with."""
+        return self._begun is not None and not ray.wait([self._begun], timeout=0)[0]
+
     def begin(self, beginning: Beginning) -> None:
         """Let its learners begin.
 
@@ -134,10 +150,11 @@ class ClusterHost:
         except FULL as error:
             raise RunFailed(f"{NO_ROOM}, on this machine") from error
         self.away = False
+        self.heard_at = time.monotonic()
 
     def failed_to_begin(self) -> str | None:
         """Return why its agent could not begin, and hear it no more; None: it has begun, or is about to."""
-        if self._begun is None or not ray.wait([self._begun], timeout=0)[0]:
+        if self._begun is None or self.is_beginning:
             return None
         begun, self._begun = self._begun, None
         try:
@@ -178,6 +195,7 @@ class ClusterHost:
         except RayError:  # the answer was lost on its way
             self.news, self.unreachable_at = None, time.monotonic()
             return None
+        self.heard_at = time.monotonic()
         known, self._heard = news.number <= self._heard, news.number
         if news.policies is not None:
             self._policies.deliver(news.policies)
@@ -224,7 +242,13 @@ class Cluster(OutOfProcess):
         self._number, self._ends, self._patched = 0, False, False
         self._told_places = False
         self._enough_at = time.monotonic()  # when as many learners had places as there must be
-        self._make_memory()
+        self._looked_at = math.inf
+        self._retry_at: dict[int, float] = {}  # of agents that could not be started
+        try:
+            self._make_memory()
+        except BaseException:
+            self._session.close()
+            raise
 
     def __str__(self) -> str:
         return f"{len(self.layout.ranks)} hosts in {self._session}"
@@ -240,6 +264,7 @@ class Cluster(OutOfProcess):
             self._make_memory()
             self.stop = StopSignal()
         self._number, self._ends, self._patched, self._told_places = 0, False, False, False
+        self._retry_at.clear()
         if self._transport != "memory":
             from gossamer.links.collective import MeetingPoint
 
@@ -255,6 +280,7 @@ class Cluster(OutOfProcess):
             if host.machine:
                 self._begin_host(index, part_of(checkpoint, host.ranks), {})
         self._introduce()
+        self._looked_at = time.monotonic()
 
     def replace(self, index: int, restarts: int) -> bool:
         """Have a new agent placed where one has died; return whether it is to take over from one that had learnt.
@@ -266,6 +292,7 @@ class Cluster(OutOfProcess):
         with suppress(RayError):
             ray.kill(host.agent)
         self._lives[index] += 1
+        self._retry_at.pop(index, None)
         self.hosts[index] = self._host(index)
         if takes_over:
             self._tell_left(index)
@@ -277,6 +304,9 @@ class Cluster(OutOfProcess):
             raise self.stop.error or Stopped
         found = self._look()
         waited = {x.news: i for i, x in enumerate(self.hosts) if x.news is not None}
+        for index in [i for i, at in self._retry_at.items() if time.monotonic() >= at]:
+            del self._retry_at[index]
+            self.hosts[index] = self._host(index)
         waited |= {x.placed: i for i, x in enumerate(self.hosts) if x.away and self._may_begin(i)}
         if not waited:
             self.stop.wait(LOOK_SECONDS)
@@ -332,7 +362,13 @@ class Cluster(OutOfProcess):
     def _answers(self, asked: Sequence[tuple[ClusterHost, Any]]) -> Iterable[int]:
         """Yield what agents answer; the dead answer nothing, and who cannot be reached in time is given up."""
         until = time.monotonic() + ANSWER_SECONDS
+        patience = self.config.patience_seconds or math.inf
         for host, one in asked:
+            # One that takes in what it begins with, which may be many GB, answers after that.
+            while host.is_beginning and time.monotonic() < host.heard_at + patience:
+                if self.stop.stopped or ray.wait([one], timeout=LOOK_SECONDS)[0]:
+                    break
+                until = time.monotonic() + ANSWER_SECONDS
             try:
                 yield ray.get(one, timeout=max(until - time.monotonic(), 0.0))
             except (GetTimeoutError, ActorUnavailableError):
@@ -382,13 +418,28 @@ class Cluster(OutOfProcess):
         """
         self._failures[index] += 1
         if self._failures[index] >= MAX_FAILURES:
-            cause = _cause_of(error) if isinstance(error, RayActorError) else _first_line(error)
             raise RunFailed(
-                f"{self.hosts[index].who} could not be started on the cluster in {MAX_FAILURES} attempts: {cause}; gossamer "
+                f"{self.hosts[index].who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}; gossamer "
                 "cluster check tells what machines lack"
             ) from error
         self.hosts[index] = self._host(index)
         return self.hosts[index]
+
+    def _try_later(self, index: int, error: RayError) -> list[tuple[int, Event]]:
+        """Have another agent placed after a pause, where one could not be made while others train; return what to say."""
+        if self._num_placed < (self.config.cluster.min_learners or 1):
+            self._place_again(index, error)
+            return []
+        self._failures[index] += 1
+        pause = min(2.0 ** self._failures[index], RETRY_SECONDS)
+        self._retry_at[index] = time.monotonic() + pause
+        if self._failures[index] != MAX_FAILURES:
+            return []
+        told = (
+            f"{self.hosts[index].who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}; "
+            "the run goes on without it, and tries again every minute"
+        )
+        return [(index, Notice(told))]
 
     @property
     def _num_placed(self) -> int:
@@ -398,7 +449,7 @@ class Cluster(OutOfProcess):
     def _without_place(self, hosts: Iterable[ClusterHost]) -> str:
         names = ", ".join(x.who for x in hosts)
         free = cast("dict[str, float]", ray.available_resources())
-        gpus = self.config.cluster.gpus_per_learner
+        gpus = self.config.cluster.gpus_per_learner * len(self.layout.ranks[0])
         each = f"{self.layout.share:g} CPUs" + f" and {gpus:g} GPUs" * bool(gpus)
         there = f"{free.get('CPU', 0):g} CPUs" + f" and {free.get('GPU', 0):g} GPUs" * bool(gpus)
         return (
@@ -414,6 +465,12 @@ class Cluster(OutOfProcess):
         """
         found: list[tuple[int, Event]] = []
         now, wait = time.monotonic(), self.config.cluster.wait_seconds
+        missed = now - self._looked_at - LONGEST_PAUSE_SECONDS
+        self._looked_at = now
+        if missed > 0:  # this process was stopped, or busy: nobody could be heard
+            self._enough_at += missed
+            for host in self.hosts:
+                host.put_off(missed)
         patience = self.config.patience_seconds
         for index, host in enumerate(self.hosts):
             if host.done:
@@ -426,15 +483,15 @@ class Cluster(OutOfProcess):
                     found.append((index, Notice(told)))
             elif (why := host.failed_to_begin()) is not None:
                 found.append((index, Died(f"on {host.machine}: {why}")))
-            elif host.news is None and now >= host.unreachable_at + UNREACHABLE_SECONDS:
-                self._reach(index)
-            elif host.news is not None and patience and now >= host.asked_at + patience:
+            elif patience and now >= host.heard_at + patience:
                 told = (
                     f"{host.who} on {host.machine}: the agent has not answered for {patience:.0f} s"
                 )
                 found.append((index, Notice(f"{told}; another takes its place")))
                 self._give_up(host)
-                host.asked_at = now
+                host.heard_at = now
+            elif host.news is None and now >= host.unreachable_at + UNREACHABLE_SECONDS:
+                self._reach(index)
         ending = self._ends and any(not host.away for host in self.hosts)
         ending = ending or any(host.done for host in self.hosts)
         needed = self.config.cluster.min_learners or 1
@@ -449,6 +506,8 @@ class Cluster(OutOfProcess):
 
     def _may_begin(self, index: int) -> bool:
         """Whether a host without a place may join once it has one: at the end only if nobody else is there."""
+        if index in self._retry_at:
+            return False
         host, others = self.hosts[index], [x for i, x in enumerate(self.hosts) if i != index]
         if all(x.away for x in others):
             return True
@@ -462,8 +521,7 @@ class Cluster(OutOfProcess):
         try:
             host.note_place()
         except RayError as error:
-            self._place_again(index, error)
-            return []
+            return self._try_later(index, error)
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
         checkpoint = None
         if donors:
@@ -647,6 +705,10 @@ def _packed(part: Checkpoint | None) -> np.ndarray[Any, Any] | None:
         return None
     facts = {"updates": part.updates, "state": part.state, "path": str(part.path)}
     return packed_array(part.tensors, facts)
+
+
+def _cause(error: RayError) -> str:
+    return _cause_of(error) if isinstance(error, RayActorError) else _first_line(error)
 
 
 def _cause_of(error: RayActorError) -> str:

@@ -1,6 +1,6 @@
 """Beside a run on some machine of a cluster: passes signals on, and ends the run when nobody waits for it any more.
 
-Started as a program: python -m gossamer.run.placements.cluster.run_watcher FOLDER WORDS...
+Started as a program: python -m gossamer.run.placements.cluster.run_watcher FOLDER PARENT WORDS...
 """
 
 from __future__ import annotations
@@ -13,20 +13,29 @@ import sys
 import time
 from pathlib import Path
 
+from gossamer.run.placements.template import end_with
+
 LOOK_SECONDS = 0.2
 SAVE_SECONDS = 90.0
 """Longest wait for a run that was asked to stop."""
 
 
-def main(folder: str, words: list[str]) -> int:
+def main(folder: str, parent: int, words: list[str]) -> int:
     """Run `gossamer train` and return its exit code.
 
     Args:
         folder: removed when whoever has started this is gone: a copy of what matters is elsewhere.
+        parent: process that has started this.
         words: after `gossamer train`.
     """
-    parent = os.getppid()
-    process = subprocess.Popen([sys.executable, "-m", "gossamer", "train", *words])
+    if os.getppid() != parent:  # it was gone before this began
+        shutil.rmtree(Path(folder), ignore_errors=True)
+        return 1
+    me = os.getpid()
+    # Ray kills this process with its parent, and the run would go on unwatched. Nothing here has a thread yet.
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gossamer", "train", *words], preexec_fn=lambda: end_with(me)
+    )
 
     def pass_on(number: int, _frame: object) -> None:
         process.send_signal(number)
@@ -46,4 +55,4 @@ def main(folder: str, words: list[str]) -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1], sys.argv[2:]))
+    sys.exit(main(sys.argv[1], int(sys.argv[2]), sys.argv[3:]))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 import os
+import socket
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
+from ray._private import services
 from ray._private import worker as ray_worker
 from ray.exceptions import RayError
 
@@ -16,6 +19,7 @@ from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
+    from gossamer.run.placements.cluster.agent import Assignment
 
 RAY_VARIABLES = {
     "RAY_USAGE_STATS_ENABLED": "0",
@@ -36,14 +40,24 @@ class Session:
         num_hosts: agents that there will be.
         fewest: agents without which there is no run.
         share: cores of each.
+        per_host: learners of each, but for the last, which may have fewer; 0: as many as share a process.
 
     Raises:
-        ConfigError: there is no such cluster, or too little in it.
+        ConfigError: there is no such cluster, too little in it, or this process belongs to another one.
     """
 
-    def __init__(self, config: TrainConfig, num_hosts: int, fewest: int, share: float):
+    def __init__(
+        self,
+        config: TrainConfig,
+        num_hosts: int,
+        fewest: int,
+        share: float,
+        per_host: int = 0,
+    ):
         self.address = config.cluster.address or os.environ.get("RAY_ADDRESS", "")
         self._share, self._gpus = share, config.cluster.gpus_per_learner
+        self._learners = config.num_learners
+        self._per_host = min(per_host or config.learners_per_process or 1, self._learners)
         self._per_actor = config.cluster.cpus_per_actor
         self._actors = config.num_learners * config.actors_per_learner * bool(self._per_actor)
         self._given = ray.is_initialized()
@@ -52,12 +66,19 @@ class Session:
         for name, value in RAY_VARIABLES.items():
             os.environ.setdefault(name, value)
         # What Ray prints of dead processes would run through our lines, which tell of them too.
-        if hasattr(ray_worker, "print_to_stdstream"):
+        self._prints: Any = getattr(ray_worker, "print_to_stdstream", None)
+        if self._prints is not None:
             ray_worker.print_to_stdstream = lambda *_, **__: None  # type: ignore[assignment]
-        if not self._given:
-            self._connect(num_hosts)
-        self._actors = self._actors * fewest // max(num_hosts, 1)
-        self._refuse_too_few(fewest)
+        try:
+            if self._given:
+                _refuse_another(config.cluster.address)
+            else:
+                self._connect(num_hosts)
+            self._actors = self._actors * fewest // max(num_hosts, 1)
+            self._refuse_too_few(fewest)
+        except BaseException:
+            self.close()  # or the next run of this process would take this cluster for the user's
+            raise
 
     def _connect(self, num_hosts: int) -> None:
         quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
@@ -78,7 +99,6 @@ class Session:
             )
             self.started = True
         except (ConnectionError, ValueError, RuntimeError, TimeoutError, RayError) as error:
-            ray.shutdown()
             raise ConfigError(self._why_not(error)) from error
 
     def _why_not(self, error: Exception) -> str:
@@ -96,45 +116,90 @@ class Session:
     def _refuse_too_few(self, num_hosts: int) -> None:
         """Refuse a cluster in which the hosts could not be placed even if nobody else were there."""
         there = cast("dict[str, float]", ray.cluster_resources())
-        asked = {"CPU": num_hosts * self._share, "GPU": num_hosts * self._gpus}
+        learners = min(num_hosts * self._per_host, self._learners)
+        hosts, rest = divmod(learners, self._per_host)
+        each = {"CPU": self._share / self._per_host, "GPU": self._gpus}
+        full, last = self._resources(self._per_host), self._resources(rest)
+        asked = {kind: hosts * full[kind] + last[kind] for kind in each}
         if self._actors:
             more = f"{self._actors} x {self._per_actor:g} CPUs for actors"
             if asked["CPU"] + self._actors * self._per_actor > there.get("CPU", 0.0):
                 raise ConfigError(
-                    f"{num_hosts} x {self._share:g} CPUs for learners and {more} are asked for, but the cluster has "
+                    f"{learners} x {each['CPU']:g} CPUs for learners and {more} are asked for, but the cluster has "
                     f"{there.get('CPU', 0.0):g}: fewer --actors-per-learner, or --cluster.cpus-per-actor 0 for actors "
                     "beside their learner"
                 )
-        for kind, each in (("CPU", self._share), ("GPU", self._gpus)):
+        for kind, wanted in each.items():
             if asked[kind] > (has := there.get(kind, 0.0)):
                 flag = f"--cluster.{kind.lower()}s-per-learner"
+                fits = has // learners
+                if kind == "GPU":
+                    host = has / num_hosts
+                    host = math.floor(host) if host > 1 else host
+                    fits = math.floor(100 * host / self._per_host) / 100
+                more = f", {full[kind]:g} for each host,"
+                more *= full[kind] != self._per_host * wanted
                 raise ConfigError(
-                    f"{num_hosts} x {each:g} {kind}s are asked for, but the cluster has {has:g}: "
-                    f"{flag} {has / num_hosts:.2g}, or fewer learners"
+                    f"{learners} x {wanted:g} {kind}s{more} are asked for, but the cluster has {has:g}: "
+                    f"{flag} {fits:g}, or fewer learners"
                 )
+
+    def _resources(self, learners: int) -> dict[str, float]:
+        """Return what a host of so many learners reserves."""
+        gpus = learners * self._gpus
+        # Ray gives a part of one GPU, or whole GPUs.
+        gpus = math.ceil(gpus) if gpus > 1 else gpus
+        return {"CPU": learners * self._share / self._per_host, "GPU": gpus}
 
     def __str__(self) -> str:
         nodes = sum(node["Alive"] for node in ray.nodes())
         where = "started here" if self.started else "joined"
         return f"a Ray cluster of {nodes} machine{'s' * (nodes > 1)} ({where})"
 
-    def agent(self, *args: Any) -> Any:
+    def agent(self, assignment: Assignment) -> Any:
         """Start an agent on some machine; a Ray actor handle, at once."""
+        reserved = self._resources(len(range(*assignment.task["ranks"])))
         options: dict[str, Any] = {
-            "num_cpus": self._share,
-            "num_gpus": self._gpus,
+            "num_cpus": reserved["CPU"],
+            "num_gpus": reserved["GPU"],
             "scheduling_strategy": "SPREAD",
             "max_restarts": 0,
             # Orders in their order, while the supervisor waits for news.
             "concurrency_groups": {"news": 1},
             "max_concurrency": 1,
         }
-        return cast("Any", ray.remote(**options)(Agent)).remote(*args)
+        return cast("Any", ray.remote(**options)(Agent)).remote(assignment)
 
     def close(self) -> None:
         """Leave the cluster; end it, if it was started here."""
         if not self._given:
             ray.shutdown()
+        if self._prints is not None:
+            ray_worker.print_to_stdstream = self._prints
+
+
+def _refuse_another(asked: str) -> None:
+    """Refuse an address that is not that of the cluster to which this process belongs already."""
+    there = ray.get_runtime_context().gcs_address
+    if asked and not _are_alike(asked, there):
+        raise ConfigError(
+            f"cluster.address is {clipped(asked)}, but this process belongs to the Ray cluster at {there} already: leave the "
+            "address out, or call ray.shutdown() first"
+        )
+
+
+def _are_alike(one: str, other: str) -> bool:
+    """Whether two addresses, host:port, lead to the same place."""
+    ends: list[tuple[str, set[str]]] = []
+    for address in (one, other):
+        host, _, port = address.rpartition(":")
+        try:
+            found = socket.getaddrinfo(host.strip("[]") or None, None)
+        except OSError:
+            return one == other
+        ends.append((port, {services.resolve_ip_for_localhost(str(x[4][0])) for x in found}))
+    (port, hosts), (other_port, others) = ends
+    return port == other_port and bool(hosts & others)
 
 
 def _reason(error: Exception) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import signal
@@ -75,7 +76,7 @@ class Trainer:
         watcher = "gossamer.run.placements.cluster.run_watcher"
         with (self._folder / "output.txt").open("ab") as output:
             self._process = subprocess.Popen(
-                [sys.executable, "-m", watcher, str(self._folder), *typed],
+                [sys.executable, "-m", watcher, str(self._folder), str(os.getpid()), *typed],
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -111,7 +112,11 @@ class Trainer:
             self._process.send_signal(signal.SIGINT)
 
     def clear(self) -> None:
-        """Remove the folder."""
+        """End the run at once if it still trains, and remove its folder."""
+        if self._process is not None and self._process.poll() is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self._process.pid, signal.SIGKILL)
+            self._process.wait()
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
@@ -150,10 +155,12 @@ class RunCluster:
     """
 
     def __init__(self, config: TrainConfig, *, jobs: int, cores: float):
-        self._session = Session(config, max(jobs, 1), 1, cores)
+        size = config.num_learners
+        self._session = Session(config, max(jobs, 1), 1, cores, size)
+        gpus = size * config.cluster.gpus_per_learner
         self._options: dict[str, Any] = {
             "num_cpus": cores,
-            "num_gpus": config.cluster.gpus_per_learner,
+            "num_gpus": math.ceil(gpus) if gpus > 1 else gpus,
             "scheduling_strategy": "SPREAD",
             "max_restarts": 0,
         }
@@ -216,8 +223,8 @@ class RemoteRun:
             self._actor.stop.remote()
 
     def end(self) -> None:
-        """End what is there, and remove its folder."""
+        """End the run at once, and remove its folder."""
         with suppress(RayError):
-            if self.address:
+            if self.has_begun():
                 ray.get(self._actor.clear.remote(), timeout=5.0)
         ray.kill(self._actor)
