@@ -15,11 +15,16 @@ mirror=$(cat /etc/apt/sources.list /etc/apt/sources.list.d/*.{list,sources} 2>/d
 inside() { chroot "$root" /usr/bin/env -i HOME=/root PATH=/usr/local/bin:/usr/bin:/bin:/usr/sbin:/sbin LANG=C.UTF-8 \
   $(env | grep -E '^(PIP|SSL|REQUESTS|CURL)_' || true) bash -euc "$1"; }
 mount --bind /proc "$root/proc"; mount --bind /dev "$root/dev"
-trap 'umount -l "$root/dev" "$root/proc"; [ -n "${KEEP:-}" ] || rm -rf "$root"' EXIT
+mounted=""
+trap 'umount -l "$root/dev" "$root/proc" $mounted; [ -n "${KEEP:-}" ] || rm -rf --one-file-system "$root"' EXIT
 # How this machine reaches its package registry and whom it trusts is its own affair.
 cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
 for file in /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.conf; do
   [ ! -e "$file" ] || install -D "$file" "$root$file"
+done
+for folder in $( (cat /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.conf; env | grep '^PIP_') 2>/dev/null | grep -oE '/[A-Za-z0-9_./-]+' | sed 's#^/*#/#; s#/$##' | sort -u); do
+  case "$folder" in /opt/*|/srv/*|/mnt/*) if [ -d "$folder" ]; then  # packages that lie on this machine
+    mkdir -p "$root$folder"; mount --bind "$folder" "$root$folder"; mount -o remount,bind,ro "$root$folder"; mounted="$mounted $root$folder"; fi;; esac
 done
 [ ! -d /etc/ssl/certs ] || cp -L --remove-destination /etc/ssl/certs/* "$root/etc/ssl/certs/" 2>/dev/null || true
 

@@ -112,6 +112,7 @@ def test_in_lock_step_a_cluster_computes_what_one_process_does(
     assert set(told) <= {1, 2}  # nodes of one machine have one address
 
 
+@pytest.mark.slow  # beside `test_transports`, where both are on one machine
 def test_gradients_may_be_averaged_by_torch_between_machines(tmp_path: Path) -> None:
     chosen: dict[str, Any] = {"topology.name": "allreduce", "num_learners": 2}
     one = state_of(run(tmp_path / "inline", **chosen, placement="inline"))

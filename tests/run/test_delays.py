@@ -13,7 +13,7 @@ from gossamer.config import parse_train, resolve
 from gossamer.run.snapshot import policy_of
 from gossamer.run.train import train
 
-UPDATES = 300
+UPDATES = 150
 UNROLL_LENGTH = 2
 WORDS = [
     "broken_envs:Dawdles",
@@ -36,7 +36,7 @@ WORDS = [
 
 @pytest.mark.timeout(400)  # on a busy machine two processes in lock-step wait for a core in turn
 def test_delayed_learners_stay_alike_and_are_those_of_lock_step(tmp_path: Path) -> None:
-    """300 updates of two processes: equal to each other and to learners that take turns, to the bit."""
+    """Updates of two processes: equal to each other and to learners that take turns, to the bit."""
     with Session([*WORDS, "--run-folder", str(tmp_path / "local")], tmp_path) as session:
         code, out, err = session.end(300.0)
     assert code == 0, (out, err)
