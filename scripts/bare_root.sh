@@ -22,7 +22,7 @@ cp -L /etc/resolv.conf /etc/hosts "$root/etc/" 2>/dev/null || true
 for file in /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.conf; do
   [ ! -e "$file" ] || install -D "$file" "$root$file"
 done
-for folder in $( (cat /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.conf; env | grep '^PIP_') 2>/dev/null | grep -oE '/[A-Za-z0-9_./-]+' | sed 's#^/*#/#; s#/$##' | sort -u); do
+for folder in $( (cat /etc/pip.conf /root/.config/pip/pip.conf /root/.pip/pip.conf; env | grep '^PIP_') 2>/dev/null | grep -oE '/[A-Za-z0-9_./-]+' | sed -E 's#^/*(/[^/]+/[^/]+).*#\1#' | sort -u); do
   case "$folder" in /opt/*|/srv/*|/mnt/*) if [ -d "$folder" ]; then  # packages that lie on this machine
     mkdir -p "$root$folder"; mount --bind "$folder" "$root$folder"; mount -o remount,bind,ro "$root$folder"; mounted="$mounted $root$folder"; fi;; esac
 done
