@@ -27,6 +27,8 @@ from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.run.placements.layout import layout_of
+from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.resume_rules import why_not_exact
 from gossamer.run.snapshot import EXACT
 from gossamer.run.train import train
@@ -60,6 +62,32 @@ def test_a_cluster_on_which_no_gpus_are_asked_for_computes_without():
         planned("CartPole-v1", placement="cluster", device="cuda")
     asked = {"cluster.gpus_per_learner": 0.5, "placement": "cluster"}
     assert planned("CartPole-v1", **asked)[2].device == "cuda"
+
+
+@pytest.mark.parametrize("device", ["auto", "cuda"])
+def test_gpus_of_a_cluster_are_used_from_a_machine_that_has_none(device):
+    laptop = Machine(2, "a processor", (), ("cpu",), "2.13.0")
+    settings = {"cluster.gpus_per_learner": 1.0, "placement": "cluster", "device": device}
+    config = make_config("PongNoFrameskip-v4", settings)
+    spec = read_spec("PongNoFrameskip-v4", config.env, 0, tries=False)
+    plan = make_plan(config, spec, laptop)
+    assert (plan.device, plan.precision, plan.hardware) == ("cuda", "bf16", "")
+    refuse_what_a_gpu_cannot_hold(config, spec, plan)  # it cannot be looked at from here
+    on_cpu = dataclasses.replace(config, device="cpu")
+    assert make_plan(on_cpu, spec, laptop).device == "cpu"
+    with pytest.raises(ConfigError, match="this machine or this build of torch has none"):
+        make_plan(dataclasses.replace(config, placement="local", device="cuda"), spec, laptop)
+
+
+def test_the_evaluator_computes_where_it_is(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    asked = {"placement": "cluster", "cluster.gpus_per_learner": 1.0, "precision": "bf16"}
+    config, spec, plan = planned("CartPole-v1", **asked)
+    placement = OutOfProcess(config, spec, plan, layout_of(config), tried=True)
+    placement.memory = SimpleNamespace(versions=None)
+    evaluator = placement.make_evaluator()
+    assert evaluator is not None
+    assert {x.device.type for x in evaluator.policy.parameters()} == {"cpu"}
 
 
 def test_defaults_are_sized_for_a_gpu():

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -54,16 +54,13 @@ class Plan:
 
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
     """Resolve every "auto" for an environment and a machine; None: this one."""
-    machine = machine or this_machine()
-    has_gpu = bool(machine.gpus)
-    if config.placement == "cluster" and not config.cluster.gpus_per_learner:
-        has_gpu = False  # a GPU of this machine is not where learners are
-        if config.device == "cuda":
-            raise ConfigError(
-                "--device cuda: cluster.gpus_per_learner is 0, so that learners on the cluster have no GPU; use "
-                "--cluster.gpus-per-learner 1, or --device cpu"
-            )
-    device = find_device(config.device, has_gpu=has_gpu)
+    machine = learners_machine(config, machine or this_machine())
+    if config.device == "cuda" and config.placement == "cluster" and not machine.gpus:
+        raise ConfigError(
+            "--device cuda: cluster.gpus_per_learner is 0, so that learners on the cluster have no GPU; use "
+            "--cluster.gpus-per-learner 1, or --device cpu"
+        )
+    device = find_device(config.device, has_gpu=bool(machine.gpus))
     if device == "cuda" and config.deterministic and config.policy.torso == "impala":
         raise ConfigError(
             "deterministic is on, but policy.torso is impala, whose pooling has no deterministic form on a GPU; "
@@ -115,6 +112,21 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
         torch=machine.torch,
     )
+
+
+def learners_machine(config: TrainConfig, machine: Machine) -> Machine:
+    """Return what learners compute with, as far as it can be told on the machine that starts the run.
+
+    On a cluster they have the GPUs that are asked for, of models that only their machines know; they are taken to
+    compute in bfloat16, as all since NVIDIA's Ampere do.
+    """
+    if config.placement != "cluster":
+        return machine
+    if not config.cluster.gpus_per_learner:
+        return replace(machine, gpus=(), bf16=tuple(x for x in machine.bf16 if x != "cuda"))
+    if machine.gpus:
+        return machine
+    return replace(machine, gpus=("",), bf16=(*machine.bf16, "cuda"))
 
 
 def refuse_actors(config: TrainConfig, num_envs: int, device: str) -> None:

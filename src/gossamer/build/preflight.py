@@ -211,8 +211,8 @@ def refuse_what_a_gpu_cannot_hold(
         torso: the user's own feature layers.
         processes: of the learners, beside this one; 0: they are in this one.
     """
-    if plan.device == "cpu":
-        return
+    if plan.device == "cpu" or config.placement == "cluster":
+        return  # the GPUs of a cluster are elsewhere
     free, _ = torch.cuda.mem_get_info()
     # On a device of shapes alone.
     policy = build_policy(config, spec, copy.deepcopy(torso)).to("meta")

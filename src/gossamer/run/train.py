@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.auto import Plan, make_plan
+from gossamer.build.auto import Plan, learners_machine, make_plan
 from gossamer.build.evaluation_tasks import tasks_in_words
 from gossamer.build.preflight import (
     refuse_full_shared_memory,
@@ -173,7 +173,7 @@ def _train(
             differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
         tried = differs is not None
         spec = replace(spec, differs=spec.differs or differs or "")
-        machine = this_machine()
+        machine = learners_machine(config, this_machine())
         if layout:
             machine = replace(machine, cores=layout.share)
         more = ""

@@ -14,12 +14,15 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from gossamer.build.auto import Plan, resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
+from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import BEATS, JOIN_AHEAD_BY_MAIL, Mailboxes
 from gossamer.links.stopping import StopSignal
-from gossamer.machine import keep_freed_memory, use_threads
+from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
 from gossamer.run.hosts import ActorProcesses, Done, Notice, Snapshot, Told
@@ -77,6 +80,7 @@ def _serve(channel: Channel, task: Task, checkpoint: Checkpoint | None) -> None:
     keep_freed_memory()
     config, plan = from_dict(task.config), Plan(**task.plan)
     if plan.device != "cpu":
+        _need_gpu(channel, plan, task.machine)
         use_deterministic_algorithms(config.deterministic)
     mixed, policy = task.mixed_sizes, task.policy_sizes
     sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
@@ -95,6 +99,19 @@ def _serve(channel: Channel, task: Task, checkpoint: Checkpoint | None) -> None:
 
     with Watch(config.patience_seconds, say, on_look=show_life):
         _learn(channel, task, config, plan, checkpoint, blocks, sizes)
+
+
+def _need_gpu(channel: Channel, plan: Plan, machine: str) -> None:
+    """Refuse to begin without a GPU, and tell if it lacks the plan's arithmetic: it may be another machine's plan."""
+    where = f"on {machine}" if machine else "in a learner's process"
+    if not torch.cuda.is_available():
+        raise ConfigError(
+            f"learners are to use a GPU, but torch {torch.__version__} sees none {where}: use --device cpu, or install "
+            "torch for CUDA and NVIDIA's driver there"
+        )
+    if plan.precision == "bf16" and not has_bf16("cuda"):
+        text = f"{torch.cuda.get_device_name()} {where} emulates bf16, which is slow: --precision fp32"
+        channel.send({"kind": "notice", "text": text})
 
 
 def _learn(

@@ -5,10 +5,13 @@ from __future__ import annotations
 import dataclasses
 from typing import TYPE_CHECKING, Literal
 
+import torch
+
 from gossamer.build.roles import build_evaluator, build_learner, build_policy
 from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
+from gossamer.machine import has_bf16
 from gossamer.replay.batches import BatchSource
 from gossamer.run.placements.shared_memory import Sizes
 from gossamer.run.snapshot import names_of, progress_of
@@ -95,7 +98,14 @@ class OutOfProcess:
         def read(into: list[Tensor]) -> Source:
             return self.memory.versions.read_next(into)
 
-        return build_evaluator(self.config, self.plan, self.policy, read, self.stop)
+        return build_evaluator(self.config, self._plan_here(), self.policy, read, self.stop)
+
+    def _plan_here(self) -> Plan:
+        """Return the plan for this process: learners may have GPUs where this machine has none."""
+        if self.plan.device == "cpu" or torch.cuda.is_available():
+            return self.plan
+        precision = self.plan.precision if has_bf16("cpu") else "fp32"
+        return dataclasses.replace(self.plan, device="cpu", precision=precision)
 
     def score_next(self, learner: int) -> None:
         """Let the next policy to be evaluated be one of independent learners."""

@@ -224,4 +224,4 @@ def _gpu_of(rank: int) -> str:
 
     visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
     gpus = visible.split(",") if visible else list(map(str, range(torch.cuda.device_count())))
-    return gpus[rank % len(gpus)]
+    return gpus[rank % len(gpus)] if gpus else ""
