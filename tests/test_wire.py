@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import socket
 import threading
 
@@ -107,6 +108,28 @@ def test_a_caller_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.MonkeyPa
     later.start()
     assert found[0].receive()["kind"] == "late"
     later.join()
+    for end in (known, found[0]):
+        end.close()
+
+
+def test_callers_who_say_nothing_keep_nobody_waiting(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "HELLO_SECONDS", 300.0)
+    monkeypatch.setattr(wire, "MAX_HELLOS", 5)
+    listener = Listener("127.0.0.1")
+    found: list[Wire | None] = []
+    waiting = threading.Thread(target=lambda: found.append(listener.accept(lambda: True)))
+    waiting.start()
+    with contextlib.ExitStack() as stack:
+        silent = [
+            stack.enter_context(socket.create_connection(listener.address[:2], timeout=10))
+            for _ in range(8)
+        ]
+        assert silent[0].recv(1) == b"", "of too many the first is hung up on"
+        known = Wire.call(listener.address)
+        waiting.join(10)
+        assert len(found) == 1
+        assert found[0] is not None
+        assert silent[-1].recv(1) == b"", "nobody is kept when none is wanted any more"
     for end in (known, found[0]):
         end.close()
 

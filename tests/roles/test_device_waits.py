@@ -169,3 +169,13 @@ def test_learners_that_mix_wait_once_more_for_their_message(topology, algorithm)
     settings = {"num_learners": 2, "topology": topology, "unroll_length": 4}
     with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], **settings) as (group, mode):
         play(group, mode).check(act=1.0, update=2.0, publish=1.0, read=0.0)
+
+
+@pytest.mark.parametrize("lag", ["1", "free"])
+def test_actors_in_processes_act_on_the_cpu_for_a_learner_on_a_gpu(lag):
+    settings = {"placement": "local", "actors_per_learner": 2, "env_groups": 2, "lag": lag}
+    with fake_run("CartPole-v1", algorithm=ALGORITHMS["vtrace"], **settings) as (group, mode):
+        noted = play(group, mode)
+        tensors = len(group.first.policy.shared_tensors())
+        noted.check(act=float(tensors), update=1.0, publish=0.0, read=0.0)
+        assert group.first.actor.env_steps >= VERSIONS * 4 * 8 * (1 if lag == "1" else 0.5)

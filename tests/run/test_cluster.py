@@ -22,6 +22,7 @@ from sessions import slow
 
 from gossamer.config import make_config, to_dict
 from gossamer.errors import ConfigError
+from gossamer.links.wire import Address
 from gossamer.run.train import train
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
@@ -435,3 +436,28 @@ def test_check_tells_of_every_machine_and_how_they_are_joined() -> None:
     assert len(told["links"]) == 2
     assert all(x["mebibytes_per_second"] > 0 for x in told["links"])
     assert "2 machines" in check_cluster("", as_json=False)[0]
+
+
+def test_check_tells_which_machine_does_not_answer_gossamers_own_calls(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    from gossamer.run.placements.cluster import check
+
+    with socket.create_server(("127.0.0.1", 0)) as closed:
+        port = closed.getsockname()[1]
+    answers = check.Looker().listen()
+    others = [answers, answers._replace(token="guess"), Address("127.0.0.1", port, "token")]
+    failed = check.Looker().call(dict(enumerate(others)))
+    assert failed.keys() == {1, 2}
+    assert failed[2] == f"port {port}: [Errno 111] Connection refused"
+    # As a firewall that lets Ray's ports through.
+    looker, called = check.Looker, check.Looker.call
+
+    class Behind(looker):
+        def call(self, others: Any) -> dict[int, str]:
+            return called(self, {x: y._replace(port=port) for x, y in others.items()})
+
+    monkeypatch.setattr(check, "Looker", Behind)
+    text, fine = check.check_cluster("", as_json=False)
+    assert not fine
+    assert text.count(f"(port {port}: [Errno 111] Connection refused)") == 2

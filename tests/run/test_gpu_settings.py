@@ -144,15 +144,19 @@ def test_deterministic_algorithms_hold_for_the_whole_process():
 
 
 def test_exactness_is_claimed_only_where_sums_have_an_order():
-    def why(**settings):
+    def why(before=None, **settings):
         config, spec, plan = planned(lag="1", **settings)
         assert resumes_exactly(config, spec, plan), "environments come back all the same"
         saved = SimpleNamespace(state={"plan": dataclasses.asdict(plan), EXACT: True, "held": {}})
-        return why_not_exact(config, spec, plan, saved)
+        return why_not_exact(config, spec, plan, saved, before)
 
     assert why() == ["a GPU sums in no fixed order without --deterministic"]
     assert why(deterministic=True) == []
     assert why(device="cpu") == []
+    acted = {"actors_per_learner": 0}
+    assert why(acted, device="cpu", actors_per_learner=2) == []
+    told = ["actions are computed on CPUs now"]
+    assert why(acted, deterministic=True, actors_per_learner=2) == told
 
 
 def test_what_cannot_be_deterministic_is_refused():

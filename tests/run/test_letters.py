@@ -182,3 +182,39 @@ def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.Mo
     finally:
         writes.close()
         box.close()
+
+
+def test_a_machine_that_cannot_be_reached_is_told_once_and_when_it_can_be_again(
+    monkeypatch: pytest.MonkeyPatch,
+):
+    monkeypatch.setattr(letters, "TOLD_SECONDS", 0.2)
+    monkeypatch.setattr(letters, "LOST_SECONDS", 0.02)
+    call, cut, calls = Wire.call, threading.Event(), list[Any]()
+    cut.set()
+
+    def calls_if_not_cut(address: Any) -> Wire:
+        calls.append(address)
+        if cut.is_set():
+            raise TimeoutError("timed out")
+        return call(address)
+
+    monkeypatch.setattr(Wire, "call", calls_if_not_cut)
+    here, there = boxes(), boxes()
+    box = Letterbox("127.0.0.1", len(there.headers[0]), Incoming(there).deliver)
+    mail, said = Outgoing(here, [0], [0], every=False, epoch=0), list[str]()
+    writes = Correspondent(box.address, mail, paced=True, say=said.append)
+    try:
+        wait_for(lambda: said)
+        before = len(calls)
+        wait_for(lambda: len(calls) > before + 20)
+        (told,) = said
+        assert "letters to 127.0.0.1 do not arrive" in told
+        assert "(timed out)" in told
+        cut.clear()
+        post(here, 0, 0)
+        wait_for(lambda: len(said) == 2)
+        assert said[1] == "letters to 127.0.0.1 arrive again"
+        assert there.newest(0, range(1 << 62)) == 0
+    finally:
+        writes.close()
+        box.close()

@@ -15,9 +15,7 @@ from gossamer.build.evaluation_tasks import (
 from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
 from gossamer.errors import ConfigError
-from gossamer.machine import (
-    this_machine,
-)
+from gossamer.machine import has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
 
 if TYPE_CHECKING:
@@ -91,7 +89,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     # Beside a GPU that acts for one half, cores step the other.
     halves = pixels and (cores >= 8 or device == "cuda")
     actors = config.actors_per_learner
-    refuse_actors(config, num_envs, device)
+    refuse_actors(config, num_envs)
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
@@ -129,7 +127,14 @@ def learners_machine(config: TrainConfig, machine: Machine) -> Machine:
     return replace(machine, gpus=("",), bf16=(*machine.bf16, "cuda"))
 
 
-def refuse_actors(config: TrainConfig, num_envs: int, device: str) -> None:
+def on_cpu(plan: Plan) -> Plan:
+    """Return a plan for a process that computes on its CPU, whatever learners do."""
+    if plan.device == "cpu":
+        return plan
+    return replace(plan, device="cpu", precision=plan.precision if has_bf16("cpu") else "fp32")
+
+
+def refuse_actors(config: TrainConfig, num_envs: int) -> None:
     """Refuse actor processes among which the environments cannot be shared out."""
     actors, groups = config.actors_per_learner, config.env_groups
     if actors > num_envs:
@@ -145,11 +150,6 @@ def refuse_actors(config: TrainConfig, num_envs: int, device: str) -> None:
         raise ConfigError(
             f"num_envs is {num_envs}, which {actors} actors cannot share equally at lag free: --num-envs "
             f"{-(-num_envs // actors) * actors}, or --lag 1"
-        )
-    if actors and device != "cpu" and config.placement != "inline":
-        raise ConfigError(
-            f"actors_per_learner is {actors}, but actor processes compute on the CPU alone: --device cpu, or "
-            "--actors-per-learner 0"
         )
 
 

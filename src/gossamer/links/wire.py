@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
+import selectors
 import socket
 import threading
 import time
@@ -29,6 +30,8 @@ MAX_HELLO_BYTES = 256
 """Largest JSON of a caller's first message, in bytes; one with a token has about 60."""
 HELLO_SECONDS = 5.0
 """Time that a caller has for all of its first message."""
+MAX_HELLOS = 64
+"""Callers at a time that have not yet said all of it; the longest waiting is hung up on."""
 _LENGTH_BYTES = 4
 _SLICE_BYTES = 1 << 20
 """Sent at once: the time that a socket gives itself is for all of it."""
@@ -76,51 +79,32 @@ class Wire:
                 for start in range(0, buffer.nbytes, _SLICE_BYTES):
                     self._end.sendall(buffer[start : start + _SLICE_BYTES])
 
-    def receive(
-        self, max_head_bytes: int = MAX_HEAD_BYTES, until: float | None = None
-    ) -> dict[str, Any]:
+    def receive(self) -> dict[str, Any]:
         """Wait for a message; `read` must then take the bytes behind it, `nbytes` of them.
-
-        Args:
-            max_head_bytes: largest JSON that is taken.
-            until: as `read` takes it.
 
         Raises:
             OSError: the connection is broken or closed.
         """
         length = bytearray(_LENGTH_BYTES)
-        self.read(length, until)
+        self.read(length)
         size = int.from_bytes(length, "little")
-        if size > max_head_bytes:
+        if size > MAX_HEAD_BYTES:
             raise ConnectionError(f"a message of {size} bytes is announced")
         head = bytearray(size)
-        self.read(head, until)
+        self.read(head)
         message = json.loads(head)
         if not isinstance(message, dict):
             raise ConnectionError("a message is no table")
         return cast("dict[str, Any]", message)
 
-    def read(self, into: Any, until: float | None = None) -> None:
-        """Fill a buffer with the bytes that come next; raise OSError if the connection ends before.
-
-        Args:
-            into: the buffer.
-            until: moment of `time.monotonic` at which all must be there; None: the other end only must not be silent for long.
-        """
+    def read(self, into: Any) -> None:
+        """Fill a buffer with the bytes that come next; raise OSError if the connection ends before, or is silent for long."""
         rest = memoryview(into).cast("B")
-        try:
-            while rest.nbytes:
-                if until is not None:
-                    if (left := until - time.monotonic()) <= 0:
-                        raise TimeoutError("the other end has not sent all in time")
-                    self._end.settimeout(left)
-                count = self._end.recv_into(rest)
-                if not count:
-                    raise ConnectionError("the other end has closed the connection")
-                rest = rest[count:]
-        finally:
-            if until is not None:
-                self._end.settimeout(SILENT_SECONDS)
+        while rest.nbytes:
+            count = self._end.recv_into(rest)
+            if not count:
+                raise ConnectionError("the other end has closed the connection")
+            rest = rest[count:]
 
     def close(self) -> None:
         """End the connection; whoever waits on it, at either end, is told."""
@@ -145,29 +129,82 @@ class Listener:
         return next(self.callers(wanted), None)
 
     def callers(self, wanted: Callable[[], bool]) -> Iterator[Wire]:
-        """Yield callers who know the token, as long as they are wanted."""
-        with self._end:
-            self._end.settimeout(LOOK_SECONDS)
-            while wanted():
-                try:
-                    end, _ = self._end.accept()
-                except TimeoutError:
-                    continue
-                except OSError:
-                    # A caller that has hung up meanwhile, or no file is left to open: others may call later.
-                    time.sleep(LOOK_SECONDS)
-                    continue
-                if (wire := self._let_in(end)) is not None:
-                    yield wire
+        """Yield callers who know the token, as long as they are wanted; one who says nothing keeps nobody waiting."""
+        with self._end, selectors.DefaultSelector() as ends:
+            self._end.setblocking(False)
+            ends.register(self._end, selectors.EVENT_READ)
+            hellos: dict[int, _Hello] = {}
+            try:
+                while wanted():
+                    for key, _ in ends.select(LOOK_SECONDS):
+                        if key.fd not in hellos:
+                            if (caller := self._accepted()) is not None:
+                                hellos[caller.end.fileno()] = caller
+                                ends.register(caller.end, selectors.EVENT_READ)
+                        elif hellos[key.fd].ends():
+                            ends.unregister(key.fd)
+                            caller = hellos.pop(key.fd)
+                            if caller.has(self.address.token):
+                                yield Wire(caller.end)
+                            else:
+                                caller.hang_up()
+                    now, spare = time.monotonic(), len(hellos) - MAX_HELLOS
+                    for i, (fd, caller) in enumerate(list(hellos.items())):
+                        if i < spare or caller.until < now:
+                            ends.unregister(fd)
+                            hellos.pop(fd).hang_up()
+            finally:
+                for caller in hellos.values():
+                    caller.hang_up()
 
-    def _let_in(self, end: socket.socket) -> Wire | None:
-        """Return the connection of a caller who says the token in time; hang up on any other."""
+    def _accepted(self) -> _Hello | None:
+        try:
+            end, _ = self._end.accept()
+        except BlockingIOError:  # a caller that has hung up meanwhile
+            return None
+        except OSError:
+            time.sleep(LOOK_SECONDS)  # no file is left to open: others may call later
+            return None
+        end.setblocking(False)
+        return _Hello(end)
+
+
+class _Hello:
+    """A caller that has not yet said the token, and what it has said so far.
+
+    Args:
+        end: a connected socket that does not block.
+    """
+
+    def __init__(self, end: socket.socket):
+        self.end, self.until = end, time.monotonic() + HELLO_SECONDS
+        self._said, self._size = b"", _LENGTH_BYTES
+        self._failed = False
+
+    def ends(self) -> bool:
+        """Take what has come, and no more than is the hello's; return whether that is all of it, or no hello."""
+        try:
+            said = self.end.recv(self._size - len(self._said))
+        except BlockingIOError:
+            return False
+        except OSError:
+            said = b""
+        self._said += said
+        if said and len(self._said) == self._size == _LENGTH_BYTES:
+            self._size += int.from_bytes(self._said, "little")
+        self._failed = not said or self._size > _LENGTH_BYTES + MAX_HELLO_BYTES
+        return self._failed or len(self._said) == self._size
+
+    def has(self, token: str) -> bool:
+        """Whether it has said the token."""
         with suppress(Exception):  # whatever a stranger says must not keep others from calling
-            wire = Wire(end)
-            said = wire.receive(MAX_HELLO_BYTES, time.monotonic() + HELLO_SECONDS)
-            if secrets.compare_digest(str(said.get("token")).encode(), self.address.token.encode()):
-                return wire
+            said = json.loads(self._said[_LENGTH_BYTES:])["token"]
+            known = secrets.compare_digest(str(said).encode(), token.encode())
+            return known and not self._failed
+        return False
+
+    def hang_up(self) -> None:
+        """End the call."""
         with suppress(OSError):
-            end.shutdown(socket.SHUT_RDWR)
-        end.close()
-        return None
+            self.end.shutdown(socket.SHUT_RDWR)
+        self.end.close()

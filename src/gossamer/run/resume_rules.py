@@ -57,9 +57,21 @@ def known_to_differ(folder: RunFolder) -> str | None:
 
 
 def why_not_exact(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, checkpoint: Checkpoint
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    checkpoint: Checkpoint,
+    before: Mapping[str, Any] | None = None,
 ) -> list[str]:
-    """Say why a run does not go on as if it had never stopped; nothing where it does."""
+    """Say why a run does not go on as if it had never stopped; nothing where it does.
+
+    Args:
+        config: settings to continue with.
+        spec: of the environment.
+        plan: to continue with.
+        checkpoint: to continue from.
+        before: the run's settings until then.
+    """
     why, saved = why_not_in_plan(config, spec, plan), checkpoint.state["plan"]
     changed = [x for x in SUMS if x in saved and saved[x] != getattr(plan, x)]
     if "device" in changed:  # the others follow
@@ -70,6 +82,9 @@ def why_not_exact(
         why.append("replays are empty, the checkpoint was written without --checkpoint-replay")
     if plan.device != "cpu" and not config.deterministic:
         why.append("a GPU sums in no fixed order without --deterministic")
+    had = config.actors_per_learner if before is None else before.get("actors_per_learner", 0)
+    if plan.device != "cpu" and bool(had) != bool(config.actors_per_learner):
+        why.append("actions are computed on " + ("the GPU now" if had else "CPUs now"))
     if not why and not checkpoint.state[EXACT]:
         why.append("the checkpoint is not an exact one")
     return why

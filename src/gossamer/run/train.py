@@ -450,7 +450,7 @@ class _Session:
         updates, env_steps = self.progress
         told = wording.resumed_in_words(
             new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
-            why=resume_rules.why_not_exact(self.config, self.spec, plan, self.checkpoint),
+            why=resume_rules.why_not_exact(self.config, self.spec, plan, self.checkpoint, before),
             env_steps=env_steps,
             updates=updates,
             seconds=seconds,

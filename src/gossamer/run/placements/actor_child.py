@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from gossamer.build.auto import Plan
+from gossamer.build.auto import Plan, on_cpu
 from gossamer.build.roles import (
     actor_seeds,
     build_env_groups,
@@ -174,7 +174,7 @@ def work(
     """
     assert begin is None
     task = ActorTask(**told)
-    config, plan = from_dict(task.config), Plan(**task.plan)
+    config, plan = from_dict(task.config), on_cpu(Plan(**task.plan))
     use_threads(1)
     keep_freed_memory()
     if task.address is None:

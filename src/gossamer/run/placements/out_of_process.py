@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Literal
 
 import torch
 
+from gossamer.build.auto import on_cpu
 from gossamer.build.roles import build_evaluator, build_learner, build_policy
 from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
-from gossamer.machine import has_bf16
 from gossamer.replay.batches import BatchSource
 from gossamer.run.placements.shared_memory import Sizes
 from gossamer.run.snapshot import names_of, progress_of
@@ -102,10 +102,7 @@ class OutOfProcess:
 
     def _plan_here(self) -> Plan:
         """Return the plan for this process: learners may have GPUs where this machine has none."""
-        if self.plan.device == "cpu" or torch.cuda.is_available():
-            return self.plan
-        precision = self.plan.precision if has_bf16("cpu") else "fp32"
-        return dataclasses.replace(self.plan, device="cpu", precision=precision)
+        return self.plan if torch.cuda.is_available() else on_cpu(self.plan)
 
     def score_next(self, learner: int) -> None:
         """Let the next policy to be evaluated be one of independent learners."""

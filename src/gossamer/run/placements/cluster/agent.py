@@ -26,7 +26,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.record.checkpoint import Checkpoint
-from gossamer.run.hosts import Died, Done, Failed, Ready, Snapshot, Told
+from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot, Told
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
@@ -198,7 +198,12 @@ class Agent:
                 bare=about.task["transport"] != "memory",
             )
             self._forget(host)
-            self._peers[host] = Correspondent(address, mail, paced=not about.awaited)
+            self._peers[host] = Correspondent(
+                address, mail, paced=not about.awaited, say=self._say
+            )
+
+    def _say(self, text: str) -> None:
+        self._tell(Notice(f"on {self._machine}: {text}"))
 
     def _carry(self) -> None:
         for peer in tuple(self._peers.values()):

@@ -1,4 +1,4 @@
-"""`gossamer cluster check`: every machine of a cluster tells what it has, and how fast it is joined to the next."""
+"""`gossamer cluster check`: every machine of a cluster tells what it has, calls every other, and how fast it is joined to the next."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import platform
 import shutil
 import subprocess
 import sys
+import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -24,6 +25,7 @@ from ray.exceptions import GetTimeoutError, RayError
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
 from gossamer.config import make_config
+from gossamer.links.wire import Address, Listener, Wire
 from gossamer.machine import free_memory, processor_name
 from gossamer.run.cluster_findings import (
     MIN_STORE_BYTES,
@@ -38,7 +40,7 @@ from gossamer.run.placements.cluster.session import Session
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from numpy.typing import NDArray
 
@@ -47,6 +49,8 @@ ANSWER_SECONDS = 60.0
 MESSAGE_BYTES = 3_200_000
 """As Pong's parameters."""
 MESSAGES = 10
+MAX_CALLS = 64
+"""At a time, from a machine to others."""
 SAID_SECONDS = 5.0
 """After which it is said whom there is to wait for."""
 IMPORT_SECONDS = 20.0
@@ -86,6 +90,20 @@ def here() -> dict[str, Any]:
     }
 
 
+def _why_unheard(address: Address) -> str:
+    """Return why an end that waits for calls does not answer; empty: it does."""
+    try:
+        wire = Wire.call(Address(*address))
+        try:
+            wire.send({"said": address.port})
+            heard = wire.receive()["heard"]
+        finally:
+            wire.close()
+    except (OSError, ValueError, KeyError) as error:
+        return f"port {address.port}: {clipped(str(error)) or type(error).__name__}"
+    return "" if heard == address.port else f"port {address.port}: something else answers there"
+
+
 def _why_not(package: str) -> str:
     """Return why a package cannot be imported; empty: it can. It is tried in a process of its own, which it may end."""
     words = [sys.executable, "-c", f"import {package}"]
@@ -112,6 +130,24 @@ class Looker:
     def look(self) -> dict[str, Any]:
         """Return what is here."""
         return here()
+
+    def listen(self) -> Address:
+        """Wait for calls as agents do, as long as this lives; return where."""
+        listener = Listener(ray.util.get_node_ip_address())
+        threading.Thread(target=self._answer, args=(listener,), daemon=True).start()
+        return listener.address
+
+    def _answer(self, listener: Listener) -> None:
+        for wire in listener.callers(lambda: True):
+            with suppress(OSError):
+                wire.send({"heard": wire.receive()["said"]})
+            wire.close()
+
+    def call(self, others: Mapping[int, Address]) -> dict[int, str]:
+        """Call other machines as an agent does; return why it does not work, for those with which it does not."""
+        with ThreadPoolExecutor(MAX_CALLS) as pool:
+            answers = zip(others, pool.map(_why_unheard, others.values()), strict=True)
+            return {k: why for k, why in answers if why}
 
     def take(self, message: NDArray[np.uint8]) -> int:
         """Return how long a message is."""
@@ -149,7 +185,7 @@ def check_cluster(
         nodes = [node for node in ray.nodes() if node["Alive"]]
         lookers = [_looker(node["NodeID"]) for node in nodes]
         machines = _seen(nodes, lookers, say)
-        links = _links(machines, lookers)
+        links = [*_calls(machines, lookers, say), *_links(machines, lookers)]
         heading, free = str(session), cast("dict[str, float]", ray.available_resources())
     finally:
         session.close()
@@ -216,6 +252,40 @@ def _last_error(error: RayError) -> str:
     lines = [x.strip() for x in str(error).splitlines() if x.strip()]
     named = [x for x in lines if "Error: " in x]
     return clipped((named or lines or [type(error).__name__])[-1], 200)
+
+
+def _calls(
+    machines: Sequence[Seen], lookers: Sequence[Any], say: Callable[[str], None]
+) -> list[Joined]:
+    """Let every machine that answers call every other one; return the pairs between which that fails."""
+    there = [(x.address, y) for x, y in zip(machines, lookers, strict=True) if not x.silent]
+    if not there:
+        return []
+    asked = [looker.listen.remote() for _, looker in there]
+    addresses: dict[int, Address] = {}  # by index: two nodes may have one machine
+    for i, answer in enumerate(asked):
+        with suppress(RayError):
+            addresses[i] = cast("Address", ray.get(answer, timeout=ANSWER_SECONDS))
+    calling = [
+        looker.call.remote({k: address for k, address in addresses.items() if k != i})
+        for i, (_, looker) in enumerate(there)
+    ]
+    _, silent = ray.wait(calling, num_returns=len(calling), timeout=SAID_SECONDS)
+    if silent:
+        late = [m for (m, _), x in zip(there, calling, strict=True) if x in silent]
+        seconds = ANSWER_SECONDS - SAID_SECONDS
+        say(f"waiting for the calls of {', '.join(late)}, {seconds:.0f} s at most")
+        ray.wait(calling, num_returns=len(calling), timeout=seconds)
+    found: list[Joined] = []
+    for (machine, _), answer in zip(there, calling, strict=True):
+        try:
+            failed = cast("dict[int, str]", ray.get(answer, timeout=0))
+        except RayError as error:
+            why = "no answer" if isinstance(error, GetTimeoutError) else _last_error(error)
+            found.append(Joined(machine, "the others", 0.0, 0.0, failed=why))
+            continue
+        found += [Joined(machine, there[k][0], 0.0, 0.0, failed=why) for k, why in failed.items()]
+    return found
 
 
 def _links(machines: Sequence[Seen], lookers: Sequence[Any]) -> list[Joined]:

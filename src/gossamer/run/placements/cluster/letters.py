@@ -32,6 +32,8 @@ MAX_PAUSE_SECONDS = 2.0
 """Longest pause for that share: nothing is said meanwhile, and a link that stalls must not make a learner seem dead."""
 LOST_SECONDS = 0.5
 """Pause between two attempts to reach a machine."""
+TOLD_SECONDS = 30.0
+"""Time without reaching a machine after which it is told: of one that is dead the supervisor knows before."""
 
 
 def send(wire: Wire, letter: Letter) -> None:
@@ -131,10 +133,18 @@ class Correspondent:
         address: of its letterbox.
         mail: what it is to know.
         paced: letters may take `MAIL_SHARE` of the time only, in pauses of at most `MAX_PAUSE_SECONDS`.
+        say: told once of every time that it cannot be reached for long, and when it can be again.
     """
 
-    def __init__(self, address: Address, mail: Outgoing, *, paced: bool):
-        self._address, self._mail, self._paced = address, mail, paced
+    def __init__(
+        self,
+        address: Address,
+        mail: Outgoing,
+        *,
+        paced: bool,
+        say: Callable[[str], None] = lambda _: None,
+    ):
+        self._address, self._mail, self._paced, self._say = address, mail, paced, say
         self._closed, self._looks = threading.Event(), threading.Event()
         self._wire: Wire | None = None
         self.sent_bytes = 0
@@ -154,6 +164,7 @@ class Correspondent:
 
     def _write(self) -> None:
         wrote = 0.0
+        reached, told = time.monotonic(), False
         while not self._closed.is_set():
             self._looks.wait(PACED_SECONDS)
             self._looks.clear()
@@ -167,16 +178,27 @@ class Correspondent:
                 if letter is None:
                     continue
                 send(self._wire, letter)
-            except OSError:
+            except OSError as error:
                 # Whether it is dead the supervisor finds out; if not, it may have missed anything.
                 if self._wire is not None:
                     self._wire.close()
                 self._wire = None
                 self._mail.forget()
+                silent = time.monotonic() - reached
+                if silent >= TOLD_SECONDS and not told and not self._closed.is_set():
+                    told = True
+                    self._say(
+                        f"letters to {self._address.host} do not arrive at port {self._address.port} for {silent:.0f} s "
+                        f"({error}): learners there mix with what they had before; all machines must reach each other "
+                        "on every port, which gossamer cluster check tries"
+                    )
                 self._closed.wait(LOST_SECONDS)
                 continue
             self.sent_bytes += letter.nbytes
-            wrote = time.monotonic()
+            wrote = reached = time.monotonic()
+            if told:
+                told = False
+                self._say(f"letters to {self._address.host} arrive again")
             if self._paced and letter.posts:
                 self._closed.wait(min((wrote - began) / MAIL_SHARE, MAX_PAUSE_SECONDS))
         if self._wire is not None:
