@@ -9,6 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import psutil
 import pytest
 import torch
 from fleets import TOPOLOGIES, config
@@ -122,3 +123,40 @@ def test_the_others_go_on_before_a_new_process_is_there(
     assert len(learnt) == 2
     assert result.summary["restarts"] == 1
     assert result.summary["env_steps"] >= 16_000
+
+
+def lives(pid: int) -> bool:
+    try:
+        return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
+    except psutil.NoSuchProcess:
+        return False
+
+
+def test_of_two_that_die_at_once_neither_begins_with_the_others_policy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    killed: list[int] = []
+    donors: dict[str, list[int]] = {}
+    poll = Processes.poll
+
+    def kills_two(placement: Processes) -> Any:
+        if not killed and all(host.version > 0 for host in placement.hosts):
+            killed.extend([1, 2])
+            for k in killed:
+                os.kill(placement.hosts[k].pid, signal.SIGKILL)
+            until = time.monotonic() + 10.0
+            while any(lives(placement.hosts[k].pid) for k in killed):
+                assert time.monotonic() < until
+                time.sleep(0.01)
+        return poll(placement)
+
+    def notes_donors(task: Task, *rest: Any) -> Any:
+        donors.update(task.donors)
+        return ProcessHost(task, *rest)
+
+    monkeypatch.setattr(Processes, "poll", kills_two)
+    monkeypatch.setattr("gossamer.run.placements.processes.ProcessHost", notes_donors)
+    chosen = {"name": "gossip", "graph": "complete"}
+    result = train(config(tmp_path / "run", chosen, 16_000, num_learners=4), quiet=True)
+    assert donors == {"1": [0, 3], "2": [0, 3]}
+    assert result.summary["restarts"] == 2

@@ -110,7 +110,9 @@ def _need_gpu(channel: Channel, plan: Plan, machine: str) -> None:
             "torch for CUDA and NVIDIA's driver there"
         )
     if plan.precision == "bf16" and not has_bf16("cuda"):
-        text = f"{torch.cuda.get_device_name()} {where} emulates bf16, which is slow: --precision fp32"
+        text = (
+            f"{torch.cuda.get_device_name()} {where} emulates bf16, which is slow: --precision fp32"
+        )
         channel.send({"kind": "notice", "text": text})
 
 

@@ -133,6 +133,7 @@ class OutOfProcess:
             return {}
         for rank in host.ranks:
             boxes.mark_left(rank)
+            self.memory.versions.boxes.mark_left(rank)  # until it has published anew
         return self._donors_of(host.ranks)
 
     def _donors_of(self, gone: range) -> dict[str, list[int]]:

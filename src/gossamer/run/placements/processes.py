@@ -99,6 +99,10 @@ class Processes(OutOfProcess):
         self._orders.forget(index)
         if host.version >= 0:
             self._orders.patch()  # before counts may differ
+        for other in self.hosts:  # one that has died too, which is told next, is nobody's donor
+            if not other.done and other.popen.poll() is not None:
+                for rank in other.ranks:
+                    self.memory.versions.boxes.mark_left(rank)
         donors = self._leave(host)
         checkpoint = None
         if not donors:

@@ -198,9 +198,7 @@ class Agent:
                 bare=about.task["transport"] != "memory",
             )
             self._forget(host)
-            self._peers[host] = Correspondent(
-                address, mail, paced=not about.awaited, say=self._say
-            )
+            self._peers[host] = Correspondent(address, mail, paced=not about.awaited, say=self._say)
 
     def _say(self, text: str) -> None:
         self._tell(Notice(f"on {self._machine}: {text}"))
