@@ -37,6 +37,7 @@ def browser() -> Iterator[Browser]:
     )
     if not CHROMIUM.exists():
         pytest.skip(f"needs {CHROMIUM}: apt-get install chromium")
+    playwright.expect.set_options(timeout=20_000)  # other tests may have the cores
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGUMENTS)
         yield browser
