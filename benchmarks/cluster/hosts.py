@@ -136,6 +136,8 @@ class Hosts:
                 self.kill(host)
                 time.sleep(0.1)
             _ip("netns", "del", path.name)
+            with contextlib.suppress(subprocess.CalledProcessError):
+                _ip("link", "del", f"gsm{host}")  # the kernel takes it away too, some time
         with contextlib.suppress(subprocess.CalledProcessError):
             _ip("link", "del", BRIDGE)
 

@@ -44,7 +44,7 @@ WORDS = [
     *("--placement", "cluster", "--cluster.cpus-per-learner", "1"),
 ]
 ROLES: dict[str, Callable[[str], bool]] = {
-    "supervisor": lambda words: "gossamer train" in words and "template" not in words,
+    "supervisor": lambda words: "gossamer train" in words and "fork_server" not in words,
     "agents": lambda words: words.startswith("ray::"),
     "Ray": lambda words: "raylet/raylet" in words or "gcs_server" in words,
 }

@@ -231,9 +231,9 @@ def _train(words: list[str]) -> int | None:
             beside = start_beside(folder_of(Path(config.run_folder or "runs")))
         return train_seeds(config, layers, asked.seeds, words=words, watched=beside)
     if config.num_learners > 1 and config.placement == "local":
-        from gossamer.run.placements.template import template
+        from gossamer.run.placements.fork_server import fork_server
 
-        template()  # imports while we do
+        fork_server()  # imports while we do
 
     where = None
     if asked.watch:

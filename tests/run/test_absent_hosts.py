@@ -11,7 +11,7 @@ import torch
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
 
 from gossamer.links.stopping import Stopped
-from gossamer.run.hosts import Died
+from gossamer.run.host_protocol import Died
 from gossamer.run.snapshot import updates_of
 
 SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}

@@ -11,8 +11,8 @@ import pytest
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.run.placements import layout as layout_module
+from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.layout import layout_of, transport_of
-from gossamer.run.placements.template import ready
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from fake_placement import FakePlacement, Supervised, done, part, ready, told
 
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
-from gossamer.run.hosts import FINAL, Died, Failed, Notice
+from gossamer.run.host_protocol import FINAL, Died, Failed, Notice
 
 SYNCHRONOUS = {"topology": {"name": "diffusion"}}
 ASYNCHRONOUS = {"topology": {"name": "gossip"}}

@@ -13,7 +13,7 @@ from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.record.folder import RunFolder
 from gossamer.roles.actor import Episode
 from gossamer.run.checkpointing import Checkpointing
-from gossamer.run.hosts import FINAL, Done, Ready, Snapshot, Told
+from gossamer.run.host_protocol import FINAL, Done, Ready, Snapshot, Told
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring

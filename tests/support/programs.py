@@ -17,7 +17,7 @@ from multiprocessing import util
 from multiprocessing.connection import wait
 from pathlib import Path
 
-from spare_templates import offer_template
+from spare_fork_servers import offer_fork_server
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["gossamer.cli", "gossamer.run.train", "gossamer.run.evaluate"])
@@ -111,7 +111,7 @@ def _become(
     # A forked process ends without what is registered there.
     atexit.register = lambda do, *args, **kwargs: util.Finalize(None, do, args, kwargs, 0)
     if words[:1] in (["train"], ["sweep"]) and "inline" not in words:
-        becomes = offer_template()
+        becomes = offer_fork_server()
         if becomes is not None:
             becomes()
             return

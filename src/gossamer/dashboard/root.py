@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import fcntl
 import os
 import stat
 from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from gossamer.record.files import is_locked
 from gossamer.record.runs import LOCK
 from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
 
@@ -149,17 +149,7 @@ class RunFiles:
     @property
     def running(self) -> bool:
         """Whether some process holds the run's lock."""
-        try:
-            handle = os.open(LOCK, _FILE, dir_fd=self._handle)
-        except OSError:
-            return False
-        try:
-            fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-        except OSError:
-            return True
-        finally:
-            os.close(handle)
-        return False
+        return is_locked(LOCK, flags=_FILE, dir_fd=self._handle)
 
 
 def _is_run(names: set[str]) -> bool:

@@ -76,6 +76,27 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
     sync_folder(path.parent)
 
 
+def is_locked(path: Path | str, *, flags: int = 0, dir_fd: int | None = None) -> bool:
+    """Whether some process holds the lock on a file; it is not taken, and not made.
+
+    Args:
+        path: of the file.
+        flags: more flags to open it with.
+        dir_fd: descriptor of the folder that it is in.
+    """
+    try:
+        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | flags, dir_fd=dir_fd)
+    except OSError:
+        return False
+    try:
+        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
+    except OSError:
+        return True
+    finally:
+        os.close(handle)
+    return False
+
+
 def take_lock(path: Path, kind: int, *, patience_seconds: float) -> int | None:
     """A handle that holds the lock, or None when others kept it for that long."""
     handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)

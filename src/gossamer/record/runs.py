@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import difflib
-import fcntl
 import fnmatch
 import glob
 import json
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gossamer.errors import ConfigError
+from gossamer.record.files import is_locked
 from gossamer.record.metrics import last_row
 from gossamer.system.reading import clipped, expand, parse_json, read_plain, visible
 
@@ -110,17 +110,7 @@ def is_run(path: Path) -> bool:
 
 def is_running(path: Path) -> bool:
     """Whether some process holds the run's lock."""
-    try:
-        handle = os.open(path / LOCK, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
+    return is_locked(path / LOCK)
 
 
 def find_runs(root: Path) -> list[Path]:

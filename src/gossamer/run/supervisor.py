@@ -15,7 +15,7 @@ from gossamer.errors import RunFailed
 from gossamer.machine import threads
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import wording
-from gossamer.run.hosts import (
+from gossamer.run.host_protocol import (
     FINAL,
     ActorProcesses,
     Died,
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from gossamer.record.folder import RunFolder
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpointing import Checkpointing
-    from gossamer.run.hosts import Begin, Event, Host, Placement
+    from gossamer.run.host_protocol import Begin, Event, Host, Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.requests import Requests
     from gossamer.run.scoring import Scoring

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.hosts import Placement
+    from gossamer.run.host_protocol import Placement
     from gossamer.types import EnvSpec
 
 

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import num_cores
-from gossamer.record.files import take_lock
+from gossamer.record.files import is_locked, take_lock
 from gossamer.record.runs import LOCK, is_run, is_running
 from gossamer.system.reading import clipped, read_plain
 
@@ -208,7 +208,7 @@ class LocalPlace:
 
     def adopt(self, run: Run) -> Handle | None:
         """Return a run that an earlier sweep has begun and that still trains."""
-        return Adopted(run) if is_held(run) else None
+        return Adopted(run) if is_locked(run.lock) else None
 
     def slot_of(self, run: Run) -> int | None:
         """Return the slot that a run was begun in, if there are still as many."""
@@ -280,7 +280,7 @@ class Adopted:
 
     def poll(self) -> int | None:
         """Return 0 once it has ended; how, its files say."""
-        return None if is_held(self._run) else 0
+        return None if is_locked(self._run.lock) else 0
 
     def stop(self) -> None:
         """Ask it to save a checkpoint and stop."""
@@ -290,34 +290,19 @@ class Adopted:
         """End it at once."""
         self._signal(signal.SIGKILL)
         give_up = time.monotonic() + LINGER_SECONDS
-        while is_held(self._run) and time.monotonic() < give_up:
+        while is_locked(self._run.lock) and time.monotonic() < give_up:
             time.sleep(0.05)
 
     def _signal(self, number: int) -> None:
         # Its own word comes first: the sweep may have been killed before it could write down whom it had started.
         found = number_in(self._run.folder / LOCK, 0) if is_running(self._run.folder) else 0
         pid = max(found, 0) or number_in(self._run.lock, 0)
-        if pid > 1 and is_held(self._run):
+        if pid > 1 and is_locked(self._run.lock):
             with contextlib.suppress(ProcessLookupError, PermissionError):
                 if number == signal.SIGKILL:
                     os.killpg(pid, number)
                 else:
                     os.kill(pid, number)
-
-
-def is_held(run: Run) -> bool:
-    """Whether some process holds a run's lock."""
-    try:
-        handle = os.open(run.lock, os.O_RDONLY | os.O_NONBLOCK)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_SH | fcntl.LOCK_NB)
-    except OSError:
-        return True
-    finally:
-        os.close(handle)
-    return False
 
 
 def number_in(path: Path, place: int) -> int:

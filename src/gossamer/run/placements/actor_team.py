@@ -32,9 +32,9 @@ from gossamer.roles.actor import Episode, generator_name
 from gossamer.roles.mixer import message_sizes, views
 from gossamer.run.placements.actor_child import ActorTask
 from gossamer.run.placements.channel import failure_in, pack, unpack
+from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.remote_actor import Parcel, RemoteActor, TeamMemory
 from gossamer.run.placements.starting import start_child
-from gossamer.run.placements.template import ready
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
 from gossamer.types import lay_out_trajectory, trajectory_in
@@ -50,8 +50,8 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.fork_server import Copy
     from gossamer.run.placements.remote_actor import Elsewhere
-    from gossamer.run.placements.template import Copy
     from gossamer.system.blocks import Place
     from gossamer.types import EnvSpec, Trajectory
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
-from gossamer.run.hosts import FINAL, ActorProcesses, Done, Notice, Snapshot, Told
+from gossamer.run.host_protocol import FINAL, ActorProcesses, Done, Notice, Snapshot, Told
 from gossamer.run.placements.metric_rows import Rows
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.roles.actor import Episode
-    from gossamer.run.hosts import Event, Order
+    from gossamer.run.host_protocol import Event, Order
     from gossamer.run.placements.host_learners import HostLearners
 
 ROW_SECONDS = 1.0

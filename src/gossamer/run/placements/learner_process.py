@@ -25,7 +25,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
-from gossamer.run.hosts import ActorProcesses, Done, Notice, Snapshot, Told
+from gossamer.run.host_protocol import ActorProcesses, Done, Notice, Snapshot, Told
 from gossamer.run.placements.channel import pack, tell_failure
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.config import TrainConfig
-    from gossamer.run.hosts import Event
+    from gossamer.run.host_protocol import Event
     from gossamer.run.placements.channel import Channel
 
 

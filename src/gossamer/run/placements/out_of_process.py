@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator, Source
-    from gossamer.run.hosts import Begin, Host, Ready
+    from gossamer.run.host_protocol import Begin, Host, Ready
     from gossamer.run.placements.layout import Layout
     from gossamer.run.placements.shared_memory import Memory
     from gossamer.types import EnvSpec

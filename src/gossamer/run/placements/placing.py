@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.run.hosts import Begin, Placement
+    from gossamer.run.host_protocol import Begin, Placement
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 

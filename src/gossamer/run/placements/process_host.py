@@ -11,7 +11,16 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.roles.actor import Episode
-from gossamer.run.hosts import ActorProcesses, Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.host_protocol import (
+    ActorProcesses,
+    Died,
+    Done,
+    Failed,
+    Notice,
+    Ready,
+    Snapshot,
+    Told,
+)
 from gossamer.run.placements.channel import failure_in, pack, unpack
 from gossamer.run.placements.starting import start_child
 from gossamer.system.signs import START_SECONDS, Patience
@@ -20,10 +29,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.hosts import Event
+    from gossamer.run.host_protocol import Event
     from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.fork_server import Copy
     from gossamer.run.placements.shared_memory import Memory
-    from gossamer.run.placements.template import Copy
 
 JOIN_SECONDS = 20.0
 """Longest wait for a process that was killed."""

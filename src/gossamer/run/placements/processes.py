@@ -15,13 +15,13 @@ from gossamer.config import to_dict
 from gossamer.links.mailboxes import make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.replay.ring import make_shared_block
-from gossamer.run.hosts import Ready
+from gossamer.run.host_protocol import Ready
+from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.out_of_process import OutOfProcess, part_of
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.save_orders import SharedOrders
 from gossamer.run.placements.shared_memory import Memory
-from gossamer.run.placements.template import ready
 from gossamer.run.snapshot import names_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.hosts import Begin, Event
+    from gossamer.run.host_protocol import Begin, Event
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 

@@ -23,7 +23,7 @@ from gossamer.links.wire import LIFE_SECONDS, Address, Listener, Wire
 from gossamer.replay.ring import Layout, Ring, make_block
 from gossamer.roles.mixer import vectors
 from gossamer.run.placements.channel import Channel
-from gossamer.run.placements.template import ready
+from gossamer.run.placements.fork_server import ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence

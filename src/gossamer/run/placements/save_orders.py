@@ -15,7 +15,7 @@ import numpy as np
 
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import fence
-from gossamer.run.hosts import Order
+from gossamer.run.host_protocol import Order
 
 if TYPE_CHECKING:
     import mmap

@@ -1,4 +1,4 @@
-"""How a child process of learners or of an actor is started: as a copy of the template, or anew."""
+"""How a child process of learners or of an actor is started: as a copy of the fork server, or anew."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.run.placements.channel import Channel
-from gossamer.run.placements.template import MAX_DESCRIPTORS, Copy, template
+from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, Copy, fork_server
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -36,7 +36,7 @@ def start_child(
     ours, theirs = socket.socketpair()
     path = os.pathsep.join(x or str(Path.cwd()) for x in sys.path)  # "" is the present folder
     environment = {**os.environ, "PYTHONPATH": path, **(more or {})}
-    made = template() if len(blocks) <= MAX_DESCRIPTORS else None
+    made = fork_server() if len(blocks) <= MAX_DESCRIPTORS else None
     with theirs:
         popen = made.copy(theirs, blocks, environment) if made is not None else None
         popen = popen or subprocess.Popen(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
-from gossamer.run.hosts import Order, Ready
+from gossamer.run.host_protocol import Order, Ready
 from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
-    from gossamer.run.hosts import Begin, Event, Host
+    from gossamer.run.host_protocol import Begin, Event, Host
     from gossamer.types import EnvSpec
 
 

@@ -15,16 +15,16 @@ import ray
 from ray.exceptions import RayError
 
 from gossamer.errors import RunFailed
-from gossamer.run.hosts import Failed, Notice
+from gossamer.run.host_protocol import Failed, Notice
 from gossamer.run.placements.channel import failure_in
+from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.starting import start_child
-from gossamer.run.placements.template import ready
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.config import TrainConfig
-    from gossamer.run.hosts import Event
+    from gossamer.run.host_protocol import Event
 
 LOOK_SECONDS = 0.2
 """Longest time between two looks at an actor's process."""

@@ -26,14 +26,14 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.record.checkpoint import Checkpoint
-from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.host_protocol import Died, Done, Failed, Notice, Ready, Snapshot, Told
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
+from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
 from gossamer.run.placements.save_orders import SharedOrders
 from gossamer.run.placements.shared_memory import Memory, Sizes
-from gossamer.run.placements.template import ready
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 
     from gossamer.links.mirror import Letter
     from gossamer.links.wire import Address
-    from gossamer.run.hosts import Event
+    from gossamer.run.host_protocol import Event
 
 POLICY_BYTES_PER_SECOND = 64e6
 """Policies that all learners together send the supervisor at most."""

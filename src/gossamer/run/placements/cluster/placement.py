@@ -25,7 +25,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
-from gossamer.run.hosts import Died, Done, Failed, Notice, Ready, Snapshot
+from gossamer.run.host_protocol import Died, Done, Failed, Notice, Ready, Snapshot
 from gossamer.run.placements.cluster.agent import (
     Assignment,
     Beginning,
@@ -50,7 +50,7 @@ if TYPE_CHECKING:
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.wire import Address
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.hosts import Begin, Event
+    from gossamer.run.host_protocol import Begin, Event
     from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec

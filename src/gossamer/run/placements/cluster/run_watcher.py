@@ -13,7 +13,7 @@ import sys
 import time
 from pathlib import Path
 
-from gossamer.run.placements.template import end_with
+from gossamer.run.placements.fork_server import end_with
 
 LOOK_SECONDS = 0.2
 SAVE_SECONDS = 90.0

@@ -1,6 +1,6 @@
-"""A template that is there at once: forked from a process that has imported everything, in place of one that has to.
+"""A fork server that is there at once: forked from a process that has imported everything, in place of one that has to.
 
-What a template does is the same; that a Python of its own becomes one is tested in `run/test_template.py`.
+What a fork server does is the same; that a Python of its own becomes one is tested in `run/test_fork_server.py`.
 """
 
 from __future__ import annotations
@@ -16,25 +16,25 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from typing import Any
 
-from gossamer.run.placements import template
+from gossamer.run.placements import fork_server
 
-NAME = template.__name__
+NAME = fork_server.__name__
 
 
-def offer_template() -> Callable[[], None] | None:
-    """Keep a fork of this process that becomes the template when one is begun; return, in the fork, what it is to do."""
+def offer_fork_server() -> Callable[[], None] | None:
+    """Keep a fork of this process that becomes the fork server when one is begun; return, in the fork, what it is to do."""
     ours, theirs = socket.socketpair()
     pid = os.fork()
     if pid == 0:
         ours.close()
-        return lambda: _become_template(theirs)
+        return lambda: _become_server(theirs)
     theirs.close()
-    template.subprocess = _Begins(ours, pid)  # pyright: ignore
+    fork_server.subprocess = _Begins(ours, pid)  # pyright: ignore
     return None
 
 
 class _Begins:
-    """`subprocess`, but that the first template it begins is the fork."""
+    """`subprocess`, but that the first fork server it begins is the fork."""
 
     def __init__(self, end: socket.socket, pid: int):
         self._end: socket.socket | None = end
@@ -79,7 +79,7 @@ class _Fork:
         return code
 
 
-def _become_template(end: socket.socket) -> None:
+def _become_server(end: socket.socket) -> None:
     with end:
         size, descriptors, _, _ = socket.recv_fds(end, 8, 1)
         if not size:
@@ -94,7 +94,7 @@ def _become_template(end: socket.socket) -> None:
     os.environ.clear()
     os.environ.update(x.split("=", 1) for x in variables)
     sys.argv = [NAME, str(descriptors[0]), *words]
-    runpy.run_path(str(template.__file__), run_name="__main__")
+    runpy.run_path(str(fork_server.__file__), run_name="__main__")
 
 
 def _split(told: Sequence[str]) -> tuple[Sequence[str], Sequence[str]]:

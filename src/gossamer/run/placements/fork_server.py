@@ -1,9 +1,9 @@
 """A process that has imported everything and waits to be copied: its copies begin at once, and share its memory.
 
 Importing torch takes a process two seconds of a core, and a run may start many processes, at its beginning and where
-one has died. So a supervisor starts one template, `python -m gossamer.run.placements.template DESCRIPTOR SUPERVISOR`, which
+one has died. So a supervisor starts one fork server, `python -m gossamer.run.placements.fork_server DESCRIPTOR SUPERVISOR`, which
 forks for each. It has no thread but its first and never computes, so that a copy may do everything that a process
-of its own could. Without a template (another system than Linux, too many descriptors, or it was killed) processes are
+of its own could. Without a fork server (another system than Linux, too many descriptors, or it was killed) processes are
 started the long way, by `gossamer.run.placements.child`.
 """
 
@@ -33,10 +33,10 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
 """Handed over with one request; Linux takes 253."""
-SERVES = "gossamer.run.placements.serving"
-"""Module that a template imports, and whose `serve` its copies call."""
+SERVES = "gossamer.run.placements.child_roles"
+"""Module that a fork server imports, and whose `serve` its copies call."""
 ANSWER_SECONDS = 60.0
-"""Longest wait for a template that is still importing, and for its answer."""
+"""Longest wait for a fork server that is still importing, and for its answer."""
 _FIXED = (
     "GOMP",
     "KMP",
@@ -50,18 +50,18 @@ _FIXED = (
     "PYTORCH",
     "TORCH",
 )
-"""How variables begin that are read while a process starts: other values need another template."""
+"""How variables begin that are read while a process starts: other values need another fork server."""
 
 
 class Copy:
-    """A process that a template has forked, to be used as a `subprocess.Popen`."""
+    """A process that a fork server has forked, to be used as a `subprocess.Popen`."""
 
     returncode: int | None
     """Exit code, or minus the signal that ended it; None while it runs."""
 
-    def __init__(self, template: Template, pid: int):
+    def __init__(self, server: ForkServer, pid: int):
         self.pid, self.returncode = pid, None
-        self._template = template
+        self._server = server
         try:
             self._handle: int | None = os.pidfd_open(pid)
         except ProcessLookupError:
@@ -70,10 +70,10 @@ class Copy:
     def poll(self) -> int | None:
         """Return the exit code; None while it runs."""
         if self.returncode is None:
-            self.returncode = self._template.code_of(self.pid)
-            gone = self._template.closed and (self._handle is None or ready([self._handle], 0.0))
+            self.returncode = self._server.code_of(self.pid)
+            gone = self._server.closed and (self._handle is None or ready([self._handle], 0.0))
             if self.returncode is None and gone:
-                self.returncode = -signal.SIGKILL  # the template's end was its own
+                self.returncode = -signal.SIGKILL  # the fork server's end was its own
             if self.returncode is not None and self._handle is not None:
                 os.close(self._handle)
                 self._handle = None
@@ -90,13 +90,13 @@ class Copy:
         give_up = time.monotonic() + seconds
         while (code := self.poll()) is None:
             if time.monotonic() > give_up:
-                raise subprocess.TimeoutExpired("a copy of the template", seconds)
+                raise subprocess.TimeoutExpired("a copy of the fork server", seconds)
             time.sleep(0.005)
         return code
 
 
-class Template:
-    """The supervisor's end of a template, from its start on."""
+class ForkServer:
+    """The supervisor's end of a fork server, from its start on."""
 
     def __init__(self) -> None:
         self.key = _key()
@@ -211,23 +211,23 @@ class Template:
             seconds = 0.0
 
 
-_template: Template | None = None
+_server: ForkServer | None = None
 _making = threading.Lock()
 
 
-def template() -> Template | None:
-    """Return this process's template, which is made and begins to import if there is none; None if none can be."""
-    global _template
+def fork_server() -> ForkServer | None:
+    """Return this process's fork server, which is made and begins to import if there is none; None if none can be."""
+    global _server
     if sys.platform != "linux" or not _has_handles():
         return None
     with _making:
-        if _template is not None and not _template.usable:
-            _template.close()
-            _template = None
-        if _template is None:
+        if _server is not None and not _server.usable:
+            _server.close()
+            _server = None
+        if _server is None:
             with suppress(OSError):
-                _template = Template()
-        return _template
+                _server = ForkServer()
+        return _server
 
 
 def end_with(parent: int) -> None:

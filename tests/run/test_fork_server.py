@@ -16,7 +16,7 @@ from runs import SMALL
 from sessions import QUICK, Session, summary_of
 
 from gossamer.config import make_config
-from gossamer.run.placements.template import template
+from gossamer.run.placements.fork_server import fork_server
 from gossamer.run.train import train
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="copies are made on Linux alone")
@@ -44,8 +44,8 @@ def test_a_copy_computes_what_a_process_of_its_own_computes(
 
 
 def test_copies_begin_with_what_holds_now(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whatever held when the template began: variables, folder, and draws that no other copy has."""
-    made = template()
+    """Whatever held when the fork server began: variables, folder, and draws that no other copy has."""
+    made = fork_server()
     assert made is not None
     monkeypatch.setenv("WHERE", str(tmp_path))
     draws: list[float] = []
@@ -53,7 +53,7 @@ def test_copies_begin_with_what_holds_now(tmp_path: Path, monkeypatch: pytest.Mo
         (tmp_path / name).mkdir()
         monkeypatch.chdir(tmp_path / name)
         monkeypatch.setenv("TOLD", name)
-        run(tmp_path / "runs" / name, "template_envs:Tells")
+        run(tmp_path / "runs" / name, "fork_server_envs:Tells")
         learners = pids_of(tmp_path / "runs" / name)
         assert len(set(learners)) == 2
         for pid in learners:
@@ -62,22 +62,22 @@ def test_copies_begin_with_what_holds_now(tmp_path: Path, monkeypatch: pytest.Mo
             assert told["session"] == pid, "a terminal's Ctrl-C is for the supervisor"
             draws += told["draws"]
     assert len(set(draws)) == 8
-    assert template() is made, "one for all"
+    assert fork_server() is made, "one for all"
 
 
-def test_other_variables_for_the_start_need_another_template(
+def test_other_variables_for_the_start_need_another_server(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    before = template()
+    before = fork_server()
     assert before is not None
     monkeypatch.setenv("OMP_NUM_THREADS", "7")
-    other = template()
+    other = fork_server()
     assert other is not None
     assert other is not before
     assert before.closed
 
 
-def test_a_killed_template_takes_its_copies_along_and_the_run_goes_on(tmp_path: Path) -> None:
+def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
     words += ["--run-folder", str(folder), "--total-env-steps", "40000"]
