@@ -1,6 +1,6 @@
 """What the network costs: the same run on two hosts and on one machine, in turn.
 
-    python benchmarks/cluster/pairs.py --rounds 3 --seconds 40
+    python benchmarks/cluster/pairs.py --rounds 3
     python benchmarks/cluster/pairs.py --what actors
     python benchmarks/cluster/pairs.py --what preset --rounds 3 --seconds 60
     python benchmarks/cluster/pairs.py --what pong --rounds 1
@@ -81,7 +81,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3)
     parser.add_argument("--seed", type=int, default=1, help="of the first round of pong")
     parser.add_argument(
-        "--seconds", type=float, default=0.0, help="of each run; default 40, Pong 400"
+        "--seconds",
+        type=float,
+        default=0.0,
+        help="of each run, of which the start may be twenty; default 90, Pong 400",
     )
     asked = parser.parse_args()
     if missing := why_not():
@@ -94,7 +97,7 @@ def main() -> None:
         elif asked.what == "lock-step":
             compare_parameters(Path(folder))
         else:
-            compare_speed(asked.what, asked.rounds, asked.seconds or 40.0, Path(folder))
+            compare_speed(asked.what, asked.rounds, asked.seconds or 90.0, Path(folder))
 
 
 def compare_speed(what: str, rounds: int, seconds: float, folder: Path) -> None:

@@ -79,6 +79,25 @@ def test_gpus_of_a_cluster_are_used_from_a_machine_that_has_none(device):
         make_plan(dataclasses.replace(config, placement="local", device="cuda"), spec, laptop)
 
 
+def test_actors_with_cores_of_their_own_use_them_and_leave_the_learner_its_own():
+    def threads(**settings):
+        given = {"placement": "cluster", "lag": "1", "num_envs": 64, **settings}
+        config = make_config("PongNoFrameskip-v4", given)
+        spec = read_spec("PongNoFrameskip-v4", config.env, 0, tries=False)
+        plan = make_plan(config, spec, dataclasses.replace(MACHINE, cores=4))
+        return plan.learner_threads, plan.actor_threads, plan.env_threads
+
+    assert threads() == (2, 1, 4)
+    assert threads(actors_per_learner=2) == (4, 1, 2), "a core each"
+    assert threads(**{"actors_per_learner": 2, "cluster.cpus_per_actor": 3}) == (4, 2, 6)
+    assert threads(**{"actors_per_learner": 2, "cluster.cpus_per_actor": 0}) == (2, 1, 4), (
+        "beside it"
+    )
+    on_gpu = {"cluster.gpus_per_learner": 1.0, "cluster.cpus_per_actor": 16}
+    assert threads(actors_per_learner=2, **on_gpu) == (1, 2, 32), "on CPUs"
+    assert threads(actors_per_learner=2, actor_threads=3, **on_gpu)[1] == 3
+
+
 def test_the_evaluator_computes_where_it_is(monkeypatch):
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     asked = {"placement": "cluster", "cluster.gpus_per_learner": 1.0, "precision": "bf16"}

@@ -69,7 +69,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
             f"--learner-threads {config.learner_threads}: on a GPU a batch is learnt whole; leave it out, "
             "or use --device cpu"
         )
-    if device == "cuda" and config.actor_threads > 1:
+    if device == "cuda" and config.actor_threads > 1 and not config.actors_per_learner:
         raise ConfigError(
             f"--actor-threads {config.actor_threads}: a GPU computes all actions at once; leave it out, or use "
             "--device cpu"
@@ -90,6 +90,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     halves = pixels and (cores >= 8 or device == "cuda")
     actors = config.actors_per_learner
     refuse_actors(config, num_envs)
+    # Actors with cores of their own on a cluster, where nobody learns beside them, nor they beside the learner.
+    each = config.cluster.cpus_per_actor if config.placement == "cluster" and actors else 0
+    beside = "0" if each else lag
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
@@ -100,10 +103,10 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         lag=None if lag == "free" else int(lag),
         micro_batch_rows=config.micro_batch_rows or micro,
         learner_threads=config.learner_threads
-        or (_learner_threads(cores, lag) if pixels and device == "cpu" else 1),
+        or (_learner_threads(cores, beside) if pixels and device == "cpu" else 1),
         actor_threads=config.actor_threads
-        or (_actor_threads(cores, lag) if pixels and device == "cpu" else 1),
-        env_threads=config.env_threads or min(cores, num_envs),
+        or (_actor_threads(each or cores, beside) if pixels and (each or device == "cpu") else 1),
+        env_threads=config.env_threads or min(actors * each or cores, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,
         cores=cores,
