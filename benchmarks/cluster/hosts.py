@@ -2,7 +2,7 @@
 
 Needs root, iproute2 and Ray. A cable can be cut and healed, a host killed as a whole, and another one joins.
 
-    python benchmarks/cluster/hosts.py up 2       # then: ip netns exec gossamer1 gossamer train ... --placement cluster
+    python benchmarks/cluster/hosts.py up 2       # prints how to train on them
     python benchmarks/cluster/hosts.py down
 """
 
@@ -56,7 +56,7 @@ class Hosts:
         self.cores = sorted(os.sched_getaffinity(0))
         self.address = f"{NETWORK}.1:{PORT}"
         # `ray start` of a head asks for a token where the user has one, of a worker it shows none unasked.
-        self._token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+        self.token = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
 
     def __enter__(self) -> Hosts:
         self.down()
@@ -103,7 +103,7 @@ class Hosts:
         own = [self.cores[(first + i) % len(self.cores)] for i in range(cores)]
         where = ["ip", "netns", "exec", f"gossamer{host}", "taskset", "-c", ",".join(map(str, own))]
         path = f"{PYTHON_FOLDER}{os.pathsep}{os.environ['PATH']}"
-        environment = {**os.environ, **self._token, "PATH": path, "RAY_ADDRESS": self.address}
+        environment = {**os.environ, **self.token, "PATH": path, "RAY_ADDRESS": self.address}
         return subprocess.Popen([*where, *words], env=environment, **more)  # type: ignore[call-overload]
 
     def cut(self, host: int) -> None:
@@ -163,7 +163,9 @@ if __name__ == "__main__":
         case ["up", count]:
             if missing := why_not():
                 sys.exit(f"hosts need {missing}")
-            Hosts(int(count)).__enter__()
+            hosts = Hosts(int(count)).__enter__()
+            token = " ".join(f"{name}={value}" for name, value in hosts.token.items())
+            print(f"ip netns exec gossamer1 env {token} gossamer train ... --placement cluster")
         case ["down"]:
             Hosts(0).down()
         case _:

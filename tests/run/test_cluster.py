@@ -412,15 +412,21 @@ made.shutdown()
     ) as asks:
         assert asks.stdout is not None
         address = asks.stdout.readline().strip()
-        done = subprocess.run(
-            [sys.executable, "-m", "gossamer", *words, "--cluster.address", address],
-            env=environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
+        refused, done = (
+            subprocess.run(
+                [sys.executable, "-m", "gossamer", *words, "--cluster.address", address],
+                env={**environment, **more},
+                capture_output=True,
+                text=True,
+                timeout=120,
+                check=False,
+            )
+            for more in ({"RAY_AUTH_TOKEN": "f" * 64}, {})
         )
         asks.communicate(timeout=60)
+    assert refused.returncode == 2, refused.stderr
+    assert len(refused.stderr.splitlines()) == 1
+    assert "is not its own: copy ~/.ray/auth_token from its head" in refused.stderr
     assert done.returncode == 0, done.stderr
     assert "done: total_env_steps reached" in done.stderr
 

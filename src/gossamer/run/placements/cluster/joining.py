@@ -48,6 +48,27 @@ def show_token_if_asked(address: str) -> None:
         ValueError: it is no address of a cluster.
     """
     _connect(address)
+    if not _asks_for_token(address):
+        return
+    if os.environ.get(authentication_token_setup.AUTH_MODE_ENV_VAR):
+        raise ConnectionError("it asks for a token, and takes none that this machine has")
+    logger = authentication_token_setup.logger
+    before, logger.disabled = logger.disabled, True
+    shown = authentication_token_setup.maybe_enable_token_auth_if_token_available(
+        warn_if_disabled=False
+    )
+    logger.disabled = before
+    where = "in ~/.ray/auth_token or RAY_AUTH_TOKEN"
+    if not shown:
+        raise ConnectionError(f"it asks for a token, and there is none {where}")
+    if _asks_for_token(address):  # Ray itself would try for twenty seconds, with a warning for each
+        raise ConnectionError(
+            f"it asks for a token, and the one {where} is not its own: copy ~/.ray/auth_token from its head"
+        )
+
+
+def _asks_for_token(address: str) -> bool:
+    """Return whether a cluster does not answer without another token than this process shows."""
     # In a process of its own: Ray's client has no limit of time, and remembers what it was told of tokens.
     try:
         asks = subprocess.run(
@@ -60,22 +81,10 @@ def show_token_if_asked(address: str) -> None:
         )
     except subprocess.TimeoutExpired:
         raise ConnectionError("what listens there does not answer as a Ray cluster does") from None
-    if asks.returncode == _ASKS_FOR_TOKEN:
-        if os.environ.get(authentication_token_setup.AUTH_MODE_ENV_VAR):
-            raise ConnectionError("it asks for a token, and takes none that this machine has")
-        logger = authentication_token_setup.logger
-        before, logger.disabled = logger.disabled, True
-        shown = authentication_token_setup.maybe_enable_token_auth_if_token_available(
-            warn_if_disabled=False
-        )
-        logger.disabled = before
-        if not shown:
-            raise ConnectionError(
-                "it asks for a token, and there is none in ~/.ray/auth_token or RAY_AUTH_TOKEN"
-            )
-    elif asks.returncode:
+    if asks.returncode not in (0, _ASKS_FOR_TOKEN):
         last = [x for x in asks.stderr.splitlines() if x.strip()][-1:]
         raise ConnectionError(*last)
+    return asks.returncode == _ASKS_FOR_TOKEN
 
 
 def _connect(address: str) -> None:
