@@ -173,4 +173,4 @@ def _train(rows: Sequence[Row], before: str = "") -> Iterator[str]:
     words += " --cluster.gpus-per-learner 1" * gpus
     yield f"# {before}gossamer train PongNoFrameskip-v4 algorithm:vtrace{topology} --placement cluster {words.strip()}"
     if count["actor"] % learners:
-        yield f"# {count['actor']} actors cannot be shared out evenly among {learners} learners: {each} for each are {each * learners}"
+        yield f"# {count['actor']} actor{'s' * (count['actor'] > 1)} cannot be shared out evenly among {learners} learners: {each} for each are {each * learners}"

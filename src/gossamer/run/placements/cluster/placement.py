@@ -612,7 +612,7 @@ class Cluster(OutOfProcess):
             where = "no machine yet" if one.away else one.machine
             machines.setdefault(where, []).extend(map(str, one.ranks))
         told = (f"{', '.join(ranks)} on {name}" for name, ranks in machines.items())
-        return [f"learners {'; '.join(told)}"]
+        return [f"learner{'s' * (self.config.num_learners > 1)} {'; '.join(told)}"]
 
     def _introduce(self) -> None:
         """Let all agents that are there write to each other."""
