@@ -189,7 +189,7 @@ class Correspondent:
                     told = True
                     self._say(
                         f"letters to {self._address.host} do not arrive at port {self._address.port} for {silent:.0f} s "
-                        f"({error}): learners there mix with what they had before; all machines must reach each other "
+                        f"({error}): learners there wait, or mix with what they have; all machines must reach each other "
                         "on every port, which gossamer cluster check tries"
                     )
                 self._closed.wait(LOST_SECONDS)
