@@ -13,7 +13,7 @@ import pytest
 import torch
 
 from gossamer.run.placements.channel import Channel, pack, unpack
-from gossamer.run.placements.save_orders import SharedOrders
+from gossamer.run.placements.orders import SharedOrders
 
 
 @pytest.mark.parametrize("together", [True, False])

@@ -18,10 +18,10 @@ from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.run.placements.host_learners import build_local_learners
+from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.process_host import ProcessHost, Task
 from gossamer.run.placements.processes import Processes
-from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.placements.takeover import take_over
 from gossamer.run.train import train
 

@@ -1,4 +1,4 @@
-"""TrainConfig -> policy, environments, actor, learner, replay: the only place that translates."""
+"""TrainConfig -> policy, environments, actor, learner, replay: what settings become (replays: `build.replays`)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Peers over memory that all learners map: every learner has a mailbox that it alone writes.
+"""Peers over memory that all learners map: every learner has a mailbox, whose messages it alone writes.
 
 No locks: a sequence number beside each message is odd while it is written, and a reader that finds it
 odd, or changed after copying, has read nothing. Whoever is killed leaves at most one odd number behind.
+In a header the supervisor writes too: that a learner has left, waits for nobody any more, or is still starting.
 """
 
 from __future__ import annotations

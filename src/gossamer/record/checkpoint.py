@@ -35,7 +35,7 @@ ABSENT = {errno.ENOENT, errno.ENOTDIR, errno.ELOOP, errno.ENAMETOOLONG}
 GONE = {errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP, errno.EIO, errno.ENXIO}
 """Errors that come again: the bytes are lost. Others (memory, descriptors, permissions, network) may pass."""
 FORMAT = 1
-"""Version of the layout; a reader refuses a larger one."""
+"""Version of the layout; a reader refuses any other."""
 BEST, CANDIDATE = "best", "candidate"
 """Checkpoints with a score in place of a number: the best policy, and the one that has yet to be confirmed."""
 Scored = Literal["best", "candidate"]

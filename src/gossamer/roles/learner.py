@@ -47,7 +47,7 @@ MAX_NONFINITE = 5
 class Learner:
     """Turns trajectories into better parameters; one of L equals.
 
-    The inline placement calls `adapt` on every learner, then `combine` on every learner; elsewhere each learner
+    Where learners take turns, `adapt` is called on every one, then `combine` on every one; elsewhere each learner
     alternates the two (`learn_version`). A synchronous topology waits in between for the messages of this update.
 
     Args:

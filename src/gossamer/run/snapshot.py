@@ -32,7 +32,7 @@ MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeE
 def take(
     learners: HostLearners, *, copies: bool = True
 ) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Copy everything needed to continue exactly, as (tensors, plain state).
+    """Return everything needed to continue exactly, as (tensors, plain state); without `copies` the tensors themselves.
 
     Called between two versions. Where roles overlap the newest is published afterwards: at lag 0 and 1 the
     actor then has finished the trajectory in flight and waits for that version; at lag free it is held at

@@ -30,7 +30,7 @@ from gossamer.links.mailboxes import Mailboxes, make_memory
 from gossamer.links.stopping import Stopped
 from gossamer.roles.actor import Episode, generator_name
 from gossamer.roles.mixer import message_sizes, views
-from gossamer.run.placements.actor_child import ActorTask
+from gossamer.run.placements.actor_process import ActorTask
 from gossamer.run.placements.channel import failure_in, pack, unpack
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.remote_actor import Parcel, RemoteActor, TeamMemory

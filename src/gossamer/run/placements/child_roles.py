@@ -5,7 +5,7 @@ from __future__ import annotations
 import socket
 from typing import TYPE_CHECKING, Any
 
-from gossamer.run.placements import actor_child, learner_process
+from gossamer.run.placements import actor_process, learner_process
 from gossamer.run.placements.channel import Channel, tell_failure, unpack
 from gossamer.run.stopping import Overdue
 
@@ -32,7 +32,7 @@ def serve(descriptor: int, blocks: tuple[int, ...] | None = None) -> int:
         begin: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         if first["packed"]:
             begin = unpack(channel.take_descriptor())
-        work = {"learner": learner_process.work, "actor": actor_child.work}[first["role"]]
+        work = {"learner": learner_process.work, "actor": actor_process.work}[first["role"]]
         work(channel, task, begin, rest)
     except BrokenPipeError:
         return 1

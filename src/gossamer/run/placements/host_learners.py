@@ -16,7 +16,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
 from gossamer.run.placements.actor_team import ActorTeam
-from gossamer.run.placements.shared_memory import Memory, Sizes
+from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.system.signs import PATIENCE_SECONDS
 
 VERSIONS_REMEMBERED = 100_000

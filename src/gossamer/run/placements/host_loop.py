@@ -46,8 +46,8 @@ class HostLoop:
         versions: learns a version whenever it is advanced.
         orders: what the supervisor asks.
         host: index of this host.
-        here: the supervisor is in this process. It takes tensors as they are, and episodes at once; otherwise
-            snapshots are copied by whoever sends them.
+        here: the supervisor is in this process. It is told episodes at once, and snapshots are copies; otherwise they
+            are copied by whoever sends them.
         before_snapshot: called before one is taken.
     """
 

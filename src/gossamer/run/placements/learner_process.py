@@ -1,6 +1,6 @@
 """A process with some learners of a run, started by the supervisor and told over a channel what to do.
 
-`gossamer.run.placements.child` is where such a process begins.
+Such a process is a copy of the fork server, or begins in `gossamer.run.placements.child`; `child_roles` reads its task.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ from gossamer.run.host_protocol import ActorProcesses, Done, Notice, Snapshot, T
 from gossamer.run.placements.channel import pack, tell_failure
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
+from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
+from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import Task
 from gossamer.run.placements.remote_actor import Elsewhere
-from gossamer.run.placements.save_orders import SharedOrders
-from gossamer.run.placements.shared_memory import Memory, Sizes
 from gossamer.run.placements.takeover import take_over
 from gossamer.run.stopping import Overdue, Watch
 from gossamer.system.devices import use_deterministic_algorithms

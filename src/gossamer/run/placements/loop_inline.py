@@ -18,7 +18,7 @@ def learn_inline(learners: HostLearners) -> Generator[None]:
 
     Lag 0 collects trajectory k with version k; lag 1 with version k - 1, as when both overlap. What
     the roles compute, and in which order each sees it, is what threads do, so results are too. All
-    learners adapt, then all combine, so every message of an update is there before it is mixed.
+    learners of this process adapt, then all combine, so every message of theirs is there before it is mixed.
     """
     for parts in learners.parts:
         learners.publish(parts)

@@ -1,7 +1,7 @@
 """Acting and learning overlap in threads: one learner in this process, the default, or one in a process of its own.
 
-Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads suffice. Unless actors
-have processes of their own (`actor_team`), trajectories stay in this process.
+Simulators step in C++ threads without the interpreter lock and torch releases it too, so threads suffice. Trajectories stay
+in this process, unless actors have processes of their own (`actor_team`) or learners share a replay.
 """
 
 from __future__ import annotations

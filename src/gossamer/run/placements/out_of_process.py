@@ -13,7 +13,7 @@ from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.batches import BatchSource
-from gossamer.run.placements.shared_memory import Sizes
+from gossamer.run.placements.learners_memory import Sizes
 from gossamer.run.snapshot import names_of, progress_of
 
 if TYPE_CHECKING:
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gossamer.roles.evaluator import Evaluator, Source
     from gossamer.run.host_protocol import Begin, Host, Ready
     from gossamer.run.placements.layout import Layout
-    from gossamer.run.placements.shared_memory import Memory
+    from gossamer.run.placements.learners_memory import Memory
     from gossamer.types import EnvSpec
 
 

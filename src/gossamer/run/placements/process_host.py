@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.fork_server import Copy
-    from gossamer.run.placements.shared_memory import Memory
+    from gossamer.run.placements.learners_memory import Memory
 
 JOIN_SECONDS = 20.0
 """Longest wait for a process that was killed."""

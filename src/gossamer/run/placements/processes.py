@@ -18,10 +18,10 @@ from gossamer.replay.ring import make_shared_block
 from gossamer.run.host_protocol import Ready
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.layout import transport_of
+from gossamer.run.placements.learners_memory import Memory
+from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.out_of_process import OutOfProcess, part_of
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
-from gossamer.run.placements.save_orders import SharedOrders
-from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.snapshot import names_of
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gossamer.build.roles import Parts
-    from gossamer.run.placements.shared_memory import Memory
+    from gossamer.run.placements.learners_memory import Memory
 
 
 def take_over(memory: Memory, parts: Parts, donors: Sequence[int]) -> None:
@@ -19,7 +19,7 @@ def take_over(memory: Memory, parts: Parts, donors: Sequence[int]) -> None:
     Args:
         memory: through which all learners mix.
         parts: the new learner, under the dead one's rank, and what serves it.
-        donors: ranks of those that live.
+        donors: ranks of those that it ever hears and that live; all others, or itself alone, if there are none.
     """
     learner, versions, boxes = parts.learner, memory.versions, memory.boxes
     versions.average(parts.policy.shared_tensors(), donors)

@@ -31,9 +31,9 @@ from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.fork_server import ready
+from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
-from gossamer.run.placements.save_orders import SharedOrders
-from gossamer.run.placements.shared_memory import Memory, Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -34,9 +34,9 @@ from gossamer.run.placements.cluster.agent import (
 )
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
+from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess, part_of
 from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
-from gossamer.run.placements.shared_memory import Memory
 from gossamer.run.snapshot import held_of, names_of
 from gossamer.topology.base import FOREVER
 
