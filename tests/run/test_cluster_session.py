@@ -24,6 +24,8 @@ class FakeRay:
 
     def __init__(self, cpus: float, gpus: float):
         self.there = {"CPU": cpus, "GPU": gpus}
+        self.machines: list[dict[str, float]] = []
+        """What each machine has; empty: one has everything."""
         self.address = ""
         self.reserved: list[dict[str, Any]] = []
 
@@ -38,6 +40,9 @@ class FakeRay:
 
     def cluster_resources(self) -> dict[str, float]:
         return self.there
+
+    def nodes(self) -> list[dict[str, Any]]:
+        return [{"Alive": True, "Resources": x} for x in self.machines or [self.there]]
 
     def get_runtime_context(self) -> Any:
         return SimpleNamespace(gcs_address=self.address)
@@ -134,6 +139,22 @@ def test_what_all_learners_reserve_has_to_be_there(ray: FakeRay) -> None:
         ConfigError, match=r"4 x 1 GPUs .* has 3: --cluster\.gpus-per-learner 0\.75"
     ):
         Session(config(4, per=4, gpus_per_learner=1.0), 1, 1, 4)
+
+
+def test_more_than_any_machine_has_is_refused_with_what_fits(ray: FakeRay) -> None:
+    ray.machines = [{"CPU": 2.0, "GPU": 1.0}] * 3
+    Session(config(2, cpus_per_learner=2), 2, 2, 2).close()
+    with pytest.raises(
+        ConfigError,
+        match=r"^4 CPUs are asked for on one machine, but none .* than 2: --cluster\.cpus-per-learner 2$",
+    ):
+        Session(config(1, cpus_per_learner=4), 1, 1, 4)
+    with pytest.raises(ConfigError, match=r"1 x 8 CPUs .* has 6: --cluster\.cpus-per-learner 2$"):
+        Session(config(1, cpus_per_learner=8), 1, 1, 8)
+    with pytest.raises(ConfigError, match=r"7 x 1 CPUs .* has 6: fewer learners$"):
+        Session(config(7), 7, 7, 1)
+    with pytest.raises(ConfigError, match=r"^2 GPUs .* than 1: --cluster\.gpus-per-learner 1$"):
+        Session(config(1, gpus_per_learner=2.0), 1, 1, 1)
 
 
 def test_a_whole_run_reserves_gpus_for_each_of_its_learners(ray: FakeRay) -> None:

@@ -130,18 +130,29 @@ class Session:
                     "beside their learner"
                 )
         for kind, wanted in each.items():
+            flag = f"--cluster.{kind.lower()}s-per-learner"
+            most = max(
+                (x["Resources"].get(kind, 0.0) for x in ray.nodes() if x["Alive"]), default=0.0
+            )
             if asked[kind] > (has := there.get(kind, 0.0)):
-                flag = f"--cluster.{kind.lower()}s-per-learner"
-                fits = has // learners
+                fits = min(has // learners, most // self._per_host)
                 if kind == "GPU":
                     host = has / num_hosts
                     host = math.floor(host) if host > 1 else host
                     fits = math.floor(100 * host / self._per_host) / 100
                 more = f", {full[kind]:g} for each host,"
                 more *= full[kind] != self._per_host * wanted
+                # Of no core for each there is nothing to type: 0 is auto.
+                less = [f"{flag} {fits:g}"] * (fits >= 1 or kind == "GPU")
+                less += ["fewer learners"] * (learners > 1 or not less)
                 raise ConfigError(
                     f"{learners} x {wanted:g} {kind}s{more} are asked for, but the cluster has {has:g}: "
-                    f"{flag} {fits:g}, or fewer learners"
+                    f"{', or '.join(less)}"
+                )
+            if full[kind] > most:
+                raise ConfigError(
+                    f"{full[kind]:g} {kind}s are asked for on one machine, but none of the cluster has more than {most:g}: "
+                    f"{flag} {most // self._per_host or most / self._per_host:.2g}"
                 )
 
     def _resources(self, learners: int) -> dict[str, float]:
