@@ -60,6 +60,11 @@ class ActionSpec:
         return 2 * self.sizes[0] if self.kind == "gaussian" else sum(self.sizes)
 
     @property
+    def noise_size(self) -> int:
+        """N: numbers of noise by which an action is chosen, one for each discrete choice or component."""
+        return sum(self.sizes)
+
+    @property
     def encoded_size(self) -> int:
         """Length of an action as network input: one-hot for discrete kinds, the value otherwise."""
         return self.sizes[0] if self.kind in ("gaussian", "bernoulli") else sum(self.sizes)
@@ -185,7 +190,7 @@ class FieldKind(NamedTuple):
     entry: Literal["number", "obs", "action", "action_params"] = "number"
     """Content of one row and column."""
     on_host: bool = False
-    """Stays with the CPU: what is done depends on it, and a GPU would have to be waited for."""
+    """Stays on the host, which decides by it and which a GPU never needs."""
 
     @property
     def column_dim(self) -> int:
@@ -247,7 +252,7 @@ class Trajectory:
     """[T, B] a time limit; obs[t + 1] still has a value"""
     valid: Tensor = field(metadata=_kind("bool"))
     """[T, B] False on the reset row that follows an episode's end"""
-    starts: Tensor = field(metadata=_kind("bool", "T + 1", on_host=True))
+    starts: Tensor = field(metadata=_kind("bool", "T + 1"))
     """[T + 1, B] an episode begins here; the recurrent state is cleared"""
     behavior: Tensor = field(metadata=_kind("float32", "T", "action_params"))
     """[T, B, P] parameters of the distribution that chose `action`"""
@@ -286,15 +291,8 @@ class Trajectory:
         )
 
     def take(self, columns: Tensor) -> Self:
-        """Copy of the given columns [K] int64, an index on the CPU, in that order."""
-        index = {
-            columns.device: columns,
-            self.reward.device: devices.send(columns, self.reward.device),
-        }
-        return replace(
-            self,
-            **{name: _select(x, dim, index[x.device]) for name, x, dim in self.each()},
-        )
+        """Copy of the given columns [K] int64, an index on the same device, in that order."""
+        return replace(self, **{name: _select(x, dim, columns) for name, x, dim in self.each()})
 
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""
@@ -356,7 +354,7 @@ class Trajectory:
 @cache
 def kinds_of(what: type[Trajectory]) -> Mapping[str, FieldKind]:
     """Return what every field of a trajectory or batch holds, by name."""
-    return {x.name: x.metadata["kind"] for x in fields(what)}
+    return {x.name: x.metadata["kind"] for x in fields(what) if x.metadata}
 
 
 STORED = kinds_of(Trajectory)
@@ -370,8 +368,18 @@ def empty_trajectory(
     num_columns: int,
     core_units: int,
     pinned: bool = False,
+    device: torch.device | None = None,
 ) -> Trajectory:
-    """Allocate a trajectory slot, zeroed; in one block that is pinned for a GPU if asked."""
+    """Allocate a trajectory slot, zeroed.
+
+    Args:
+        spec: of the environment.
+        unroll_length: T.
+        num_columns: B.
+        core_units: S.
+        pinned: in one block of the host's memory that a GPU reaches by itself.
+        device: where fields are computed with; those that the host asks about stay with it. None: all are on the host.
+    """
     import torch
 
     places, nbytes = lay_out_trajectory(
@@ -379,7 +387,14 @@ def empty_trajectory(
     )
     if pinned:  # side by side, for one copy
         return trajectory_in(devices.pinned(torch.zeros(nbytes, dtype=torch.uint8)), places)
-    made = {x.name: torch.zeros(x.shape, dtype=getattr(torch, x.dtype)) for x in places}
+    made = {
+        x.name: torch.zeros(
+            x.shape,
+            dtype=getattr(torch, x.dtype),
+            device=None if STORED[x.name].on_host else device,
+        )
+        for x in places
+    }
     return _with_channels_second(made)
 
 
@@ -420,12 +435,12 @@ def _with_channels_second(made: Mapping[str, Tensor]) -> Trajectory:
 class Batch(Trajectory):
     """Columns to learn from, online and replayed, and what `Algorithm.minibatches` adds."""
 
-    replayed: Tensor = field(metadata=_kind("bool", "", on_host=True))
+    replayed: Tensor = field(metadata=_kind("bool", ""))
     """[B] the column came from a replay that keeps entries"""
     entry: Tensor = field(metadata=_kind("int64", "", on_host=True))
     """[B] the replay's entry id, -1 for online columns"""
-    burn_in: Tensor | None = field(default=None, metadata=_kind("int64", "", on_host=True))
-    """[B] rows at a column's start that only warm up its recurrent state; None: none anywhere"""
+    burn_in: int = 0
+    """Rows at the start of replayed columns that only warm up their recurrent state"""
     target: Tensor | None = field(default=None, metadata=_kind("float32"))
     """[T, B] learning target of the value, where computed beforehand"""
     advantage: Tensor | None = field(default=None, metadata=_kind("float32"))
@@ -448,7 +463,7 @@ class Batch(Trajectory):
         return self.valid if self.keep is None else self.keep
 
 
-def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:
+def as_batch(trajectory: Trajectory, *, burn_in: int = 0) -> Batch:
     """Present a trajectory as a batch of online columns, until others are written there, sharing its memory."""
     import torch
 
@@ -458,7 +473,7 @@ def as_batch(trajectory: Trajectory, *, burn_in: bool = False) -> Batch:
         **held,
         replayed=torch.zeros(b, dtype=torch.bool),
         entry=torch.full((b,), -1, dtype=torch.int64),
-        burn_in=torch.zeros(b, dtype=torch.int64) if burn_in else None,
+        burn_in=burn_in,
     )
 
 

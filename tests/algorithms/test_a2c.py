@@ -10,7 +10,7 @@ from algorithm_checks import (
     assert_equals_slow_loss,
     column_sets,
     computed_loss,
-    state_for,
+    minibatches_of,
     table,
 )
 from core_fakes import gradient_of, random_batch, small_policy
@@ -33,7 +33,7 @@ def test_behavior_does_not_matter():
 
 def test_parts_are_whole_columns_each_once():
     policy, batch = table(b=6)
-    minibatches = list(A2C(num_minibatches=4).minibatches(policy, batch, state_for()))
+    minibatches = list(minibatches_of(A2C(num_minibatches=4), policy, batch))
     columns = column_sets(minibatches)
     assert sorted(len(x) for x in columns) == [1, 1, 2, 2]
     assert sorted(i for held in columns for i in held) == list(range(6))
@@ -45,10 +45,8 @@ def test_parts_are_whole_columns_each_once():
 def test_returns_are_fixed_before_the_first_part_changes_the_policy():
     policy, batch = table(b=6)
     algorithm = A2C(num_minibatches=3)
-    (whole,) = A2C(num_minibatches=1, normalize_advantage=True).minibatches(
-        policy, batch, state_for()
-    )
-    for minibatch in algorithm.minibatches(policy, batch, state_for()):
+    (whole,) = minibatches_of(A2C(num_minibatches=1, normalize_advantage=True), policy, batch)
+    for minibatch in minibatches_of(algorithm, policy, batch):
         (held,) = column_sets([minibatch])
         torch.testing.assert_close(minibatch.target, whole.target[:, held])
         with torch.no_grad():
@@ -58,7 +56,7 @@ def test_returns_are_fixed_before_the_first_part_changes_the_policy():
 def test_advantages_are_normalised_over_each_part():
     policy, batch = table(b=6)
     algorithm = A2C(num_minibatches=2, normalize_advantage=True)
-    for minibatch in algorithm.minibatches(policy, batch, state_for()):
+    for minibatch in minibatches_of(algorithm, policy, batch):
         kept = minibatch.advantage[minibatch.valid]
         assert kept.mean().item() == pytest.approx(0.0, abs=1e-9)
         assert kept.std(correction=0).item() == pytest.approx(1.0, abs=1e-6)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from algorithm_checks import state_for, table
+from algorithm_checks import minibatches_of, state_for, table
 
 from gossamer.algorithms.base import with_column_weights
 from gossamer.algorithms.impact import Impact
@@ -39,7 +39,7 @@ def test_cloning_is_a_mean_over_replayed_columns(algorithm, reduction):
     for which in (algorithm(**common), with_terms):
         state = state_for()
         which.init_state(policy, state)
-        (minibatch,) = which.minibatches(policy, batch, state)
+        (minibatch,) = minibatches_of(which, policy, batch, state)
         loss, found = which.loss(policy, with_column_weights(minibatch, reduction), state)
         losses.append(loss / which.divisor(batch))
     torch.testing.assert_close(losses[1] - losses[0], more / rows, rtol=1e-6, atol=1e-7)
@@ -63,7 +63,7 @@ def test_online_batches_name_the_same_metrics_and_learn_the_same(algorithm):
         which = algorithm(num_minibatches=1, **costs)
         state = state_for()
         which.init_state(policy, state)
-        (minibatch,) = which.minibatches(policy, batch, state)
+        (minibatch,) = minibatches_of(which, policy, batch, state)
         loss, online = which.loss(policy, minibatch, state)
         replayed = with_column_weights(minibatch, "mean")
         _, half = which.loss(policy, replayed, state)

@@ -6,7 +6,7 @@ import dataclasses
 
 import pytest
 import torch
-from algorithm_checks import state_for, table
+from algorithm_checks import minibatches_of, state_for, table
 from core_fakes import (
     CONSTANT,
     ListReplay,
@@ -52,7 +52,7 @@ def first_loss(algorithm, policy, batch):
     """Loss and metrics of the one minibatch of a first batch."""
     state = state_for()
     algorithm.init_state(policy, state)
-    (minibatch,) = algorithm.minibatches(policy, batch, state)
+    (minibatch,) = minibatches_of(algorithm, policy, batch, state)
     loss, metrics = algorithm.loss(policy, minibatch, state)
     return loss / algorithm.divisor(minibatch), metrics
 

@@ -11,6 +11,7 @@ import slow_losses
 import slow_returns
 import torch
 from algorithm_checks import (
+    minibatches_of,
     state_for,
     table,
 )
@@ -90,7 +91,7 @@ def test_loss_and_gradient_row_by_row(settings, action):
     spec = policy.spec
     target = TablePolicy(spec, 7, 4, seed=8)
     state = state_with(algorithm, policy, target)
-    (minibatch,) = algorithm.minibatches(policy, batch, state)
+    (minibatch,) = minibatches_of(algorithm, policy, batch, state)
     loss, _ = algorithm.loss(policy, minibatch, state)
     loss = loss / algorithm.divisor(minibatch)
     expected = slow_impact_loss(algorithm, policy, target, batch)
@@ -155,7 +156,7 @@ def test_ratios_are_to_the_target_not_to_the_behavior():
     batch = replace(batch, behavior=batch.behavior + 0.5)
     algorithm = Impact(num_minibatches=1, max_target_ratio=1e9)
     state = state_with(algorithm, policy, policy)
-    (minibatch,) = algorithm.minibatches(policy, batch, state)
+    (minibatch,) = minibatches_of(algorithm, policy, batch, state)
     _, metrics = algorithm.loss(policy, minibatch, state)
     assert float(metrics["learner/clip_fraction"][0]) == 0.0
     moved = copy.deepcopy(policy)

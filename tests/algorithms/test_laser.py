@@ -12,6 +12,7 @@ import torch
 from algorithm_checks import (
     COMMON,
     computed_loss,
+    minibatches_of,
     state_for,
     table,
 )
@@ -169,7 +170,7 @@ def test_loss_and_gradient_row_by_row(settings):
     algorithm = Laser(**{"entropy_cost": (0.3,), **settings})
     for seed in range(3):
         policy, batch = replayed_table(seed=seed)
-        (minibatch,) = algorithm.minibatches(policy, batch, state_for())
+        (minibatch,) = minibatches_of(algorithm, policy, batch)
         weighed = with_column_weights(minibatch, algorithm.reduction)
         loss, metrics = algorithm.loss(policy, weighed, state_for())
         loss = loss / algorithm.divisor(minibatch)
@@ -217,7 +218,7 @@ def test_on_policy_online_it_is_vtrace(settings):
 def test_advantages_are_normalised_over_the_rows_that_are_learnt():
     policy, batch = replayed_table()
     algorithm = Laser(normalize_advantage=True)
-    (minibatch,) = algorithm.minibatches(policy, batch, state_for())
+    (minibatch,) = minibatches_of(algorithm, policy, batch)
     kept = batch.valid & slow_accepted(algorithm, policy, batch)
     assert torch.equal(minibatch.kept, kept)
     plain = minibatch.advantage[kept] / minibatch.advantage_weight[kept]
@@ -268,7 +269,7 @@ def test_every_part_has_its_share_of_online_columns():
     policy, batch = table(b=12)
     batch.replayed[4:] = True
     algorithm = Laser(num_minibatches=4, passes=2)
-    parts = list(algorithm.minibatches(policy, batch, state_for()))
+    parts = list(minibatches_of(algorithm, policy, batch))
     assert [(~part.replayed).sum().item() for part in parts] == [1] * 8
     assert [part.replayed.sum().item() for part in parts] == [2] * 8
     for first in (0, 4):

@@ -12,6 +12,7 @@ from algorithm_checks import (
     assert_equals_slow_loss,
     column_sets,
     computed_loss,
+    minibatches_of,
     state_for,
     table,
 )
@@ -70,7 +71,7 @@ def test_the_surrogate_stops_rewarding_only_outward_moves(ratio, advantage, move
 def test_every_pass_deals_every_column_once():
     policy, batch = table(b=6)
     algorithm = PPO(passes=3, num_minibatches=2, deal="columns")
-    columns = column_sets(algorithm.minibatches(policy, batch, state_for()))
+    columns = column_sets(minibatches_of(algorithm, policy, batch))
     passes = [columns[i] + columns[i + 1] for i in (0, 2, 4)]
     assert [sorted(x) for x in passes] == [list(range(6))] * 3
     assert len({tuple(x) for x in passes}) > 1
@@ -84,10 +85,10 @@ def test_rows_are_dealt_one_by_one_and_learnt_as_in_their_columns(network):
     batch.version.copy_(torch.arange(4))
     algorithm = PPO(passes=2, num_minibatches=3, normalize_advantage=False, reduction="sum")
     whole = replace(algorithm, **ONCE)
-    (columns,) = whole.minibatches(policy, batch, state_for())
+    (columns,) = minibatches_of(whole, policy, batch)
     expected = gradient(whole, policy, columns)
     for deal in ("rows", "columns"):
-        parts = list(replace(algorithm, deal=deal).minibatches(policy, batch, state_for()))
+        parts = list(minibatches_of(replace(algorithm, deal=deal), policy, batch))
         for i in (0, 3):
             found = [gradient(algorithm, policy, part) for part in parts[i : i + 3]]
             for x, y in zip(expected, map(sum, zip(*found, strict=True)), strict=True):
@@ -107,16 +108,14 @@ def test_what_is_dealt_if_nothing_is_said(obs_shape, network, rows):
     spec = spec_of(obs_shape=obs_shape)
     policy = small_policy(spec, **network)
     batch = random_batch(spec, 5, 4, seed=3, core_units=policy.core_units)
-    (minibatch, *_) = PPO(num_minibatches=2).minibatches(policy, batch, state_for())
+    (minibatch, *_) = minibatches_of(PPO(num_minibatches=2), policy, batch)
     assert tuple(minibatch.reward.shape) == ((1, 10) if rows else (5, 2))
 
 
 def test_rows_are_dealt_where_columns_are_fewer_than_minibatches():
     spec = spec_of(obs_shape=(4, 84, 84))
     batch = random_batch(spec, 6, 2, seed=3)
-    parts = list(
-        PPO(num_minibatches=3, passes=1).minibatches(small_policy(spec), batch, state_for())
-    )
+    parts = list(minibatches_of(PPO(num_minibatches=3, passes=1), small_policy(spec), batch))
     assert [tuple(part.reward.shape) for part in parts] == [(1, 4)] * 3
 
 
@@ -142,10 +141,9 @@ def test_a_batch_as_rows_shares_its_memory():
 
 def test_targets_are_computed_once_and_normalised_over_each_part():
     policy, batch = table(b=6)
-    (whole,) = PPO(**ONCE, normalize_advantage=False).minibatches(policy, batch, state_for())
-    for minibatch in PPO(passes=2, num_minibatches=3, deal="columns").minibatches(
-        policy, batch, state_for()
-    ):
+    (whole,) = minibatches_of(PPO(**ONCE, normalize_advantage=False), policy, batch)
+    algorithm = PPO(passes=2, num_minibatches=3, deal="columns")
+    for minibatch in minibatches_of(algorithm, policy, batch):
         (held,) = column_sets([minibatch])
         torch.testing.assert_close(minibatch.target, whole.target[:, held])
         kept = minibatch.advantage[minibatch.valid]
@@ -165,21 +163,17 @@ def test_the_last_value_is_the_policys(core):
     batch.terminated[:], batch.truncated[:], batch.valid[:] = False, False, True
     batch.reward.zero_()
     algorithm = PPO(**ONCE, trace_lambda=1.0, discount=1.0, normalize_advantage=False)
-    (minibatch,) = algorithm.minibatches(policy, batch, state_for())
+    (minibatch,) = minibatches_of(algorithm, policy, batch)
     last = unroll(policy, batch, slice(0, 6)).value[-1].detach()
     torch.testing.assert_close(minibatch.target, last.expand(5, 3))
 
 
 def test_too_large_a_kl_ends_the_batch():
-    policy, batch = table(b=6)
     algorithm = PPO(passes=4, num_minibatches=2, max_kl_nats=0.1)
-    state = state_for()
-    state.kl_nats = 9.0  # of the batch before
-    minibatches = algorithm.minibatches(policy, batch, state)
-    next(minibatches)
-    for kl, given in [(0.05, True), (0.1, True), (0.11, False)]:
-        algorithm.after_update(state, {"learner/mean_kl_nats": kl})
-        assert (next(minibatches, None) is not None) == given
+    for kl, ends in [(0.05, False), (0.1, False), (0.11, True)]:
+        means = {"learner/mean_kl_nats": torch.tensor(kl, dtype=torch.float64)}
+        assert bool(algorithm.ends(means)) == ends
+    assert PPO().ends({}) is None
 
 
 @pytest.mark.parametrize(("max_kl_nats", "updates"), [(0.0, 20), (1e-6, 2), (1e3, 20)])
@@ -202,16 +196,13 @@ def test_the_learner_stops_early(max_kl_nats, updates):
 def test_the_learning_rate_follows_the_kl():
     algorithm, state = PPO(target_kl_nats=0.1), state_for()
     for kl, scale in [(0.21, 1 / 1.5), (0.15, 1 / 1.5), (0.06, 1 / 1.5), (0.04, 1.0), (0.0, 1.5)]:
-        algorithm.after_update(state, {"learner/mean_kl_nats": kl})
-        algorithm.adapt_learning_rate(state)
+        algorithm.after_version(state, {"learner/mean_kl_nats": kl})
         assert state.lr_scale == pytest.approx(scale)
     for kl, bound in [(1.0, 0.01), (0.0, 100.0)]:
         for _ in range(50):
-            algorithm.after_update(state, {"learner/mean_kl_nats": kl})
-            algorithm.adapt_learning_rate(state)
+            algorithm.after_version(state, {"learner/mean_kl_nats": kl})
         assert math.isclose(state.lr_scale, bound)
     off = state_for()
-    PPO().after_update(off, {"learner/mean_kl_nats": 9.0})
-    PPO().adapt_learning_rate(off)
+    PPO().after_version(off, {"learner/mean_kl_nats": 9.0})
     assert off.lr_scale == 1.0
     assert off.kl_nats == 9.0

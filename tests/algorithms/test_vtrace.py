@@ -9,6 +9,7 @@ from algorithm_checks import (
     assert_equals_slow_loss,
     column_sets,
     computed_loss,
+    minibatches_of,
     state_for,
     table,
 )
@@ -52,12 +53,12 @@ def test_off_policy_it_is_not_a2c():
 def test_every_pass_deals_every_column_once():
     policy, batch = table(b=6)
     algorithm = VTrace(passes=3, num_minibatches=2)
-    columns = column_sets(algorithm.minibatches(policy, batch, state_for()))
+    columns = column_sets(minibatches_of(algorithm, policy, batch))
     assert [len(x) for x in columns] == [3] * 6
     passes = [columns[i] + columns[i + 1] for i in (0, 2, 4)]
     assert [sorted(x) for x in passes] == [list(range(6))] * 3
     assert len({tuple(x) for x in passes}) > 1, "dealt anew every pass"
-    again = column_sets(algorithm.minibatches(policy, batch, state_for()))
+    again = column_sets(minibatches_of(algorithm, policy, batch))
     assert columns == again, "from the state's stream"
 
 
@@ -65,7 +66,7 @@ def test_every_pass_deals_every_column_once():
 def test_importance_weights_are_recomputed_every_pass(normalize):
     policy, batch = table()
     algorithm = VTrace(passes=2, normalize_advantage=normalize)
-    minibatches = algorithm.minibatches(policy, batch, state_for())
+    minibatches = minibatches_of(algorithm, policy, batch)
     next(minibatches)
     with torch.no_grad():
         policy.params.mul_(-1.0)
@@ -78,7 +79,7 @@ def test_importance_weights_are_recomputed_every_pass(normalize):
 def test_advantages_are_normalised_over_each_part():
     policy, batch = table(b=6)
     algorithm = VTrace(passes=2, num_minibatches=2, normalize_advantage=True)
-    for minibatch in algorithm.minibatches(policy, batch, state_for()):
+    for minibatch in minibatches_of(algorithm, policy, batch):
         weight = minibatch.advantage_weight[minibatch.valid]
         assert 0.0 < float(weight.min()) < 0.9
         kept = minibatch.advantage[minibatch.valid] / weight
@@ -101,7 +102,7 @@ def test_what_the_policy_has_left_behind_is_not_pushed_further(algorithm):
             policy.params[s, i, batch.action[s, i]] = -60.0
     state = state_for()
     algorithm.init_state(policy, state)
-    (minibatch,) = algorithm.minibatches(policy, batch, state)
+    (minibatch,) = minibatches_of(algorithm, policy, batch, state)
     loss, _ = algorithm.loss(policy, minibatch, state)
     (gradient,) = torch.autograd.grad(loss, [policy.params])
     assert gradient[:-1][left].abs().max() < 1e-6

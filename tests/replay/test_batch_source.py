@@ -72,7 +72,7 @@ def test_rows_of_burn_in_only_warm_up_the_recurrent_state(core, algorithm):
     online = random_batch(policy.spec, T, B, seed=3, core_units=policy.core_units)
     rows = 2
     warm = replace(
-        online, valid=online.valid.clone(), burn_in=torch.full((B,), rows, dtype=torch.int64)
+        online, valid=online.valid.clone(), burn_in=rows, replayed=torch.ones(B, dtype=torch.bool)
     )
     warm.valid[:rows] = False
     with torch.no_grad():
@@ -94,8 +94,8 @@ def test_rows_of_burn_in_only_warm_up_the_recurrent_state(core, algorithm):
     torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
     assert one.abs().max() > 1e-4
     # Beside online columns, and cut in other places: the same.
-    half = replace(warm, valid=warm.valid.clone(), burn_in=warm.burn_in.clone())
-    half.burn_in[: B // 2] = 0
+    half = replace(warm, valid=warm.valid.clone(), replayed=warm.replayed.clone())
+    half.replayed[: B // 2] = False
     half.valid[:, : B // 2] = online.valid[:, : B // 2]
     whole = gradient_of(policy, algorithm, half, 10**6)
     parts = gradient_of(policy, algorithm, half, T)
@@ -107,9 +107,10 @@ def test_only_replayed_columns_have_rows_of_burn_in():
     for k in range(6):
         batch = mix.sample()
         if k < 2:
-            assert batch.burn_in is None
+            assert not batch.burn_in
         else:
-            assert batch.burn_in.tolist() == [0] * B + [2] * 8
+            assert batch.burn_in == 2
+            assert batch.replayed.tolist() == [False] * B + [True] * 8
             assert not batch.valid[:2, B:].any()
             assert batch.valid[:2, :B].any()
             assert batch.valid[2:, B:].any()

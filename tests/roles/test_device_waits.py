@@ -1,4 +1,4 @@
-"""On a GPU nothing mixes devices, and the host waits for it once an update and once an acting step."""
+"""On a GPU nothing mixes devices, and the host waits for it once an acting step, once a trajectory and twice a version."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def play(group, mode, versions=VERSIONS):
             slot = parts.queue.slot()
             parts.actor.collect(slot, parts.learner.version)
             parts.queue.put(slot)
-            note("act", parts.plan.env_groups * slot.unroll_length)
+            note("act", parts.plan.env_groups * slot.unroll_length + 1)
         learning = [parts.learner for parts in group.parts]
         before = {learner.rank: learner.version for learner in learning}
         while learning:
@@ -80,15 +80,17 @@ def play(group, mode, versions=VERSIONS):
                 learner.adapt()
             for learner in learning:
                 learner.combine()
-            note("update", len(learning))
+            note("update", 0)
             learning = [x for x in learning if x.version == before[x.rank]]
+        noted.counts["update"] += len(group.parts)
         for parts in group.parts:
             parts.learner.take_metrics()
             note("read")
     return noted
 
 
-ONCE = {"act": 1.0, "update": 1.0, "publish": 0.0, "read": 0.0}
+ONCE = {"act": 1.0, "update": 2.0, "publish": 0.0, "read": 0.0}
+"""Waits for each step and trajectory, version, and the rest."""
 
 
 @pytest.mark.parametrize(
@@ -168,7 +170,8 @@ def test_replayed_columns_cost_no_more(algorithm, burn_in):
 def test_learners_that_mix_wait_once_more_for_their_message(topology, algorithm):
     settings = {"num_learners": 2, "topology": topology, "unroll_length": 4}
     with fake_run("CartPole-v1", algorithm=ALGORITHMS[algorithm], **settings) as (group, mode):
-        play(group, mode).check(act=1.0, update=2.0, publish=1.0, read=0.0)
+        messages = group.first.learner.updates_per_version
+        play(group, mode).check(act=1.0, update=2.0 + messages, publish=1.0, read=0.0)
 
 
 @pytest.mark.parametrize("lag", ["1", "free"])

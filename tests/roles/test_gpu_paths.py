@@ -1,8 +1,7 @@
-"""What is computed on a GPU, computed on the CPU the same way: packed copies, sequences, moments, hand-overs."""
+"""What is computed on a GPU, computed on the CPU the same way: packed copies, recurrent rows, moments, hand-overs."""
 
 from __future__ import annotations
 
-import copy
 from functools import partial
 
 import pytest
@@ -23,7 +22,7 @@ from gossamer.record.checkpoint import CheckpointStore
 from gossamer.run.snapshot import policy_of
 from gossamer.run.train import train
 from gossamer.system import devices
-from gossamer.types import as_batch, empty_trajectory, kinds_of
+from gossamer.types import empty_trajectory, kinds_of
 
 
 @pytest.fixture
@@ -35,7 +34,7 @@ def as_on_a_gpu(monkeypatch):
 @pytest.mark.parametrize("share", [0.0, 0.1, 0.7, 1.0], ids=lambda x: f"{x:.0%} starts")
 @pytest.mark.parametrize("rows", [2, 9])
 @pytest.mark.parametrize("kind", ["lstm", "gru"])
-def test_episodes_as_packed_sequences_equal_stretches(kind, rows, share, as_on_a_gpu):
+def test_rows_with_a_mask_equal_stretches(kind, rows, share, as_on_a_gpu):
     torch.manual_seed(3)
     core = Core(PolicyConfig(core=kind, core_size=6, core_layers=2), 4)
     x = torch.randn(rows * 5, 4, requires_grad=True)
@@ -98,23 +97,22 @@ def test_runs_learn_the_same_by_either_way(run, env_id, tmp_path, as_on_a_gpu):
 def test_a_slot_travels_in_one_copy(obs_shape):
     slot = empty_trajectory(spec_of(obs_shape=obs_shape), unroll_length=3, num_columns=2, core_units=5,
                             pinned=True)  # fmt: skip
-    batch = as_batch(slot, burn_in=True)
-    for i, (_, x, _) in enumerate(batch.each()):
+    for i, (_, x, _) in enumerate(slot.each()):
         x.copy_(torch.full(x.shape, i + 1))
-    moved = batch.to(torch.device("cpu", 0))  # another name of the same device
-    for name, x, _ in batch.each():
+    moved = slot.to(torch.device("cpu", 0))  # another name of the same device
+    for name, x, _ in slot.each():
         assert torch.equal(getattr(moved, name), x), name
         assert getattr(moved, name).stride() == x.stride()
     with fake_gpu() as mode:
-        away = batch.to(META)
+        away = slot.to(META)
     assert len(mode.sent) == 1
     assert mode.waits == []
     for name, x, _ in away.each():
         assert (x.device == META) == (not kinds_of(type(away))[name].on_host), name
     # Of a few columns of a large block not all of it.
     with fake_gpu() as mode:
-        part = as_batch(empty_trajectory(spec_of(), unroll_length=3, num_columns=9, core_units=0,
-                                         pinned=True)).columns(0, 1).to(META)  # fmt: skip
+        part = empty_trajectory(spec_of(), unroll_length=3, num_columns=9, core_units=0,
+                                pinned=True).columns(0, 1).to(META)  # fmt: skip
     assert part.obs.untyped_storage().nbytes() == part.obs.nbytes
 
 
@@ -187,30 +185,3 @@ def test_a_target_policy_has_its_recurrent_weights_in_one_piece(monkeypatch):
     held = dict(state.target_policy.named_parameters())
     for name, x in held.items():  # what is saved is what is used
         assert state.tensors[f"target.{name}"].data_ptr() == x.data_ptr()
-
-
-@pytest.mark.parametrize("core", ["none", "gru"])
-def test_an_acting_policy_is_compiled_once(core):
-    import torch._dynamo
-
-    policy = small_policy(value_norm=True, normalize_obs=True, core=core, core_size=4)
-    policy = copy.deepcopy(policy).requires_grad_(False)
-    built = []
-
-    def backend(graph, _):
-        built.append(graph)
-        return graph.forward
-
-    torch._dynamo.reset()
-    # torch compiles no recurrent layer: what is before and behind one is compiled apart.
-    compiled = torch.compile(policy, backend=backend, fullgraph=core == "none")
-    state, count = policy.initial_state(3), 0
-    for i in range(3):
-        policy.observe(torch.randn(2, 3, 4), torch.ones(1, 3, dtype=torch.bool), freeze=False)
-        policy.observe_values(10.0 * i, 300.0 + i, 7.0)
-        policy.refresh()
-        x = torch.randn(1, 3, 4), torch.zeros(1, 3, dtype=torch.bool), state
-        with torch.no_grad():
-            torch.testing.assert_close(compiled(*x).value, policy(*x).value)
-        count = count or len(built)
-    assert len(built) == count

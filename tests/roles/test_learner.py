@@ -7,6 +7,7 @@ import dataclasses
 
 import pytest
 import torch
+from algorithm_checks import minibatches_of
 from core_fakes import CONSTANT, learn, make_learner, poisoned, random_batch, small_policy, spec_of
 from groups import vector_of
 
@@ -127,7 +128,7 @@ def test_five_in_a_row_end_the_run():
         learner.learn_version()
     assert learner.nonfinite_updates == 8
     with pytest.raises(
-        RunFailed, match=r"5 updates in a row, at update 9; .*rewards are not finite"
+        RunFailed, match=r"5 updates in a row, until update 10; .*rewards are not finite"
     ):
         learner.learn_version()
 
@@ -211,8 +212,9 @@ def test_value_moments_follow_the_targets():
     policy = small_policy(value_norm=True)
     algorithm = PPO(passes=1, num_minibatches=1, value_norm=True)
     learner = make_learner(policy, algorithm, batch)
+    (minibatch,) = minibatches_of(algorithm, policy, batch)
+    targets = minibatch.target[batch.valid].double()
     learner.adapt()
-    targets = learner.minibatch.target[batch.valid].double()
     assert policy.value_moments.count == 0
     learner.combine()
     assert policy.value_moments.count == len(targets)

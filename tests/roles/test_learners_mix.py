@@ -139,11 +139,8 @@ def test_gradients_of_a_group_are_those_of_one_learner_with_all_rows(reduction):
     both = random_batch(spec_of(), 5, 8)
     pair = [a.replay.batches[0] for a in learners]
     assert pair[0].valid.sum() != pair[1].valid.sum()
-    for field in dataclasses.fields(both):
-        halves = [getattr(x, field.name) for x in pair]
-        if halves[0] is not None:
-            lead = 0 if halves[0].shape[0] == 4 else 1
-            setattr(both, field.name, torch.cat(halves, dim=lead))
+    for name, _, lead in both.each():
+        setattr(both, name, torch.cat([getattr(x, name) for x in pair], dim=lead))
     single = make_learner(copy.deepcopy(learners[0].policy), algorithm, both)
     before = vector_of(learners[0].policy)
     lock_step(learners, 1)
@@ -202,7 +199,7 @@ def test_one_that_is_through_early_keeps_pace():
     soon = dataclasses.replace(algorithm, max_kl_nats=1e-9)
     learners = make_group(Diffusion(adjacency="complete"), 3, [algorithm, soon, algorithm])
     lock_step(learners, 2)
-    assert [a.minibatch is None for a in learners] == [False, True, False]
+    assert [not a.dealt for a in learners] == [False, True, False]
     lock_step(learners, 4)
     assert [(a.update, a.version) for a in learners] == [(6, 1)] * 3
 
@@ -273,13 +270,12 @@ def test_value_moments_of_a_group_hold_the_whole_version(topology, algorithm):
 def test_an_algorithm_that_yields_more_than_it_says_is_refused():
     @dataclasses.dataclass(frozen=True)
     class Twice(A2C):
-        def minibatches(self, policy, batch, state):
-            yield batch
-            yield batch
+        def dealt(self, num_columns, num_online, state):
+            return iter([None, None])
 
-    learners = make_group(Diffusion(), 2, Twice())
-    with pytest.raises(AssertionError, match="minibatches yields more"):
-        lock_step(learners, 1)
+    for learners in (make_group(Diffusion(), 2, Twice()), make_group(Single(), 1, Twice())):
+        with pytest.raises(AssertionError, match="dealt yields more"):
+            lock_step(learners, 1)
 
 
 def test_env_steps_never_go_back():

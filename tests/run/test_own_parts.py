@@ -171,7 +171,10 @@ BROKEN = {
     "1 / 0": r"ZeroDivisionError: division by zero \(.*broken.py, line 1\)",
     "class Part: ...": r"is not a subclass of Algorithm: from gossamer.algorithms.base import Algorithm",
     "Other = 1": r"broken has no class Part",
-    "from gossamer.algorithms.base import Algorithm\nclass Part(Algorithm): ...": "has no method minibatches",
+    "from gossamer.algorithms.base import Algorithm\nclass Part(Algorithm): ...": "has neither a method returns",
+    "from gossamer.algorithms.ppo import PPO\nclass Part(PPO):\n    def minibatches(self, policy, batch, state): ...": (
+        "has a method minibatches, which is no longer called: override prepare, dealt and part"
+    ),
     "from gossamer.algorithms.ppo import PPO\nclass Part(PPO):\n    beta: float = 1.0": (
         r"has a setting beta, but Part is no dataclass: write @dataclass\(frozen=True\)"
     ),

@@ -42,9 +42,22 @@ def table(t=7, b=4, *, action=DISCRETE, seed=0, scale=1.0):
     )
 
 
+def minibatches_of(algorithm, policy, batch, state=None):
+    """Yield what each update learns from, as a learner that follows no update deals it."""
+    state = state or state_for()
+    online = batch.num_columns - int(batch.replayed.sum())
+    prepared = algorithm.prepare(policy, batch, state)
+    whole = prepared.num_columns
+    dealt = list(algorithm.dealt(whole, online if online < batch.num_columns else whole, state))
+    for columns in dealt:
+        algorithm.before_update(policy, state)
+        yield algorithm.part(policy, prepared, columns, state)
+        algorithm.after_update(state)
+
+
 def computed_loss(algorithm, policy, batch):
     """Loss of the one minibatch of a batch."""
-    (minibatch,) = algorithm.minibatches(policy, batch, state_for())
+    (minibatch,) = minibatches_of(algorithm, policy, batch)
     loss, metrics = algorithm.loss(policy, minibatch, state_for())
     return loss / algorithm.divisor(minibatch), metrics
 

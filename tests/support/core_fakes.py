@@ -182,6 +182,7 @@ class TablePolicy(nn.Module):
     """Says what a table holds for (row, column), so that gradients show row by row."""
 
     core_units = 0
+    looks_back = False
 
     def __init__(self, spec, t, b, *, seed=0, scale=1.0, value_norm=False):
         super().__init__()
@@ -283,6 +284,7 @@ def gradient_and_losses_of(policy, algorithm, batch, micro_batch_rows):
     policy = copy.deepcopy(policy)
     learner = make_learner(policy, algorithm, batch, micro_batch_rows=micro_batch_rows)
     learner.adapt()
+    learner.combine()
     gradient = torch.cat([p.grad.flatten() for p in policy.parameters() if p.grad is not None])
     return gradient, learner.take_metrics()
 

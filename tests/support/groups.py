@@ -33,6 +33,7 @@ def make_group(
     seed=1,
     optimizer=CONSTANT,
     joins=True,
+    graphs=None,
     **settings,
 ):
     """Learners with batches of their own and the same initial weights; one algorithm, or each its own."""
@@ -46,6 +47,7 @@ def make_group(
             topology=topology,
             rank=rank,
             num_learners=size,
+            graphs=graphs,
         )
         for rank in range(size)
     ]

@@ -85,7 +85,7 @@ def make_mix(
                 num_columns=B + columns * len(kinds),
                 core_units=policy.core_units,
             ),
-            burn_in=burn_in > 0,
+            burn_in=burn_in,
         )
         for _ in range(ahead + 1)
     ]

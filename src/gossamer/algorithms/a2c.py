@@ -7,15 +7,12 @@ from typing import TYPE_CHECKING, ClassVar
 
 from gossamer.algorithms.base import (
     Algorithm,
-    deal,
     episode_discount,
     with_normalized_advantage,
     with_returns,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from gossamer.algorithms.base import AlgorithmState, Policy
@@ -35,12 +32,17 @@ class A2C(Algorithm):
     corrects: ClassVar[bool] = False
     bears_lag: ClassVar[bool] = False  # every row is taken for its own
 
-    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
-        """Yield the batch's parts once; returns are fixed before the first part changes the policy."""
-        if self.normalize_advantage or self.num_minibatches > 1:
-            batch = with_returns(self, policy, batch, state)
-        for minibatch in deal(batch, self.num_minibatches, state):
-            yield with_normalized_advantage(minibatch) if self.normalize_advantage else minibatch
+    def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
+        """Return the batch with its returns where several updates or statistics need them, fixed before any of these."""
+        needed = self.normalize_advantage or self.num_minibatches > 1
+        return with_returns(self, policy, batch, state) if needed else batch
+
+    def part(
+        self, policy: Policy, batch: Batch, columns: Tensor | None, state: AlgorithmState
+    ) -> Batch:
+        """Return the columns, with normalised advantages if asked for."""
+        part = super().part(policy, batch, columns, state)
+        return with_normalized_advantage(part) if self.normalize_advantage else part
 
     def returns(
         self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution

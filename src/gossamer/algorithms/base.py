@@ -9,12 +9,11 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from gossamer.errors import ConfigError
-from gossamer.system.devices import send
 from gossamer.system.ranges import Amount, Count, Fraction
 from gossamer.types import snake_case
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     import torch
     from torch import Tensor
@@ -30,6 +29,8 @@ class Policy(Protocol):
 
     core_units: int
     value_norm: bool
+    looks_back: bool
+    """Whether it is fed the last action or reward."""
 
     def __call__(
         self,
@@ -140,16 +141,19 @@ class Algorithm:
     @classmethod
     def refuse_part(cls) -> str:
         """Return what a class of the user's lacks to be an algorithm; empty: nothing."""
-        if cls.minibatches is Algorithm.minibatches:
-            return "has no method minibatches(self, policy, batch, state), which yields what each update learns from"
+        if hasattr(cls, "minibatches"):
+            return (
+                "has a method minibatches, which is no longer called: override prepare, dealt and part in its place "
+                "(docs/your-own-parts.md)"
+            )
         if cls.loss is Algorithm.loss and cls.returns is Algorithm.returns:
             return "has neither a method returns(self, batch, value, log_prob, now) nor a method loss(self, policy, batch, state)"
         return ""
 
     @property
     def updates_per_batch(self) -> int:
-        """How many minibatches `minibatches` yields of a batch, unless the KL ends it early."""
-        return self.num_minibatches
+        """How many updates a batch is learnt in, unless `ends` ends it early."""
+        return self.num_minibatches * getattr(self, "passes", 1)
 
     def validate(self) -> None:
         """Refuse settings that cannot work together; ranges of single numbers are checked elsewhere.
@@ -166,9 +170,51 @@ class Algorithm:
     def init_state(self, policy: Policy, state: AlgorithmState) -> None:
         """Add to the state what the algorithm carries; nothing unless overridden."""
 
-    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
-        """Yield what each optimizer step learns from; batch statistics are computed here."""
-        raise NotImplementedError
+    def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
+        """Return a batch with what is computed once a version, before its first update; the batch unless overridden.
+
+        This, `part`, `loss` and `ends` are captured and replayed on a GPU: there they must not read a tensor back to
+        Python, draw random numbers, or do what depends on the data (`if tensor:`, indexing by booleans).
+        """
+        return batch
+
+    def dealt(
+        self, num_columns: int, num_online: int, state: AlgorithmState
+    ) -> Iterator[Tensor | None]:
+        """Yield, for each update, which columns of the prepared batch it learns: int64 on the CPU, None for all.
+
+        Unless overridden every pass deals the columns anew at random. Called once a version, on the host.
+
+        Args:
+            num_columns: of the prepared batch.
+            num_online: of them that are not replayed; they come first.
+            state: with the generator that deals.
+        """
+        for _ in range(self.updates_per_batch // self.num_minibatches):
+            yield from deal(num_columns, num_online, self.num_minibatches, state.generator)
+
+    def before_update(self, policy: Policy, state: AlgorithmState) -> None:
+        """Do on the host what an update needs, between captured functions; nothing unless overridden."""
+
+    def after_update(self, state: AlgorithmState) -> None:
+        """Take note on the host of an update that was followed, or left out on the device; nothing unless overridden."""
+
+    def part(
+        self, policy: Policy, batch: Batch, columns: Tensor | None, state: AlgorithmState
+    ) -> Batch:
+        """Return what an update learns from of the prepared batch; statistics over a minibatch are computed here.
+
+        Args:
+            policy: being learnt.
+            batch: the prepared one.
+            columns: those dealt to this update, where the batch is; None: all.
+            state: of the algorithm.
+        """
+        return batch if columns is None else batch.take(columns)
+
+    def ends(self, means: Mapping[str, Tensor]) -> Tensor | None:
+        """Return whether the rest of the batch is left out (bool), by the means of an update's metrics; None: never."""
+        return None
 
     def returns(
         self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution
@@ -230,8 +276,8 @@ class Algorithm:
             - entropy_cost * sums["learner/entropy_nats"]
         )
 
-    def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
-        """Look at the means of the update that was made; nothing to do unless overridden."""
+    def after_version(self, state: AlgorithmState, metrics: Mapping[str, float]) -> None:
+        """Look at the means of the version's last update that was made; nothing to do unless overridden."""
 
     def divisor(self, batch: Batch) -> Tensor | float:
         """Return what the loss summed over a whole minibatch is divided by."""
@@ -245,21 +291,21 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
     """
     import torch
 
-    last_action = torch.cat([batch.last_action[None], batch.action])
-    last_reward = torch.cat([batch.last_reward[None], batch.reward])
+    past: list[Tensor] = []
+    if policy.looks_back:
+        past = [
+            torch.cat([batch.last_action[None], batch.action]),
+            torch.cat([batch.last_reward[None], batch.reward]),
+        ]
 
     def run(part: slice, state: Tensor) -> PolicyOutput:
-        return policy(
-            batch.obs[part], batch.starts[part], state, last_action[part], last_reward[part]
-        )
+        return policy(batch.obs[part], batch.starts[part], state, *(x[part] for x in past))
 
-    # Replayed columns have all as many such rows, online ones none.
-    first = 0 if batch.burn_in is None else int(batch.burn_in.max())
-    if batch.burn_in is None or not first:
+    first = batch.burn_in
+    if not first:
         return run(rows, batch.core_state)
-    warmed = send(batch.burn_in > 0, batch.reward.device)
     before = run(slice(0, first), batch.core_state)
-    state = torch.where(warmed, before.core_state.detach(), before.core_state)
+    state = torch.where(batch.replayed, before.core_state.detach(), before.core_state)
     after = run(slice(first, rows.stop), state)
     return type(after)(
         torch.cat([before.action_params, after.action_params]),
@@ -269,24 +315,21 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
     )
 
 
-def deal(batch: Batch, num_minibatches: int, state: AlgorithmState) -> Iterator[Batch]:
-    """Deal the columns of a batch, online ones first, at random into minibatches of whole columns."""
+def deal(
+    num_columns: int, num_online: int, num_minibatches: int, generator: torch.Generator
+) -> Iterator[Tensor | None]:
+    """Deal columns, online ones first, at random into minibatches; yield each one's, None where there is one only."""
     import torch
 
     if num_minibatches == 1:
-        yield batch
+        yield None
         return
-    num_online = batch.num_columns - int(batch.replayed.sum())
-    if num_online == batch.num_columns:
-        parts = [
-            torch.randperm(num_online, generator=state.generator).tensor_split(num_minibatches)
-        ]
-    else:  # each part has its share of both
-        online = torch.randperm(num_online, generator=state.generator)
-        replayed = torch.randperm(batch.num_columns - num_online, generator=state.generator)
-        parts = [x.tensor_split(num_minibatches) for x in (online, replayed + num_online)]
+    parts = [torch.randperm(num_online, generator=generator).tensor_split(num_minibatches)]
+    if num_online < num_columns:  # each part has its share of both
+        replayed = torch.randperm(num_columns - num_online, generator=generator) + num_online
+        parts.append(replayed.tensor_split(num_minibatches))
     for columns in zip(*parts, strict=True):
-        yield batch.take(torch.cat(columns))
+        yield torch.cat(columns)
 
 
 def episode_discount(batch: Batch, discount: float) -> Tensor:
@@ -309,15 +352,13 @@ def with_column_weights(batch: Batch, reduction: str) -> Batch:
     The loss is divided by all valid rows; a mean over some columns weighs them more by that much. Of
     gradients that several learners sum, each weighs by its own rows: exact where all have as many.
     """
-    import torch
-
     rows = batch.valid.sum(0).float()  # [B]
 
     def weight(chosen: Tensor) -> Tensor:
         whole = reduction == "sum"
         return chosen * (1.0 if whole else rows.sum() / (rows * chosen).sum().clamp(min=1.0))
 
-    replayed = send(batch.replayed, rows.device).to(torch.float32)
+    replayed = batch.replayed.float()
     return replace(batch, online_weight=weight(1.0 - replayed), replayed_weight=weight(replayed))
 
 
@@ -373,8 +414,11 @@ def common_metrics(
             "learner/error_square": (returns.target - value).square(),
         }
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
-        valid = count if keep is batch.valid else batch.valid.sum()
-        for rows, num, given in ((keep, count, more), (batch.valid, valid, apart)):
+        valid, groups = count, [(keep, count, more | apart)]
+        if keep is not batch.valid:
+            valid = batch.valid.sum()
+            groups = [(keep, count, more), (batch.valid, valid, apart)]
+        for rows, num, given in groups:
             stacked = torch.where(rows, torch.stack(tuple(given.values())), 0.0).sum((1, 2))
             metrics |= {name: (x, num) for name, x in zip(given, stacked, strict=True)}
         metrics["learner/valid_fraction"] = (valid, float(keep.numel()))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, ClassVar, cast
 from gossamer.algorithms.base import (
     cloning_counts,
     common_metrics,
-    deal,
     episode_discount,
     unroll,
     value_loss,
@@ -20,8 +19,6 @@ from gossamer.algorithms.cloning import CloningAlgorithm
 from gossamer.system.ranges import Count, Fraction, Positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor, nn
 
     from gossamer.algorithms.base import AlgorithmState, Policy
@@ -62,11 +59,6 @@ class Impact(CloningAlgorithm):
     clip_pg_rho: Positive = 1.0
     """Cap on target policy / behavior in the advantages, > 0."""
 
-    @property
-    def updates_per_batch(self) -> int:
-        """How many minibatches a batch yields."""
-        return self.num_minibatches * self.passes
-
     def init_state(self, policy: Policy, state: AlgorithmState) -> None:
         """Begin with a target policy like the policy."""
         import torch
@@ -80,27 +72,34 @@ class Impact(CloningAlgorithm):
         held = {f"target.{name}": x for name, x in target.state_dict().items()}
         state.tensors |= held | {"updates": torch.zeros((), dtype=torch.int64)}
 
-    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
-        """Yield `passes` times the batch's parts, with what the target policy says of them."""
-        assert state.target_policy is not None
-        state.target_policy.refresh()  # its moments may be a checkpoint's
-        for _ in range(self.passes):
-            for minibatch in deal(batch, self.num_minibatches, state):
-                if int(state.tensors["updates"]) % self.target_every_updates == 0:
-                    self._move_target(policy, state)
-                minibatch = self._judged(minibatch, state)
-                if self.normalize_advantage:
-                    minibatch = with_normalized_advantage(minibatch)
-                yield minibatch
-
-    def _move_target(self, policy: Policy, state: AlgorithmState) -> None:
+    def before_update(self, policy: Policy, state: AlgorithmState) -> None:
+        """Copy the policy to the target policy every so many updates."""
         import torch
 
         assert state.target_policy is not None
-        with torch.no_grad():
-            for name, x in cast("nn.Module", policy).state_dict().items():
-                state.tensors[f"target.{name}"].copy_(x)
+        if int(state.tensors["updates"]) % self.target_every_updates == 0:
+            new = cast("nn.Module", policy).state_dict()
+            held = [state.tensors[f"target.{name}"] for name in new]
+            with torch.no_grad():
+                torch._foreach_copy_(held, list(new.values()))
+            state.target_policy.refresh()
+
+    def after_update(self, state: AlgorithmState) -> None:
+        """Count towards the next copy to the target policy."""
+        state.tensors["updates"] += 1
+
+    def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
+        """Return the batch; what the target policy has of moments may be a checkpoint's."""
+        assert state.target_policy is not None
         state.target_policy.refresh()
+        return batch
+
+    def part(
+        self, policy: Policy, batch: Batch, columns: Tensor | None, state: AlgorithmState
+    ) -> Batch:
+        """Return the columns as the target policy judges them."""
+        part = self._judged(super().part(policy, batch, columns, state), state)
+        return with_normalized_advantage(part) if self.normalize_advantage else part
 
     def _judged(self, batch: Batch, state: AlgorithmState) -> Batch:
         """Copy of a minibatch with targets, advantages and log-probabilities of the target policy."""
@@ -173,7 +172,3 @@ class Impact(CloningAlgorithm):
         metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
         counts = cloning_counts(batch, keep, sums)
         return loss, metrics | {name: (sums[name].detach(), n) for name, n in counts.items()}
-
-    def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
-        """Count towards the next copy to the target policy."""
-        state.tensors["updates"] += 1

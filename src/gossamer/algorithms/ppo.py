@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal
 from gossamer.algorithms.base import (
     Algorithm,
     common_metrics,
-    deal,
     episode_discount,
     unroll,
     value_loss,
@@ -18,7 +17,7 @@ from gossamer.system.ranges import Amount, Count, Fraction, Positive
 from gossamer.types import Batch, kinds_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Mapping
 
     from torch import Tensor
 
@@ -61,34 +60,27 @@ class PPO(Algorithm):
     """Adapt the learning rate to this KL: divide it by 1.5 when the KL is more than twice this value,
     multiply it by 1.5 when the KL is less than half, within a factor of 100 of the schedule. 0: off."""
 
-    @property
-    def updates_per_batch(self) -> int:
-        """How many minibatches a batch yields at most."""
-        return self.num_minibatches * self.passes
-
-    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
-        """Yield `passes` times the batch's parts, with returns of the recorded values."""
+    def prepare(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Batch:
+        """Return the batch with returns of the recorded values, its rows as columns where rows are dealt."""
         batch = self._with_recorded_returns(policy, batch, state)
-        state.kl_nats = 0.0
-        if self._deals_rows(policy, batch):
-            batch = as_rows(batch)
-        yield from self._parts(batch, state)
-        self.adapt_learning_rate(state)
+        return as_rows(batch) if self._deals_rows(policy, batch) else batch
+
+    def part(
+        self, policy: Policy, batch: Batch, columns: Tensor | None, state: AlgorithmState
+    ) -> Batch:
+        """Return the columns, with normalised advantages if asked for."""
+        part = super().part(policy, batch, columns, state)
+        return with_normalized_advantage(part) if self.normalize_advantage else part
+
+    def ends(self, means: Mapping[str, Tensor]) -> Tensor | None:
+        """Return whether the policy has moved too far."""
+        return means["learner/mean_kl_nats"] > self.max_kl_nats if self.max_kl_nats else None
 
     def _deals_rows(self, policy: Policy, batch: Batch) -> bool:
         if self.deal != "auto":
             return self.deal == "rows"
         vectors, few = batch.obs.ndim == 3, self.num_minibatches > batch.num_columns
         return self.num_minibatches > 1 and (vectors or few) and not policy.core_units
-
-    def _parts(self, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
-        for _ in range(self.passes):
-            for minibatch in deal(batch, self.num_minibatches, state):
-                if self.max_kl_nats and state.kl_nats > self.max_kl_nats:
-                    return
-                if self.normalize_advantage:
-                    minibatch = with_normalized_advantage(minibatch)
-                yield minibatch
 
     def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
         """Return the clipped surrogate + value loss - entropy, summed over rows, and metrics."""
@@ -119,13 +111,12 @@ class PPO(Algorithm):
         metrics["learner/clip_fraction"] = (masked_sum(outside, keep).detach(), keep.sum())
         return loss, metrics
 
-    def after_update(self, state: AlgorithmState, metrics: dict[str, float]) -> None:
-        """Remember the KL of the minibatch just learnt."""
-        state.kl_nats = metrics["learner/mean_kl_nats"]
+    def after_version(self, state: AlgorithmState, metrics: Mapping[str, float]) -> None:
+        """Adapt the learning rate to how far the last minibatch found the policy to have moved.
 
-    def adapt_learning_rate(self, state: AlgorithmState) -> None:
-        # Once per batch, by how far its last minibatch found the policy to have moved: the first ones
-        # have hardly moved whatever the rate.
+        Once a batch: at the first ones it has hardly moved, whatever the rate.
+        """
+        state.kl_nats = metrics["learner/mean_kl_nats"]
         if not self.target_kl_nats:
             return
         if state.kl_nats > 2.0 * self.target_kl_nats:

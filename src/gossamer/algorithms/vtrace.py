@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar
 
 from gossamer.algorithms.base import (
-    deal,
     episode_discount,
     with_normalized_advantage,
     with_returns,
@@ -15,8 +14,6 @@ from gossamer.algorithms.cloning import CloningAlgorithm
 from gossamer.system.ranges import Count, Positive
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from torch import Tensor
 
     from gossamer.algorithms.base import AlgorithmState, Policy
@@ -44,19 +41,14 @@ class VTrace(CloningAlgorithm):
     clip_pg_rho: Positive = 1.0
     """Cap on the importance weight of the policy gradient, > 0."""
 
-    @property
-    def updates_per_batch(self) -> int:
-        """How many minibatches a batch yields at most."""
-        return self.num_minibatches * self.passes
-
-    def minibatches(self, policy: Policy, batch: Batch, state: AlgorithmState) -> Iterator[Batch]:
-        """Yield `passes` times the batch's minibatches."""
-        for _ in range(self.passes):
-            for minibatch in deal(batch, self.num_minibatches, state):
-                if self.normalize_advantage:
-                    minibatch = with_returns(self, policy, minibatch, state)
-                    minibatch = with_normalized_advantage(minibatch)
-                yield minibatch
+    def part(
+        self, policy: Policy, batch: Batch, columns: Tensor | None, state: AlgorithmState
+    ) -> Batch:
+        """Return the columns, with normalised advantages under the present policy if asked for."""
+        part = super().part(policy, batch, columns, state)
+        if self.normalize_advantage:
+            part = with_normalized_advantage(with_returns(self, policy, part, state))
+        return part
 
     def returns(
         self, batch: Batch, value: Tensor, log_prob: Tensor, now: ActionDistribution

@@ -379,8 +379,7 @@ def build_mix(
     if any(settings.measures for settings in kept):
         recent = RecentPolicy(inference(), policy.shared_tensors(), _num_snapshots(config))
     buffers = [
-        as_batch(trajectory(shares.total), burn_in=config.replay_burn_in > 0)
-        for _ in range(ahead + 1)
+        as_batch(trajectory(shares.total), burn_in=config.replay_burn_in) for _ in range(ahead + 1)
     ]
     return BatchSource(
         queue,

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
+import sys
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -18,7 +19,7 @@ from gossamer.build.evaluation_tasks import (
     build_trials,
     training_tasks,
 )
-from gossamer.build.replays import build_mix
+from gossamer.build.replays import build_mix, kept_replays
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import CHOOSING_RANK
 from gossamer.errors import ConfigError
@@ -36,6 +37,7 @@ from gossamer.roles.actor import Acting, Actor, Episode
 from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
+from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
@@ -245,10 +247,10 @@ def _join_parts(
     team = make_team(policy) if make_team is not None else None
     acting = build_inference_policy(policy, plan, policy.obs_scale.device)
     policy.set_precision(PRECISIONS[plan.precision])
-    if config.compile and plan.device == "cuda":
-        acting.compile(mode="reduce-overhead")
+    device = policy.obs_scale.device
     # One slot being learnt, one being written, and what may wait between them.
     waiting = config.queue.capacity if plan.lag is None else 0
+    stored = bool(kept_replays(config))
     slots = (
         team.slots
         if team is not None and plan.lag is not None
@@ -258,7 +260,9 @@ def _join_parts(
                 unroll_length=config.unroll_length,
                 num_columns=plan.num_envs,
                 core_units=policy.core_units,
-                pinned=plan.device != "cpu",
+                # Trajectories stay on the GPU that acted, unless replays store them in the host's memory.
+                pinned=plan.device != "cpu" and stored,
+                device=None if stored or team is not None else device,
             )
             for _ in range(2 + waiting)
         ]
@@ -291,6 +295,7 @@ def _join_parts(
             on_episode=on_episode,
             stop=stop,
             num_threads=plan.actor_threads,
+            graphs=Graphs(device, tell=_say),
         )
     return Parts(
         spec, plan, policy, learner, actor, queue, board,
@@ -354,7 +359,12 @@ def build_learner(
         seed=stream_seed(config.seed, rank, "learner", restarts),
         sign=sign,
         stop=stop,
+        graphs=Graphs(policy.obs_scale.device, tell=_say),
     )
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"gossamer: {text}\n")
 
 
 def build_evaluator(

@@ -11,7 +11,7 @@ from gossamer.algorithms.base import Algorithm
 from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
 from gossamer.config.files import config_layer, suite_layer
-from gossamer.config.names import nested
+from gossamer.config.names import REMOVED, nested
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Layer, Tree, as_written, fields_of, merge, to_tree
 from gossamer.envs.settings import suite_of
@@ -37,12 +37,13 @@ to_dict = to_tree
 
 
 def from_dict(settings: Tree) -> TrainConfig:
-    """Return the config that `to_dict` described; settings left out have their defaults.
+    """Return the config that `to_dict` described, of an older version too; settings left out have their defaults.
 
     Raises:
         ConfigError: unknown name, wrong type, or out of range.
     """
-    return merge(TrainConfig, [Layer("config", settings)])[0]
+    known = {name: x for name, x in settings.items() if name not in REMOVED}
+    return merge(TrainConfig, [Layer("config", known)])[0]
 
 
 def resolve(

@@ -107,5 +107,9 @@ ELSEWHERE = {
     "target_every_updates": ("target_update_interval", "target_network_update_freq"),
 }
 """Names that other trainers give our settings; only for hints."""
+REMOVED = {
+    "compile": "a GPU's work is captured without it; leave it out",
+}
+"""Settings of older versions, and what is to be done instead; a saved run may still hold them."""
 KINDS_ELSEWHERE = {"gala": ("gossip", "GALA"), "diffdac": ("diffusion", "Diff-DAC")}
 """Systems by which our choices are known, without hyphens; only for hints."""

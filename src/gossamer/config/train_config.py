@@ -188,8 +188,6 @@ class TrainConfig:
     deterministic: bool = False
     """Use deterministic GPU operations, which are slower: runs at lag 0 and 1 are then reproducible and resume
     exactly. CPU runs need no such setting."""
-    compile: bool = False
-    """Compile the policy on a GPU: a slower start, then faster training."""
     micro_batch_rows: UpToBillion = 0
     """Rows per forward and backward pass, >= 0; gradients accumulate to the same result. 0: auto, which fits
     the cache on a CPU and takes whole minibatches on a GPU."""

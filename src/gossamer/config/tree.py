@@ -18,6 +18,7 @@ from gossamer.config import own_parts
 from gossamer.config.names import (
     ELSEWHERE,
     KINDS_ELSEWHERE,
+    REMOVED,
     Entries,
     did_you_mean,
     flag,
@@ -123,6 +124,8 @@ def find_annotation(root: type, name: str) -> Any | None:
 
 def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
     """Build the error for a name that is no setting, with the nearest one."""
+    if name in REMOVED:
+        return ConfigError(f"{layer.shown(name)} is no longer a setting: {REMOVED[name]}")
     path, dot, last = name.rpartition(".")
     ours = (setting for setting, others in ELSEWHERE.items() if last in others)
     meant = nearest(path + dot + next(ours, last), names_of(root))

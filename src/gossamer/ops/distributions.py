@@ -15,6 +15,8 @@ import torch.nn.functional as F
 from torch import Tensor
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gossamer.types import ActionSpec
 
 
@@ -25,9 +27,25 @@ class ActionDistribution(ABC):
         self.spec = spec
         self.params = params
 
-    @abstractmethod
     def sample(self, generator: torch.Generator | None = None) -> Tensor:
         """Draw actions [..., *action_shape]."""
+        shape, device = self.params.shape[:-1], self.params.device
+        return self.choose(type(self).noise(self.spec, shape, device=device, generator=generator))
+
+    @staticmethod
+    @abstractmethod
+    def noise(
+        spec: ActionSpec,
+        shape: Sequence[int],
+        *,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw the noise [*shape, N] float32 from which `choose` makes actions, whatever the parameters are."""
+
+    @abstractmethod
+    def choose(self, noise: Tensor) -> Tensor:
+        """Return the actions [..., *action_shape] that noise [..., N] chooses, without a gradient."""
 
     @abstractmethod
     def mode(self) -> Tensor:
@@ -46,10 +64,6 @@ class ActionDistribution(ABC):
         """Return KL(self || other) [...], nats >= 0."""
 
 
-def _exponential(like: Tensor, generator: torch.Generator | None) -> Tensor:
-    return torch.empty_like(like).exponential_(generator=generator)
-
-
 class Categorical(ActionDistribution):
     """One of sizes[0] actions, from logits."""
 
@@ -58,10 +72,21 @@ class Categorical(ActionDistribution):
         """[..., P] normalised log-probabilities."""
         return F.log_softmax(self.params, dim=-1)
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw by racing exponential clocks: argmax of p_a / E_a with E_a ~ Exp(1)."""
-        probs = self.log_probs.detach().exp()
-        return (probs / _exponential(probs, generator)).argmax(dim=-1)
+    @staticmethod
+    def noise(
+        spec: ActionSpec,
+        shape: Sequence[int],
+        *,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw the clocks [..., P] of all actions, each of Exp(1)."""
+        size = (*shape, spec.sizes[0])
+        return torch.empty(size, device=device).exponential_(generator=generator)
+
+    def choose(self, noise: Tensor) -> Tensor:
+        """Return the action [...] whose clock is the first: argmax of p_a / E_a with E_a ~ Exp(1)."""
+        return (self.log_probs.detach().exp() / noise).argmax(dim=-1)
 
     def mode(self) -> Tensor:
         """Return the likeliest action [...] int64."""
@@ -92,9 +117,25 @@ class MultiCategorical(ActionDistribution):
         """One categorical a component."""
         return tuple(Categorical(self.spec, x) for x in self.params.split(self.spec.sizes, dim=-1))
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw every component [..., A]."""
-        return torch.stack([part.sample(generator) for part in self.parts], dim=-1)
+    @staticmethod
+    def noise(
+        spec: ActionSpec,
+        shape: Sequence[int],
+        *,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw the clocks [..., P] of every component, one component after the other."""
+        sizes = [(*shape, size) for size in spec.sizes]
+        return torch.cat(
+            [torch.empty(x, device=device).exponential_(generator=generator) for x in sizes], dim=-1
+        )
+
+    def choose(self, noise: Tensor) -> Tensor:
+        """Return every component [..., A]."""
+        clocks = noise.split(self.spec.sizes, dim=-1)
+        chosen = [part.choose(x) for part, x in zip(self.parts, clocks, strict=True)]
+        return torch.stack(chosen, dim=-1)
 
     def mode(self) -> Tensor:
         """Return the likeliest of every component [..., A]."""
@@ -117,10 +158,20 @@ class MultiCategorical(ActionDistribution):
 class Bernoulli(ActionDistribution):
     """Independent 0/1 components, from logits of 1."""
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw every component [..., A] int64."""
-        probs = torch.sigmoid(self.params.detach())
-        return (torch.rand(probs.shape, generator=generator, device=probs.device) < probs).long()
+    @staticmethod
+    def noise(
+        spec: ActionSpec,
+        shape: Sequence[int],
+        *,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw thresholds [..., A] in [0, 1)."""
+        return torch.rand((*shape, spec.sizes[0]), generator=generator, device=device)
+
+    def choose(self, noise: Tensor) -> Tensor:
+        """Return every component [..., A] int64: 1 where its probability is above the threshold."""
+        return (noise < torch.sigmoid(self.params.detach())).long()
 
     def mode(self) -> Tensor:
         """Return 1 where it is the likelier value [..., A]."""
@@ -157,12 +208,18 @@ class DiagonalGaussian(ActionDistribution):
         """[..., A]."""
         return self.params[..., self.spec.sizes[0] :]
 
-    def sample(self, generator: torch.Generator | None = None) -> Tensor:
-        """Draw every component [..., A] float32."""
-        noise = torch.randn(self.mean.shape, generator=generator, device=self.params.device)
-        return self.at(noise)
+    @staticmethod
+    def noise(
+        spec: ActionSpec,
+        shape: Sequence[int],
+        *,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw standard normal noise [..., A]."""
+        return torch.randn((*shape, spec.sizes[0]), generator=generator, device=device)
 
-    def at(self, noise: Tensor) -> Tensor:
+    def choose(self, noise: Tensor) -> Tensor:
         """Return the actions [..., A] that lie `noise` [..., A] deviations from the means."""
         return (self.mean + self.log_std.exp() * noise).detach()
 

@@ -66,6 +66,11 @@ def vtrace_returns(
     return Returns(target, weight * advantage, weight)
 
 
+def is_finite(x: Tensor) -> Tensor:
+    """Return where numbers are finite; what `isfinite` returns, in two kernels in place of four."""
+    return x - x == 0.0
+
+
 def masked_sum(x: Tensor, keep: Tensor) -> Tensor:
     """Sum x over the True entries of keep; what is not kept may be NaN and passes no gradient."""
     return torch.where(keep, x, 0.0).sum()

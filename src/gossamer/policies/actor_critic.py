@@ -14,8 +14,8 @@ from torch import Tensor, nn
 
 from gossamer.errors import ConfigError
 from gossamer.ops.distributions import (
+    KINDS,
     ActionDistribution,
-    DiagonalGaussian,
     encode_action,
     make_distribution,
 )
@@ -26,7 +26,7 @@ from gossamer.system.devices import send
 from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Generator
+    from collections.abc import Generator, Sequence
 
     from gossamer.policies.settings import PolicyConfig
     from gossamer.types import EnvSpec
@@ -88,6 +88,7 @@ class ActorCritic(nn.Module):
         self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
+        self.looks_back = config.last_reward or config.last_action
         self._bounds = _bounds(spec, config)
         self.compute_dtype = torch.float32
         self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
@@ -122,7 +123,7 @@ class ActorCritic(nn.Module):
             features = self.torso(x).float()
             value_features = self.value_torso(x).float() if self.value_torso else None
         with self._autocast(enabled=False):
-            if self.config.last_reward or self.config.last_action:
+            if self.looks_back:
                 past = self._past(starts, last_action, last_reward)
                 features = torch.cat([features, past], dim=-1)
                 if value_features is not None:
@@ -132,7 +133,9 @@ class ActorCritic(nn.Module):
             if len(self.log_std):
                 params = torch.cat([params, self.log_std.expand_as(params)], dim=-1)
             value = self.value_head(features if value_features is None else value_features)
-            value = value.squeeze(-1) * self.value_std + self.value_mean
+            value = value.squeeze(-1)
+            if self.value_norm:
+                value = value * self.value_std + self.value_mean
         return PolicyOutput(
             params.view(r, b, -1), value.view(r, b), features.view(r, b, -1), core_state
         )
@@ -159,25 +162,34 @@ class ActorCritic(nn.Module):
         size = (batch_size, *self.spec.action.shape)
         return torch.randn(size, generator=generator, device=self.obs_scale.device)
 
-    def sample(
-        self, action_params: Tensor, generator: torch.Generator, noise: Tensor | None
-    ) -> Tensor:
-        """Draw actions [B, *action_shape] from parameters [B, P].
+    def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        """Draw what `choose` needs anew for every action: [*shape, N] float32, where the policy is."""
+        kind = KINDS[self.spec.action.kind]
+        device = self.obs_scale.device
+        return kind.noise(self.spec.action, shape, device=device, generator=generator)
+
+    def choose(self, action_params: Tensor, noise: Tensor, carried: Tensor | None) -> Tensor:
+        """Choose actions [B, *action_shape] by given noise.
 
         Args:
-            action_params: of the distribution.
-            generator: of the stream.
-            noise: [B, A] from `initial_noise`, or of the step before; becomes that of this step.
+            action_params: [B, P] of the distribution.
+            noise: [B, N] from `noise`.
+            carried: [B, A] from `initial_noise`, or of the step before; becomes that of this step.
         """
         distribution = self.distribution(action_params)
-        if noise is None:
-            return distribution.sample(generator)
-        assert isinstance(distribution, DiagonalGaussian)
+        if carried is None:
+            return distribution.choose(noise)
         # An autoregressive process of order 1, whose variance stays 1.
         kept = self.config.noise_correlation
-        fresh = torch.randn(noise.shape, generator=generator, device=noise.device)
-        noise.mul_(kept).add_(fresh, alpha=math.sqrt(1.0 - kept * kept))
-        return distribution.at(noise)
+        carried.mul_(kept).add_(noise, alpha=math.sqrt(1.0 - kept * kept))
+        return distribution.choose(carried)
+
+    def sample(
+        self, action_params: Tensor, generator: torch.Generator, carried: Tensor | None
+    ) -> Tensor:
+        """Draw noise and choose actions [B, *action_shape] by it; arguments as in `choose`."""
+        noise = self.noise(action_params.shape[:-1], generator)
+        return self.choose(action_params, noise, carried)
 
     def env_action(self, action: Tensor) -> Tensor:
         """Turn actions of the distribution into the environment's: squashed or scaled if asked for.

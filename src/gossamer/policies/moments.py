@@ -5,6 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
+from gossamer.ops.returns import is_finite
 from gossamer.system import devices
 
 
@@ -50,15 +51,16 @@ class Moments(nn.Module):
         """Take in sums over n rows around the shift; with a max_count, older rows fade behind it."""
         new = [self._number(x) for x in (n, total, squares)]
         # One NaN would stay in the moments for good.
-        known = new[2].isfinite().all() & (new[0] > 0)
+        known = is_finite(new[2]).all() & (new[0] > 0)
         if self.max_count:
             fade = torch.where(
                 known & (self.count > self.max_count), self.max_count / self.count, 1.0
             )
             for held in self.tensors():
                 held.mul_(fade)
+        zero = torch.zeros_like(self.count)
         for held, x in zip(self.tensors(), new, strict=True):
-            held.add_(torch.where(known, x, 0.0))
+            held.add_(torch.where(known, x, zero))
 
     def _number(self, x: Tensor | float) -> Tensor:
         if isinstance(x, Tensor):

@@ -21,7 +21,7 @@ from gossamer.replay.replay import Picked, Share, Tally
 from gossamer.replay.shards import Form
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
-from gossamer.types import STORED, as_batch, kinds_of
+from gossamer.types import STORED, as_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -116,8 +116,6 @@ class BatchSource:
             getattr(columns, name).copy_(getattr(online, name))
         columns.replayed.fill_(False)
         columns.entry.fill_(-1)
-        if columns.burn_in is not None:
-            columns.burn_in.fill_(0)
         while self._stored and self._stored[0].done():
             self._stored.popleft().result()  # an error there is one here
         version = self._version()
@@ -125,7 +123,7 @@ class BatchSource:
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
-        return replace(columns, burn_in=None) if picked is None else self._batch
+        return replace(columns, burn_in=0) if picked is None else self._batch
 
     def release(self) -> None:
         """Give back what the batch was held in."""
@@ -156,6 +154,7 @@ class BatchSource:
             if self._saved:
                 part = self._replayed_part(coming.batch) if whole else ()
                 state |= {f"coming.{i}.whole": whole, **{f"coming.{i}.{k}": x for k, x in part}}
+                state |= {f"coming.{i}.burn_in": self._burn_in} if whole and self._burn_in else {}
         for stored in self._stored:
             self._wait(stored)
         if self._saved and self.shares:
@@ -204,8 +203,7 @@ class BatchSource:
     def _replayed_part(self, batch: Batch) -> list[tuple[str, Tensor]]:
         num = sum(n for _, n in self.shares)
         part = batch.columns(batch.num_columns - num, batch.num_columns)
-        held = [(name, getattr(part, name)) for name in kinds_of(type(part))]
-        return [(name, x) for name, x in held if x is not None]
+        return [(name, x) for name, x, _ in part.each()]
 
     def close(self) -> None:
         """End the thread; raise what went wrong there last."""
@@ -257,8 +255,6 @@ class BatchSource:
             if not replay.sample(columns, places, self._features(version)):
                 return None
             if self._burn_in:
-                assert columns.burn_in is not None
-                columns.burn_in.fill_(self._burn_in)
                 columns.valid[: self._burn_in] = False
             last -= n
         return [replay.count_use() for replay, _ in self.shares]

@@ -18,8 +18,11 @@ from torch import Tensor
 
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
+from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference
 from gossamer.system import devices
+from gossamer.system.graphs import Graphs
+from gossamer.types import STORED, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +31,7 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import StepResult, Trajectory, VecEnv
+    from gossamer.types import EnvSpec, StepResult, VecEnv
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,24 @@ def write_obs(row: Tensor, obs: NDArray[Any]) -> None:
         shift = np.uint32(8 * channel)
         np.left_shift(obs[:, channel], shift, out=shifted, dtype=np.uint32)
         np.bitwise_or(joined, shifted, out=words if channel == 3 else joined)
+
+
+WRITTEN_BY_HOST = (
+    *("reward", "terminated", "truncated", "valid", "starts"),
+    *("last_action", "last_reward", "task", "version"),
+)
+"""Fields of a trajectory that the host knows before a GPU does."""
+
+
+def host_rows(spec: EnvSpec, *, unroll_length: int, num_columns: int) -> Trajectory:
+    """Allocate the fields of a trajectory that the host writes, where a GPU reaches them, and actions; no others."""
+    made: dict[str, Tensor] = {}
+    for name, kind in STORED.items():
+        shape = kind.shape(spec, unroll_length=unroll_length, num_columns=num_columns, core_units=0)
+        wanted = name in (*WRITTEN_BY_HOST, "action")
+        dtype: torch.dtype = getattr(torch, kind.dtype_in(spec))
+        made[name] = devices.pinned(torch.zeros(shape if wanted else (0,), dtype=dtype))
+    return Trajectory(**made)
 
 
 class Acting(Protocol):
@@ -134,6 +155,7 @@ class _Group:
         policy: ActorCritic,
         obs: NDArray[Any],
         generator: torch.Generator,
+        step: ActingStep | None,
     ):
         n = envs.num_envs
         self.envs = envs
@@ -144,16 +166,13 @@ class _Group:
         self.starts = torch.ones(n, dtype=torch.bool)
         self.episode_return = np.zeros(n)
         self.length = np.zeros(n, dtype=np.int64)
-        self.core_state = policy.initial_state(n)
-        self.noise = policy.initial_noise(n, generator)
-        device = self.core_state.device
-        self.no_starts = torch.zeros(1, n, dtype=torch.bool, device=device)
-        self.inbox = devices.Inbox()
+        self.step = step
+        self.core_state = policy.initial_state(n) if step is None else step.core_state
+        self.noise = policy.initial_noise(n, generator) if step is None else step.carried
         action = policy.spec.action
         dtype = torch.float32 if action.kind == "gaussian" else torch.int64
         self.last_action = torch.zeros((n, *action.shape), dtype=dtype)
         self.last_reward = torch.zeros(n)
-        self.sampled = self.last_action.to(device)  # the last action where the policy is
         # What was sent, step by step, back to the oldest episode's start: with each episode's seed it
         # is all that a resumed run needs to bring the environments back.
         self.sent: deque[NDArray[Any]] = deque()
@@ -161,6 +180,9 @@ class _Group:
         self.oldest = 0  # step that sent[0] belongs to
         self.generator = generator
         self.obs = torch.from_numpy(obs)
+        if step is not None:
+            step.take(obs)
+            self.obs = step.obs
 
     def log(self, action: NDArray[Any]) -> None:
         self.sent.append(action)
@@ -199,6 +221,7 @@ class Actor:
         num_threads: parts of a group's columns that are acted for side by side, on a CPU.
         moment: what an episode tells as its `env_steps`, from the slot and the row of its end; None: all env steps so
             far.
+        graphs: makes captured functions; None: those of the policy's device.
     """
 
     def __init__(
@@ -213,6 +236,7 @@ class Actor:
         stop: StopSignal | None = None,
         num_threads: int = 1,
         moment: Callable[[Trajectory, int], int] | None = None,
+        graphs: Graphs | None = None,
     ):
         self._stop = stop
         self._moment = moment or self._env_steps_at
@@ -225,11 +249,7 @@ class Actor:
         self._unroll_length = unroll_length
         self._on_episode = on_episode
         self._device = policy.obs_scale.device
-        self._on_gpu = devices.is_gpu(self._device)
-        self._act_now = self._act_on_gpu if self._on_gpu else self._act
-        # Whether a step needs more than observations.
-        config = policy.config
-        self._looks_back = bool(policy.core_units or config.last_reward or config.last_action)
+        self._graphs = graphs or Graphs(self._device)
         self._groups: list[_Group] = []
         for envs, seed in zip(groups, seeds, strict=True):
             first = self._groups[-1].columns.stop if self._groups else 0
@@ -237,7 +257,27 @@ class Actor:
             if obs is None:
                 obs = envs.start(np.zeros(envs.num_envs, dtype=np.int64))
             generator = torch.Generator(device=self._device).manual_seed(seed)
-            self._groups.append(_Group(envs, first, policy, obs, generator))
+            self._groups.append(self._group(envs, first, obs, generator))
+        self._written: Trajectory | None = None
+        if devices.is_gpu(self._device):
+            # Where the host writes rows; they go to the slot once a trajectory.
+            self._written = host_rows(
+                policy.spec, unroll_length=unroll_length, num_columns=self.num_columns
+            )
+
+    def _group(
+        self, envs: VecEnv, first: int, obs: NDArray[Any], generator: torch.Generator
+    ) -> _Group:
+        step = None
+        if devices.is_gpu(self._device):
+            step = ActingStep(
+                self.policy,
+                envs.num_envs,
+                unroll_length=self._unroll_length,
+                generator=generator,
+                graphs=self._graphs,
+            )
+        return _Group(envs, first, self.policy, obs, generator, step)
 
     @property
     def num_columns(self) -> int:
@@ -252,12 +292,15 @@ class Actor:
     @torch.no_grad()
     def collect(self, slot: Trajectory, version: int) -> None:
         """Fill a slot with the next T steps of every environment; nothing is left in flight."""
+        given, slot = slot, self._written or slot
         for group in self._groups:
             columns = group.columns
-            slot.obs[0, columns].copy_(group.obs)
-            slot.starts[0, columns] = group.starts
-            if not self._on_gpu:  # from there it comes with the first actions
+            if group.step is None:
+                slot.obs[0, columns].copy_(group.obs)
                 slot.core_state[:, columns].copy_(group.core_state)
+            else:
+                group.step.begin(group.last_action)
+            slot.starts[0, columns] = group.starts
             slot.last_action[columns] = group.last_action
             slot.last_reward[columns] = group.last_reward
             slot.task[columns] = torch.from_numpy(group.envs.tasks())
@@ -268,15 +311,27 @@ class Actor:
             for group in self._groups:
                 if t > 0:
                     self._receive(group, slot, t - 1)
-                self._act_now(group, slot, t)
+                self._act(group, slot, t)
         for group in self._groups:
             self._receive(group, slot, self._unroll_length - 1)
-            group.obs = slot.obs[self._unroll_length, group.columns]
-            group.starts = slot.starts[self._unroll_length, group.columns]
-            group.last_action = slot.action[-1, group.columns]
-            group.last_reward = slot.reward[-1, group.columns]
-        self._keep_last_row()
+            # The slot goes to the learner and comes back overwritten; the next trajectory begins with copies.
+            if group.step is None:
+                group.obs = slot.obs[self._unroll_length, group.columns].clone()
+            group.starts = slot.starts[self._unroll_length, group.columns].clone()
+            group.last_action = slot.action[-1, group.columns].clone()
+            group.last_reward = slot.reward[-1, group.columns].clone()
         self.env_steps += int(slot.valid.sum())
+        if slot is not given:
+            self._hand_over(slot, given)
+
+    def _hand_over(self, written: Trajectory, slot: Trajectory) -> None:
+        """Copy a trajectory to its slot: what the host has written, and what has stayed on the GPU; wait for it."""
+        for name in WRITTEN_BY_HOST:
+            getattr(slot, name).copy_(getattr(written, name), non_blocking=True)
+        for group in self._groups:
+            assert group.step is not None
+            group.step.finish(slot, group.columns)
+        devices.wait(self._device)
 
     def _env_steps_at(self, slot: Trajectory, t: int) -> int:
         return self.env_steps + int(slot.valid[: t + 1].sum())  # every group has acted at row t
@@ -286,19 +341,21 @@ class Actor:
             group.envs.recv()  # simulators are closed only when they are through
         raise Stopped
 
-    def _keep_last_row(self) -> None:
-        # The slot goes to the learner and comes back overwritten; the next trajectory begins with
-        # copies of its last row.
-        for group in self._groups:
-            for name in ("obs", "starts", "last_action", "last_reward"):
-                setattr(group, name, getattr(group, name).clone())
-
     def _act(self, group: _Group, slot: Trajectory, t: int) -> None:
         began = time.perf_counter()
         columns = group.columns
-        row = slice(t, t + 1)
+        last_reward = slot.reward[t - 1, columns] if t else slot.last_reward[columns]
+        if group.step is not None:
+            slot.action[t, columns] = group.step(last_reward, slot.starts[t, columns])
+        else:
+            self._infer_and_sample(group, slot, t, last_reward[None])
+        self._send(group, slot, t, began)
+
+    def _infer_and_sample(
+        self, group: _Group, slot: Trajectory, t: int, last_reward: Tensor
+    ) -> None:
+        columns, row = group.columns, slice(t, t + 1)
         last_action = slot.action[t - 1 : t, columns] if t else slot.last_action[None, columns]
-        last_reward = slot.reward[t - 1 : t, columns] if t else slot.last_reward[None, columns]
         out = self._infer(
             slot.obs[row, columns],
             slot.starts[row, columns],
@@ -307,44 +364,10 @@ class Actor:
             last_reward,
         )
         params = out.action_params[0]
-        sampled = self.policy.sample(params, group.generator, group.noise)
+        slot.action[t, columns] = self.policy.sample(params, group.generator, group.noise)
         group.core_state = out.core_state
         slot.behavior[t, columns] = params
         slot.value[t, columns] = out.value[0]
-        slot.action[t, columns] = sampled
-        self._send(group, slot, t, began)
-
-    def _act_on_gpu(self, group: _Group, slot: Trajectory, t: int) -> None:
-        """Do what `_act` does with a policy on a GPU, and wait for it once: for all it says together."""
-        began = time.perf_counter()
-        columns = group.columns
-        obs = slot.obs[t : t + 1, columns].to(self._device, non_blocking=True)
-        # Nobody looks at these unless the policy looks back.
-        starts, last_action, last_reward = group.no_starts, group.sampled, None
-        if self._looks_back:
-            if t == 0:
-                last_action = devices.send(slot.last_action[columns], self._device)
-            past = torch.stack(
-                [
-                    slot.reward[t - 1, columns] if t else slot.last_reward[columns],
-                    slot.starts[t, columns].float(),
-                ]
-            )
-            past = devices.send(past, self._device)
-            last_reward, starts = past[:1], past[1:] > 0.0
-        out = self.policy(obs, starts, group.core_state, last_action[None], last_reward)
-        params = out.action_params[0]
-        group.sampled = self.policy.sample(params, group.generator, group.noise)
-        said = [group.sampled, params, out.value[0], *([] if t else [group.core_state.clone()])]
-        # Not kept as it is: a compiled policy says the next thing in the same memory.
-        group.core_state.copy_(out.core_state)
-        action, params, value, *before = group.inbox.receive(said)
-        if before:
-            slot.core_state[:, columns] = before[0]
-        slot.behavior[t, columns] = params
-        slot.value[t, columns] = value
-        slot.action[t, columns] = action
-        self._send(group, slot, t, began)
 
     def _send(self, group: _Group, slot: Trajectory, t: int, began: float) -> None:
         action = self.policy.env_action(slot.action[t, group.columns]).numpy().copy()
@@ -357,7 +380,10 @@ class Actor:
         began = time.perf_counter()
         result = group.envs.recv()
         columns = group.columns
-        write_obs(slot.obs[t + 1, columns], result.obs)
+        if group.step is None:
+            write_obs(slot.obs[t + 1, columns], result.obs)
+        else:
+            group.step.take(result.obs)
         slot.reward[t, columns] = torch.from_numpy(result.reward)
         slot.terminated[t, columns] = torch.from_numpy(result.terminated)
         slot.truncated[t, columns] = torch.from_numpy(result.truncated)
@@ -431,7 +457,7 @@ class Actor:
         for k, group in self._numbered:
             episodes = state[f"{k}.episodes"].numpy() + 1
             obs = group.envs.start(episodes)
-            self._groups[k] = _Group(group.envs, group.first, self.policy, obs, group.generator)
+            self._groups[k] = self._group(group.envs, group.first, obs, group.generator)
             self._groups[k].episodes = episodes
         return False
 
@@ -450,16 +476,19 @@ class Actor:
             return False
         if not torch.equal(obs, held["obs"]):
             return False
-        group.obs = obs.clone()
+        if group.step is None:
+            group.obs = obs.clone()
+        else:
+            group.step.take(obs.numpy())
         group.ended = held["ended"].numpy().copy()
         group.starts = held["starts"].clone()
         group.episode_return = held["episode_return"].numpy().copy()
         group.length = held["length"].numpy().copy()
-        group.core_state = held["core_state"].to(self._device)
+        group.core_state.copy_(held["core_state"])
         if (
             group.noise is not None and "noise" in held
         ):  # neither begun nor ended by a changed setting
-            group.noise = held["noise"].to(self._device)
+            group.noise.copy_(held["noise"])
         group.last_action = held["last_action"].clone()
         group.last_reward = held["last_reward"].clone()
         group.relog(logs)

@@ -4,42 +4,41 @@ from __future__ import annotations
 
 import math
 import time
+from collections import deque
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from gossamer.algorithms.base import AlgorithmState, with_column_weights, with_deviations
+from gossamer.algorithms.base import AlgorithmState, with_deviations
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.roles.mixer import Mixer
-from gossamer.roles.optimizers import is_whole, make_optimizer, scheduled, start_state
+from gossamer.roles.optimizers import first_average, make_optimizer, scheduled, start_state
+from gossamer.roles.updates import Updates
 from gossamer.system import devices
+from gossamer.system.graphs import Graphs
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import Sign
 from gossamer.topology.base import FOREVER
 from gossamer.topology.single import Single
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterator, Mapping, Sequence
+    from collections.abc import Generator, Mapping
 
     from gossamer.algorithms.base import Algorithm
     from gossamer.links.collective import Collective
     from gossamer.links.protocols import Peers
     from gossamer.links.stopping import StopSignal
-    from gossamer.ops.micro_batches import Cuts, MicroBatches
+    from gossamer.ops.micro_batches import MicroBatches
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.replay.batches import BatchSource
     from gossamer.roles.optimizers import OptimizerConfig
+    from gossamer.roles.updates import Update
     from gossamer.topology.base import Topology
     from gossamer.types import Batch
 
-Sums = dict[str, list["Tensor | float"]]
-"""Sums by metric: the sum, and how many rows are in it."""
-
-CONTROL_VALUES = 64
-"""Numbers beside gradients in a message: the divisor, then a sum and a count for each metric."""
 MAX_NONFINITE = 5
 """Updates in a row whose loss or gradient is not finite before the run is given up."""
 
@@ -63,6 +62,7 @@ class Learner:
         num_learners: L.
         sign: counts micro-batches.
         stop: ends learning between two of them; None: nothing does.
+        graphs: makes captured functions; None: those of the policy's device.
     """
 
     def __init__(
@@ -80,6 +80,7 @@ class Learner:
         num_learners: int = 1,
         sign: Sign | None = None,
         stop: StopSignal | None = None,
+        graphs: Graphs | None = None,
     ):
         self.sign = sign or Sign("the learner")
         self._stop = stop
@@ -103,42 +104,38 @@ class Learner:
         self._total_env_steps = total_env_steps
         self._params = [p for p in policy.parameters() if p.requires_grad]
         self._device = self._params[0].device
-        self.optimizer = make_optimizer(optimizer_config, self._params)
+        graphs = graphs or Graphs(self._device)
+        self.optimizer = make_optimizer(
+            optimizer_config, self._params, captured=devices.is_gpu(self._device)
+        )
         factor = self.topology.lr_factor(num_learners)
-        self._base_lr = [group["lr"] * factor for group in self.optimizer.param_groups]
+        self._base_lr = [float(group["lr"]) * factor for group in self.optimizer.param_groups]
+        self._learning_rate = self._base_lr[0]
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
         algorithm.init_state(policy, self._state)
-        self._minibatches: Iterator[Batch] = iter(())
-        self.minibatch: Batch | None = None
-        """Minibatch being learnt; None between two versions, and while waiting for others to finish theirs."""
+        self._updates = Updates(
+            policy, algorithm, self.optimizer, self._state, graphs=graphs, beat=self._beat,
+            max_grad_norm=optimizer_config.max_grad_norm, num_learners=num_learners,
+        )  # fmt: skip
+        self.dealt: deque[Tensor | None] = deque()
+        """Columns of the updates of this version that are still to be made, that being made the first; None: all."""
         self._batch: Batch | None = None
         self._checked = False
-        self._replayed = False  # whether the batch has replayed columns
-        self._num_online = 0  # columns of the batch that are not; they come first
-        # One sum per thread; the first is what the optimizer sees.
-        self._gradients = [
-            [torch.zeros_like(p) for p in self._params] for _ in range(micro_batches.num_threads)
-        ]
-        for p, gradient in zip(self._params, self._gradients[0], strict=True):
-            p.grad = gradient
-        self._update_sums: Sums = {}
-        self._row_sums: Sums = {}  # since metrics were last taken
-        # Of every update of this version: sum, sum of squares and rows of its value targets.
-        self._targets: list[Tensor | float] = []
+        self._num_online = 0  # columns of the batch that are not replayed; they come first
+        self._row_sums: dict[str, tuple[float, float]] = {}  # since metrics were last taken
         self._nonfinite_in_a_row = 0
         self._own_env_steps = 0
         self._batch_env_steps = 0  # decisions in the batch: online rows that reset no environment
         self._updates_left = 0  # of this version, posts included that hold nothing new
         self._keeps_pace = False
         self._observed = False  # whether the moments hold this version's batch
-        self._learns = True  # whether this version's gradients are followed
-        self._control = torch.zeros(CONTROL_VALUES, dtype=torch.float64, device=self._device)
+        self._follows = True  # whether this version's gradients are followed
 
     def mixed(self) -> list[Tensor]:
         """Return the tensors mixed with other learners, in place: parameters or gradients, and all moments."""
         moments = self.policy.moments()
         if self.topology.mixes == "gradients":
-            return [*self._gradients[0], *moments, self._control]
+            return [*self._updates.gradient, *moments, self._updates.control]
         averages: list[Tensor] = []
         if self.topology.mix_optimizer:
             start_state(self.optimizer)
@@ -150,6 +147,7 @@ class Learner:
              collective: Collective | None = None) -> None:  # fmt: skip
         """Mix with the other learners from now on; `seed` is the run's, `late`: they are running."""
         self.mixer = Mixer(self.topology, peers, self.mixed(), seed=seed, collective=collective)
+        self._updates.grouped = self.topology.mixes == "gradients"
         began = self.mixer.begin(self._mixing, self._own_env_steps, late=late)
         if self.topology.every == "versions":
             self.version = began
@@ -201,10 +199,13 @@ class Learner:
             self.seconds["wait"] += time.perf_counter() - began
             self._begin(batch)
         began = time.perf_counter()
-        if self.minibatch is not None:
-            self._set_gradient(self.minibatch)
-            if self.topology.mixes == "parameters" or self.mixer is None:
-                self._descend()
+        if self.dealt:
+            assert self._batch is not None
+            self._algorithm.before_update(self.policy, self._state)
+            with torch.enable_grad(), self._memory_told(self._batch):
+                self._updates.update(self.dealt[0], follows=self._follows)
+            if self._follows:
+                self._algorithm.after_update(self._state)
         if self.mixer is not None:
             self._updates_left -= 1
             if self._updates_left == 0:  # moments belong to the version, and to its last message
@@ -219,49 +220,46 @@ class Learner:
         began = time.perf_counter()
         if self.mixer is not None and self._mixes_now:
             self.mixer.mix(self._mixing)
-            if self.topology.mixes == "gradients" and self.minibatch is not None:
-                self._descend(self._take_control())
+            if self.topology.mixes == "gradients" and self.dealt:
+                self._updates.step(follows=self._follows)
         self.update += 1
-        self.minibatch = self._next_minibatch()
-        if self.minibatch is None and self.topology.mixes == "gradients":
+        if self.dealt:
+            self.dealt.popleft()
+        if self._updates.ended:
+            self.dealt.clear()
+        if not self.dealt and self.topology.mixes == "gradients":
             self._updates_left = min(self._updates_left, 1)  # everyone's: they decide alike
-        if self.minibatch is None and not (self._updates_left and self._keeps_pace):
+        if not self.dealt and not (self._updates_left and self._keeps_pace):
             if self.mixer is not None and not self._mixes_now:  # it is through early
                 self._observe()
                 self.mixer.post(self._mixing)
                 self.mixer.mix(self._mixing)
             self._close_version()
-        else:
-            assert self._updates_left or self.mixer is None, (
-                f"{self._algorithm.name}.minibatches yields more than its updates_per_batch"
-            )
         self.seconds["learn"] += time.perf_counter() - began
 
     def _begin(self, batch: Batch) -> None:
-        self._replayed = self.replay.replays and bool(batch.replayed.any())
-        self._num_online = int((~batch.replayed).sum()) if self._replayed else batch.num_columns
-        self._batch_env_steps = int(batch.valid[:, : self._num_online].sum())
+        num_online = batch.num_columns
+        if self.replay.replays:
+            num_online -= int(batch.replayed.sum())
+        self._batch_env_steps = int(batch.valid[:, :num_online].sum())
         if self.mixer is not None:
             self.mixer.begin_version(self._mixing, self._own_env_steps + self._batch_env_steps)
-        batch = batch.to(self._device)
         if not self._checked:  # once a session: slots are written by one place only
             batch.check(self.policy.spec)
             self._checked = True
         self._batch = batch
         self._updates_left = self._algorithm.updates_per_batch
         self._observed = False
-        self.lag_versions = float((self.version - batch.version[: self._num_online]).float().mean())
-        _add_sums(self._row_sums, {"lag_versions_mean": (self.lag_versions, 1.0)})
+        self.lag_versions = float((self.version - batch.version[:num_online]).float().mean())
+        self._add_to_row({"lag_versions_mean": (self.lag_versions, 1.0)})
         # The same in all updates of a version: those that average gradients agree on it.
-        self._learns = self.env_steps >= self._config.learn_start
+        self._follows = self.env_steps >= self._config.learn_start
         self._set_learning_rate()
-        self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
-        self.minibatch = self._next_minibatch()
-
-    def _next_minibatch(self) -> Batch | None:
-        assert self._batch is not None
-        with torch.enable_grad(), self._memory_told(self._batch):
-            return next(self._minibatches, None)
+        with torch.enable_grad(), self._memory_told(batch):
+            self.dealt = deque(self._updates.begin(batch, num_online))
+        assert len(self.dealt) <= self._updates_left, (
+            f"{self._algorithm.name}.dealt yields more than its updates_per_batch"
+        )
 
     @contextmanager
     def _memory_told(self, batch: Batch) -> Generator[None]:
@@ -277,33 +275,16 @@ class Learner:
 
     def _observe(self) -> None:
         """Take the batch into the moments; what is derived from them waits for the version's end."""
-        batch = self._batch
-        assert batch is not None
         freeze = 0 < self.policy.config.normalize_steps <= self.env_steps
-        # Replayed columns have been observed when they were new.
-        online = batch.columns(0, self._num_online) if self._replayed else batch
-        self.policy.observe(online.obs, online.valid, freeze=freeze)
-        if self.policy.value_norm:
-            self._observe_values()
+        self._updates.observe(freeze=freeze or not self.policy.config.normalize_obs)
         self._observed = True
 
-    def _observe_values(self) -> None:
-        held, self._targets = self._targets, []
-        found = devices.stacked(held, self._device).view(-1, 3)
-        # An update whose numbers are not finite was not made.
-        found = torch.where(found[:, 1:2].isfinite(), found, 0.0)
-        total = found[0]
-        for row in found[1:]:
-            total = total + row
-        self.policy.observe_values(*total)
-
     def _close_version(self) -> None:
-        batch = self._batch
-        assert batch is not None
         if not self._observed:
             self._observe()
-        self.policy.refresh()
-        if not self._learns:  # a policy that has not moved says nothing about the learning rate
+        self._updates.refresh()
+        self._count(self._updates.finish())
+        if not self._follows:  # a policy that has not moved says nothing about the learning rate
             self._state.lr_scale = 1.0
         self._own_env_steps += self._batch_env_steps
         self.version += 1
@@ -314,90 +295,28 @@ class Learner:
         self._batch = None
         self.replay.release()
 
-    def _set_gradient(self, minibatch: Batch) -> None:
-        if self._replayed:
-            minibatch = with_column_weights(minibatch, self._algorithm.reduction)
-        divisor = self._algorithm.divisor(minibatch)
-        grouped = self.mixer is not None and self.topology.mixes == "gradients"
+    def _beat(self) -> None:
+        self.sign.beats += 1
+        if self._stop is not None and self._stop.stopped:
+            raise Stopped
 
-        def accumulate(thread: int, cuts: Cuts) -> Sums:
-            return self._accumulate(
-                minibatch, cuts, 1.0 if grouped else divisor, self._gradients[thread]
-            )
+    def _count(self, updates: list[Update]) -> None:
+        """Take the numbers of a version's updates; end the run where too many in a row were not finite."""
+        last: dict[str, float] = {}
+        for norm, sums in updates:
+            if not math.isfinite(norm):
+                self._skip(norm)
+                continue
+            self._nonfinite_in_a_row = 0
+            self._add_to_row(sums | {"learner/grad_norm": (norm, 1.0)})
+            last = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
+        if last and self._follows:
+            self._algorithm.after_version(self._state, last)
 
-        with self._memory_told(minibatch):
-            done = self._micro_batches.share_out(minibatch, accumulate)
-        for gradient in self._gradients[1 : len(done)]:
-            torch._foreach_add_(self._gradients[0], gradient)
-        for sums in done:
-            _add_sums(self._update_sums, sums)
-        if self.policy.value_norm:
-            total, rows = self._update_sums["learner/target_mean"]
-            square, _ = self._update_sums["learner/target_square"]
-            self._targets += [total, square, rows]
-        if grouped:
-            self._set_control(divisor)
-
-    def _set_control(self, divisor: Tensor | float) -> None:
-        """Write beside the gradient what it is divided by, and the sums behind the metrics."""
-        if self._algorithm.reduction == "sum":
-            divisor = 1.0 / self.num_learners
-        names = sorted(self._update_sums)
-        values = [divisor, *(x for name in names for x in self._update_sums[name])]
-        self._control.zero_()
-        self._control[: len(values)] = devices.stacked(values, self._device)
-
-    def _take_control(self) -> Tensor:
-        """Replace the sums by the group's; return what the group's gradient is divided by."""
-        divisor, *values = self._control.unbind()  # on the device, where they stay
-        for i, name in enumerate(sorted(self._update_sums)):
-            self._update_sums[name] = [values[2 * i], values[2 * i + 1]]
-        return divisor.float()
-
-    def _accumulate(
-        self, minibatch: Batch, cuts: Cuts, divisor: Tensor | float, gradient: list[Tensor]
-    ) -> Sums:
-        """Set `gradient` to the sum over some micro-batches; return the sums of their metrics."""
-        sums: Sums = {}
-        torch._foreach_zero_(gradient)
-        with self.policy.accumulating():
-            for start, stop in cuts:
-                self.sign.beats += 1
-                if self._stop is not None and self._stop.stopped:
-                    raise Stopped
-                part = minibatch.columns(start, stop)
-                loss, metrics = self._algorithm.loss(self.policy, part, self._state)
-                # Autocast would round what forward kept exact; .backward() would share p.grad.
-                with torch.autocast(self._device.type, enabled=False):
-                    grads = torch.autograd.grad(
-                        loss / divisor, self._params, materialize_grads=True
-                    )
-                    torch._foreach_add_(gradient, grads)
-                _add_sums(sums, metrics)
-        return sums
-
-    def _descend(self, divisor: Tensor | None = None) -> None:
-        if divisor is not None:
-            torch._foreach_div_(self._gradients[0], divisor)
-        limit = self._config.max_grad_norm or math.inf
-        total_norm = torch.nn.utils.clip_grad_norm_(self._params, limit)
-        held, self._update_sums = self._update_sums, {}
-        # All at once: on a GPU this is the one moment of an update at which it is waited for.
-        norm, *values = devices.read(
-            [total_norm, *(x for pair in held.values() for x in pair)], self._device
-        )
-        if not math.isfinite(norm):
-            self._skip(norm)
-            return
-        self._nonfinite_in_a_row = 0
-        if self._learns:
-            self.optimizer.step()
-        sums = {name: (values[2 * i], values[2 * i + 1]) for i, name in enumerate(held)}
-        sums["learner/grad_norm"] = (norm, 1.0)
-        _add_sums(self._row_sums, sums)
-        means = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
-        if self._learns:
-            self._algorithm.after_update(self._state, means)
+    def _add_to_row(self, sums: Mapping[str, tuple[float, float]]) -> None:
+        for name, (x, n) in sums.items():
+            total, count = self._row_sums.get(name, (0.0, 0.0))
+            self._row_sums[name] = total + x, count + n
 
     def _skip(self, norm: float) -> None:
         self.nonfinite_updates += 1
@@ -407,20 +326,19 @@ class Learner:
             if self._batch is not None and not self._batch.reward.isfinite().all():
                 hint = "the environment's rewards are not finite"
             raise RunFailed(f"the gradient was not finite ({norm}) in {MAX_NONFINITE} updates in a row, "
-                            f"at update {self.update}; {hint}")  # fmt: skip
+                            f"until update {self.update}; {hint}")  # fmt: skip
 
     def _set_learning_rate(self) -> None:
         progress = self.env_steps / self._total_env_steps
-        for group, base in zip(self.optimizer.param_groups, self._base_lr, strict=True):
-            group["lr"] = scheduled(self._config, base, progress) * self._state.lr_scale
+        rates = [scheduled(self._config, x, progress) * self._state.lr_scale for x in self._base_lr]
+        self._updates.set_learning_rates(rates)
+        self._learning_rate = rates[0]
 
     def take_metrics(self) -> dict[str, float]:
         """Return the means over the updates since the last call, and forget them."""
         sums, self._row_sums = self._row_sums, {}
-        means = with_deviations(
-            {name: float(x) / max(float(n), 1e-12) for name, (x, n) in sums.items()}
-        )
-        means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
+        means = with_deviations({name: x / max(n, 1e-12) for name, (x, n) in sums.items()})
+        means["learner/learning_rate"] = self._learning_rate
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
         means |= self.replay.take_metrics(updates_per_version=self.updates_per_version)
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
@@ -436,7 +354,7 @@ class Learner:
         state: dict[str, Any] = {f"policy.{k}": x for k, x in self.policy.state_dict().items()}
         state |= {f"algorithm.{k}": x for k, x in self._state.state_dict().items()}
         for i, p in enumerate(self._params):
-            for name, x in self.optimizer.state[p].items():
+            for name, x in self.optimizer.state.get(p, {}).items():
                 state[f"optimizer.{i}.{name}"] = x
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             state[name] = getattr(self, name)
@@ -451,24 +369,23 @@ class Learner:
         self.policy.refresh()
         self._state.load_state_dict(without_prefix(state, "algorithm."))
         self.replay.load_state_dict(without_prefix(state, "replay."))
-        for i, p in enumerate(self._params):
-            for name, x in without_prefix(state, f"optimizer.{i}.").items():
-                if isinstance(x, Tensor) and x.ndim > 0 and x.shape != p.shape:
-                    raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
-                if isinstance(x, Tensor) and x.ndim > 0:
-                    x = torch.empty_like(p).copy_(x)  # the parameter's device and memory format
-                elif isinstance(x, Tensor):
-                    x = x.to(p.device)  # fused kernels count steps where the parameter is
-                self.optimizer.state[p][name] = x
-        if not is_whole(self.optimizer, self._config):
-            raise RuntimeError("the optimizer's state is not whole")
+        self._load_optimizer(state)
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])
         self._own_env_steps = state.get("own_env_steps", self.env_steps // self.num_learners)
         self._nonfinite_in_a_row = state["nonfinite_in_a_row"]
 
-
-def _add_sums(sums: Sums, more: Mapping[str, Sequence[Tensor | float]]) -> None:
-    for name, (x, n) in more.items():
-        held = sums.get(name)
-        sums[name] = [x, n] if held is None else [held[0] + x, held[1] + n]
+    def _load_optimizer(self, state: dict[str, Any]) -> None:
+        """Put back running averages, in the memory they are in; a state without any is one before the first step."""
+        saved = [without_prefix(state, f"optimizer.{i}.") for i in range(len(self._params))]
+        if not any(saved) and not any(self.optimizer.state.values()):
+            return
+        start_state(self.optimizer)
+        for i, (p, known) in enumerate(zip(self._params, saved, strict=True)):
+            for name, x in self.optimizer.state[p].items():
+                if not any(saved):
+                    x.fill_(first_average(self.optimizer, name))
+                elif known[name].shape != x.shape:
+                    raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
+                else:
+                    x.copy_(known[name])

@@ -62,14 +62,25 @@ def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) ->
     return learning_rate * (config.schedule_end + (1.0 - config.schedule_end) * left)
 
 
-def make_optimizer(config: OptimizerConfig, params: Iterable[Tensor]) -> torch.optim.Optimizer:
-    """Build the optimizer of a learner, whose learning rate is by now the only one."""
+def make_optimizer(
+    config: OptimizerConfig, params: Iterable[Tensor], *, captured: bool = False
+) -> torch.optim.Optimizer:
+    """Build the optimizer of a learner, whose learning rate is by now the only one.
+
+    Its attribute `found_inf`, float32 and not 0 where the gradient is not finite, leaves a step out.
+
+    Args:
+        config: its settings.
+        params: those it steps.
+        captured: steps are captured and replayed: what changes from step to step is in tensors, the learning rate too.
+    """
     import torch
 
-    (lr,) = config.learning_rate
     held = list(params)
-    # foreach is the default on CUDA only; on CPU it spares a Python loop over tensors. The fused
-    # Adam kernel makes one pass over parameters and both moments.
+    lr: Any = config.learning_rate[0]
+    if captured:
+        lr = torch.full((), lr, device=held[0].device)
+    # The fused Adam kernel makes one pass over parameters and both moments.
     if config.name in ("adam", "adamw"):
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
         return _uncompiled(kind)(
@@ -79,18 +90,19 @@ def make_optimizer(config: OptimizerConfig, params: Iterable[Tensor]) -> torch.o
             eps=config.epsilon,
             weight_decay=config.weight_decay,
             fused=True,
+            capturable=captured,
         )
-    if config.name == "rmsprop":
-        return _uncompiled(torch.optim.RMSprop)(
-            held,
-            lr=lr,
-            alpha=config.decay,
-            eps=config.epsilon,
-            momentum=config.momentum,
-            weight_decay=config.weight_decay,
-            foreach=True,
-        )
-    return _rmsprop_tf(held, lr=lr, config=config)
+    return _rmsprop(held, lr=lr, config=config, captured=captured)
+
+
+def set_learning_rate(group: dict[str, Any], learning_rate: float) -> None:
+    """Set the learning rate of a group of parameters, in its tensor if it has one."""
+    import torch
+
+    if isinstance(group["lr"], torch.Tensor):
+        group["lr"].fill_(learning_rate)
+    else:
+        group["lr"] = learning_rate
 
 
 def _uncompiled(kind: type[Any]) -> Any:
@@ -115,47 +127,42 @@ def _uncompiled(kind: type[Any]) -> Any:
 
 
 def start_state(optimizer: torch.optim.Optimizer) -> None:
-    """Make the running averages that the first step would make, as they are before it.
-
-    Gradients must be zero.
-    """
-    if optimizer.state:
-        return
-    rates = [group["lr"] for group in optimizer.param_groups]
-    for group in optimizer.param_groups:
-        group["lr"] = 0.0
-    optimizer.step()
-    for group, lr in zip(optimizer.param_groups, rates, strict=True):
-        group["lr"] = lr
-    for held in optimizer.state.values():
-        for name, x in held.items():
-            first = 1.0 if name == "square_avg" and type(optimizer).__name__ == "RMSpropTF" else 0.0
-            held[name] = x.fill_(first) if hasattr(x, "fill_") else type(x)(first)
-
-
-def is_whole(optimizer: torch.optim.Optimizer, config: OptimizerConfig) -> bool:
-    """Whether every parameter, or none, has the running averages that such an optimizer keeps."""
+    """Make the running averages that the first step would make, as they are before it; gradients become zero."""
     import torch
 
-    one = torch.zeros(1, requires_grad=True)
-    one.grad = torch.zeros(1)
-    probe = make_optimizer(config, [one])
-    start_state(probe)
+    if any(optimizer.state.values()):
+        return
     params = [p for group in optimizer.param_groups for p in group["params"]]
-    held = [set(optimizer.state[p]) for p in params if p in optimizer.state]
-    return not held or held == [set(probe.state[one])] * len(params)
+    torch._foreach_zero_([p.grad for p in params])
+    rates = [float(group["lr"]) for group in optimizer.param_groups]
+    for group in optimizer.param_groups:
+        set_learning_rate(group, 0.0)
+    optimizer.step()
+    for group, lr in zip(optimizer.param_groups, rates, strict=True):
+        set_learning_rate(group, lr)
+    for p in params:
+        held = optimizer.state[p]
+        for name, x in held.items():
+            x.fill_(first_average(optimizer, name))
 
 
-def _rmsprop_tf(
-    params: list[Tensor], *, lr: float, config: OptimizerConfig
+def first_average(optimizer: torch.optim.Optimizer, name: str) -> float:
+    """Return the number that a running average of an optimizer begins with."""
+    return 1.0 if name == "square_avg" and optimizer.param_groups[0].get("tf") else 0.0
+
+
+def _rmsprop(
+    params: list[Tensor], *, lr: Any, config: OptimizerConfig, captured: bool
 ) -> torch.optim.Optimizer:
     import torch
 
-    class RMSpropTF(torch.optim.Optimizer):
-        """RMSprop with epsilon inside the root and the mean square starting at one.
+    class RMSprop(torch.optim.Optimizer):
+        """RMSprop as torch has it, or as TensorFlow does: epsilon inside the root, the mean square starting at one.
 
-        Source: TensorFlow's ApplyRMSProp; the optimizer of Espeholt et al. 2018, appendix G.
+        Source: Tieleman and Hinton 2012; TensorFlow's ApplyRMSProp, the optimizer of Espeholt et al. 2018, appendix G.
         """
+
+        found_inf: Tensor | None = None
 
         @torch.no_grad()
         def step(self, closure: Any = None) -> None:  # type: ignore[override]
@@ -165,27 +172,53 @@ def _rmsprop_tf(
                 held = [p for p in group["params"] if p.grad is not None]
                 for p in held:
                     if not self.state[p]:
-                        self.state[p]["square_avg"] = torch.ones_like(p)
-                        self.state[p]["momentum_buffer"] = torch.zeros_like(p)
-                grads = [p.grad for p in held]
-                if group["weight_decay"]:
-                    grads = torch._foreach_add(grads, held, alpha=group["weight_decay"])
-                squares = [self.state[p]["square_avg"] for p in held]
-                torch._foreach_mul_(squares, group["decay"])
-                torch._foreach_addcmul_(squares, grads, grads, value=1.0 - group["decay"])
-                steps = torch._foreach_add(squares, group["eps"])
-                torch._foreach_sqrt_(steps)
-                steps = torch._foreach_div(grads, steps)
-                torch._foreach_mul_(steps, group["lr"])
-                if group["momentum"]:
-                    # TensorFlow scales by the learning rate before momentum, PyTorch after it.
-                    buffers = [self.state[p]["momentum_buffer"] for p in held]
-                    torch._foreach_mul_(buffers, group["momentum"])
-                    torch._foreach_add_(buffers, steps)
-                    steps = buffers
-                torch._foreach_sub_(held, steps)
+                        first = torch.ones_like if group["tf"] else torch.zeros_like
+                        self.state[p]["square_avg"] = first(p)
+                        if group["momentum"] or group["tf"]:
+                            self.state[p]["momentum_buffer"] = torch.zeros_like(p)
+                self._step_group(group, held, [p.grad for p in held])
 
-    return _uncompiled(RMSpropTF)(
+        def _step_group(self, group: dict[str, Any], held: list[Any], grads: Any) -> None:
+            decay, momentum, new = group["decay"], group["momentum"], 1.0 - group["decay"]
+            skips = self.found_inf
+            if skips is not None and not group["captured"]:
+                if skips:
+                    return
+                skips = None
+            if group["weight_decay"]:
+                grads = torch._foreach_add(grads, held, alpha=group["weight_decay"])
+            if skips is not None:  # 0 times what is not finite would be NaN
+                grads = [torch.where(skips > 0.0, 0.0, x) for x in grads]
+                # A step that is left out changes no average, and moves nothing.
+                decay, momentum = (torch.where(skips > 0.0, 1.0, x) for x in (decay, momentum))
+            squares = [self.state[p]["square_avg"] for p in held]
+            torch._foreach_mul_(squares, decay)
+            torch._foreach_addcmul_(squares, grads, grads, value=new)
+            if group["tf"]:
+                roots = torch._foreach_add(squares, group["eps"])
+                torch._foreach_sqrt_(roots)
+            else:
+                roots = torch._foreach_sqrt(squares)
+                torch._foreach_add_(roots, group["eps"])
+            if not (group["tf"] or group["momentum"] or group["captured"]):  # in one pass
+                torch._foreach_addcdiv_(held, grads, roots, value=-group["lr"])
+                return
+            steps = torch._foreach_div(grads, roots)
+            if group[
+                "tf"
+            ]:  # TensorFlow scales by the learning rate before momentum, PyTorch after it
+                torch._foreach_mul_(steps, group["lr"])
+            if group["momentum"]:
+                buffers = [self.state[p]["momentum_buffer"] for p in held]
+                torch._foreach_mul_(buffers, momentum)
+                torch._foreach_add_(buffers, steps)
+                steps = buffers
+            rate = 1.0 if group["tf"] else group["lr"]
+            if skips is not None:
+                steps, rate = torch._foreach_mul(steps, rate * (1.0 - skips)), 1.0
+            torch._foreach_sub_(held, steps, alpha=rate)
+
+    return _uncompiled(RMSprop)(
         params,
         {
             "lr": lr,
@@ -193,5 +226,7 @@ def _rmsprop_tf(
             "decay": config.decay,
             "momentum": config.momentum,
             "weight_decay": config.weight_decay,
+            "tf": config.name == "rmsprop_tf",
+            "captured": captured,
         },
     )

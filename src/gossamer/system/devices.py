@@ -71,6 +71,14 @@ def use_deterministic_algorithms(deterministic: bool) -> None:
     torch.backends.cudnn.benchmark = False
 
 
+def wait(device: torch.device) -> None:
+    """Wait until what this thread's stream has been given so far is done."""
+    if device.type == "cuda":
+        import torch
+
+        torch.cuda.current_stream(device).synchronize()
+
+
 class Inbox:
     """Where what is on a GPU arrives on the CPU, in one copy for several tensors."""
 

@@ -1,0 +1,167 @@
+"""A step of a group of environments on a GPU: observations go in, actions come out, and the rest stays there.
+
+The host writes observations to memory that the GPU reaches, replays the step, waits once, and finds the actions. Rows of
+the trajectory are kept on the device, at a place that a counter there says, and are copied to a slot once a trajectory.
+
+Shapes: T unroll length, n environments of the group, P action-distribution parameters, S numbers of recurrent state.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor
+
+from gossamer.system import devices
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.system.graphs import Graphs
+    from gossamer.types import Trajectory
+
+
+class ActingStep:
+    """Acts for one group, as a captured function.
+
+    Args:
+        policy: set up for inference.
+        num_envs: n.
+        unroll_length: T.
+        generator: of the group's stream, on the policy's device.
+        graphs: makes the captured function.
+    """
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        num_envs: int,
+        *,
+        unroll_length: int,
+        generator: torch.Generator,
+        graphs: Graphs,
+    ):
+        spec, device = policy.spec, policy.obs_scale.device
+        self._policy, self._generator = policy, generator
+        # What a step needs beside observations.
+        self._looks_back = policy.looks_back
+        self._needs_starts = bool(policy.core_units) or policy.looks_back
+        self._device = device
+        lead = (unroll_length, num_envs)
+        pixels = spec.obs_kind == "pixels"
+        obs_dtype = torch.uint8 if pixels else torch.float32
+        action_dtype = torch.float32 if spec.action.kind == "gaussian" else torch.int64
+        action_size = (num_envs, *spec.action.shape)
+        # In the host's memory: observations as simulators return them, then rewards and starts.
+        self.obs = devices.pinned(torch.zeros((num_envs, *spec.obs_shape), dtype=obs_dtype))
+        self._last_reward = devices.pinned(torch.zeros(1, num_envs))
+        self._starts = devices.pinned(torch.zeros((1, num_envs), dtype=torch.bool))
+        self.action = devices.pinned(torch.zeros(action_size, dtype=action_dtype))
+        self._arrived = torch.zeros_like(self.obs, device=device)
+        self._arrived_reward = torch.zeros_like(self._last_reward, device=device)
+        self._arrived_starts = torch.zeros_like(self._starts, device=device)
+        self._rows = torch.zeros(
+            (unroll_length + 1, *self.obs.shape), dtype=obs_dtype, device=device
+        )
+        if pixels:  # channels last, as trajectories keep them
+            self._rows = self._rows.movedim(2, -1).contiguous().movedim(-1, 2)
+        self._row = torch.zeros_like(self._rows[:1])  # [1, n, *obs_shape]
+        self._params = torch.zeros((*lead, spec.action.num_params), device=device)
+        self._value = torch.zeros(lead, device=device)
+        self._actions = torch.zeros(
+            (unroll_length, *action_size), dtype=action_dtype, device=device
+        )
+        self._t = torch.zeros(1, dtype=torch.int64, device=device)
+        self._noise = torch.zeros((*lead, spec.action.noise_size), device=device)
+        self.carried = policy.initial_noise(num_envs, generator)
+        """[n, A] noise that goes on from step to step; None where the policy has none."""
+        self.core_state = policy.initial_state(num_envs)
+        """[S, n] recurrent state after the last step."""
+        self._first_state = torch.zeros_like(self.core_state)
+        self._last_action = torch.zeros(action_size, dtype=action_dtype, device=device)
+        self._step = graphs.graph("acting", self._act, self._static, self._pinned)
+
+    def take(self, obs: NDArray[Any]) -> None:
+        """Keep observations [n, *obs_shape] for the next step, where the GPU reaches them."""
+        self.obs.copy_(torch.from_numpy(obs))
+
+    @torch.no_grad()
+    def begin(self, last_action: Tensor) -> None:
+        """Begin a trajectory; last_action [n, *action_shape] is that before its row 0."""
+        self._t.zero_()
+        for row in self._noise:  # drawn as on a CPU, step by step
+            row.copy_(self._policy.noise(row.shape[:1], self._generator))
+        self._first_state.copy_(self.core_state)
+        if self._looks_back:
+            self._last_action.copy_(devices.send(last_action, self._device))
+
+    def __call__(self, last_reward: Tensor, starts: Tensor) -> Tensor:
+        """Act for the observations taken; wait, and return actions [n, *action_shape], good until the next call.
+
+        Args:
+            last_reward: [n] of the step before.
+            starts: [n] bool, an episode begins at these observations.
+        """
+        if self._looks_back:
+            self._last_reward[0].copy_(last_reward)
+        if self._needs_starts:
+            self._starts[0].copy_(starts)
+        self._step()
+        devices.wait(self._device)
+        return self.action
+
+    @torch.no_grad()
+    def finish(self, slot: Trajectory, columns: slice) -> None:
+        """Copy the trajectory's rows to the group's columns of a slot, without waiting.
+
+        The observations taken last are those after the last action.
+        """
+        self._arrived.copy_(self.obs, non_blocking=True)
+        self._rows[-1].copy_(self._arrived)
+        kept = {
+            "obs": self._rows,
+            "behavior": self._params,
+            "value": self._value,
+            "action": self._actions,
+            "core_state": self._first_state,
+        }
+        for name, x in kept.items():
+            getattr(slot, name)[:, columns].copy_(x, non_blocking=True)
+
+    @torch.no_grad()
+    def _act(self) -> None:
+        """What is captured: one step, whatever its observations are."""
+        self._arrived.copy_(self.obs, non_blocking=True)
+        self._row[0].copy_(self._arrived)
+        if self._looks_back:
+            self._arrived_reward.copy_(self._last_reward, non_blocking=True)
+        if self._needs_starts:
+            self._arrived_starts.copy_(self._starts, non_blocking=True)
+        out = self._policy(
+            self._row,
+            self._arrived_starts,
+            self.core_state,
+            self._last_action[None],
+            self._arrived_reward,
+        )
+        noise = self._noise.index_select(0, self._t)[0]
+        chosen = self._policy.choose(out.action_params[0], noise, self.carried)
+        self._rows.index_copy_(0, self._t, self._row)
+        self._params.index_copy_(0, self._t, out.action_params)
+        self._value.index_copy_(0, self._t, out.value)
+        self._actions.index_copy_(0, self._t, chosen[None])
+        if self._policy.core_units:
+            self.core_state.copy_(out.core_state)
+        if self._looks_back:
+            self._last_action.copy_(chosen)
+        self._t.add_(1)
+        self.action.copy_(chosen, non_blocking=True)
+
+    def _static(self) -> list[Tensor]:
+        own = [x for x in vars(self).values() if isinstance(x, Tensor)]
+        return [*self._policy.parameters(), *self._policy.buffers(), *own]
+
+    def _pinned(self) -> list[Tensor]:
+        return [self.obs, self._last_reward, self._starts, self.action]
