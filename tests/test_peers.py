@@ -116,7 +116,7 @@ def test_a_busy_machine_is_refused_or_marked(tmp_path: Path) -> None:
     words.busy, words.repeats = True, 2
     assert RUN.measure_all(words, trainers, lambda: 1.2) == 0
     assert runs(output)[-1]["busy"]
-    assert "150 (100, 200) *" in RUN.table(RUN.read_rows(output), trainers)
+    assert "150 (100, 200) (busy)" in RUN.table(RUN.read_rows(output), trainers)
     # which is repeated, once, when it is quiet
     words.busy = False
     for _ in range(2):
@@ -137,6 +137,7 @@ def test_who_does_not_install_and_who_needs_a_gpu_are_not_run(tmp_path: Path) ->
     assert not trainers["c"].asked
     text = RUN.table(RUN.read_rows(output), trainers)
     assert "| B | none | no: ERROR: no / wheel |" in text
+    assert "| B | does not install | - | - | - | - |" in text
     assert "| A | none | fake 1.0 |" in text
     assert "| C | none | yes |" in text
 

@@ -581,7 +581,7 @@ def cell(task: Task, runs: list[Row]) -> str:
     good = [row for row in sorted(runs, key=lambda row: row["seed"]) if "error" not in row]
     if task.name == "pong-speed":
         speeds = [x["steps_per_second"] for x in good if x["steps_per_second"] is not None]
-        words = listing(speeds, ",.0f") if speeds else "failed"
+        words = listing(speeds, ",.0f") if speeds else "too short" if good else "failed"
     elif task.score is not None:
         each = [
             f"{row['seconds_to_return']:,.0f}"
@@ -601,7 +601,7 @@ def cell(task: Task, runs: list[Row]) -> str:
         words = ", ".join(each) or "failed"
     if good and len(good) < len(runs):
         words += f", {len(runs) - len(good)} failed"
-    return words + (" *" if any(row["busy"] for row in runs) else "")
+    return words + (" (busy)" if any(row["busy"] for row in runs) else "")
 
 
 def score_in_words(row: Row) -> str:
@@ -632,6 +632,9 @@ def ratios(name: str, trainer: Any, rows: list[Row]) -> str:
 def table(rows: list[Row], trainers: dict[str, Any] = TRAINERS) -> str:
     """Return Markdown: for each machine a table of results, then what installs, then what failed."""
     runs = latest(rows)
+    missing = {
+        row["trainer"]: "error" in row for row in rows if row["kind"] == "install"
+    }  # whether it is, as it was last tried
     lines: list[str] = []
     places = list(dict.fromkeys((row["machine"], row["device"]) for row in runs))
     for where, device in places:
@@ -652,9 +655,11 @@ def table(rows: list[Row], trainers: dict[str, Any] = TRAINERS) -> str:
                 for task in TASKS.values()
             ]
             cells.insert(1, ratios(name, trainer, here))
+            if missing.get(name):
+                cells = ["does not install", *("-" for _ in cells[1:])]
             lines.append(f"| {trainer.title} | {' | '.join(cells)} |")
         if any(row["busy"] for row in here):
-            lines += ["", "* The machine was at work when a run of these started."]
+            lines += ["", "Busy: the machine was at work when one of these runs started."]
     lines += ["", *installs(rows, trainers)]
     failed = [row for row in runs if "error" in row]
     if failed:
