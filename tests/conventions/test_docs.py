@@ -152,7 +152,7 @@ def test_a_preset_written_out_is_that_preset(preset: str) -> None:
 def test_scripts_and_benchmarks_find_what_they_import(
     path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    if path.parent.name == "sb3":
-        pytest.importorskip("stable_baselines3")
+    if (path.parent / "requirements.txt").exists():
+        pytest.skip("runs in a virtual environment of its own")
     monkeypatch.syspath_prepend(str(path.parent))  # as Python does with a script that is run
     assert callable(runpy.run_path(str(path), run_name="imported")["main"])
