@@ -86,6 +86,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
     refuse_tasks(config, spec, num_envs)
     cores = machine.cores
+    # A hyper-thread fills the time that an emulator waits for memory, but takes it from who computes on the same core.
+    stepping = cores if device == "cpu" and lag != "0" else machine.cpus or cores
     # Beside a GPU that acts for one half, cores step the other.
     halves = pixels and (cores >= 8 or device == "cuda")
     actors = config.actors_per_learner
@@ -106,7 +108,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         or (_learner_threads(cores, beside) if pixels and device == "cpu" else 1),
         actor_threads=config.actor_threads
         or (_actor_threads(each or cores, beside) if pixels and (each or device == "cpu") else 1),
-        env_threads=config.env_threads or min(actors * each or cores, num_envs),
+        env_threads=config.env_threads or min(actors * each or stepping, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,
         cores=cores,

@@ -27,7 +27,6 @@ from gossamer.machine import (
     in_thread,
     lower_priority,
     native_threads,
-    num_cores,
     threads,
 )
 from gossamer.ops.micro_batches import MicroBatches
@@ -36,6 +35,7 @@ from gossamer.roles.actor import Acting, Actor, Episode
 from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
+from gossamer.system.cores import num_cores
 from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:

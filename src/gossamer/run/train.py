@@ -175,7 +175,7 @@ def _train(
         spec = replace(spec, differs=spec.differs or differs or "")
         machine = learners_machine(config, this_machine())
         if layout:
-            machine = replace(machine, cores=layout.share)
+            machine = machine.share_of(layout.share)
         more = ""
         if checkpoint is None:
             plan = make_plan(config, spec, machine)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import signal
 import subprocess
@@ -18,9 +19,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import num_cores
 from gossamer.record.files import is_locked, take_lock
 from gossamer.record.runs import LOCK, is_run, is_running
+from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 from gossamer.system.reading import clipped, read_plain
 
 if TYPE_CHECKING:
@@ -152,8 +153,8 @@ class LocalPlace:
     def __init__(self, jobs: int, *, device: str = "auto"):
         self.jobs = jobs
         self._gpus = gpus() if device != "cpu" else []
-        can_pin = hasattr(os, "sched_getaffinity")
-        self._cores = sorted(os.sched_getaffinity(0)) if can_pin else []
+        # In this order the hyper-threads of a core go to the same slot.
+        self._cores = list(itertools.chain(*cpus_by_core())) if can_pin() else []
 
     def cores(self, slot: int) -> list[int]:
         """Return the cores of a slot; all slots together have all of them. Empty: a run cannot be kept to some."""

@@ -28,10 +28,11 @@ from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
-from gossamer.machine import keep_freed_memory, num_cores, use_threads
+from gossamer.machine import keep_freed_memory, use_threads
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
+from gossamer.system.cores import num_cores
 from gossamer.system.devices import Inbox, is_gpu
 from gossamer.types import empty_trajectory
 

@@ -13,9 +13,10 @@ from gossamer.build.auto import make_plan
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
-from gossamer.machine import has_bf16, num_cores
+from gossamer.machine import has_bf16
 from gossamer.record.files import write_whole
 from gossamer.run.train import train
+from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
