@@ -55,7 +55,7 @@ MICRO_BATCH_ROWS = (136, 272, 544)
 MAKING_FRACTION = 0.25
 """Largest share of the time in which environments are made."""
 TRAINING_FRACTION = 0.4
-TRAINING_SECONDS = 25.0
+TRAINING_SECONDS = 40.0
 """Training gets more than its share of a short time, up to this: it has to begin first."""
 SHORTEST_SECONDS = 8.0
 """With less time than this for the limits on either side of training, they are measured once, after it."""
