@@ -14,6 +14,7 @@ from gossamer.build.evaluation_tasks import (
 )
 from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
+from gossamer.config.cores import row_for
 from gossamer.errors import ConfigError
 from gossamer.machine import has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
@@ -85,11 +86,11 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     num_envs = envs_per_learner(config, spec, device)
     check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
     refuse_tasks(config, spec, num_envs)
-    cores = machine.cores
+    cores, row = machine.cores, row_for(machine.cores)
     # A hyper-thread fills the time that an emulator waits for memory, but takes it from who computes on the same core.
-    stepping = cores if device == "cpu" and lag != "0" else machine.cpus or cores
+    stepping = row.env_threads if device == "cpu" and lag != "0" else machine.cpus or cores
     # Beside a GPU that acts for one half, cores step the other.
-    halves = pixels and (cores >= 8 or device == "cuda")
+    halves = pixels and (row.env_groups > 1 or device == "cuda")
     actors = config.actors_per_learner
     refuse_actors(config, num_envs)
     # Actors with cores of their own on a cluster, where nobody learns beside them, nor they beside the learner.
@@ -177,12 +178,12 @@ def find_device(asked: str, *, has_gpu: bool) -> str:
 
 def _learner_threads(cores: int, lag: str) -> int:
     # Without lag nobody acts meanwhile.
-    return cores if lag == "0" else max(1, cores // 2)
+    return cores if lag == "0" else row_for(cores).learner_threads
 
 
 def _actor_threads(cores: int, lag: str) -> int:
     # Without lag nobody learns meanwhile; batches are too small for more than two threads.
-    return max(min(cores, 2) if lag == "0" else 1, cores // 8)
+    return max(min(cores, 2) if lag == "0" else 1, row_for(cores).actor_threads)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:

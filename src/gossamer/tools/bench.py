@@ -35,6 +35,7 @@ from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import Inbox, is_gpu
+from gossamer.tools.prediction import Rates
 from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
@@ -43,6 +44,9 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.types import EnvSpec
 
+PONG = "PongNoFrameskip-v4"
+SEVERAL = {"num_learners": "auto", "num_envs": 16, "unroll_length": 64}
+"""Where the cores are enough for several learners, each has a batch of as many rows, from environments that start sooner."""
 MAX_ENVS = 64
 """Most environments that are made to be stepped: Atari's are made one after the other, each in 0.1 s."""
 ENVS_PER_COPY = 16
@@ -67,7 +71,9 @@ ENDING_SECONDS = 3.0
 
 def main(*, json: bool, seconds: float) -> None:
     """Measure and print; `seconds` is the time for all of it, at least 20."""
-    config = make_config("PongNoFrameskip-v4", presets=("bench",))
+    config = make_config(PONG, presets=("bench",))
+    several = make_config(PONG, SEVERAL, presets=("bench",))
+    config = several if several.num_learners > 1 else config
     say = partial(print, file=sys.stderr if json else sys.stdout, flush=True)
     begun = time.time() - process_began()
     report = measure(config, seconds=seconds - begun, say=say)
@@ -165,6 +171,30 @@ def limit_of(rates: Mapping[str, float], *, on_gpu: bool) -> float:
     if not on_gpu:
         return 1.0 / sum(1.0 / rate for rate in rates.values())
     return min(rates["stepping"], 1.0 / (1.0 / rates["inference"] + 1.0 / rates["learning"]))
+
+
+def core_rates(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) -> Rates:
+    """Measure what one core does, and what is left of that while all cores work."""
+    until = time.monotonic() + seconds
+    keep_freed_memory()
+    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    plan, cores = make_plan(config, spec), num_cores()
+    per_copy = max(1, min(ENVS_PER_COPY, MAX_ENVS // cores))
+    say(f"measuring what a core does for {seconds:.0f} s, with {per_copy} environments")
+    makers = (
+        _stepping(config, per_copy),
+        _inference(config, spec, plan, plan.num_envs),
+        _learning(config, spec, plan, plan.num_envs, plan.micro_batch_rows),
+    )
+    works = [make(0) for make in makers]
+    share = (until - time.monotonic()) / 4
+    alone = [_total_rate([work], time.monotonic() + share) for work in works]
+    # Learning, which moves most memory, on every core at once.
+    copies = [works[2]]
+    while len(copies) < cores and time.monotonic() < until - share / 2:
+        copies.append(makers[2](len(copies)))
+    kept = _total_rate(copies, until) / (len(copies) * alone[2])
+    return Rates(alone[0], alone[1], alone[2], min(kept, 1.0), len(copies))
 
 
 class _Work:
