@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gossamer.config import layers as layers_module
 from gossamer.config import resolve
 from gossamer.config.cores import MACHINE, row_for
 from gossamer.record.machines import read_machine
@@ -72,6 +73,32 @@ def test_later_runs_find_what_was_kept_for_the_machine(
     tuned(monkeypatch, tmp_path / "u.toml", {}, capsys)
     assert [x["settings"] for x in read_machine()["tuned"]] == [{}]
     assert resolve({"env_id": "CartPole-v1"})[0] == before
+
+
+@pytest.mark.parametrize(
+    ("worth", "learners"), [({4: 1.2, 1: 0.9}, 2), ({4: 1.4, 1: 0.9}, 4), ({4: 1.2, 1: 0.97}, 1)]
+)
+def test_more_learners_have_to_be_much_faster(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    machine: None,
+    worth: dict[int, float],
+    learners: int,
+) -> None:
+    for module in (tune, layers_module):
+        monkeypatch.setattr(module, "num_cores", lambda: 4)
+    monkeypatch.setattr(layers_module, "visible_gpus", list)
+    monkeypatch.setattr(tune, "core_rates", lambda *_, **__: RATES)
+    monkeypatch.setattr(tune, "measured_rate", lambda _, x, __: worth.get(x.get("num_learners"), 1))
+    pong = "PongNoFrameskip-v4"
+    tune.main(pong, seconds=200.0, output=str(tmp_path / "tuned.toml"))
+    assert resolve({"env_id": pong})[0].num_learners == learners
+    told = capsys.readouterr().out
+    assert "predicted, not measured: " in told
+    if learners != 2:
+        preset = resolve({"env_id": pong}, configs=[str(tmp_path / "tuned.toml")])[0]
+        assert preset == resolve({"env_id": pong})[0]
 
 
 def test_it_ends_in_its_time(

@@ -60,6 +60,8 @@ def test_learners_of_the_machine_wait_for_each_other(on: Any) -> None:
     config, origin = resolve({"env_id": PONG})
     assert (config.topology.graph, config.topology.max_staleness) == ("rotating", 0)
     assert origin["topology.graph"] == "with 8 learners"
+    assert (config.num_envs, config.optimizer.learning_rate) == (4, (1.2e-3,))
+    assert origin["num_envs"] == "suite atari, with 8 learners"
     assert set(origin) == set(resolve({"env_id": PONG, "topology": {"name": "gossip"}})[1])
 
 
@@ -90,6 +92,18 @@ def test_what_is_given_wins(on: Any, settings: dict[str, Any], expected: Any) ->
         settings["replays"][1] = {"name": "uniform", "fraction": 0.5}
         settings["algorithm"] = "vtrace"
     assert learners(**settings) == expected
+
+
+def test_a_batch_or_a_rate_that_is_given_stays(on: Any) -> None:
+    on(16)
+    for given in ({"num_envs": 16}, {"unroll_length": 64}, {"algorithm": {"num_minibatches": 8}}):
+        config = make_config(PONG, given)
+        assert (config.num_learners, config.num_envs) == (8, 16)
+        assert config.optimizer.learning_rate == (6e-4,)
+    config = make_config(PONG, {"optimizer": {"learning_rate": [1e-4]}})
+    assert (config.num_envs, config.optimizer.learning_rate) == (16, (1e-4,))
+    config = make_config(PONG, {"algorithm": {"name": "vtrace"}, "num_learners": "auto"})
+    assert (config.num_learners, config.num_envs) == (8, 0), "no suite says how many"
 
 
 def test_a_gpu_learns_for_all_cores(on: Any) -> None:
@@ -156,10 +170,15 @@ def test_what_was_tuned_is_below_all_that_is_given(on: Any) -> None:
 
 def test_tuned_learners_are_for_runs_that_last(on: Any) -> None:
     on(4)
-    tuned = {"num_learners": 4, "topology": {"name": "gossip", "max_staleness": 0}}
-    write_tuned(entry(tuned), {})
-    assert learners() == (4, "gossip", "tuned on this machine")
+    write_tuned(entry({"num_learners": 4}), {})
+    assert learners() == (4, "gossip", "tuned on this machine, 4 learners")
+    assert learners(num_learners="auto") == (4, "gossip", "settings, 4 learners")
+    assert make_config(PONG).num_envs == 8
+    assert learners(num_learners=2)[0] == 2
     assert learners(total_env_steps=1000)[0] == 1
+    write_tuned(entry({"num_learners": 1}), {})
+    assert learners() == (1, "single", "tuned on this machine, 1 learner")
+    assert make_config(PONG).num_envs == 16
 
 
 @pytest.mark.parametrize(
@@ -173,6 +192,7 @@ def test_tuned_learners_are_for_runs_that_last(on: Any) -> None:
         '{"format": 1, "tuned": [3, {"env_id": "PongNoFrameskip-v4"}]}',
         json.dumps({"format": 1, "tuned": [entry({"env_id": "evil:Env"})]}),
         json.dumps({"format": 1, "tuned": [entry({"env_groups": -1})]}),
+        json.dumps({"format": 1, "tuned": [entry({"num_learners": "many"})]}),
         json.dumps({"format": 1, "tuned": [entry({"topology": {"name": "evil:Topology"}})]}),
     ],
 )

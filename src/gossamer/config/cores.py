@@ -27,6 +27,9 @@ IMAGE_ENVS = 64
 """Environments of a learner where neither a suite nor the user says how many: for images, on a CPU."""
 GPU_IMAGE_ENVS = 128
 VECTOR_ENVS = 16
+MIXED_RATE = 2.0
+"""Times the learning rate of one learner: averaging shortens steps. With two learners of half its batch, twice its rate
+was the best of four that were tried; with more it is a guess."""
 MAX_LEARNERS = 16
 """Most learners that are chosen: with more, each has more cores. Nobody has measured what more of them learn."""
 LEAST_ENV_STEPS = 200_000
@@ -40,6 +43,9 @@ class Row:
     cores: int
     learners: int
     """Learners of a run, for "auto": each in a process of its own, with an equal share of the cores."""
+    envs: int
+    """Environments of each of them, where a suite says how many one has; 0: as many as that. Fewer, the more learners there
+    are, so that the parameters are updated as often for as many steps."""
     learner_threads: int
     """The rest is of one learner that has all of these cores to itself."""
     actor_threads: int
@@ -49,32 +55,28 @@ class Row:
 
 
 ROWS = (
-    Row(1, 1, 1, 1, 1, 1, "acting and learning take turns; nothing can overlap"),
+    Row(1, 1, 0, 1, 1, 1, 1, "acting and learning take turns; nothing can overlap"),
     Row(
-        2, 1, 1, 1, 2, 1,
-        "measured: one core learns while the other acts, 0.8 to 0.9 of the limit; two learners of one core each are 8 % "
-        "faster but wait for each other",
+        2, 1, 0, 1, 1, 2, 1,
+        "measured: one core learns while the other acts, 0.8 to 0.9 of the limit",
     ),
     Row(
-        4, 2, 2, 1, 4, 1,
-        "two learners of two cores: each has the measured row above; one learner of four would divide a minibatch of 256 "
-        "rows among two threads that meet after each",
+        4, 2, 8, 2, 1, 4, 1,
+        "two learners, each with the measured row above; together they have the batch of one, with which two learners were "
+        "at 18 in Pong sooner than one",
     ),
     Row(
-        8, 4, 4, 1, 8, 2,
-        "four learners of two cores; with one learner, the half of the cores that steps needs a second group to stay busy",
+        8, 4, 8, 4, 1, 8, 2,
+        "four learners of two cores; with 4 environments each they would be a quarter slower, with 8 they keep 0.95",
     ),
     Row(
-        16, 8, 8, 2, 16, 2,
-        "eight learners of two cores; one learner on 16 measured cores was no faster than on two: 16 environments feed no "
-        "more, and a part of a minibatch has 32 rows",
+        16, 8, 4, 8, 2, 16, 2,
+        "eight learners of two cores; one learner was no faster on 16 cores than on two, since a thread's part of a minibatch "
+        "has 32 rows then. With 16 environments each, they update so seldom that 200,000 steps taught nothing",
     ),
+    Row(32, 16, 4, 16, 4, 32, 2, "sixteen learners of two cores, the most that are chosen"),
     Row(
-        32, 16, 16, 4, 32, 2,
-        "sixteen learners of two cores, the most that are chosen",
-    ),
-    Row(
-        64, 16, 32, 8, 64, 2,
+        64, 16, 4, 32, 8, 64, 2,
         "sixteen learners of four cores: more learners would average over more of them than has been tried",
     ),
 )  # fmt: skip
@@ -90,12 +92,18 @@ def row_for(cores: int) -> Row:
     return Row(
         cores,
         min(grown(low.learners), MAX_LEARNERS),
+        low.envs,
         grown(low.learner_threads),
         grown(low.actor_threads),
         grown(low.env_threads),
         low.env_groups,
         low.why,
     )
+
+
+def envs_for(learners: int) -> int:
+    """Return how many environments each of several learners has."""
+    return next((row.envs for row in ROWS if row.learners >= learners > 1), ROWS[-1].envs)
 
 
 def is_plain() -> bool:

@@ -10,7 +10,15 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 from gossamer.algorithms.base import Algorithm
 from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
-from gossamer.config.cores import AUTO, LEAST_ENV_STEPS, MIXED, is_plain, learners_for
+from gossamer.config.cores import (
+    AUTO,
+    LEAST_ENV_STEPS,
+    MIXED,
+    MIXED_RATE,
+    envs_for,
+    is_plain,
+    learners_for,
+)
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import nested
 from gossamer.config.train_config import TrainConfig
@@ -40,7 +48,7 @@ TUNED = "tuned on this machine"
 """Layer label of what `gossamer tune` found."""
 SHAPE = TUNABLE | {
     "num_envs", "unroll_length", "learners_per_process", "actors_per_learner", "placement", "device", "precision",
-    "lag", "replays", "replay_ratio", "policy",
+    "lag", "replays", "replay_ratio", "policy", "topology",
 }  # fmt: skip
 """Settings with which something else may be fastest."""
 
@@ -108,6 +116,7 @@ def merge_layers(
     if given:
         layers.append(Layer(GIVEN, as_written(given)))
     layers = [replace(layer, settings=nested(layer.settings)) for layer in layers]
+    machine = "" if is_plain() else machine
     env_id = ""
     for layer in layers:
         asked = layer.settings.get("env_id", env_id)
@@ -123,13 +132,17 @@ def merge_layers(
     if isinstance(env_id, str) and env_id:
         suite = suite_layer(suite_of(env_id), _algorithm_of(layers))
         algorithm = _algorithm_of([suite, *layers]) or ""
-        machine = "" if is_plain() else machine
         found = _tuned_layer(env_id, algorithm, layers) if machine == "tuned" else None
         layers = [suite, *([found] if found else []), *layers]
-    decided = _pop_auto(layers)
+    decided, tuned = _pop_auto(layers)
     config, origin = merge(TrainConfig, layers)
     if decided:
-        config = _with_learners(config, origin, decided, machine=bool(machine) and not is_plain())
+        count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
+        if not tuned:
+            count, why = 1, "1 here"
+            if machine:
+                count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
+        config = with_learners(config, origin, count, label=decided, why=why)
     return config, origin, [layer.label for layer in layers]
 
 
@@ -151,29 +164,41 @@ def _shapes(settings: Tree) -> bool:
     """Whether settings decide something that changes what is fastest on a machine."""
     algorithm = settings.get("algorithm")
     tuned = isinstance(algorithm, Mapping) and set(cast("Tree", algorithm)) - {"name"}
-    return bool(tuned) or not SHAPE.isdisjoint(settings)
+    names = {x for x, value in settings.items() if (x, value) != ("num_learners", AUTO)}
+    return bool(tuned) or not SHAPE.isdisjoint(names)
 
 
-def _pop_auto(layers: Sequence[Layer]) -> str:
-    """Remove the word for a number of learners that the machine decides; return the layer that asks for it, if it counts."""
-    decided = ""
+def _pop_auto(layers: Sequence[Layer]) -> tuple[str, int]:
+    """Remove the number of learners if the machine decides it.
+
+    Returns:
+        The layer that lets it decide, empty for none; and the number if `gossamer tune` found it, 0 if not.
+    """
+    decided, count = "", 0
     for layer in layers:
         settings = cast("dict[str, Any]", layer.settings)
-        if settings.get("num_learners", AUTO) != AUTO:
-            decided = ""
-        elif settings.pop("num_learners", None) is not None:
-            decided = layer.label
-    return decided
+        asked = settings.get("num_learners")
+        if asked == AUTO or (layer.label == TUNED and asked is not None):
+            decided, count = layer.label, count if asked == AUTO else int(asked)
+            del settings["num_learners"]
+        elif asked is not None:
+            decided, count = "", 0
+    return decided, count
 
 
-def _with_learners(
-    config: TrainConfig, origin: dict[str, str], label: str, *, machine: bool
+def with_learners(
+    config: TrainConfig, origin: dict[str, str], count: int, *, label: str, why: str
 ) -> TrainConfig:
-    """Give a run the learners that its machine has cores for; they gossip unless somebody chose how they mix."""
+    """Give a run the learners that its machine decides on; they gossip unless somebody chose how they mix.
+
+    Args:
+        config: merged settings.
+        origin: which layer set each; changed.
+        count: of learners.
+        label: layer that lets the machine decide.
+        why: so many.
+    """
     chosen = not _is_preset(origin["topology.name"])
-    count, why = 1, "1 here"
-    if machine:
-        count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
     if count > 1 and chosen and not config.topology.talks:
         count, why = 1, f"1 with topology {config.topology.name}"
     origin["num_learners"] = f"{label}, {why}"
@@ -182,8 +207,17 @@ def _with_learners(
     mixed, names = merge(TrainConfig, [Layer("", {"topology": MIXED})])
     for name in [x for x in origin if x.startswith("topology.")]:
         del origin[name]
-    origin |= {x: f"with {count} learners" for x in names if x.startswith("topology.")}
-    return replace(config, num_learners=count, topology=mixed.topology)
+    with_them = f"with {count} learners"
+    origin |= {x: with_them for x in names if x.startswith("topology.")}
+    config = replace(config, num_learners=count, topology=mixed.topology)
+    # A batch and a rate that somebody chose stay what they are.
+    theirs = ("num_envs", "unroll_length", "optimizer.learning_rate", "algorithm.num_minibatches")
+    if not config.num_envs or not all(_is_preset(origin[name]) for name in theirs):
+        return config
+    origin |= dict.fromkeys(("num_envs", "optimizer.learning_rate"), f"{label}, {with_them}")
+    rates = tuple(MIXED_RATE * rate for rate in config.optimizer.learning_rate)
+    optimizer = replace(config.optimizer, learning_rate=rates)
+    return replace(config, num_envs=min(envs_for(count), config.num_envs), optimizer=optimizer)
 
 
 def _algorithm_of(layers: Sequence[Layer]) -> str | None:

@@ -25,7 +25,6 @@ MAX_BYTES = 1 << 20
 TUNABLE = frozenset(
     {
         "num_learners",
-        "topology",
         "env_groups",
         "micro_batch_rows",
         "learner_threads",
@@ -77,19 +76,9 @@ def tuned_settings(env_id: str, algorithm: str) -> dict[str, Any]:
         settings = entry.get("settings")
         if (entry.get("env_id"), entry.get("algorithm")) != (env_id, algorithm):
             continue
-        if isinstance(settings, dict) and _may_decide(cast("dict[str, Any]", settings)):
+        if isinstance(settings, dict) and TUNABLE.issuperset(cast("dict[str, Any]", settings)):
             return cast("dict[str, Any]", settings)
     return {}
-
-
-def _may_decide(settings: dict[str, Any]) -> bool:
-    """Whether settings are of those that a machine decides, and would load no code of anyone's."""
-    mixing = settings.get("topology", {})
-    return (
-        TUNABLE.issuperset(settings)
-        and isinstance(mixing, dict)
-        and ":" not in json.dumps(cast("dict[str, Any]", mixing).get("name", ""))
-    )
 
 
 def write_tuned(entry: Mapping[str, Any], measured: Mapping[str, Any]) -> Path:

@@ -16,6 +16,7 @@ from gossamer import __version__
 from gossamer.build.auto import make_plan
 from gossamer.config import TrainConfig, resolve
 from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
+from gossamer.config.layers import with_learners
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import has_bf16, this_machine
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
 
 WORTH = 1.03
 """A change is kept if it is faster by this factor; less is noise."""
+MORE_LEARNERS_WORTH, FEWER_LEARNERS_WORTH = 1.3, 0.95
 TRIAL_SECONDS = 5.0
 """Training time of one trial, its start not included."""
 START_SECONDS, START_SECONDS_PER_ENV = 5.0, 0.2
@@ -44,6 +46,7 @@ START_SECONDS, START_SECONDS_PER_ENV = 5.0, 0.2
 ENDING_SECONDS = 3.0
 RATES_FRACTION = 0.15
 """Share of the time for measuring what one core does."""
+MIXING = Gossip(**{name: value for name, value in MIXED.items() if name != "name"})
 Changes = dict[str, Any]
 
 
@@ -53,7 +56,7 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     if target.exists():
         raise ConfigError(f"--output {target} exists; name another file, or remove it")
     until = time.monotonic() + seconds
-    config, _ = resolve(given={"env_id": env_id}, machine="cores")
+    config = with_number(env_id)
     spec = read_spec(env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec, this_machine().share_of(_share(config)))
     rates = None
@@ -73,18 +76,20 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
         return
     _say(f"{env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s with the defaults")
     trial = min(time.monotonic() - began, trial)
-    for changes in _candidates(config, spec, plan):
+    tried = _candidates(config, spec, plan)
+    for changes in tried:
         grown = changes.get("num_envs", plan.num_envs) / plan.num_envs
         needed = trial * max(grown, 1.0)
         if time.monotonic() + needed + ENDING_SECONDS > until:
             _say(f"no time is left for another trial of {needed:.0f} s; --seconds tries more")
             break
         rate = measured_rate(config, {**best, **changes}, needed)
-        told = ", ".join(f"{name} = {_toml(value)}" for name, value in changes.items())
+        first = next(iter(changes))  # what else it brings with it is in the preset
+        told = f"{first} = {_toml(changes[first])}"
         if rate is None:
             _say(f"{told}: not measured, it began too late")
             continue
-        kept = rate > best_rate * WORTH
+        kept = rate > best_rate * _worth(config, changes)
         _say(f"{told}: {rate:,.0f} steps/s{', kept' if kept else ''}")
         if kept:
             best, best_rate = {**best, **changes}, rate
@@ -133,7 +138,7 @@ def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Chan
     if pixels and len(config.replays) == 1:
         for learners in _numbers_of_learners(num_cores()):
             if learners != config.num_learners and 0.25 <= learners / config.num_learners <= 4:
-                yield {"num_learners": learners, "topology": _mixing(learners)}
+                yield _as_changes(with_number(config.env_id, learners))
     for factor in (2, 0.5):
         if (n := int(plan.num_envs * factor)) >= config.algorithm.num_minibatches:
             yield {"num_envs": n}
@@ -153,16 +158,39 @@ def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Chan
         yield {"lag": "free"}
 
 
-def _mixing(learners: int) -> dict[str, Any]:
-    return dict(MIXED) if learners > 1 else {"name": "single"}
+def with_number(env_id: str, learners: int = 0) -> TrainConfig:
+    """Return the defaults of a machine on which nobody has tuned anything; with a number of learners, if one is given."""
+    config, origin = resolve(given={"env_id": env_id}, machine="" if learners else "cores")
+    if not learners:
+        return config
+    # As if the machine had decided on it, whatever else then goes with it.
+    return with_learners(config, origin, learners, label="", why="")
+
+
+def _as_changes(config: TrainConfig) -> Changes:
+    """Return what another number of learners changes with it."""
+    mixing = {"name": "single"} if config.num_learners == 1 else dict(MIXED)
+    changes: Changes = {"num_learners": config.num_learners, "topology": mixing}
+    rates = config.optimizer.learning_rate
+    return changes | {"num_envs": config.num_envs, "optimizer.learning_rate": list(rates)}
+
+
+def _worth(config: TrainConfig, changes: Changes) -> float:
+    """Return how many times as fast a change has to be: more learners learn less from a step, fewer more."""
+    learners = changes.get("num_learners", config.num_learners)
+    if learners == config.num_learners:
+        return WORTH
+    return MORE_LEARNERS_WORTH if learners > config.num_learners else FEWER_LEARNERS_WORTH
 
 
 def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> float | None:
     """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late."""
     changes = dict(changes)
-    if mixing := changes.get("topology"):
-        told = {k: x for k, x in mixing.items() if k != "name"}
-        changes["topology"] = Gossip(**told) if told else type(TrainConfig().topology)()
+    if changes.pop("topology", None) is not None:
+        several = changes["num_learners"] > 1
+        changes["topology"] = MIXING if several else TrainConfig().topology
+    if rates := changes.pop("optimizer.learning_rate", None):
+        changes["optimizer"] = dataclasses.replace(config.optimizer, learning_rate=tuple(rates))
     with tempfile.TemporaryDirectory() as folder:
         trial = dataclasses.replace(
             config,
