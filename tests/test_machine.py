@@ -197,6 +197,16 @@ def test_no_more_threads_than_cores_want_to_compute(env_id: str, lag: str, cores
             assert plan.env_threads <= (cpus if lag == "0" else share)
 
 
+@pytest.mark.parametrize("lag", ["0", "1", "free"])
+@pytest.mark.parametrize("cores", [4, 8, 16, 64])
+def test_actors_in_processes_share_what_the_learner_leaves(lag: str, cores: int) -> None:
+    for actors in (1, 2, cores // 4, cores // 2):
+        plan = threads_of(cores, lag=lag, actors_per_learner=actors)
+        acting = actors * plan.actor_threads
+        assert max(plan.learner_threads, acting) <= cores
+        assert lag == "0" or plan.learner_threads + acting <= cores
+
+
 @pytest.mark.parametrize(
     ("cores", "lag", "threads", "groups"),
     [

@@ -99,16 +99,19 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
+    cpu_pixels = pixels and device == "cpu"
+    learning = config.learner_threads or (_learner_threads(cores, beside) if cpu_pixels else 1)
+    acting = _actor_threads(each or cores, beside) if pixels and (each or cpu_pixels) else 1
+    if actors and not each and cores > 2:  # they share what the learner leaves
+        acting = max(min(acting, (cores if lag == "0" else cores - learning) // actors), 1)
     return Plan(
         device=device,
         precision=precision,
         num_envs=num_envs,
         lag=None if lag == "free" else int(lag),
         micro_batch_rows=config.micro_batch_rows or micro,
-        learner_threads=config.learner_threads
-        or (_learner_threads(cores, beside) if pixels and device == "cpu" else 1),
-        actor_threads=config.actor_threads
-        or (_actor_threads(each or cores, beside) if pixels and (each or device == "cpu") else 1),
+        learner_threads=learning,
+        actor_threads=config.actor_threads or acting,
         env_threads=config.env_threads or min(actors * each or stepping, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,
