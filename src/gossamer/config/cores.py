@@ -29,7 +29,7 @@ GPU_IMAGE_ENVS = 128
 VECTOR_ENVS = 16
 MIXED_RATE = 2.0
 """Times the learning rate of one learner: averaging shortens steps. With two learners of half its batch, twice its rate
-was the best of four that were tried; with more it is a guess."""
+was the best of three that were tried; with more it is a guess."""
 MAX_LEARNERS = 16
 """Most learners that are chosen: with more, each has more cores. Nobody has measured what more of them learn."""
 LEAST_ENV_STEPS = 200_000
