@@ -18,11 +18,12 @@ from gossamer.build.evaluation_tasks import build_trials
 from gossamer.build.roles import build_policy
 from gossamer.config import from_dict, saved_settings
 from gossamer.envs.registry import read_spec
-from gossamer.machine import num_cores, threads
+from gossamer.machine import threads
 from gossamer.record.folder import RunFolder
 from gossamer.roles.evaluator import play
 from gossamer.run.evaluate import load_weights
 from gossamer.run.recorder import WINDOW, Window
+from gossamer.system.cores import num_cores
 
 
 def main() -> None:

@@ -38,7 +38,8 @@ passes = 2
 learning_rate = [2.5e-4]
 ```
 
-Precedence, highest first: command line, `--config` files, the resumed run, the suite, the defaults below.
+Precedence, highest first: command line, `--config` files, the resumed run, what
+`gossamer tune` found on this machine, the suite, the defaults below.
 `--show-config` prints every setting that would be used and the layer that set it. `auto`, and `0` where the text says
 auto, are resolved from the environment and the machine at the start.
 

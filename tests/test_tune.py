@@ -1,23 +1,36 @@
-"""`gossamer tune`: what beats the defaults becomes a preset; nothing does, and none is written."""
+"""`gossamer tune`: what beats the defaults becomes a preset and is kept for the machine; nothing does, and none is written."""
 
 from __future__ import annotations
 
+import time
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
+from gossamer.config import layers as layers_module
 from gossamer.config import resolve
+from gossamer.config.cores import MACHINE, row_for
+from gossamer.record.machines import read_machine
 from gossamer.tools import tune
+from gossamer.tools.prediction import Rates, predicted
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 
+@pytest.fixture
+def machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A machine that may decide, of which nothing is known."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(MACHINE)
+
+
 def tuned(
     monkeypatch: pytest.MonkeyPatch, target: Path, rates: dict[str, float], capsys: Any
 ) -> str:
-    def rate(_: Any, changes: dict[str, Any]) -> float:
+    def rate(_: Any, changes: dict[str, Any], seconds: float) -> float:
+        assert seconds > 0
         return 1000.0 * max((rates.get(name, 1.0) for name in changes), default=1.0)
 
     monkeypatch.setattr(tune, "measured_rate", rate)
@@ -42,3 +55,89 @@ def test_where_nothing_is_faster_no_preset_is_written(
     text = tuned(monkeypatch, target, {"num_envs": 1.02}, capsys)
     assert text.endswith("nothing that was tried is faster than the defaults; no preset written\n")
     assert not target.exists()
+
+
+def test_later_runs_find_what_was_kept_for_the_machine(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, machine: None
+) -> None:
+    before, _ = resolve({"env_id": "CartPole-v1"})
+    text = tuned(monkeypatch, tmp_path / "t.toml", {"env_groups": 1.5, "num_envs": 1.2}, capsys)
+    assert "env_groups; runs of CartPole-v1 use them where no setting says otherwise" in text
+    (entry,) = read_machine()["tuned"]
+    assert entry["settings"] == {"env_groups": 2}, "more environments change what is learnt"
+    assert entry["steps_per_second"] == {"default": 1000.0, "tuned": 1500.0}
+    found, origin = resolve({"env_id": "CartPole-v1"})
+    assert (found.env_groups, origin["env_groups"]) == (2, "tuned on this machine")
+    assert found.num_envs == before.num_envs
+    # A second look begins with the defaults, and replaces the first.
+    tuned(monkeypatch, tmp_path / "u.toml", {}, capsys)
+    assert [x["settings"] for x in read_machine()["tuned"]] == [{}]
+    assert resolve({"env_id": "CartPole-v1"})[0] == before
+
+
+@pytest.mark.parametrize(
+    ("worth", "learners"), [({4: 1.2, 1: 0.9}, 2), ({4: 1.4, 1: 0.9}, 4), ({4: 1.2, 1: 0.97}, 1)]
+)
+def test_more_learners_have_to_be_much_faster(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Any,
+    machine: None,
+    worth: dict[int, float],
+    learners: int,
+) -> None:
+    for module in (tune, layers_module):
+        monkeypatch.setattr(module, "num_cores", lambda: 4)
+    monkeypatch.setattr(layers_module, "visible_gpus", list)
+    monkeypatch.setattr(tune, "core_rates", lambda *_, **__: RATES)
+    monkeypatch.setattr(tune, "measured_rate", lambda _, x, __: worth.get(x.get("num_learners"), 1))
+    pong = "PongNoFrameskip-v4"
+    tune.main(pong, seconds=200.0, output=str(tmp_path / "tuned.toml"))
+    assert resolve({"env_id": pong})[0].num_learners == learners
+    told = capsys.readouterr().out
+    assert "predicted, not measured: " in told
+    if learners != 2:
+        preset = resolve({"env_id": pong}, configs=[str(tmp_path / "tuned.toml")])[0]
+        assert preset == resolve({"env_id": pong})[0]
+
+
+def test_it_ends_in_its_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any, machine: None
+) -> None:
+    began = time.monotonic()
+    tune.main("CartPole-v1", seconds=16.0, output=str(tmp_path / "tuned.toml"))
+    assert time.monotonic() - began < 22.0
+    text = capsys.readouterr().out
+    assert "steps/s with the defaults" in text
+    assert "no time is left for another trial" in text
+
+
+def test_too_short_a_time_is_told(tmp_path: Path, capsys: Any, machine: None) -> None:
+    tune.main("CartPole-v1", seconds=1.0, output=str(tmp_path / "tuned.toml"))
+    told = "the defaults cannot be measured in 1 s; give it longer: --seconds 2\n"
+    assert capsys.readouterr().out.endswith(told)
+    assert not read_machine()
+
+
+RATES = Rates(stepping=2500.0, inference=15000.0, learning=4000.0, kept=0.8, cores=16)
+
+
+def test_a_prediction_is_below_what_all_cores_could_do() -> None:
+    for cores in (1, 2, 4, 8, 16, 32, 64):
+        limit = cores / (1 / 2500 + 1 / 15000 + 1 / 4000)
+        for learners in (1, 2, cores // 2, cores):
+            if 1 <= learners <= cores:
+                share = row_for(cores // learners)
+                assert 0 < predicted(RATES, share, learners) <= limit + 1e-9
+
+
+def test_predictions_know_contention_passes_and_who_waits() -> None:
+    two = row_for(2)
+    assert predicted(RATES, two, 1, passes=3) < predicted(RATES, two, 1)
+    free = Rates(2500.0, 15000.0, 4000.0, 1.0, 16)
+    assert predicted(free, two, 8) == pytest.approx(8 * 0.97 * predicted(free, two, 1))
+    assert predicted(RATES, two, 8) < 0.85 * predicted(free, two, 8)
+    assert RATES.beside(1) == 1.0
+    assert RATES.beside(16) == pytest.approx(0.8)
+    assert RATES.beside(10_000) == 0.3
+    assert Rates(1.0, 1.0, 1.0, 0.5, 1).beside(8) == 1.0, "one core tells nothing of others"

@@ -217,7 +217,12 @@ def _train(words: list[str]) -> int | None:
             f"gossamer train {_typed(name, value)} --resume {shlex.quote(str(resume))}, or add --trust"
         ),
     )
-    config, layers = resolve(asked.settings, configs=asked.configs, resumed=saved)
+    config, layers = resolve(
+        asked.settings,
+        configs=asked.configs,
+        resumed=saved,
+        machine="tuned" if asked.seeds is None else "",
+    )
     if asked.show_config:
         print(show_config(config, layers))
         return None
@@ -389,10 +394,11 @@ def _sweep(words: list[str]) -> int:
 TUNE = """\
 usage: gossamer tune ENV [options]
 
-Find the fastest settings for this machine; write them as a preset.
+Find the fastest settings for this machine; write them as a preset. Numbers of learners, threads and groups are also kept
+for this machine, where later runs find them.
 
   ENV              the environment to train on
-  --seconds S      time to measure for; starting takes 20 more [80]
+  --seconds S      time for all of it [80]
   --output FILE    preset file to write [tuned.toml]
 """
 

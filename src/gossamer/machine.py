@@ -15,11 +15,12 @@ import threading
 import time
 from concurrent.futures import Future
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
 
 from gossamer.errors import ConfigError
+from gossamer.system.cores import group_folders, num_cores, num_cpus
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
@@ -47,11 +48,6 @@ def in_thread(work: Callable[[], T], name: str) -> Future[T]:
     return done
 
 
-def num_cores() -> int:
-    """Return how many cores this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
 def processor_name() -> str:
     """Return the model of the processor."""
     try:
@@ -62,12 +58,20 @@ def processor_name() -> str:
     return next(names, platform.machine())
 
 
+def visible_gpus() -> list[str]:
+    """Return the GPUs that a process sees, by what CUDA_VISIBLE_DEVICES calls them; this does not load torch."""
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [x for x in visible.split(",") if x.strip() and x.strip() != "-1"]
+    return [str(i) for i, _ in enumerate(sorted(Path("/dev").glob("nvidia[0-9]*")))]
+
+
 @dataclass(frozen=True)
 class Machine:
     """Facts about a machine that a plan, and the last bits of sums, depend on."""
 
     cores: int
-    """Cores that a process may use."""
+    """Cores that a process may compute on."""
     processor: str
     """Its model."""
     gpus: tuple[str, ...]
@@ -76,6 +80,12 @@ class Machine:
     """Devices that compute in bfloat16 themselves."""
     torch: str
     """Version."""
+    cpus: int = 0
+    """Hardware threads that a process may use; 0: one for each core."""
+
+    def share_of(self, cores: int) -> Machine:
+        """Return a machine of so many of these cores, with their hardware threads."""
+        return replace(self, cores=cores, cpus=cores * self.cpus // self.cores)
 
 
 def this_machine() -> Machine:
@@ -89,6 +99,7 @@ def this_machine() -> Machine:
         gpus=tuple(torch.cuda.get_device_name(i) for i in range(count)),
         bf16=tuple(x for x in ("cpu", "cuda") if (x == "cpu" or count) and has_bf16(x)),
         torch=str(torch.__version__),
+        cpus=num_cpus(),
     )
 
 
@@ -122,30 +133,18 @@ def _there(path: Path) -> Path:
 
 def _free_in_groups(root: Path) -> Iterator[int]:
     """Yield what is left of the limit of each control group that this process is in, of either version."""
-    try:
-        groups = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:  # not Linux
-        return
-    for line in groups:
-        _, controllers, group = line.split(":", 2)
-        names = ("memory.max", "memory.current", "inactive_file")
-        top = root / "sys/fs/cgroup"
-        if "memory" in controllers.split(","):
-            names = ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file")
-            top /= "memory"
-        elif controllers:
-            continue
-        # A container may see the path that its group has outside, where its own is at the top.
-        folder = top / group.strip("/")
-        for place in [folder, *folder.parents]:
-            if place.is_relative_to(top):
-                # No such file, or "max": no limit here.
-                with suppress(OSError, ValueError):
-                    limit, used = (int((place / name).read_text()) for name in names[:2])
-                    lines = (place / "memory.stat").read_text().splitlines()
-                    stat = dict(line.split() for line in lines)
-                    # Pages of files that nobody uses make room when asked to.
-                    yield max(limit - used + int(stat.get(names[2], 0)), 0)
+    names = {
+        1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file"),
+        2: ("memory.max", "memory.current", "inactive_file"),
+    }
+    for folder, version in group_folders("memory", root):
+        # No such file, or "max": no limit here.
+        with suppress(OSError, ValueError):
+            limit, used = (int((folder / name).read_text()) for name in names[version][:2])
+            lines = (folder / "memory.stat").read_text().splitlines()
+            stat = dict(line.split() for line in lines)
+            # Pages of files that nobody uses make room when asked to.
+            yield max(limit - used + int(stat.get(names[version][2], 0)), 0)
 
 
 def has_bf16(device: str) -> bool:

@@ -19,11 +19,8 @@ from gossamer.run.placements.layout import layout_of, transport_of
 def machine(monkeypatch: pytest.MonkeyPatch):
     def of(cores: list[int], *, pins: bool = True) -> None:
         monkeypatch.setattr(layout_module, "num_cores", lambda: len(cores))
-        if pins:
-            affinity = lambda _: set(cores)  # noqa: E731
-            monkeypatch.setattr(layout_module.os, "sched_getaffinity", affinity, raising=False)
-        else:
-            monkeypatch.delattr(layout_module.os, "sched_getaffinity", raising=False)
+        monkeypatch.setattr(layout_module, "cpus_by_core", lambda: [(core,) for core in cores])
+        monkeypatch.setattr(layout_module, "can_pin", lambda: pins)
 
     return of
 
@@ -65,6 +62,20 @@ def test_a_system_that_does_not_pin_shares_its_cores_out_too(machine) -> None:
     assert found.cores == ((), ())
     assert found.share == 4
     assert found.overlaps
+
+
+def test_a_process_has_the_hyper_threads_of_its_cores(machine, monkeypatch) -> None:
+    machine([0, 1, 2, 3])
+    monkeypatch.setattr(layout_module, "cpus_by_core", lambda: [(i, i + 4) for i in range(4)])
+    assert laid_out(2).cores == ((0, 4, 1, 5), (2, 6, 3, 7))
+    assert laid_out(2).share == 2
+
+
+def test_of_a_quota_no_core_is_taken_that_others_may_have(machine, monkeypatch) -> None:
+    machine([0, 1, 2, 3])
+    monkeypatch.setattr(layout_module, "cpus_by_core", lambda: [(i,) for i in range(64)])
+    assert laid_out(2).cores == ((), ())
+    assert laid_out(2).share == 2
 
 
 def test_as_many_to_a_process_as_asked_for(machine) -> None:

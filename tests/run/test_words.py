@@ -103,3 +103,19 @@ def test_learners_with_one_replay_are_not_said_to_have_nothing_in_common() -> No
         {"algorithm": "laser", "num_learners": 3, "placement": "inline", "replays": replays},
     )
     assert mixing_in_words(config, {}) == "3 learners that share a replay, and no parameters"
+
+
+def test_environments_that_take_long_to_make_are_told_of_meanwhile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given = {**SMALL, "num_envs": 2, "total_env_steps": 32, "run_folder": str(tmp_path / "run")}
+    train(make_config("slow_envs:Slow", given))
+    assert "making 2 environments\n" in capsys.readouterr().out
+
+
+def test_processes_that_take_long_to_make_environments_are_told_of(tmp_path: Path) -> None:
+    given = {**SMALL, "num_envs": 2, "total_env_steps": 64, "run_folder": str(tmp_path / "run")}
+    given |= {"num_learners": 2, "topology": "gossip"}
+    train(make_config("slow_envs:Slow", given), quiet=True)
+    log = (tmp_path / "run" / "log.txt").read_text()
+    assert "making 4 environments in 2 processes\n" in log

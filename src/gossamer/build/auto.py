@@ -14,6 +14,7 @@ from gossamer.build.evaluation_tasks import (
 )
 from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
+from gossamer.config.cores import row_for
 from gossamer.errors import ConfigError
 from gossamer.machine import has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
@@ -85,9 +86,11 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     num_envs = envs_per_learner(config, spec, device)
     check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
     refuse_tasks(config, spec, num_envs)
-    cores = machine.cores
+    cores, row = machine.cores, row_for(machine.cores)
+    # A hyper-thread fills the time that an emulator waits for memory, but takes it from who computes on the same core.
+    stepping = row.env_threads if device == "cpu" and lag != "0" else machine.cpus or cores
     # Beside a GPU that acts for one half, cores step the other.
-    halves = pixels and (cores >= 8 or device == "cuda")
+    halves = pixels and (row.env_groups > 1 or device == "cuda")
     actors = config.actors_per_learner
     refuse_actors(config, num_envs)
     # Actors with cores of their own on a cluster, where nobody learns beside them, nor they beside the learner.
@@ -96,17 +99,20 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
+    cpu_pixels = pixels and device == "cpu"
+    learning = config.learner_threads or (_learner_threads(cores, beside) if cpu_pixels else 1)
+    acting = _actor_threads(each or cores, beside) if pixels and (each or cpu_pixels) else 1
+    if actors and not each and cores > 2:  # they share what the learner leaves
+        acting = max(min(acting, (cores if lag == "0" else cores - learning) // actors), 1)
     return Plan(
         device=device,
         precision=precision,
         num_envs=num_envs,
         lag=None if lag == "free" else int(lag),
         micro_batch_rows=config.micro_batch_rows or micro,
-        learner_threads=config.learner_threads
-        or (_learner_threads(cores, beside) if pixels and device == "cpu" else 1),
-        actor_threads=config.actor_threads
-        or (_actor_threads(each or cores, beside) if pixels and (each or device == "cpu") else 1),
-        env_threads=config.env_threads or min(actors * each or cores, num_envs),
+        learner_threads=learning,
+        actor_threads=config.actor_threads or acting,
+        env_threads=config.env_threads or min(actors * each or stepping, num_envs),
         env_groups=groups,
         max_episode_steps=config.max_episode_steps,
         cores=cores,
@@ -175,12 +181,12 @@ def find_device(asked: str, *, has_gpu: bool) -> str:
 
 def _learner_threads(cores: int, lag: str) -> int:
     # Without lag nobody acts meanwhile.
-    return cores if lag == "0" else max(1, cores // 2)
+    return cores if lag == "0" else row_for(cores).learner_threads
 
 
 def _actor_threads(cores: int, lag: str) -> int:
     # Without lag nobody learns meanwhile; batches are too small for more than two threads.
-    return max(min(cores, 2) if lag == "0" else 1, cores // 8)
+    return max(min(cores, 2) if lag == "0" else 1, row_for(cores).actor_threads)
 
 
 def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:

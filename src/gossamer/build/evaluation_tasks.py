@@ -7,6 +7,7 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING
 
+from gossamer.config.cores import GPU_IMAGE_ENVS, IMAGE_ENVS, VECTOR_ENVS
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, Tasks
 from gossamer.errors import ConfigError
@@ -24,8 +25,8 @@ MAX_TASKS = 100
 
 def envs_per_learner(config: TrainConfig, spec: EnvSpec, device: str = "cpu") -> int:
     """Return how many environments each learner has; a GPU acts for more of them in the same time."""
-    images = 64 if device == "cpu" else 128
-    return config.num_envs or (images if spec.obs_kind == "pixels" else 16)
+    images = IMAGE_ENVS if device == "cpu" else GPU_IMAGE_ENVS
+    return config.num_envs or (images if spec.obs_kind == "pixels" else VECTOR_ENVS)
 
 
 def refuse_tasks(config: TrainConfig, spec: EnvSpec, num_envs: int) -> None:

@@ -20,7 +20,7 @@ from gossamer.build.evaluation_tasks import (
     training_tasks,
 )
 from gossamer.build.replays import build_mix, kept_replays
-from gossamer.envs.registry import make_vec_env
+from gossamer.envs.registry import is_native, make_vec_env
 from gossamer.envs.seeding import CHOOSING_RANK
 from gossamer.errors import ConfigError
 from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
@@ -28,7 +28,6 @@ from gossamer.machine import (
     in_thread,
     lower_priority,
     native_threads,
-    num_cores,
     threads,
 )
 from gossamer.ops.micro_batches import MicroBatches
@@ -37,6 +36,7 @@ from gossamer.roles.actor import Acting, Actor, Episode
 from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
+from gossamer.system.cores import num_cores
 from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
 
@@ -117,13 +117,15 @@ def build_env_groups(
 ) -> tuple[list[VecEnv], list[NDArray[Any]]]:
     """Make and start the groups of environments that one actor steps in turn; `only`: those of them.
 
-    Returns the groups and their first observations; without `start`, for a run that will bring its
+    Making simulators holds the interpreter's lock, starting their games does not: one group is made while those before
+    it start. Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
     """
     if plan.lag is not None and config.placement != "inline":
         lower_priority()  # of this thread, and so of the simulators' threads it starts
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
     groups: list[VecEnv] = []
+    starting: list[Future[NDArray[Any]]] = []
     bounds = list(itertools.pairwise(group_bounds(plan)))
     for first, last in bounds if only is None else bounds[only.start : only.stop]:
         groups.append(
@@ -140,10 +142,18 @@ def build_env_groups(
                 tasks=training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
             )
         )
+        if start and is_native(config.env_id):
+            starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
+    if starting:
+        return groups, [first_obs.result() for first_obs in starting]
     if start:
-        return groups, [envs.start(np.zeros(envs.num_envs, dtype=np.int64)) for envs in groups]
+        return groups, [_first_obs(envs) for envs in groups]
     dtype = np.uint8 if spec.obs_kind == "pixels" else np.float32
     return groups, [np.zeros((envs.num_envs, *spec.obs_shape), dtype=dtype) for envs in groups]
+
+
+def _first_obs(envs: VecEnv) -> NDArray[Any]:
+    return envs.start(np.zeros(envs.num_envs, dtype=np.int64))
 
 
 def group_bounds(plan: Plan) -> list[int]:

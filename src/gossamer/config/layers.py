@@ -5,19 +5,32 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 from gossamer.algorithms.base import Algorithm
 from gossamer.config import own_parts
 from gossamer.config.check import first_learnt, may_deal_rows, validate
+from gossamer.config.cores import (
+    AUTO,
+    LEAST_ENV_STEPS,
+    MIXED,
+    MIXED_RATE,
+    envs_for,
+    is_plain,
+    learners_for,
+)
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.names import REMOVED, nested
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Layer, Tree, as_written, fields_of, merge, to_tree
+from gossamer.config.values import spells_number
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
+from gossamer.machine import visible_gpus
+from gossamer.record.machines import TUNABLE, tuned_settings
 from gossamer.record.origin import began_here, is_found
 from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.system.cores import num_cores
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
@@ -31,6 +44,13 @@ GIVEN = "settings"
 """Layer label of what a program gave."""
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
+TUNED = "tuned on this machine"
+"""Layer label of what `gossamer tune` found."""
+SHAPE = TUNABLE | {
+    "num_envs", "unroll_length", "learners_per_process", "actors_per_learner", "placement", "device", "precision",
+    "lag", "replays", "replay_ratio", "policy", "topology",
+}  # fmt: skip
+"""Settings with which something else may be fastest."""
 
 to_dict = to_tree
 """Return a config as nested dicts of JSON values."""
@@ -52,14 +72,17 @@ def resolve(
     configs: Sequence[str] = (),
     resumed: Tree | None = None,
     given: Tree | None = None,
+    machine: Literal["tuned", "cores", ""] = "tuned",
 ) -> tuple[TrainConfig, dict[str, str]]:
-    """Resolve settings: command line over files over resumed run over suite over defaults.
+    """Resolve settings: command line over files over resumed run over machine over suite over defaults.
 
     Args:
         command_line: nested settings as typed; text stands for numbers.
         configs: files and presets; later ones win over earlier ones.
         resumed: the saved config of a run to continue.
         given: nested settings from Python, in place of what was typed.
+        machine: what of it decides where nobody else does: its cores and what `gossamer tune` found; its cores; nothing,
+            for runs that share it.
 
     Returns:
         The validated config, and for every dotted setting name the layer that set it.
@@ -68,7 +91,7 @@ def resolve(
         ConfigError: unknown name, wrong type, or a combination that cannot work.
     """
     config, origin, labels = merge_layers(
-        command_line, configs=configs, resumed=resumed, given=given
+        command_line, configs=configs, resumed=resumed, given=given, machine=machine
     )
     config = _merge_ratio(config, origin, labels)
     config = _with_fewer_minibatches(config, origin)
@@ -83,6 +106,7 @@ def merge_layers(
     configs: Sequence[str] = (),
     resumed: Tree | None = None,
     given: Tree | None = None,
+    machine: Literal["tuned", "cores", ""] = "tuned",
 ) -> tuple[TrainConfig, dict[str, str], list[str]]:
     """Return what `resolve` would, not yet checked as a whole, and the labels of all layers."""
     # A setting that the run's version did not have yet is as it was before: the suite's may be newer.
@@ -93,6 +117,7 @@ def merge_layers(
     if given:
         layers.append(Layer(GIVEN, as_written(given)))
     layers = [replace(layer, settings=nested(layer.settings)) for layer in layers]
+    machine = "" if is_plain() else machine
     env_id = ""
     for layer in layers:
         asked = layer.settings.get("env_id", env_id)
@@ -106,8 +131,94 @@ def merge_layers(
         if layer.settings.get("env_id", env_id) != env_id:
             cast("dict[str, Any]", layer.settings).pop("stop_at_return", None)
     if isinstance(env_id, str) and env_id:
-        layers.insert(0, suite_layer(suite_of(env_id), _algorithm_of(layers)))
-    return *merge(TrainConfig, layers), [layer.label for layer in layers]
+        suite = suite_layer(suite_of(env_id), _algorithm_of(layers))
+        algorithm = _algorithm_of([suite, *layers]) or ""
+        found = _tuned_layer(env_id, algorithm, layers) if machine == "tuned" else None
+        layers = [suite, *([found] if found else []), *layers]
+    decided, tuned = _pop_auto(layers)
+    config, origin = merge(TrainConfig, layers)
+    if decided:
+        count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
+        if not tuned:
+            count, why = 1, "1 here"
+            if machine:
+                count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
+        config = with_learners(config, origin, count, label=decided, why=why)
+    return config, origin, [layer.label for layer in layers]
+
+
+def _tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:
+    """Return what `gossamer tune` found for just this run; None: nothing, or the layers above make it another run."""
+    if any(layer.label == RESUMED or _shapes(layer.settings) for layer in above):
+        return None
+    layer = Layer(TUNED, tuned_settings(env_id, algorithm))
+    try:
+        tuned = merge(TrainConfig, [layer])[0]
+    except ConfigError:  # of another version, or changed by hand: it was only a help
+        return None
+    total = [x.settings["total_env_steps"] for x in above if "total_env_steps" in x.settings]
+    short = any(spells_number(x) and float(x) < LEAST_ENV_STEPS for x in total)
+    return layer if layer.settings and not (short and tuned.num_learners > 1) else None
+
+
+def _shapes(settings: Tree) -> bool:
+    """Whether settings decide something that changes what is fastest on a machine."""
+    algorithm = settings.get("algorithm")
+    tuned = isinstance(algorithm, Mapping) and set(cast("Tree", algorithm)) - {"name"}
+    names = {x for x, value in settings.items() if (x, value) != ("num_learners", AUTO)}
+    return bool(tuned) or not SHAPE.isdisjoint(names)
+
+
+def _pop_auto(layers: Sequence[Layer]) -> tuple[str, int]:
+    """Remove the number of learners if the machine decides it.
+
+    Returns:
+        The layer that lets it decide, empty for none; and the number if `gossamer tune` found it, 0 if not.
+    """
+    decided, count = "", 0
+    for layer in layers:
+        settings = cast("dict[str, Any]", layer.settings)
+        asked = settings.get("num_learners")
+        if asked == AUTO or (layer.label == TUNED and asked is not None):
+            decided, count = layer.label, count if asked == AUTO else int(asked)
+            del settings["num_learners"]
+        elif asked is not None:
+            decided, count = "", 0
+    return decided, count
+
+
+def with_learners(
+    config: TrainConfig, origin: dict[str, str], count: int, *, label: str, why: str
+) -> TrainConfig:
+    """Give a run the learners that its machine decides on; they gossip unless somebody chose how they mix.
+
+    Args:
+        config: merged settings.
+        origin: which layer set each; changed.
+        count: of learners.
+        label: layer that lets the machine decide.
+        why: so many.
+    """
+    chosen = not _is_preset(origin["topology.name"])
+    if count > 1 and chosen and not config.topology.talks:
+        count, why = 1, f"1 with topology {config.topology.name}"
+    origin["num_learners"] = f"{label}, {why}"
+    if count == 1 or chosen:
+        return replace(config, num_learners=count)
+    mixed, names = merge(TrainConfig, [Layer("", {"topology": MIXED})])
+    for name in [x for x in origin if x.startswith("topology.")]:
+        del origin[name]
+    with_them = f"with {count} learners"
+    origin |= {x: with_them for x in names if x.startswith("topology.")}
+    config = replace(config, num_learners=count, topology=mixed.topology)
+    # A batch and a rate that somebody chose stay what they are.
+    theirs = ("num_envs", "unroll_length", "optimizer.learning_rate", "algorithm.num_minibatches")
+    if not config.num_envs or not all(_is_preset(origin[name]) for name in theirs):
+        return config
+    origin |= dict.fromkeys(("num_envs", "optimizer.learning_rate"), f"{label}, {with_them}")
+    rates = tuple(MIXED_RATE * rate for rate in config.optimizer.learning_rate)
+    optimizer = replace(config.optimizer, learning_rate=rates)
+    return replace(config, num_envs=min(envs_for(count), config.num_envs), optimizer=optimizer)
 
 
 def _algorithm_of(layers: Sequence[Layer]) -> str | None:

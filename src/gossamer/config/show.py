@@ -267,7 +267,7 @@ _TRAIN_USAGE = """\
 usage: gossamer train ENV [--config NAME ...] [--resume RUN] [settings]
 
 Train a policy on ENV. Settings go in any order; hyphens and underscores are the same.
-Precedence: command line > --config > the resumed run > the suite's defaults > defaults.
+Precedence: command line > --config > the resumed run > tuned here > the suite's defaults > defaults.
 
 examples:
   gossamer train PongNoFrameskip-v4 --config pong

@@ -166,7 +166,9 @@ class TrainConfig:
     """Environments per learner, >= 0. 0: auto, which is 64 for images (128 on a GPU), otherwise 16. Most suites
     set a number."""
     num_learners: Annotated[int, Meta(ge=1, le=65536)] = 1
-    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer."""
+    """Number of learners, in [1, 65536], each with its own environments, random streams and optimizer. The word auto is
+    allowed: it is one for every two cores, from four cores on, which gossip if no topology is chosen. It is one on a
+    GPU, with replays, with a given number of threads or actors, and for less than 200,000 env steps."""
     learners_per_process: Annotated[int, Meta(ge=0, le=65536)] = 0
     """Learners per process, >= 0; those of one process take turns. 0: auto, which is one, or more if there are
     over two learners per core."""

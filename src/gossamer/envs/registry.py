@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gossamer.envs.settings import EnvConfig
     from gossamer.types import EnvSpec, VecEnv
 
-__all__ = ["known_ids", "make_vec_env", "nearest_ids", "read_spec", "try_to_repeat"]
+__all__ = ["is_native", "known_ids", "make_vec_env", "nearest_ids", "read_spec", "try_to_repeat"]
 
 
 def make_vec_env(
@@ -106,6 +106,11 @@ def make_vec_env(
     )
 
 
+def is_native(env_id: str) -> bool:
+    """Whether an id's environments are stepped by threads of a simulator, without the interpreter's lock."""
+    return is_atari(env_id) or env_id.startswith("envpool:")
+
+
 def read_spec(
     env_id: str,
     settings: EnvConfig,
@@ -125,7 +130,7 @@ def read_spec(
     """
     from gossamer.envs.gym import GymEnvs
 
-    if not is_atari(env_id) and not env_id.startswith("envpool:"):
+    if not is_native(env_id):
         settings = replace(settings, workers=None)  # one environment cannot be shared out
     env = make_vec_env(
         env_id,
@@ -154,7 +159,7 @@ def try_to_repeat(spec: EnvSpec, settings: EnvConfig, max_episode_steps: int = 0
         settings: as for `make_vec_env`.
         max_episode_steps: as for `make_vec_env`.
     """
-    if spec.differs or is_atari(spec.env_id) or spec.env_id.startswith("envpool:"):
+    if spec.differs or is_native(spec.env_id):
         return spec
     make = partial(
         make_vec_env,

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.machine import processor_name
+from gossamer.system.cores import num_cores, num_cpus
 
 _PACKAGES = (
     "gossamer",
@@ -47,13 +48,13 @@ def git_state() -> dict[str, Any] | None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Host, processor, cores this process may use, memory."""
-    allowed = getattr(os, "sched_getaffinity", None)
+    """Host, processor, cores and hardware threads this process may use, memory."""
     return {
         "host": platform.node(),
         "platform": platform.platform(),
         "processor": processor_name(),
-        "cores": len(allowed(0)) if allowed is not None else os.cpu_count(),
+        "cores": num_cores(),
+        "hardware_threads": num_cpus(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 

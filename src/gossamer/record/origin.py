@@ -75,7 +75,7 @@ def _place(name: str) -> str | None:
 
 
 def _token(*, make: bool) -> bytes:
-    path = _token_path()
+    path = state_folder() / "token"
     if make and not path.exists():
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
         handle, partial = tempfile.mkstemp(dir=path.parent)  # for the user alone
@@ -98,7 +98,12 @@ def _token(*, make: bool) -> bytes:
     return token
 
 
-def _token_path() -> Path:
+def state_folder() -> Path:
+    """Return the folder of what gossamer keeps for its user between runs.
+
+    Raises:
+        OSError: there is no place for it.
+    """
     folder = Path(os.environ.get("XDG_STATE_HOME", ""))
     if not folder.is_absolute():
         try:
@@ -107,4 +112,4 @@ def _token_path() -> Path:
             raise FileNotFoundError("you have no home folder") from None
     if not folder.is_absolute():
         raise FileNotFoundError("HOME is no folder")
-    return folder / "gossamer" / "token"
+    return folder / "gossamer"

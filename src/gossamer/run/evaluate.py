@@ -20,7 +20,7 @@ from gossamer.build.roles import build_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import num_cores, threads
+from gossamer.machine import threads
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
@@ -29,6 +29,7 @@ from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
 from gossamer.run.snapshot import policy_of
 from gossamer.run.stopping import Overdue, Watch, tell
+from gossamer.system.cores import num_cores
 from gossamer.system.reading import clipped, visible
 from gossamer.system.signs import GIVEN_UP
 from gossamer.topology.base import blend

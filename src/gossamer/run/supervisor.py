@@ -51,6 +51,8 @@ MAX_DEATHS_IN_A_ROW = 3
 """Deaths of a host without a completed version in between, after which the run ends."""
 EXPLAINED_AFTER_SECONDS = 1.5
 """A last evaluation that takes longer is explained."""
+MAKING_EXPLAINED_AFTER_SECONDS = 2.0
+"""Hosts that take longer to make their environments are explained."""
 
 
 class LockstepBroken(Exception):
@@ -71,6 +73,7 @@ class Supervisor:
         signals: ask to stop when the user does.
         tried: whether it is known if environments come back.
         requests: what the run is asked for from beside it; None: nobody can.
+        making: what to tell if hosts take long to begin; empty: nothing.
     """
 
     def __init__(
@@ -86,6 +89,7 @@ class Supervisor:
         *,
         tried: bool,
         requests: Requests | None = None,
+        making: str = "",
     ):
         self.exit_reason = ""
         self.whole = False
@@ -96,6 +100,7 @@ class Supervisor:
         self._recorder, self._checkpoints, self._scoring = recorder, checkpoints, scoring
         self._watch, self._signals, self._tried = watch, signals, tried
         self._requests = requests
+        self._making = making
         self._evaluation_budget: float | None = None  # that a checkpoint has kept
         self._evaluator: Evaluator | None = None
         self._evaluating: threading.Thread | None = None
@@ -176,6 +181,7 @@ class Supervisor:
             while not self._done.issuperset(self._there()):
                 for index, event in placement.poll():
                     self._hear(index, event)
+                self._explain_start()
                 if placement.stop.error is not None:  # the evaluator's
                     raise placement.stop.error
                 self._order_what_is_due()
@@ -189,6 +195,14 @@ class Supervisor:
                 self._evaluating.join(JOIN_SECONDS)
         if placement.stop.error is not None:
             raise placement.stop.error
+
+    def _explain_start(self) -> None:
+        """Tell once what takes so long, if hosts have not begun."""
+        if self._all_began or self._resumed:  # that one was told
+            self._making = ""
+        elif self._making and time.monotonic() - self._began > MAKING_EXPLAINED_AFTER_SECONDS:
+            self._recorder.say(self._making)
+            self._making = ""
 
     def _there(self) -> list[int]:
         """Return the hosts that have a place; all of them if none has."""

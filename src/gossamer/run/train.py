@@ -40,7 +40,7 @@ from gossamer.run.requests import Requests
 from gossamer.run.resume_rules import resumed_plan, summary_of
 from gossamer.run.scoring import Scoring
 from gossamer.run.stopping import Overdue, Signals, Watch, at_work, tell
-from gossamer.run.supervisor import Supervisor
+from gossamer.run.supervisor import MAKING_EXPLAINED_AFTER_SECONDS, Supervisor
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import visible
 
@@ -175,7 +175,7 @@ def _train(
         spec = replace(spec, differs=spec.differs or differs or "")
         machine = learners_machine(config, this_machine())
         if layout:
-            machine = replace(machine, cores=layout.share)
+            machine = machine.share_of(layout.share)
         more = ""
         if checkpoint is None:
             plan = make_plan(config, spec, machine)
@@ -286,6 +286,7 @@ class _Session:
                 signals,
                 tried=self.tried,
                 requests=requests,
+                making=wording.making_in_words(self.config, self.plan.num_envs),
             )
             stack.callback(self._close, supervisor.close)
             before = {} if self.folder is None else folder.read_settings()
@@ -304,11 +305,13 @@ class _Session:
 
     @contextmanager
     def _patience(self) -> Generator[None]:
-        """Tell what takes so long, if it does: long episodes are replayed."""
-        envs = self.plan.num_envs * self.config.num_learners
-        told = f"bringing {envs} environments back to where they were, by replaying their episodes"
-        timer = threading.Timer(EXPLAINED_AFTER_SECONDS, partial(print, told, flush=True))
-        if self.checkpoint is not None and not self.quiet:
+        """Tell what takes so long, if it does: environments are made, or long episodes are replayed."""
+        resumed = self.checkpoint is not None
+        told = wording.making_in_words(self.config, self.plan.num_envs, resumed=resumed)
+        seconds = EXPLAINED_AFTER_SECONDS if resumed else MAKING_EXPLAINED_AFTER_SECONDS
+        timer = threading.Timer(seconds, partial(print, told, flush=True))
+        # Processes make theirs later, which the supervisor tells.
+        if not self.quiet and (resumed or layout_of(self.config) is None):
             timer.start()
         try:
             yield

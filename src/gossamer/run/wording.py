@@ -41,6 +41,21 @@ def new_episodes_in_words(spec: EnvSpec) -> str:
     return f"{spec.env_id} resumes with new episodes: {spec.differs}" if spec.differs else ""
 
 
+def making_in_words(config: TrainConfig, num_envs: int, *, resumed: bool = False) -> str:
+    """Say what keeps a run from learning while it begins.
+
+    Args:
+        config: of the run.
+        num_envs: of each learner.
+        resumed: its environments are brought back.
+    """
+    envs = f"{num_envs * config.num_learners:,} environments"
+    if resumed:
+        return f"bringing {envs} back to where they were, by replaying their episodes"
+    layout = layout_of(config)
+    return f"making {envs}" + f" in {layout}" * (layout is not None)
+
+
 def resumed_in_words(
     *, new_episodes: bool, why: list[str], env_steps: int, updates: int, seconds: float
 ) -> str:

@@ -8,6 +8,7 @@ import time
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING
 
+from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.errors import RunFailed
 from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster
 from gossamer.sweep.presets import write_bytes
@@ -55,7 +56,8 @@ class ClusterPlace:
             words += ["--run-folder", where]
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
         share = str(max(1, int(self._cores)))
-        remote = self._cluster.begin(files, words, {"PYTHONPATH": path, "OMP_NUM_THREADS": share})
+        environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": share, MACHINE: PLAIN}
+        remote = self._cluster.begin(files, words, environment)
         return ClusterHandle(run, remote, self._wait_seconds)
 
     def adopt(self, run: Run) -> Handle | None:

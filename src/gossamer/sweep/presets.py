@@ -35,7 +35,7 @@ def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple
     Raises:
         ConfigError: a mistake in the settings.
     """
-    config, origin = resolve(given=settings, configs=configs)
+    config, origin = resolve(given=settings, configs=configs, machine="")
     return as_preset(config, origin), config
 
 
@@ -52,7 +52,7 @@ def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
     for name in lists:
         tree[name] = everything[name]
     text = "\n".join(_lines(tree)) + "\n"
-    if resolve(given=parse_toml(text))[0] != _without(config):
+    if resolve(given=parse_toml(text), machine="")[0] != _without(config):
         # What a layer of its own decides, by being one: everything then.
         whole = {x: y for x, y in everything.items() if x not in OF_THE_RUN}
         text = "\n".join(_lines(whole)) + "\n"

@@ -8,23 +8,26 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import itertools
 import os
 import signal
 import subprocess
 import sys
 import time
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
+from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import num_cores
+from gossamer.machine import visible_gpus
 from gossamer.record.files import is_locked, take_lock
 from gossamer.record.runs import LOCK, is_run, is_running
+from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 from gossamer.system.reading import clipped, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Sequence
+    from pathlib import Path
 
 OUTPUT_TAIL_BYTES = 65_536
 LINGER_SECONDS = 20.0
@@ -121,14 +124,6 @@ def has_checkpoint(folder: Path) -> bool:
     return is_run(folder) and bool(CheckpointStore(folder / "checkpoints", 0).list())
 
 
-def gpus() -> list[str]:
-    """Return the GPUs that a process sees, by what CUDA_VISIBLE_DEVICES calls them."""
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if visible is not None:
-        return [x for x in visible.split(",") if x.strip() and x.strip() != "-1"]
-    return [str(i) for i, _ in enumerate(sorted(Path("/dev").glob("nvidia[0-9]*")))]
-
-
 def jobs_that_fit(cores_of_a_run: int, *, device: str = "auto") -> int:
     """Return how many runs train at a time on this machine: as many as there are cores for, one for each GPU.
 
@@ -137,7 +132,7 @@ def jobs_that_fit(cores_of_a_run: int, *, device: str = "auto") -> int:
         device: its setting.
     """
     jobs = max(1, num_cores() // cores_of_a_run)
-    count = len(gpus()) if device != "cpu" else 0
+    count = len(visible_gpus()) if device != "cpu" else 0
     return min(jobs, count) if count else jobs
 
 
@@ -151,9 +146,9 @@ class LocalPlace:
 
     def __init__(self, jobs: int, *, device: str = "auto"):
         self.jobs = jobs
-        self._gpus = gpus() if device != "cpu" else []
-        can_pin = hasattr(os, "sched_getaffinity")
-        self._cores = sorted(os.sched_getaffinity(0)) if can_pin else []
+        self._gpus = visible_gpus() if device != "cpu" else []
+        # In this order the hyper-threads of a core go to the same slot.
+        self._cores = list(itertools.chain(*cpus_by_core())) if can_pin() else []
 
     def cores(self, slot: int) -> list[int]:
         """Return the cores of a slot; all slots together have all of them. Empty: a run cannot be kept to some."""
@@ -201,7 +196,8 @@ class LocalPlace:
         return LocalHandle(process)
 
     def _environment(self, slot: int, share: int) -> dict[str, str]:
-        made = {**os.environ, "OMP_NUM_THREADS": str(share)}
+        # Runs that are compared have what their sweep says, whatever their share of the machine.
+        made = {**os.environ, "OMP_NUM_THREADS": str(share), MACHINE: PLAIN}
         if self._gpus:
             made["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         return made

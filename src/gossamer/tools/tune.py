@@ -1,33 +1,53 @@
-"""The fastest settings for this machine, found by trying: one change at a time, kept if it helps."""
+"""The fastest settings for this machine, found by trying: one change at a time, kept if it helps.
+
+What was kept becomes a preset. Of that, what leaves alone what is learnt is also kept for this machine, where runs of the
+same environment and algorithm find it (`record.machines`).
+"""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 import tempfile
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from gossamer import __version__
 from gossamer.build.auto import make_plan
-from gossamer.config import TrainConfig, make_config
+from gossamer.config import TrainConfig, resolve
+from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
+from gossamer.config.layers import with_learners
 from gossamer.envs.registry import read_spec
-from gossamer.errors import ConfigError
-from gossamer.machine import has_bf16, num_cores
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.machine import has_bf16, this_machine
 from gossamer.record.files import write_whole
+from gossamer.record.machines import TUNABLE, write_tuned
 from gossamer.run.train import train
+from gossamer.system.cores import num_cores
 from gossamer.system.reading import expand
+from gossamer.tools.bench import core_rates
+from gossamer.tools.prediction import predicted
+from gossamer.topology.gossip import Gossip
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gossamer.build.auto import Plan
+    from gossamer.tools.prediction import Rates
     from gossamer.types import EnvSpec
 
 WORTH = 1.03
 """A change is kept if it is faster by this factor; less is noise."""
+MORE_LEARNERS_WORTH, FEWER_LEARNERS_WORTH = 1.3, 0.95
 TRIAL_SECONDS = 5.0
-"""Training time of one trial."""
+"""Training time of one trial, its start not included."""
+START_SECONDS, START_SECONDS_PER_ENV = 5.0, 0.2
+"""Time that the first trial is given to start; what the others need is known from it."""
+ENDING_SECONDS = 3.0
+RATES_FRACTION = 0.15
+"""Share of the time for measuring what one core does."""
+MIXING = Gossip(**{name: value for name, value in MIXED.items() if name != "name"})
+Changes = dict[str, Any]
 
 
 def main(env_id: str, *, seconds: float, output: str) -> None:
@@ -35,24 +55,47 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     target = expand(output)
     if target.exists():
         raise ConfigError(f"--output {target} exists; name another file, or remove it")
-    began = time.monotonic()
-    config = make_config(env_id)
+    until = time.monotonic() + seconds
+    config = with_number(env_id)
     spec = read_spec(env_id, config.env, config.max_episode_steps)
-    plan = make_plan(config, spec)
-    best: dict[str, Any] = {}
-    best_rate = measured_rate(config, best)
-    print(f"{env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s with the defaults")
-    for name, value in _candidates(config, spec, plan):
-        if time.monotonic() - began > seconds - TRIAL_SECONDS:
-            print(f"{seconds:.0f} s are over; --seconds tries more")
+    plan = make_plan(config, spec, this_machine().share_of(_share(config)))
+    rates = None
+    if spec.obs_kind == "pixels" and plan.device == "cpu":
+        rates = core_rates(config, seconds=RATES_FRACTION * seconds, say=_say)
+        _say_predictions(rates, config)
+    guess = START_SECONDS + START_SECONDS_PER_ENV * plan.num_envs
+    trial = min(guess + TRIAL_SECONDS, until - time.monotonic() - ENDING_SECONDS)
+    _say(f"trying the defaults for {max(trial, 0.0):.0f} s")
+    began = time.monotonic()
+    best: Changes = {}
+    best_rate = first_rate = measured_rate(config, best, trial) if trial > 0 else None
+    if best_rate is None or first_rate is None:
+        _say(
+            f"the defaults cannot be measured in {seconds:.0f} s; give it longer: --seconds {2 * seconds:.0f}"
+        )
+        return
+    _say(f"{env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s with the defaults")
+    trial = min(time.monotonic() - began, trial)
+    tried = _candidates(config, spec, plan)
+    for changes in tried:
+        grown = changes.get("num_envs", plan.num_envs) / plan.num_envs
+        needed = trial * max(grown, 1.0)
+        if time.monotonic() + needed + ENDING_SECONDS > until:
+            _say(f"no time is left for another trial of {needed:.0f} s; --seconds tries more")
             break
-        rate = measured_rate(config, {**best, name: value})
-        kept = rate > best_rate * WORTH
-        print(f"{name} = {value}: {rate:,.0f} steps/s{', kept' if kept else ''}", flush=True)
+        rate = measured_rate(config, {**best, **changes}, needed)
+        first = next(iter(changes))  # what else it brings with it is in the preset
+        told = f"{first} = {_toml(changes[first])}"
+        if rate is None:
+            _say(f"{told}: not measured, it began too late")
+            continue
+        kept = rate > best_rate * _worth(config, changes)
+        _say(f"{told}: {rate:,.0f} steps/s{', kept' if kept else ''}")
         if kept:
-            best[name], best_rate = value, rate
+            best, best_rate = {**best, **changes}, rate
+    _keep(config, best, rates, {"default": first_rate, "tuned": best_rate})
     if not best:
-        print("nothing that was tried is faster than the defaults; no preset written")
+        _say("nothing that was tried is faster than the defaults; no preset written")
         return
     lines = [
         f"# Fastest of what was tried for {env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s."
@@ -60,47 +103,138 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     lines += [f"{name} = {_toml(value)}" for name, value in best.items()]
     text = "\n".join(lines) + "\n"
     write_whole(target, lambda file: file.write(text.encode()))
-    print(f"wrote {target}; use it: gossamer train {env_id} --config {target}")
+    _say(f"wrote {target}; use it: gossamer train {env_id} --config {target}")
 
 
-def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[tuple[str, Any]]:
-    cores = num_cores()
+def _say(text: str) -> None:
+    print(text, flush=True)
+
+
+def _share(config: TrainConfig) -> int:
+    return max(num_cores() // config.num_learners, 1)
+
+
+def _say_predictions(rates: Rates, config: TrainConfig) -> None:
+    passes = float(getattr(config.algorithm, "passes", 1))
+    for learners in sorted({1, config.num_learners, *_numbers_of_learners(num_cores())}):
+        row = row_for(max(num_cores() // learners, 1))
+        rate = predicted(rates, row, learners, passes=passes)
+        several = "s" * (learners > 1)
+        _say(
+            f"predicted, not measured: {rate:,.0f} steps/s with {learners} learner{several} of {row.cores} cores"
+        )
+
+
+def _numbers_of_learners(cores: int) -> list[int]:
+    """Return the numbers that share all cores out, a core each at least."""
+    powers = (2**i for i in range(10))
+    return [n for n in powers if n <= min(cores, MAX_LEARNERS) and cores >= 4]
+
+
+def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Changes]:
+    """Yield changes to try, those first that should bring most."""
+    pixels = spec.obs_kind == "pixels" and plan.device == "cpu"
+    cores = _share(config)
+    if pixels and len(config.replays) == 1:
+        for learners in _numbers_of_learners(num_cores()):
+            if learners != config.num_learners and 0.25 <= learners / config.num_learners <= 4:
+                yield _as_changes(with_number(config.env_id, learners))
     for factor in (2, 0.5):
         if (n := int(plan.num_envs * factor)) >= config.algorithm.num_minibatches:
-            yield "num_envs", n
-    yield "env_groups", 1 if plan.env_groups > 1 else 2
+            yield {"num_envs": n}
+    yield {"env_groups": 1 if plan.env_groups > 1 else 2}
     rows = plan.num_envs * (config.unroll_length + 1)
     for micro in (plan.micro_batch_rows // 2, plan.micro_batch_rows * 2):
         if config.unroll_length < micro <= rows:
-            yield "micro_batch_rows", micro
-    if spec.obs_kind == "pixels" and plan.device == "cpu":
+            yield {"micro_batch_rows": micro}
+    if pixels:
         for threads in {max(1, cores // 2), cores} - {plan.learner_threads}:
-            yield "learner_threads", threads
+            yield {"learner_threads": threads}
     for threads in {max(1, cores // 2), cores} - {plan.env_threads}:
-        yield "env_threads", threads
+        yield {"env_threads": threads}
     if spec.obs_kind == "pixels" and has_bf16(plan.device):
-        yield "precision", "fp32" if plan.precision == "bf16" else "bf16"
+        yield {"precision": "fp32" if plan.precision == "bf16" else "bf16"}
     if config.algorithm.corrects:
-        yield "lag", "free"
+        yield {"lag": "free"}
 
 
-def measured_rate(config: TrainConfig, changes: dict[str, Any]) -> float:
-    """Steps per second of a short training run with some settings changed."""
+def with_number(env_id: str, learners: int = 0) -> TrainConfig:
+    """Return the defaults of a machine on which nobody has tuned anything; with a number of learners, if one is given."""
+    config, origin = resolve(given={"env_id": env_id}, machine="" if learners else "cores")
+    if not learners:
+        return config
+    # As if the machine had decided on it, whatever else then goes with it.
+    return with_learners(config, origin, learners, label="", why="")
+
+
+def _as_changes(config: TrainConfig) -> Changes:
+    """Return what another number of learners changes with it."""
+    mixing = {"name": "single"} if config.num_learners == 1 else dict(MIXED)
+    changes: Changes = {"num_learners": config.num_learners, "topology": mixing}
+    rates = config.optimizer.learning_rate
+    return changes | {"num_envs": config.num_envs, "optimizer.learning_rate": list(rates)}
+
+
+def _worth(config: TrainConfig, changes: Changes) -> float:
+    """Return how many times as fast a change has to be: more learners learn less from a step, fewer more."""
+    learners = changes.get("num_learners", config.num_learners)
+    if learners == config.num_learners:
+        return WORTH
+    return MORE_LEARNERS_WORTH if learners > config.num_learners else FEWER_LEARNERS_WORTH
+
+
+def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> float | None:
+    """Return the steps per second of a training run of so many seconds with some settings changed; None: it began too late."""
+    changes = dict(changes)
+    if changes.pop("topology", None) is not None:
+        several = changes["num_learners"] > 1
+        changes["topology"] = MIXING if several else TrainConfig().topology
+    if rates := changes.pop("optimizer.learning_rate", None):
+        changes["optimizer"] = dataclasses.replace(config.optimizer, learning_rate=tuple(rates))
     with tempfile.TemporaryDirectory() as folder:
         trial = dataclasses.replace(
             config,
             **changes,
             run_folder=str(Path(folder) / "run"),
-            stop_after_seconds=TRIAL_SECONDS + 1.0,
+            stop_after_seconds=seconds,
+            stop_within_seconds=ENDING_SECONDS,
             checkpoint_every_seconds=0.0,
             evaluation=dataclasses.replace(config.evaluation, every_seconds=0.0),
         )
-        summary = train(trial, quiet=True).summary
+        try:
+            summary = train(trial, quiet=True).summary
+        except RunFailed as error:
+            if "stopped before training began" not in str(error):
+                raise
+            return None
     if summary["exit_reason"].startswith("stopped"):
         raise KeyboardInterrupt
-    rate = summary["steps_per_second"]
-    return rate if rate is not None else -math.inf
+    return summary["steps_per_second"]
+
+
+def _keep(config: TrainConfig, best: Changes, rates: Rates | None, found: dict[str, float]) -> None:
+    """Keep for this machine what may decide about runs that do not ask."""
+    entry = {
+        "env_id": config.env_id,
+        "algorithm": config.algorithm.name,
+        "settings": {name: value for name, value in best.items() if name in TUNABLE},
+        "steps_per_second": found,
+        "gossamer": __version__,
+        "when": time.strftime("%Y-%m-%d"),
+    }
+    try:
+        path = write_tuned(entry, dataclasses.asdict(rates) if rates else {})
+    except OSError as error:
+        _say(f"not kept for later runs: {error.strerror or error}")
+        return
+    if entry["settings"]:
+        names = ", ".join(entry["settings"])
+        _say(
+            f"kept in {path}: {names}; runs of {config.env_id} use them where no setting says otherwise"
+        )
 
 
 def _toml(value: Any) -> str:
+    if isinstance(value, dict):
+        return "{" + ", ".join(f"{name} = {_toml(x)}" for name, x in value.items()) + "}"
     return f'"{value}"' if isinstance(value, str) else str(value)

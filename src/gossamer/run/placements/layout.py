@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import os
 from typing import TYPE_CHECKING
 
 from gossamer.errors import ConfigError
-from gossamer.machine import num_cores
+from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -22,7 +21,7 @@ class Layout:
     share: int
     """Cores for each process; on a cluster for each host that has as many learners as the first."""
     cores: tuple[tuple[int, ...], ...]
-    """Which, by process; empty: any, where the system does not let us choose."""
+    """Their hardware threads, by process; empty: any, where the system does not let us choose."""
     on_cluster: bool = False
     remote_actors: bool = False
     """Actors have cores of their own, on any machine of the cluster."""
@@ -53,16 +52,17 @@ def layout_of(config: TrainConfig) -> Layout | None:
     if not per:
         per = 1 if size <= 2 * total else math.ceil(size / total)
     ranks = tuple(range(first, min(first + per, size)) for first in range(0, size, per))
-    known = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
+    known = cpus_by_core() if can_pin() else []
     share = max(total // len(ranks), 1)
     if on_cluster:
         remote = bool(config.actors_per_learner and config.cluster.cpus_per_actor)
         each = config.cluster.cpus_per_learner or max(total // size, 1)
         return Layout(ranks, len(ranks[0]) * each, ((),) * len(ranks), True, remote)
-    # Where some cores would have more processes than others, the system does better.
-    even = known and (len(ranks) <= total or len(ranks) % total == 0)
+    # Where some cores would have more processes than others, the system does better; and of a quota, which is worth
+    # fewer cores than there are, other containers may use the rest.
+    even = len(known) == total and (len(ranks) <= total or len(ranks) % total == 0)
     cores = tuple(
-        tuple(known[(i * share + j) % len(known)] for j in range(share)) if even else ()
+        tuple(cpu for j in range(share) for cpu in known[(i * share + j) % total]) if even else ()
         for i in range(len(ranks))
     )
     return Layout(ranks, share, cores)

@@ -1,0 +1,210 @@
+"""What the cores of a machine decide about a run, and who may overrule them."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gossamer.config import layers as layers_module
+from gossamer.config import make_config, resolve, to_dict
+from gossamer.config.cores import MACHINE, ROWS, row_for
+from gossamer.errors import ConfigError
+from gossamer.record.machines import machine_facts, path_of, tuned_settings, write_tuned
+
+PONG = "PongNoFrameskip-v4"
+
+
+@pytest.fixture
+def on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Let a run believe that it is on a machine that may decide, of which nothing is known."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.delenv(MACHINE)
+
+    def be(cores: int, *gpus: str) -> None:
+        monkeypatch.setattr(layers_module, "num_cores", lambda: cores)
+        monkeypatch.setattr(layers_module, "visible_gpus", lambda: list(gpus))
+
+    be(2)
+    return be
+
+
+def learners(env_id: str = PONG, **settings: Any) -> tuple[int, str, str]:
+    config, origin = resolve(given={"env_id": env_id, **settings})
+    return config.num_learners, config.topology.name, origin["num_learners"]
+
+
+@pytest.mark.parametrize(
+    ("cores", "count"),
+    [(1, 1), (2, 1), (3, 1), (4, 2), (6, 3), (8, 4), (16, 8), (32, 16), (48, 16), (64, 16)],
+)
+def test_atari_has_a_learner_for_two_cores(on: Any, cores: int, count: int) -> None:
+    on(cores)
+    told = f"suite atari, {count} for {cores} core{'s' * (cores > 1)}"
+    assert learners() == (count, "gossip" if count > 1 else "single", told)
+    assert learners("CartPole-v1") == (1, "single", "default")
+    assert learners("CartPole-v1", num_learners="auto")[0] == count
+
+
+def test_on_two_cores_nothing_is_decided(on: Any) -> None:
+    alone = to_dict(make_config(PONG, {"num_learners": 1}))
+    for cores in (1, 2):
+        on(cores)
+        assert to_dict(make_config(PONG)) == alone
+
+
+def test_learners_of_the_machine_wait_for_each_other(on: Any) -> None:
+    on(16)
+    config, origin = resolve({"env_id": PONG})
+    assert (config.topology.graph, config.topology.max_staleness) == ("rotating", 0)
+    assert origin["topology.graph"] == "with 8 learners"
+    assert (config.num_envs, config.optimizer.learning_rate) == (4, (1.2e-3,))
+    assert origin["num_envs"] == "suite atari, with 8 learners"
+    assert set(origin) == set(resolve({"env_id": PONG, "topology": {"name": "gossip"}})[1])
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        ({"num_learners": 3}, (3, "single", "settings")),
+        ({"topology": "allreduce"}, (8, "allreduce", "suite atari, 8 for 16 cores")),
+        ({"topology": "single"}, (1, "single", "suite atari, 1 with topology single")),
+        ({"placement": "inline"}, (1, "single", "suite atari, 1 with placement inline")),
+        ({"learner_threads": 8}, (1, "single", "suite atari, 1 with learner_threads")),
+        ({"device": "cuda"}, (1, "single", "suite atari, 1 on a GPU")),
+        (
+            {"total_env_steps": 1000},
+            (1, "single", "suite atari, 1 for fewer than 200,000 env steps"),
+        ),
+        (
+            {"algorithm": "laser", "replay_ratio": 7, "num_learners": "auto"},
+            (1, "single", "settings, 1 with replays"),
+        ),
+    ],
+)
+def test_what_is_given_wins(on: Any, settings: dict[str, Any], expected: Any) -> None:
+    on(16)
+    if "replay_ratio" in settings:
+        settings = {**settings, "replays": [{"name": "queue", "fraction": 0.5}, "uniform"]}
+        del settings["replay_ratio"]
+        settings["replays"][1] = {"name": "uniform", "fraction": 0.5}
+        settings["algorithm"] = "vtrace"
+    assert learners(**settings) == expected
+
+
+def test_a_batch_or_a_rate_that_is_given_stays(on: Any) -> None:
+    on(16)
+    for given in ({"num_envs": 16}, {"unroll_length": 64}, {"algorithm": {"num_minibatches": 8}}):
+        config = make_config(PONG, given)
+        assert (config.num_learners, config.num_envs) == (8, 16)
+        assert config.optimizer.learning_rate == (6e-4,)
+    config = make_config(PONG, {"optimizer": {"learning_rate": [1e-4]}})
+    assert (config.num_envs, config.optimizer.learning_rate) == (16, (1e-4,))
+    config = make_config(PONG, {"algorithm": {"name": "vtrace"}, "num_learners": "auto"})
+    assert (config.num_learners, config.num_envs) == (8, 0), "no suite says how many"
+
+
+def test_a_gpu_learns_for_all_cores(on: Any) -> None:
+    on(16, "0")
+    assert learners()[2] == "suite atari, 1 on a GPU"
+    assert learners(device="cpu")[0] == 8
+
+
+def test_a_plain_machine_decides_nothing(on: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    on(16)
+    assert resolve({"env_id": PONG}, machine="")[0].num_learners == 1
+    monkeypatch.setenv(MACHINE, "plain")
+    assert learners()[0] == 1
+
+
+def test_a_resumed_run_keeps_its_learners(on: Any) -> None:
+    on(16)
+    saved = to_dict(make_config(PONG))
+    on(2)
+    config, origin = resolve(resumed=saved)
+    assert to_dict(config) == saved
+    assert origin["num_learners"] == "resumed run"
+
+
+def test_a_word_that_is_no_number_is_refused(on: Any) -> None:
+    with pytest.raises(ConfigError, match='num_learners is "many"; it must be'):
+        learners(num_learners="many")
+
+
+def test_rows_are_in_order_and_share_their_cores_out() -> None:
+    assert [row.cores for row in ROWS] == [1, 2, 4, 8, 16, 32, 64]
+    for row in ROWS:
+        assert row.cores % row.learners == 0
+        assert row.why
+        assert row == row_for(row.cores)
+
+
+def entry(settings: dict[str, Any], env_id: str = PONG) -> dict[str, Any]:
+    return {"env_id": env_id, "algorithm": "ppo", "settings": settings, "steps_per_second": {}}
+
+
+def test_what_was_tuned_is_below_all_that_is_given(on: Any) -> None:
+    write_tuned(entry({"env_groups": 2, "learner_threads": 2}), {})
+    config, origin = resolve({"env_id": PONG})
+    assert (config.env_groups, config.learner_threads) == (2, 2)
+    assert origin["env_groups"] == "tuned on this machine"
+    assert make_config(PONG, {"seed": 7}).env_groups == 2
+    assert make_config(PONG, {"algorithm": {"name": "ppo"}}).env_groups == 2
+    for other in (
+        {"learner_threads": 1},
+        {"num_envs": 4},
+        {"algorithm": {"passes": 5}},
+        {"algorithm": "vtrace"},
+        {"policy": {"torso": "a3c"}},
+    ):
+        assert make_config(PONG, other).env_groups == 0, "it was not tuned for that"
+    assert make_config("BreakoutNoFrameskip-v4").env_groups == 0
+    assert resolve({"env_id": PONG}, machine="cores")[0].env_groups == 0
+    saved = to_dict(config)
+    write_tuned(entry({"env_groups": 3}), {})
+    assert to_dict(resolve(resumed=saved)[0]) == saved, "a run keeps what it began with"
+    assert make_config(PONG).env_groups == 3
+
+
+def test_tuned_learners_are_for_runs_that_last(on: Any) -> None:
+    on(4)
+    write_tuned(entry({"num_learners": 4}), {})
+    assert learners() == (4, "gossip", "tuned on this machine, 4 learners")
+    assert learners(num_learners="auto") == (4, "gossip", "settings, 4 learners")
+    assert make_config(PONG).num_envs == 8
+    assert learners(num_learners=2)[0] == 2
+    assert learners(total_env_steps=1000)[0] == 1
+    write_tuned(entry({"num_learners": 1}), {})
+    assert learners() == (1, "single", "tuned on this machine, 1 learner")
+    assert make_config(PONG).num_envs == 16
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        "{}",
+        '{"format": 2, "tuned": []}',
+        '{"format": 1, "tuned": 3}',
+        '{"format": 1, "tuned": [3, {"env_id": "PongNoFrameskip-v4"}]}',
+        json.dumps({"format": 1, "tuned": [entry({"env_id": "evil:Env"})]}),
+        json.dumps({"format": 1, "tuned": [entry({"env_groups": -1})]}),
+        json.dumps({"format": 1, "tuned": [entry({"num_learners": "many"})]}),
+        json.dumps({"format": 1, "tuned": [entry({"topology": {"name": "evil:Topology"}})]}),
+    ],
+)
+def test_a_damaged_file_changes_nothing(on: Any, content: str) -> None:
+    path = path_of(machine_facts())
+    path.parent.mkdir(parents=True)
+    path.write_text(content)
+    config, _ = resolve({"env_id": PONG})
+    assert (config.num_learners, config.env_groups, config.topology.name) == (1, 0, "single")
+
+
+def test_a_machine_is_known_by_its_cores(on: Any) -> None:
+    facts = machine_facts()
+    assert path_of(facts) != path_of({**facts, "cores": facts["cores"] + 1})
+    assert tuned_settings(PONG, "ppo") == {}

@@ -1,0 +1,59 @@
+"""Groups of environments: one is made while those before it start."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from gossamer.build import roles
+from gossamer.build.auto import make_plan
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
+
+PONG = "PongNoFrameskip-v4"
+
+
+class Group:
+    """A group whose games start once the last group has been made."""
+
+    def __init__(self, made: threading.Event, num_envs: int, first_env: int):
+        self.num_envs, self.first_env = num_envs, first_env
+        self._made = made
+
+    def start(self, episodes: Any) -> Any:
+        assert self._made.wait(20), "no group was made meanwhile"
+        return np.full((len(episodes), 1), self.first_env)
+
+
+def test_a_group_is_made_while_those_before_it_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, groups = threading.Event(), []
+
+    def make(env_id: str, *, num_envs: int, first_env: int, **_: Any) -> Group:
+        groups.append(Group(made, num_envs, first_env))
+        if len(groups) == 3:
+            made.set()
+        return groups[-1]
+
+    monkeypatch.setattr(roles, "make_vec_env", make)
+    config = make_config(PONG, {"num_envs": 6, "env_groups": 3})
+    spec = read_spec(PONG, config.env)
+    found, first_obs = roles.build_env_groups(config, spec, make_plan(config, spec))
+    assert found == groups
+    assert [obs[0, 0] for obs in first_obs] == [0, 2, 4]
+
+
+@pytest.mark.parametrize("groups", [1, 2])
+def test_a_first_observation_does_not_depend_on_the_groups(groups: int) -> None:
+    config = make_config(PONG, {"num_envs": 4, "env_groups": groups})
+    spec = read_spec(PONG, config.env)
+    plan = replace(make_plan(config, spec), env_groups=groups)
+    made, first_obs = roles.build_env_groups(config, spec, plan)
+    whole = make_config(PONG, {"num_envs": 4, "env_groups": 1})
+    (one,), (expected,) = roles.build_env_groups(whole, spec, replace(plan, env_groups=1))
+    assert np.array_equal(np.concatenate(first_obs), expected)
+    for envs in (*made, one):
+        envs.close()

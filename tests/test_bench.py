@@ -1,0 +1,78 @@
+"""`gossamer bench` ends in its time, makes no more environments than it needs, and tells what it had no time for."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import pytest
+
+from gossamer.config import make_config
+from gossamer.envs.registry import make_vec_env
+from gossamer.tools import bench
+
+
+class Counted:
+    """Makes environments, slowly, and counts them."""
+
+    def __init__(self, seconds: float = 0.0):
+        self.count = 0
+        self.seconds = seconds
+
+    def __call__(self, env_id: str, *, num_envs: int, **more: Any) -> Any:
+        self.count += num_envs
+        time.sleep(self.seconds * num_envs)
+        return make_vec_env(env_id, num_envs=num_envs, **more)
+
+
+def measured(
+    monkeypatch: pytest.MonkeyPatch, cores: int, made: Counted, seconds: float
+) -> tuple[dict[str, Any], list[str]]:
+    monkeypatch.setattr(bench, "num_cores", lambda: cores)
+    monkeypatch.setattr(bench, "make_vec_env", made)
+    monkeypatch.setattr(bench, "trained_rate", lambda config, **_: 100.0)
+    said: list[str] = []
+    config = make_config("CartPole-v1", {"num_envs": 4, "unroll_length": 2})
+    began = time.monotonic()
+    report = bench.measure(config, seconds=seconds, say=said.append)
+    # Here the copies for so many cores crowd on a few.
+    assert time.monotonic() - began < seconds + 4.0 + cores / 2
+    return report, said
+
+
+@pytest.mark.parametrize(("cores", "envs"), [(1, 16), (2, 32), (4, 64), (16, 64), (96, 64)])
+def test_environments_are_as_few_on_any_machine(
+    monkeypatch: pytest.MonkeyPatch, cores: int, envs: int
+) -> None:
+    made = Counted()
+    report, said = measured(monkeypatch, cores, made, 4.0)
+    assert made.count == envs
+    assert f"making {envs} environments" in said
+    assert report["env_steps_per_second"] > 0
+    assert report["train_steps_per_second"] == 100.0
+
+
+def test_on_a_slow_machine_fewer_are_made_and_the_rest_is_reckoned(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    made = Counted(0.1)
+    report, said = measured(monkeypatch, 16, made, 6.0)
+    assert 8 <= made.count <= 20
+    assert report["env_steps_per_second"] > 0
+    (line,) = [x for x in said if x.startswith("stepping ")]
+    assert "copies at once on 16 cores, for which the rate is scaled up" in line
+
+
+def test_what_there_is_no_time_for_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    report, said = measured(monkeypatch, 2, Counted(0.1), 1.0)
+    assert report["inference_steps_per_second"] is None
+    assert report["limit_steps_per_second"] is None
+    assert report["fraction_of_limit"] is None
+    assert [x for x in said if x.startswith("inference  not measured: ")]
+
+
+def test_training_that_did_not_begin_is_no_failure() -> None:
+    said: list[str] = []
+    config = make_config("CartPole-v1")
+    assert bench.trained_rate(config, seconds=1.0, say=said.append) is None
+    assert said == ["training    not measured: 1 s were too short for it; --seconds gives more"]
