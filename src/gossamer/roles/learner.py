@@ -15,6 +15,7 @@ from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.roles.mixer import Mixer
 from gossamer.roles.optimizers import is_whole, make_optimizer, scheduled, start_state
+from gossamer.roles.outer_step import OuterStep
 from gossamer.system import devices
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import Sign
@@ -104,6 +105,12 @@ class Learner:
         self._params = [p for p in policy.parameters() if p.requires_grad]
         self._device = self._params[0].device
         self.optimizer = make_optimizer(optimizer_config, self._params)
+        self.outer_step = OuterStep(
+            self._params,
+            optimizer_config.outer_momentum,
+            optimizer_config.outer_rate,
+            nesterov=optimizer_config.outer_nesterov,
+        )
         factor = self.topology.lr_factor(num_learners)
         self._base_lr = [group["lr"] * factor for group in self.optimizer.param_groups]
         self._state = AlgorithmState(torch.Generator().manual_seed(seed), micro_batches)
@@ -143,7 +150,7 @@ class Learner:
         if self.topology.mix_optimizer:
             start_state(self.optimizer)
             averages = [x for p in self._params for x in self.optimizer.state[p].values()
-                        if x.shape == p.shape]  # fmt: skip
+                        if x.shape == p.shape] + self.outer_step.mixed()  # fmt: skip
         return [*self.policy.parameters(), *moments, *averages]
 
     def join(self, peers: Peers, *, seed: int, late: bool = False,
@@ -255,6 +262,7 @@ class Learner:
         # The same in all updates of a version: those that average gradients agree on it.
         self._learns = self.env_steps >= self._config.learn_start
         self._set_learning_rate()
+        self.outer_step.begin()
         self._minibatches = iter(self._algorithm.minibatches(self.policy, batch, self._state))
         self.minibatch = self._next_minibatch()
 
@@ -302,6 +310,8 @@ class Learner:
         assert batch is not None
         if not self._observed:
             self._observe()
+        if self._learns:  # what is mixed before is no step, and is not to be followed later
+            self.outer_step.apply(self.optimizer.param_groups[0]["lr"])
         self.policy.refresh()
         if not self._learns:  # a policy that has not moved says nothing about the learning rate
             self._state.lr_scale = 1.0
@@ -422,6 +432,7 @@ class Learner:
         )
         means["learner/learning_rate"] = self.optimizer.param_groups[0]["lr"]
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
+        means |= self.outer_step.take_metrics()
         means |= self.replay.take_metrics(updates_per_version=self.updates_per_version)
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 
@@ -438,6 +449,7 @@ class Learner:
         for i, p in enumerate(self._params):
             for name, x in self.optimizer.state[p].items():
                 state[f"optimizer.{i}.{name}"] = x
+        state |= {f"outer.{k}": x for k, x in self.outer_step.state_dict().items()}
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             state[name] = getattr(self, name)
         state["own_env_steps"] = self._own_env_steps
@@ -462,6 +474,7 @@ class Learner:
                 self.optimizer.state[p][name] = x
         if not is_whole(self.optimizer, self._config):
             raise RuntimeError("the optimizer's state is not whole")
+        self.outer_step.load_state_dict(without_prefix(state, "outer."))
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])
         self._own_env_steps = state.get("own_env_steps", self.env_steps // self.num_learners)
