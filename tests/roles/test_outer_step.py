@@ -308,7 +308,8 @@ def test_an_all_reduced_group_stays_equal_to_the_bit(settings):
     held = [k for k in states[0] if k.startswith(("policy.", "outer."))]
     assert any(k.startswith("outer.") for k in held) == (settings is not FAR)
     for name in held:
-        assert all(torch.equal(x[name], states[0][name]) for x in states[1:]), name
+        ours = torch.as_tensor(states[0][name])
+        assert all(torch.equal(torch.as_tensor(x[name]), ours) for x in states[1:]), name
     assert not torch.equal(vector_of(learners[0].policy), before)
 
 
@@ -438,6 +439,24 @@ def test_at_no_learning_rate_parameters_stay_as_they_are(learning_rate):
     step.apply(learning_rate)
     assert torch.equal(x, torch.full((3,), 2.0))
     assert not step.mixed()[0].any()
+
+
+def test_what_it_followed_at_the_end_of_a_schedule_is_forgotten_at_the_beginning_of_another():
+    """Mixing changes parameters by as much at any rate; at the end there may be a step left of a million."""
+    x, y = torch.zeros(1), torch.zeros(1)
+    step, again = (OuterStep([held], 0.5, 1.0) for held in (x, y))
+    for change, learning_rate in ((1e-3, 1e-3), (1e-3, 1e-9)):
+        step.begin()
+        x.add_(change)
+        step.apply(learning_rate)
+    again.load_state_dict(step.state_dict())
+    y.copy_(x)
+    for held, followed in ((x, step), (y, again)):
+        followed.begin()
+        held.add_(1e-3)
+        followed.apply(5e-4)
+    assert torch.equal(x, y)
+    assert x.item() == pytest.approx(3e-3, rel=1e-3), "not 0.5 * 1e-3 * 5e-4 / 1e-9 more"
 
 
 @pytest.mark.parametrize("settings", [SLOW, NESTEROV, FAR])

@@ -18,6 +18,11 @@ SMALLEST_RATE = 1e-15
 """Learning rate below which parameters stay as updates and mixing leave them: float32 does not show steps of that size, and
 what mixing changes, divided by it, may be more than float32 holds."""
 
+LARGEST_RISE = 100.0
+"""Factor by which no schedule raises the learning rate from one version to the next: a run that had come to its schedule's end
+goes on with a longer one. What mixing changed last, divided by a rate of nearly 0, is then forgotten: at the new rate it
+would be a step of any length."""
+
 
 class OuterStep:
     """Steps once a version, theta being the parameters when it began and phi those after its last update has been mixed.
@@ -25,7 +30,8 @@ class OuterStep:
     g = (theta - phi) / learning_rate; u <- momentum * u + g, from 0; theta <- theta - rate * learning_rate * d, where d
     is u, or g + momentum * u with nesterov. With momentum 0 and rate 1 theta becomes phi: nothing is computed or kept.
 
-    All is done in place, and nothing is read back from a GPU but metrics. From one version to the next only u is kept.
+    All is done in place, and nothing is read back from a GPU but metrics. From one version to the next only u is kept, and
+    the learning rate behind it.
 
     Args:
         params: theta and phi; their storage must not change.
@@ -42,6 +48,7 @@ class OuterStep:
         self._acts = momentum > 0.0 or rate != 1.0
         self._anchor = [torch.empty_like(p) for p in self._params if self._acts]  # theta
         self._velocity = [torch.zeros_like(p) for p in self._params if momentum]  # u
+        self._learning_rate = 0.0  # of the version before; 0: there is none
         # Lengths of phi - theta and of steps, summed since metrics were last taken.
         self._lengths = [torch.zeros(2, device=p.device) for p in self._params[:1] if momentum]
 
@@ -60,6 +67,9 @@ class OuterStep:
         torch._foreach_sub_(step, self._anchor)
         if self._momentum:
             proposed = _length(step)
+            if 0.0 < LARGEST_RISE * self._learning_rate < learning_rate:
+                torch._foreach_zero_(self._velocity)
+            self._learning_rate = learning_rate
             torch._foreach_mul_(self._velocity, self._momentum)
             torch._foreach_add_(self._velocity, step, alpha=-1.0 / learning_rate)
             of_g, of_u = (1.0, self._momentum) if self._nesterov else (0.0, 1.0)
@@ -82,9 +92,12 @@ class OuterStep:
         self._lengths[0].zero_()
         return {"learner/outer_step_ratio": taken / proposed} if proposed else {}
 
-    def state_dict(self) -> dict[str, Tensor]:
-        """Return u, by number of the parameter."""
-        return {str(i): x for i, x in enumerate(self._velocity)}
+    def state_dict(self) -> dict[str, Any]:
+        """Return u, by number of the parameter, and the learning rate; nothing without momentum."""
+        if not self._momentum:
+            return {}
+        held = {str(i): x for i, x in enumerate(self._velocity)}
+        return {**held, "learning_rate": self._learning_rate}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
@@ -94,6 +107,7 @@ class OuterStep:
             if not isinstance(x, Tensor) or x.shape != u.shape:
                 raise RuntimeError(f"outer.{i} does not fit its parameter")
             u.copy_(x)
+        self._learning_rate = float(state.get("learning_rate", 0.0))
 
 
 def _length(tensors: list[Tensor]) -> Tensor:
