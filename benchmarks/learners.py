@@ -23,7 +23,7 @@ from itertools import product
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from figures import T_975, in_words, train
+from figures import train
 
 GAMES = 100
 """Training games whose mean return is the score."""
@@ -89,8 +89,6 @@ def main() -> None:
     settings = own[own.index("--") + 1 :] if "--" in own else []
     asked = parser.parse_args(own[: own.index("--")] if "--" in own else own)
     asked.seeds = list(dict.fromkeys(asked.seeds))
-    if len(asked.seeds) > max(T_975):
-        parser.error(f"--seeds: at most {max(T_975)} of them")
     results = read(asked.results)
     kinds = kinds_of(asked)
     for seed, kind in product(asked.seeds, kinds):
@@ -210,15 +208,15 @@ def until(episodes: Path, score: float) -> tuple[int | None, float | None, float
 def table(results: list[Result], kinds: list[Kind], seeds: list[int]) -> str:
     """Return a Markdown table for each task: a row for each kind that has results.
 
-    Ratios are geometric means, over the seeds with which both reached the score, of steps to those of the same learners
-    without an outer step.
+    Figures are each seed's, "-" where the score was not reached. Ratios are geometric means, over the seeds with which both
+    reached the score, of steps to those of the same learners without an outer step.
     """
     lines: list[str] = []
     for task in dict.fromkeys(kind.task for kind in kinds):
         lines += [
             f"**{task}**, {TASKS[task].score:g}",
             "",
-            "| learners | outer step | reached | steps | of those without | seconds | last games |",
+            "| learners | outer step | reached | env steps | of those without (seeds) | seconds | last games |",
             "|---|---|---|---|---|---|---|",
         ]
         for kind in sorted((x for x in kinds if x.task == task), key=_in_order):
@@ -226,7 +224,7 @@ def table(results: list[Result], kinds: list[Kind], seeds: list[int]) -> str:
             if not found:
                 continue
             plain = {seed: result_in(results, replace(kind, outer="none"), seed) for seed in found}
-            reached = [x for x in found.values() if x["reached"]]
+            reached = [x["reached"] for x in found.values()]
             ratios = [
                 x["steps_to_score"] / y["steps_to_score"]
                 for seed, x in found.items()
@@ -235,11 +233,11 @@ def table(results: list[Result], kinds: list[Kind], seeds: list[int]) -> str:
             cells = [
                 f"{kind.learners} {kind.topology}",
                 kind.outer,
-                f"{len(reached)} of {len(found)}",
-                _thousands([x["steps_to_score"] for x in reached]),
-                f"{statistics.geometric_mean(ratios):.2f}" if ratios else "-",
-                in_words([x["seconds_to_score"] for x in reached]) if reached else "-",
-                ", ".join("-" if x["last"] is None else f"{x['last']:.0f}" for x in found.values()),
+                f"{sum(reached)} of {len(found)}",
+                _each([x["steps_to_score"] for x in found.values()]),
+                f"{statistics.geometric_mean(ratios):.2f} ({len(ratios)})" if ratios else "-",
+                _each([x["seconds_to_score"] for x in found.values()]),
+                _each([x["last"] for x in found.values()]),
             ]
             lines.append(f"| {' | '.join(cells)} |")
         lines.append("")
@@ -250,8 +248,8 @@ def _in_order(kind: Kind) -> tuple[int, str, int]:
     return kind.learners, kind.topology, list(OUTER).index(kind.outer)
 
 
-def _thousands(steps: list[int]) -> str:
-    return f"{in_words([x / 1000 for x in steps])} k" if steps else "-"
+def _each(numbers: list[float | None]) -> str:
+    return " / ".join("-" if x is None else f"{x:,.0f}" for x in numbers)
 
 
 if __name__ == "__main__":

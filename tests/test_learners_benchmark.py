@@ -90,10 +90,10 @@ def test_runs_are_made_once_and_told(
     assert all(words[-2:] == ["--stop-after-seconds", "7"] for words in trained)
     assert told[0] == "**CartPole**, 475"
     assert told[4:8] == [
-        "| 1 single | none | 1 of 2 | 1.2 k | 1.00 | 119.9 | 480, 200 |",
-        "| 1 single | momentum 0.5 | 1 of 2 | 0.6 k | 0.50 | 59.9 | 480, 200 |",
-        "| 2 gossip | none | 1 of 2 | 1.2 k | 1.00 | 119.9 | 480, 200 |",
-        "| 2 gossip | momentum 0.5 | 1 of 2 | 0.6 k | 0.50 | 59.9 | 480, 200 |",
+        "| 1 single | none | 1 of 2 | 1,199 / - | 1.00 (1) | 120 / - | 480 / 200 |",
+        "| 1 single | momentum 0.5 | 1 of 2 | 599 / - | 0.50 (1) | 60 / - | 480 / 200 |",
+        "| 2 gossip | none | 1 of 2 | 1,199 / - | 1.00 (1) | 120 / - | 480 / 200 |",
+        "| 2 gossip | momentum 0.5 | 1 of 2 | 599 / - | 0.50 (1) | 60 / - | 480 / 200 |",
     ]
     assert not any((tmp_path / "runs").iterdir())
     assert call(*some, "--budget-seconds", "7") == told
