@@ -134,6 +134,18 @@ def test_every_optimizer_and_kind_of_action(env_id, optimizer):
         play(group, mode).check(**ONCE)
 
 
+@pytest.mark.parametrize("topology", [{"name": "single"}, *TOPOLOGIES], ids=str)
+def test_an_outer_step_is_waited_for_only_by_metrics(topology):
+    size = 1 if topology["name"] == "single" else 2
+    step = {"outer_momentum": 0.5, "outer_rate": 0.7, "outer_nesterov": size == 1}
+    settings = {"num_learners": size, "topology": topology, "unroll_length": 4, "optimizer": step}
+    with fake_run("CartPole-v1", algorithm=ALGORITHMS["ppo"], **settings) as (group, mode):
+        noted = play(group, mode)
+        # Of two times that something is read, one is of metrics.
+        noted.check(act=1.0, update=float(size), publish=1.0, read=0.5)
+        assert all("outer_step" in x.line for x in noted.doing["read"])
+
+
 @pytest.mark.parametrize(
     ("algorithm", "burn_in"),
     [

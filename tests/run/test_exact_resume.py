@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from runs import SMALL, assert_same, config, state_of
 from sessions import QUICK, slow, summary_of
 
@@ -39,6 +40,61 @@ def test_resumed_equals_uninterrupted(
     longer = config(env_id, tmp_path / "two", whole, **common)
     train(longer, resume=str(tmp_path / "two"), quiet=True)
     assert_same(tmp_path / "one", tmp_path / "two")
+
+
+OUTER = {"outer_momentum": 0.6, "outer_rate": 0.8, "outer_nesterov": True}
+
+
+TOPOLOGIES: dict[str, dict[str, Any]] = {
+    "single": {},
+    "allreduce": {},
+    "gossip": {"max_staleness": 0},
+    "diffusion": {"mix_optimizer": True},
+}
+
+
+@pytest.mark.parametrize(
+    ("topology", "placement"),
+    [
+        *itertools.product(TOPOLOGIES, ["inline"]),
+        ("single", "local"),
+        ("gossip", "local"),
+        slow("allreduce", "local"),
+        slow("diffusion", "local"),
+    ],
+)
+def test_an_outer_step_is_resumed_in_its_midst(
+    tmp_path: Path, topology: str, placement: str
+) -> None:
+    mixing, size = {"name": topology, **TOPOLOGIES[topology]}, 1 if topology == "single" else 2
+
+    def run(name: str, versions: int) -> TrainConfig:
+        given = {**SMALL, "topology": mixing, "num_learners": size, "placement": placement}
+        made = make_config("CartPole-v1", {**given, "lag": "1", "learner_threads": 1})
+        optimizer = dataclasses.replace(made.optimizer, **OUTER)
+        made = dataclasses.replace(made, run_folder=str(tmp_path / name), optimizer=optimizer)
+        return dataclasses.replace(made, total_env_steps=60 * versions * size)
+
+    train(run("one", 12), quiet=True)
+    train(run("two", 5), quiet=True)
+    held = state_of(tmp_path / "two")
+    assert held["learner.outer.1"].abs().max() > 0.0
+    train(run("two", 12), resume=str(tmp_path / "two"), quiet=True)
+    one, two = state_of(tmp_path / "one"), state_of(tmp_path / "two")
+    assert one.keys() == two.keys()
+    assert not [name for name in one if not torch.equal(one[name], two[name])]
+    assert not torch.equal(one["learner.outer.1"], held["learner.outer.1"])
+
+
+def test_an_outer_step_may_begin_and_end_with_changed_settings(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    base = config("CartPole-v1", folder, 128, placement="inline")
+    for steps, settings in ((128, {}), (256, OUTER), (384, {"outer_rate": 1.5}), (512, {})):
+        optimizer = dataclasses.replace(base.optimizer, **settings)
+        now = dataclasses.replace(base, total_env_steps=steps, optimizer=optimizer)
+        train(now, resume=str(folder) if steps > 128 else None, quiet=True)
+        kept = [name for name in state_of(folder) if name.startswith("learner.outer.")]
+        assert bool(kept) == (settings is OUTER)
 
 
 @pytest.mark.parametrize("learner_threads", [1, 3])

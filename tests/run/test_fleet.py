@@ -151,6 +151,8 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         "topology:allreduce",
         "--topology.transport",
         transport,
+        "--optimizer.outer-momentum",
+        "0.3",
         "--total-env-steps",
         "40000",
         "--run-folder",
@@ -168,6 +170,7 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     learners = [policy_of(state_of(folder), rank) for rank in range(3)]
     for held in learners[1:]:
         assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
+    assert torch.equal(state_of(folder)["2/learner.outer.1"], state_of(folder)["learner.outer.1"])
     steps = [
         json.loads(x)["env_steps"] for x in (folder / "metrics.jsonl").read_text().splitlines()
     ]

@@ -157,6 +157,8 @@ def test_of_two_that_die_at_once_neither_begins_with_the_others_policy(
     monkeypatch.setattr(Processes, "poll", kills_two)
     monkeypatch.setattr("gossamer.run.placements.processes.ProcessHost", notes_donors)
     chosen = {"name": "gossip", "graph": "complete"}
-    result = train(config(tmp_path / "run", chosen, 16_000, num_learners=4), quiet=True)
+    heavy = {"schedule": "constant", "outer_momentum": 0.3}
+    run = config(tmp_path / "run", chosen, 16_000, num_learners=4, optimizer=heavy)
+    result = train(run, quiet=True)
     assert donors == {"1": [0, 3], "2": [0, 3]}
     assert result.summary["restarts"] == 2

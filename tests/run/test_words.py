@@ -40,6 +40,21 @@ def test_a_figure_that_is_true_only_if_messages_arrive_says_so() -> None:
     assert said("allreduce", 2) == "2 learners, allreduce"
 
 
+def test_an_outer_step_that_drives_learners_apart_is_told() -> None:
+    ring: dict[str, Any] = {"name": "gossip", "max_staleness": 0}
+    heavy = {"optimizer": {"outer_momentum": 0.5}}
+    often = said(ring, 4, **heavy)  # PPO's four updates
+    assert often.endswith("(spectral gap 0.293), a version with its outer step 0.707")
+    once = said({**ring, "every": "versions"}, 4, **heavy)
+    assert ", a version with its outer step 1.10" in once
+    assert "so that they drift apart: lower --optimizer.outer-momentum or" in once
+    back = said({"name": "diffusion", "every": "versions"}, 4, **heavy)
+    assert back.endswith(", a version with its outer step 0.707")
+    over = said({**ring, "graph": "complete"}, 4, optimizer={"outer_rate": 2.0})
+    assert "a version with its outer step 1.000, so that they drift apart" in over
+    assert "outer" not in said("single", 4, **heavy)
+
+
 def test_who_has_nobody_to_talk_to_is_told_what_to_type() -> None:
     others = "topology:gossip, topology:allreduce or topology:diffusion"
     assert said("single", 4) == f"4 independent learners (to let them mix: {others})"

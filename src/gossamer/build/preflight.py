@@ -80,10 +80,10 @@ def refuse_large(
     parameters, nbytes = _network_size(config, spec, torso)
     if plan.device == "cpu":
         # Policy, a gradient a thread, two averages, two acting copies, two boards, and a checkpoint of three.
-        copies = 10 + plan.learner_threads
+        copies = 10 + plan.learner_threads + _outer_copies(config)
         inputs = 8 * plan.learner_threads * plan.micro_batch_rows * math.prod(spec.obs_shape)
     else:
-        copies, inputs = 6, 0
+        copies, inputs = 6 + _outer_copies(config), 0
     network = size * (copies * nbytes + inputs * (parameters > 0))
     text = f"a network of {parameters:,} parameters takes about {network / 2**30:,.1f} GiB with its copies"
     if trajectories + network > free:
@@ -96,6 +96,11 @@ def refuse_large(
     return [
         f"{text}, trajectories {trajectories / 2**30:,.1f} GiB; {free / 2**30:.0f} GiB are free"
     ]
+
+
+def _outer_copies(config: TrainConfig) -> int:
+    """Return how often the outer step keeps what is as large as the policy."""
+    return config.optimizer.has_outer_step + (config.optimizer.outer_momentum > 0.0)
 
 
 def _bytes_per_env(config: TrainConfig, spec: EnvSpec, plan: Plan) -> int:
@@ -147,7 +152,7 @@ def refuse_what_memory_cannot_hold(
         policy = build_policy(config, spec, torso)
         nbytes = sum(x.numel() * x.element_size() for x in policy.shared_tensors())
         # Policy, gradient, two averages, acting copy, two boards and four messages.
-        each = 11 * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
+        each = (11 + _outer_copies(config)) * nbytes + plan.num_envs * envs + BYTES_PER_LEARNER
         if size * each > free:
             raise ConfigError(
                 f"num_learners is {size}, which take about {size * each / 2**30:.0f} GiB of memory; "
@@ -224,7 +229,8 @@ def refuse_what_a_gpu_cannot_hold(
         columns * (config.unroll_length + 1) * (math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP)
     )
     # Policy, gradient, two averages, acting copy, two boards and three messages.
-    fixed = 10 * sum(x.nbytes for x in policy.shared_tensors()) + 2 * batch
+    nbytes = sum(x.nbytes for x in policy.shared_tensors())
+    fixed = (10 + _outer_copies(config)) * nbytes + 2 * batch
     gpus = max(torch.cuda.device_count(), 1)
     learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
     kept = learners * fixed + beside * BYTES_PER_CONTEXT
@@ -320,8 +326,10 @@ def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: A
     column = (unroll + 1) * (math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP)
     replayed = sum(share_out(config, plan.num_envs).replayed)
     waiting = (plan.lag or 0) * plan.num_envs + config.prefetch_batches * replayed
-    # Learnt, averaged, and an optimizer's two averages of gradients.
-    policies = 4 * sum(x.nbytes for x in policy.shared_tensors())
+    # Learnt, averaged, an optimizer's two averages of gradients, and the outer step's.
+    policies = (4 + bool(config.optimizer.outer_momentum)) * sum(
+        x.nbytes for x in policy.shared_tensors()
+    )
     return size * (replays + waiting * column + policies)
 
 

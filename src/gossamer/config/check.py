@@ -51,7 +51,13 @@ def validate(config: TrainConfig) -> None:
     except RAISED as error:
         name = own_parts.name_of(type(algorithm)) or algorithm.name
         raise failed(name, "fails in validate", error) from error
-    for rules in (_data_mistakes, _placement_mistakes, _learner_mistakes, _batch_mistakes):
+    for rules in (
+        _data_mistakes,
+        _placement_mistakes,
+        _learner_mistakes,
+        _batch_mistakes,
+        _optimizer_mistakes,
+    ):
         for mistake in rules(config):
             raise ConfigError(mistake)
 
@@ -190,6 +196,14 @@ def _batch_mistakes(config: TrainConfig) -> Iterator[str]:
     if start and first_learnt(config) >= config.total_env_steps:
         ends = f"the last batch begins before, as the run ends after {config.total_env_steps} env steps"
         yield f"optimizer.learn_start is {start}, but {ends}; nothing would be learnt: --optimizer.learn-start 0"
+
+
+def _optimizer_mistakes(config: TrainConfig) -> Iterator[str]:
+    """What of the optimizer's settings would do nothing."""
+    optimizer = config.optimizer
+    if optimizer.outer_nesterov and not optimizer.outer_momentum:
+        alone = "optimizer.outer_nesterov is on, but optimizer.outer_momentum is 0"
+        yield f"{alone}: --optimizer.outer-momentum 0.5, or leave outer_nesterov out"
 
 
 def first_learnt(config: TrainConfig) -> int:

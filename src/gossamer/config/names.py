@@ -103,6 +103,8 @@ ELSEWHERE = {
     "replays": ("replay_parameters",),
     "capacity_steps": ("buffer_size", "replay_size", "replay_capacity", "buffer_capacity"),
     "learn_start": ("learning_starts", "training_fill_in_factor", "min_buffer_size"),
+    "outer_momentum": ("slow_momentum", "slowmo_momentum", "slowmo"),
+    "outer_rate": ("outer_lr", "outer_learning_rate", "slow_learning_rate", "slowmo_lr"),
     "max_kl_nats": ("kl_div_threshold", "use_kl_mask"),
     "target_every_updates": ("target_update_interval", "target_network_update_freq"),
 }

@@ -97,6 +97,10 @@ METRICS: Mapping[str, Metric] = {
     ),
     "learner/grad_norm": Metric("1", "norm of the gradient before clipping"),
     "learner/learning_rate": Metric("1", "step size of the last update"),
+    "learner/outer_step_ratio": Metric(
+        "1",
+        "length of outer steps, divided by that of what updates and mixing changed; only with optimizer.outer_momentum",
+    ),
     "learner/advantage_mean": Metric(
         "return", "mean advantage, after normalize_advantage and before scale_rewards"
     ),

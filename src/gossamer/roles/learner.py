@@ -16,6 +16,7 @@ from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.roles.mixer import Mixer
 from gossamer.roles.optimizers import first_average, make_optimizer, scheduled, start_state
+from gossamer.roles.outer_step import OuterStep
 from gossamer.roles.updates import Updates
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
@@ -108,6 +109,12 @@ class Learner:
         self.optimizer = make_optimizer(
             optimizer_config, self._params, captured=devices.is_gpu(self._device)
         )
+        self.outer_step = OuterStep(
+            self._params,
+            optimizer_config.outer_momentum,
+            optimizer_config.outer_rate,
+            nesterov=optimizer_config.outer_nesterov,
+        )
         factor = self.topology.lr_factor(num_learners)
         self._base_lr = [float(group["lr"]) * factor for group in self.optimizer.param_groups]
         self._learning_rate = self._base_lr[0]
@@ -140,7 +147,7 @@ class Learner:
         if self.topology.mix_optimizer:
             start_state(self.optimizer)
             averages = [x for p in self._params for x in self.optimizer.state[p].values()
-                        if x.shape == p.shape]  # fmt: skip
+                        if x.shape == p.shape] + self.outer_step.mixed()  # fmt: skip
         return [*self.policy.parameters(), *moments, *averages]
 
     def join(self, peers: Peers, *, seed: int, late: bool = False,
@@ -255,6 +262,7 @@ class Learner:
         # The same in all updates of a version: those that average gradients agree on it.
         self._follows = self.env_steps >= self._config.learn_start
         self._set_learning_rate()
+        self.outer_step.begin()
         with torch.enable_grad(), self._memory_told(batch):
             self.dealt = deque(self._updates.begin(batch, num_online))
         assert len(self.dealt) <= self._updates_left, (
@@ -282,6 +290,8 @@ class Learner:
     def _close_version(self) -> None:
         if not self._observed:
             self._observe()
+        if self._follows:  # what is mixed before is no step, and is not to be followed later
+            self.outer_step.apply(self._learning_rate)
         self._updates.refresh()
         self._count(self._updates.finish())
         if not self._follows:  # a policy that has not moved says nothing about the learning rate
@@ -340,6 +350,7 @@ class Learner:
         means = with_deviations({name: x / max(n, 1e-12) for name, (x, n) in sums.items()})
         means["learner/learning_rate"] = self._learning_rate
         means["learner/nonfinite_updates"] = float(self.nonfinite_updates)
+        means |= self.outer_step.take_metrics()
         means |= self.replay.take_metrics(updates_per_version=self.updates_per_version)
         return means | (self.mixer.take_metrics() if self.mixer is not None else {})
 
@@ -356,6 +367,7 @@ class Learner:
         for i, p in enumerate(self._params):
             for name, x in self.optimizer.state.get(p, {}).items():
                 state[f"optimizer.{i}.{name}"] = x
+        state |= {f"outer.{k}": x for k, x in self.outer_step.state_dict().items()}
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             state[name] = getattr(self, name)
         state["own_env_steps"] = self._own_env_steps
@@ -370,6 +382,7 @@ class Learner:
         self._state.load_state_dict(without_prefix(state, "algorithm."))
         self.replay.load_state_dict(without_prefix(state, "replay."))
         self._load_optimizer(state)
+        self.outer_step.load_state_dict(without_prefix(state, "outer."))
         for name in ("update", "version", "env_steps", "nonfinite_updates"):
             setattr(self, name, state[name])
         self._own_env_steps = state.get("own_env_steps", self.env_steps // self.num_learners)

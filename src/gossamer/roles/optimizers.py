@@ -46,10 +46,24 @@ class OptimizerConfig:
     """adamw: decoupled weight decay, >= 0; adam and rmsprop: L2 penalty."""
     max_grad_norm: Amount = 0.5
     """Gradients are scaled down to this global norm; 0 turns clipping off."""
+    outer_momentum: BelowOne = 0.0
+    """Momentum of the outer step, in [0, 1). Once a version, after its last update has been mixed, all that the version
+    has changed is added to a running sum of such changes that decays by this factor, and the parameters of the version's
+    beginning follow that sum (SlowMo). 0: they follow this version's change alone."""
+    outer_rate: Annotated[float, Meta(gt=0, le=1000)] = 1.0
+    """Factor on the outer step, in (0, 1000]. 1 without outer_momentum: parameters are what updates and mixing make of
+    them. 1 - outer_momentum keeps the length of steps that all point the same way."""
+    outer_nesterov: bool = False
+    """Nesterov's momentum for the outer step: it follows this version's change, and the running sum once more."""
     learn_start: Whole = 0
     """Env steps of all learners that are only observed, in [0, total_env_steps): batches that begin before set the
     running means and deviations of observations and values, which change too fast to learn from, and no parameter.
     Their minibatches count as updates. 0: learn from the first batch on."""
+
+    @property
+    def has_outer_step(self) -> bool:
+        """Whether parameters become anything else than what updates and mixing make of them."""
+        return self.outer_momentum > 0.0 or self.outer_rate != 1.0
 
 
 def scheduled(config: OptimizerConfig, learning_rate: float, progress: float) -> float:

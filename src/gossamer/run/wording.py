@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.run.best_videos import VIDEOS
 from gossamer.run.placements.layout import layout_of
-from gossamer.topology.graphs import contraction, expected
+from gossamer.topology.graphs import contraction, expected, outer_contraction
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 _TALKING = "topology:gossip, topology:allreduce or topology:diffusion"
 MAX_LINKS = 1 << 16
 """Most weights to write down: those of a complete graph of 256 learners."""
+MAX_OUTER = 128
+"""Most learners for which it is computed what an outer step does to their disagreement; it takes the cube of them."""
 MAX_LEARNERS_TOLD = 16
 """Most independent learners to list; of more, the best are listed."""
 
@@ -88,8 +90,18 @@ def mixing_facts(config: TrainConfig) -> dict[str, float]:
     if size == 1 or topology.run_policy != "average":
         return {}
     turns, drop = topology.turns(size, config.seed), getattr(topology, "link_drop", 0.0)
-    left = contraction(tuple(expected(weights, drop) for weights in turns))
-    return {"contraction": left, "spectral_gap": 1.0 - left}
+    means = tuple(expected(weights, drop) for weights in turns)
+    left, optimizer = contraction(means), config.optimizer
+    facts = {"contraction": left, "spectral_gap": 1.0 - left}
+    if optimizer.has_outer_step and size <= MAX_OUTER:
+        facts["outer_contraction"] = outer_contraction(
+            means,
+            config.algorithm.updates_per_batch if topology.every == "updates" else 1,
+            optimizer.outer_momentum,
+            optimizer.outer_rate,
+            nesterov=optimizer.outer_nesterov,
+        )
+    return facts
 
 
 def mixing_rows(config: TrainConfig) -> dict[str, Any]:
@@ -125,6 +137,14 @@ def mixing_in_words(config: TrainConfig, facts: Mapping[str, float]) -> str:
         arriving += "on average " * (getattr(topology, "link_drop", 0.0) > 0.0)
         left, gap = facts["contraction"], facts["spectral_gap"]
         text += f": {arriving}a round of mixing leaves {left:.3f} of their disagreement (spectral gap {gap:.3f})"
+        if (outer := facts.get("outer_contraction")) is not None:
+            text += f", a version with its outer step {outer:.3f}"
+            # An outer rate of 2 turns disagreement over, and rounding decides.
+            if outer > 1.0 - 1e-9:
+                text += (
+                    ", so that they drift apart: lower --optimizer.outer-momentum or --optimizer.outer-rate, or use a "
+                    "graph whose links go both ways"
+                )
     return text
 
 

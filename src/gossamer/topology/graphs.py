@@ -11,10 +11,13 @@ import functools
 import json
 import math
 import random
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
 from gossamer.system.reading import clipped, expand, parse_json, read_plain
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
 
 Graph = tuple[tuple[int, ...], ...]
 """Ranks that each learner hears, ascending."""
@@ -362,14 +365,55 @@ def contraction(turns: tuple[Weights, ...]) -> float:
     size = len(turns[0])
     product = np.eye(size)
     for weights in turns:
-        matrix = np.zeros((size, size))
-        for i, row in enumerate(weights):
-            for j, weight in row.items():
-                matrix[i, j] = weight
-        product = matrix @ product
+        product = _matrix(weights) @ product
     if size == 1:
         return 0.0
     moduli = np.sort(np.abs(np.linalg.eigvals(product)))
     second = float(moduli[-2])
     # Rounding leaves 1e-8 of a defective zero.
     return 0.0 if second < 1e-7 else min(second, 1.0) ** (1.0 / len(turns))
+
+
+def outer_contraction(
+    turns: tuple[Weights, ...], mixings: int, momentum: float, rate: float, *, nesterov: bool
+) -> float:
+    """Return the factor per version by which mixing and an outer step shrink disagreement; above 1 they let it grow.
+
+    They do with momentum where a graph has directed cycles: its matrix has complex eigenvalues, which momentum turns
+    further. The largest |eigenvalue| but that of consensus of the map of (parameters, learning rate * u), per version.
+
+    Args:
+        turns: matrices that mixings take in turn.
+        mixings: in a version.
+        momentum: of the outer step.
+        rate: likewise.
+        nesterov: likewise.
+    """
+    import numpy as np
+
+    size, versions = len(turns[0]), len(turns) // math.gcd(len(turns), mixings)
+    matrices, one = [_matrix(weights) for weights in turns], np.eye(size)
+    own, of_u = (rate, rate * momentum) if nesterov else (0.0, rate)
+    product = np.eye(2 * size)
+    for version in range(versions):
+        mixed = one
+        for i in range(version * mixings, (version + 1) * mixings):
+            mixed = matrices[i % len(turns)] @ mixed
+        left = one - mixed
+        step = np.block(
+            [[one - (own + of_u) * left, -of_u * momentum * one], [left, momentum * one]]
+        )
+        product = step @ product
+    eigenvalues = np.linalg.eigvals(product)
+    others = np.delete(eigenvalues, np.argmin(np.abs(eigenvalues - 1.0)))
+    return float(np.abs(others).max()) ** (1.0 / versions)
+
+
+def _matrix(weights: Weights) -> NDArray[Any]:
+    import numpy as np
+
+    matrix = np.zeros((len(weights), len(weights)))
+    for i, row in enumerate(weights):
+        for j, weight in row.items():
+            matrix[i, j] = weight
+    return matrix
