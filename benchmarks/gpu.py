@@ -1,13 +1,15 @@
 """What a GPU makes of training: speed against the limit, curves, several GPUs, and what a kill leaves.
 
     python benchmarks/gpu.py                       # all parts that the machine has the GPUs for
-    python benchmarks/gpu.py speed compile --seconds 40
+    python benchmarks/gpu.py start speed --seconds 20
     python benchmarks/gpu.py --output gpu.json
 
-speed     `gossamer bench`, and training with more environments, other lags, precisions and cores, each with
-          how busy the device was; the processor beside it.
-compile   the same training with and without --compile, with and without a recurrent core.
+start     seconds of a run of one batch, from the command to its end.
+speed     training with each algorithm, with more environments, other lags, precisions and networks, each with how busy the
+          device was.
+limit     `gossamer bench`: what stepping, inference and learning could do.
 learn     seconds and steps until Pong's training games average 18, three seeds.
+cores     the same on the processor alone: with all cores, and with two of them.
 several   one learner a GPU under all-reduce over NCCL and through memory, and gossip, against one alone.
 kill      a run killed with SIGKILL and resumed with --deterministic, against one that was left alone.
 
@@ -21,12 +23,17 @@ import json
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 PONG = "PongNoFrameskip-v4"
 SPEED: dict[str, list[str]] = {
-    "defaults": [],
+    "vtrace": [],
+    "ppo, 3 passes": ["--config", "pong"],
+    "impala lstm": ["--policy.torso", "impala", "--policy.core", "lstm"],
+    "laser 7:1": ["--config", "laser_pong"],
     "lag 0": ["--lag", "0"],
     "lag free": ["--lag", "free"],
     "1 group": ["--env-groups", "1"],
@@ -37,13 +44,8 @@ SPEED: dict[str, list[str]] = {
     "lstm": ["--policy.core", "lstm"],
     "impala": ["--policy.torso", "impala"],
     "deterministic": ["--deterministic"],
-    "cpu": ["--device", "cpu"],
 }
-COMPILED: dict[str, list[str]] = {
-    f"{core}{' compiled' * on}": ["--policy.core", core, *["--compile"] * on]
-    for core in ("none", "lstm")
-    for on in (False, True)
-}
+CORES: dict[str, list[str]] = {"all cores": [], "two cores": ["taskset", "-c", "0,1"]}
 
 
 def main() -> None:
@@ -54,49 +56,84 @@ def main() -> None:
     parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(PARTS)} [all]")
     parser.add_argument("--seconds", type=float, default=30.0, help="of a training run [30]")
     parser.add_argument("--seeds", type=int, default=3, help="of learn [3]")
+    parser.add_argument(
+        "--longest", type=float, default=1800.0, help="seconds of a run of learn [1800]"
+    )
     parser.add_argument("--output", help="file for the numbers, as JSON")
+    parser.add_argument(
+        "--dry", action="store_true", help="try every command without a GPU; figures mean nothing"
+    )
     asked = parser.parse_args()
     if unknown := set(asked.parts) - set(PARTS):
         parser.error(f"{', '.join(unknown)}: it must be of {', '.join(PARTS)}")
     import torch
 
-    if not torch.cuda.is_available():
+    if asked.dry:
+        asked.seconds, asked.seeds, asked.longest = 8.0, 1, 8.0
+    elif not torch.cuda.is_available():
         print("no GPU here, or a build of torch without CUDA: nothing measured")
         return
     gpus = torch.cuda.device_count()
-    print(f"{gpus} x {torch.cuda.get_device_name()}, torch {torch.__version__}", flush=True)
-    told: dict[str, Any] = {"device": torch.cuda.get_device_name(), "gpus": gpus}
-    for name in asked.parts or PARTS:
-        print(f"\n{name}", flush=True)
-        told[name] = PARTS[name](asked, gpus)
+    name = torch.cuda.get_device_name() if gpus else "no GPU"
+    print(f"{gpus} x {name}, torch {torch.__version__}", flush=True)
+    told: dict[str, Any] = {"device": name, "gpus": gpus}
+    for part in asked.parts or PARTS:
+        print(f"\n{part}", flush=True)
+        told[part] = PARTS[part](asked, gpus)
         if asked.output:  # what there is, should the next part fail
             Path(asked.output).write_text(json.dumps(told, indent=1))
 
 
-def _speed(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+def _start(asked: argparse.Namespace, gpus: int) -> dict[str, float]:
+    seconds: dict[str, float] = {}
+    for name, words in {"vtrace": ["algorithm:vtrace"], "ppo": ["--config", "pong"]}.items():
+        began = time.monotonic()
+        with tempfile.TemporaryDirectory() as home:
+            _run(["train", PONG, *words, "--run-folder", f"{home}/run", "--total-env-steps", "1",
+                  "--evaluation.every-seconds", "0"])  # fmt: skip
+        seconds[name] = time.monotonic() - began
+        print(f"  {name:16s} {seconds[name]:9.1f} s", flush=True)
+    return seconds
+
+
+def _limit(asked: argparse.Namespace, gpus: int) -> dict[str, Any]:
     limits = json.loads(_run(["bench", "--json", "--seconds", str(4 * asked.seconds)]))
-    print(f"limit {limits['limit_steps_per_second']:,.0f} steps/s: stepping "
-          f"{limits['env_steps_per_second']:,.0f}, inference {limits['inference_steps_per_second']:,.0f}, "
-          f"learning {limits['learner_steps_per_second']:,.0f}; training "
-          f"{limits['fraction_of_limit']:.2f} of it")  # fmt: skip
-    return [limits, *_trainings(SPEED, asked, limit=limits["limit_steps_per_second"])]
+    for name in ("env", "inference", "learner", "limit", "train"):
+        rate = limits[f"{name}_steps_per_second"]
+        print(f"  {name:16s} {rate:9,.0f} steps/s" if rate else f"  {name:16s} not measured")
+    return limits
 
 
-def _compile(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
-    return _trainings(COMPILED, asked)
+def _speed(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+    return _trainings(SPEED, asked)
 
 
-def _trainings(
-    runs: dict[str, list[str]], asked: argparse.Namespace, *, limit: float = 0.0
-) -> list[dict[str, Any]]:
+def _cores(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    for name, before in CORES.items():
+        words = ["--config", "pong", "--device", "cpu"]
+        row = {"name": name, **_train(words, asked.seconds, before=before)}
+        learnt = _train([*words, "--stop-at-return", "18"], asked.longest, before=before)
+        row["seconds_to_18"] = (
+            learnt["seconds"] if "stop_at_return" in learnt["exit_reason"] else None
+        )
+        print(
+            f"  {name:16s} {row['steps_per_second']:9,.0f} steps/s, 18 after {row['seconds_to_18']} s",
+            flush=True,
+        )
+        rows.append(row)
+    return rows
+
+
+def _trainings(runs: dict[str, list[str]], asked: argparse.Namespace) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for name, words in runs.items():
+        preset = "--config" in words
         row: dict[str, Any] = {
             "name": name,
-            **_train([PONG, "algorithm:vtrace", *words], asked.seconds),
+            **_train(words if preset else [PONG, "algorithm:vtrace", *words], asked.seconds),
         }
-        part = f", {row['steps_per_second'] / limit:.2f} of the limit" if limit else ""
-        print(f"  {name:16s} {row['steps_per_second']:9,.0f} steps/s{part}, GPU {row['gpu_percent']:.0f} %, "
+        print(f"  {name:16s} {row['steps_per_second']:9,.0f} steps/s, GPU {row['gpu_percent']:.0f} %, "
               f"learner waits {row['share/wait_learner']:.0%}, actor {row['share/wait_actor']:.0%}",
               flush=True)  # fmt: skip
         rows.append(row)
@@ -106,7 +143,9 @@ def _trainings(
 def _learn(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     for seed in range(1, asked.seeds + 1):
-        row = _train(["--config", "pong", "--seed", str(seed), "--stop-at-return", "18"], 1800.0)
+        row = _train(
+            ["--config", "pong", "--seed", str(seed), "--stop-at-return", "18"], asked.longest
+        )
         row |= {"seed": seed}
         print(f"  seed {seed}: {row['exit_reason']}, {row['env_steps']:,} steps, {row['seconds']:.0f} s, return "
               f"{row['mean_return_last_100']}", flush=True)  # fmt: skip
@@ -136,12 +175,12 @@ def _kill(asked: argparse.Namespace, gpus: int) -> dict[str, bool]:
     return {"survived": done.returncode == 0}
 
 
-def _train(words: list[str], seconds: float) -> dict[str, Any]:
-    """Train for some time; return its summary, and the means of its later metrics."""
+def _train(words: list[str], seconds: float, *, before: Sequence[str] = ()) -> dict[str, Any]:
+    """Train for some time, the command behind others; return its summary, and the means of its later metrics."""
     with tempfile.TemporaryDirectory() as home:
         folder = Path(home) / "run"
         _run(["train", *words, "--run-folder", str(folder), "--stop-after-seconds", str(seconds),
-              "--total-env-steps", "100_000_000", "--evaluation.every-seconds", "0"])  # fmt: skip
+              "--total-env-steps", "100_000_000", "--evaluation.every-seconds", "0"], before)  # fmt: skip
         summary = json.loads((folder / "summary.json").read_text())
         rows = [json.loads(x) for x in (folder / "metrics.jsonl").read_text().splitlines()]
     later = rows[len(rows) // 3 :]
@@ -154,19 +193,20 @@ def _train(words: list[str], seconds: float) -> dict[str, Any]:
     return {**summary, **means}
 
 
-def _run(words: list[str]) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "gossamer", *words], capture_output=True, text=True, check=False
-    )
+def _run(words: list[str], before: Sequence[str] = ()) -> str:
+    command = [*before, sys.executable, "-m", "gossamer", *words]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
         raise SystemExit(f"gossamer {' '.join(words)}: {done.stderr.strip()[-800:]}")
     return done.stdout
 
 
 PARTS = {
+    "start": _start,
     "speed": _speed,
-    "compile": _compile,
+    "limit": _limit,
     "learn": _learn,
+    "cores": _cores,
     "several": _several,
     "kill": _kill,
 }

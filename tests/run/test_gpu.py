@@ -5,21 +5,36 @@ from __future__ import annotations
 import copy
 import json
 import warnings
+from collections.abc import Generator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from core_fakes import make_learner, poisoned, random_batch, small_policy, spec_of
+from random_envs import RandomEnvs
+from recorder import calling
 from runs import SMALL, state_of
 
 import gossamer
+from gossamer.algorithms.a2c import A2C
+from gossamer.algorithms.base import Algorithm
+from gossamer.algorithms.impact import Impact
+from gossamer.algorithms.laser import Laser
+from gossamer.algorithms.ppo import PPO
+from gossamer.algorithms.vtrace import VTrace
 from gossamer.build.auto import device_of, make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
+from gossamer.roles.actor import Actor
+from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.train import train
-from gossamer.system.devices import Mark, own_stream
+from gossamer.system.devices import Mark, own_stream, use_deterministic_algorithms
+from gossamer.system.graphs import Graphs
+from gossamer.types import empty_trajectory
 
 pytestmark = pytest.mark.gpu
 
@@ -63,14 +78,11 @@ def test_groups_train_evaluate_and_resume(
         assert all(torch.equal(x, state[f"1/{k}"]) for k, x in own.items())
 
 
-def test_one_learner_computes_what_it_computes_on_a_cpu(tmp_path: Path) -> None:
-    for device in ("cpu", "cuda"):
-        given = settings(tmp_path / device, placement="inline", device=device, total_env_steps=256)
-        train(make_config("CartPole-v1", given), quiet=True)
-    one, other = state_of(tmp_path / "cpu"), state_of(tmp_path / "cuda")
-    for name, x in one.items():
-        if name.startswith("learner.policy."):
-            torch.testing.assert_close(other[name], x, rtol=1e-3, atol=1e-4)
+@pytest.fixture
+def deterministic() -> Generator[None]:
+    use_deterministic_algorithms(True)
+    yield
+    use_deterministic_algorithms(False)
 
 
 def test_learner_r_is_on_gpu_r_mod_n() -> None:
@@ -130,33 +142,129 @@ def test_deterministic_runs_are_alike_and_resume_exactly(
     assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
 
 
+def on(device: str, thing: Any) -> Any:
+    return copy.deepcopy(thing).to(device)
+
+
 @pytest.mark.parametrize("core", ["none", "lstm", "gru"])
-@pytest.mark.parametrize("env_groups", [1, 2])
-def test_a_compiled_policy_acts_as_it_is(tmp_path: Path, env_groups: int, core: str) -> None:
-    """Its recurrent state is not what a CUDA graph has written over."""
+@pytest.mark.parametrize(
+    "algorithm", [A2C(), VTrace(), Laser(), PPO(passes=2), Impact()], ids=lambda x: x.name
+)
+def test_what_is_captured_is_what_is_called(
+    deterministic: None, algorithm: Algorithm, core: str
+) -> None:
+    """On new data, with a batch whose gradient is not finite and a learning rate that falls."""
+    spec = spec_of(obs_shape=(4, 36, 36))
     held: list[dict[str, torch.Tensor]] = []
-    for compiled in (False, True):
-        given = settings(
-            tmp_path / str(compiled), placement="local", lag="1", algorithm={"name": "vtrace"},
-            env_groups=env_groups, compile=compiled, total_env_steps=512, deterministic=True,
-            **{"policy.core": core, "precision": "fp32", "optimizer.learning_rate": 1e-8},
-        )  # fmt: skip
-        train(make_config("CartPole-v1", given), quiet=True)
-        held.append(state_of(tmp_path / str(compiled)))
-    for name in ("behavior", "value", "core_state"):
-        ours, theirs = (x[f"queue.0.{name}"] for x in held)
-        torch.testing.assert_close(ours, theirs, rtol=1e-2, atol=1e-2)
+    for graphs in (calling(), Graphs(torch.device("cuda"))):
+        policy = small_policy(spec, core=core, core_size=8, fc_size=32, normalize_obs=True).cuda()
+        batches = [random_batch(spec, 5, 8, seed=i, core_units=policy.core_units) for i in range(7)]
+        poisoned(batches[4])
+        learner = make_learner(
+            policy,
+            algorithm,
+            *batches,
+            graphs=graphs,
+            optimizer=OptimizerConfig(learning_rate=(1e-4,)),
+        )
+        for _ in range(7):
+            learner.learn_version()
+        assert learner.nonfinite_updates > 0
+        held.append(
+            {k: x.clone() for k, x in learner.state_dict().items() if isinstance(x, torch.Tensor)}
+        )
+    for name, x in held[0].items():
+        assert torch.equal(x, held[1][name]), name
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_one_update_is_what_a_cpu_computes(core: str) -> None:
+    spec = spec_of(obs_shape=(4, 36, 36))
+    held: list[dict[str, torch.Tensor]] = []
+    for device in ("cpu", "cuda"):
+        policy = small_policy(spec, core=core, core_size=8, fc_size=32, normalize_obs=True).to(
+            device
+        )
+        batch = random_batch(spec, 5, 8, seed=1, core_units=policy.core_units)
+        learner = make_learner(
+            policy, VTrace(), batch, optimizer=OptimizerConfig(learning_rate=(1e-4,))
+        )
+        learner.learn_version()
+        held.append(
+            {k: x.cpu() for k, x in learner.state_dict().items() if isinstance(x, torch.Tensor)}
+        )
+    for name, x in held[0].items():
+        if name.startswith("policy."):
+            torch.testing.assert_close(held[1][name], x, rtol=1e-3, atol=1e-4, msg=name)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+def test_captured_acting_is_acting_that_is_called(deterministic: None, core: str) -> None:
+    spec = spec_of(obs_shape=(4, 36, 36))
+    held: list[list[torch.Tensor]] = []
+    for graphs in (calling(), Graphs(torch.device("cuda"))):
+        settings = {
+            "core": core,
+            "core_size": 8,
+            "fc_size": 32,
+            "last_reward": True,
+            "last_action": True,
+        }
+        policy = small_policy(spec, **settings).cuda().requires_grad_(False)
+        envs = [RandomEnvs(spec, 4, seed=i) for i in range(2)]
+        actor = Actor(
+            envs, policy, unroll_length=5, seeds=[1, 2], on_episode=lambda x: None, graphs=graphs
+        )
+        slot = empty_trajectory(
+            spec,
+            unroll_length=5,
+            num_columns=8,
+            core_units=policy.core_units,
+            device=torch.device("cuda"),
+        )
+        found: list[torch.Tensor] = []
+        for version in range(4):
+            actor.collect(slot, version)
+            found += [x.cpu().clone() for _, x, _ in slot.each()]
+        held.append(found)
+    for one, other in zip(*held, strict=True):
+        assert torch.equal(one, other)
+
+
+def test_a_torso_that_looks_at_its_data_is_run_step_by_step_and_said_once() -> None:
+    class Looks(torch.nn.Module):
+        feature_size = 4
+
+        def __init__(self) -> None:
+            super().__init__()
+            self.layer = torch.nn.Linear(4, 4)
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return self.layer(x) if float(x.sum()) > 0.0 else self.layer(-x)
+
+    told: list[str] = []
+    spec = spec_of()
+    policy = ActorCritic(spec, PolicyConfig(), torso=Looks()).cuda()
+    learner = make_learner(
+        policy, VTrace(), *[random_batch(spec, 5, 4, seed=i) for i in range(5)],
+        graphs=Graphs(torch.device("cuda"), tell=told.append),
+    )  # fmt: skip
+    for _ in range(5):
+        learner.learn_version()
+    assert learner.version == 5
+    (line,) = told
+    assert "cannot be captured" in line
 
 
 @pytest.mark.parametrize("core", ["lstm", "gru"])
-def test_packed_sequences_are_computed_as_on_a_cpu(core: str) -> None:
+def test_recurrent_rows_are_computed_as_on_a_cpu(core: str) -> None:
     torch.manual_seed(1)
     here = Core(PolicyConfig(core=core, core_size=32, core_layers=2), 16)  # type: ignore[arg-type]
-    there = copy.deepcopy(here).to("cuda")
+    there = on("cuda", here)
     x, starts = torch.randn(20 * 8, 16), torch.rand(20, 8) < 0.1
     state = torch.randn(here.state_size, 8)
     for ours, theirs in zip(
-        there(x.cuda(), starts, state.cuda()), here(x, starts, state), strict=True
+        there(x.cuda(), starts.cuda(), state.cuda()), here(x, starts, state), strict=True
     ):
         torch.testing.assert_close(ours.cpu(), theirs, rtol=1e-3, atol=1e-3)
 
@@ -176,8 +284,9 @@ def test_nothing_waits_for_the_device_but_the_reads_that_are_counted(tmp_path: P
     finally:
         torch.cuda.set_sync_debug_mode("default")
     lines = {Path(x.filename).name for x in told if "synchroniz" in str(x.message)}
-    # Numbers of an update, what an actor is told, and what is built, saved or ended with.
-    allowed = {"devices.py", "snapshot.py", "build.py", "learner.py", "actor.py", "module.py"}
+    # A step's actions, a version's rows and decisions, and what is built, captured, saved or ended with.
+    allowed = {"devices.py", "updates.py", "learner.py", "acting_step.py", "actor.py", "graphs.py"}
+    allowed |= {"snapshot.py", "blocks.py", "roles.py", "module.py"}
     assert lines <= allowed, lines
 
 

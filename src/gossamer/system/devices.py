@@ -48,15 +48,6 @@ def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     return torch.stack([made[id(x)] for x in numbers]).double()
 
 
-def read(numbers: Sequence[Tensor | float], device: torch.device) -> list[float]:
-    """Return numbers as Python's; from a GPU all come in one copy."""
-    if not is_gpu(device):
-        return [float(x) for x in numbers]
-    held = [x for x in numbers if not isinstance(x, (int, float))]
-    found = iter(stacked(held, device).tolist() if held else ())
-    return [float(x) if isinstance(x, (int, float)) else next(found) for x in numbers]
-
-
 def use_deterministic_algorithms(deterministic: bool) -> None:
     """Let this process compute the same on a GPU every time, or as fast as it can; before any work is done there."""
     import torch
@@ -77,24 +68,6 @@ def wait(device: torch.device) -> None:
         import torch
 
         torch.cuda.current_stream(device).synchronize()
-
-
-class Inbox:
-    """Where what is on a GPU arrives on the CPU, in one copy for several tensors."""
-
-    def __init__(self) -> None:
-        self._memory: Tensor | None = None
-
-    def receive(self, tensors: Sequence[Tensor]) -> list[Tensor]:
-        """Wait for tensors and return them on the CPU, good until the next call; the widest come first."""
-        import torch
-
-        packed = torch.cat([x.contiguous().view(-1).view(torch.uint8) for x in tensors])
-        if self._memory is None or len(self._memory) < len(packed):
-            self._memory = pinned(torch.empty(len(packed), dtype=torch.uint8))
-        arrived = self._memory[: len(packed)].copy_(packed)
-        parts = arrived.split([x.nbytes for x in tensors])
-        return [part.view(x.dtype).view(x.shape) for part, x in zip(parts, tensors, strict=True)]
 
 
 class Mark:

@@ -32,9 +32,11 @@ from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.machine import keep_freed_memory, process_began, use_threads
 from gossamer.ops.micro_batches import MicroBatches
 from gossamer.replay.batches import BatchSource
+from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.learner import Learner
 from gossamer.system.cores import num_cores
-from gossamer.system.devices import Inbox, is_gpu
+from gossamer.system.devices import is_gpu
+from gossamer.system.graphs import Graphs
 from gossamer.tools.prediction import Rates
 from gossamer.types import empty_trajectory
 
@@ -42,7 +44,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gossamer.build.auto import Plan
-    from gossamer.types import EnvSpec
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.types import EnvSpec, Trajectory
 
 PONG = "PongNoFrameskip-v4"
 SEVERAL = {"num_learners": "auto", "num_envs": 16, "unroll_length": 64}
@@ -310,28 +313,46 @@ def _inference(
     def make(copy: int) -> Callable[[], int]:
         policy = build_inference_policy(build_policy(config, spec), plan)
         state = policy.initial_state(num_envs)
-        on_gpu = is_gpu(state.device)
         slot = empty_trajectory(
-            spec,
-            unroll_length=1,
-            num_columns=num_envs,
-            core_units=policy.core_units,
-            pinned=on_gpu,
+            spec, unroll_length=1, num_columns=num_envs, core_units=policy.core_units
         )
-        there, starts, inbox = slot.to(state.device), slot.starts[:1].to(state.device), Inbox()
+        if is_gpu(state.device):
+            return _captured_inference(policy, slot, config.unroll_length)
 
         @torch.no_grad()
         def act() -> int:
-            obs = slot.obs[:1].to(state.device, non_blocking=True)
-            out = policy(obs, starts, state, there.action, there.reward)
-            sampled = policy.distribution(out.action_params).sample()
-            if on_gpu:
-                inbox.receive([sampled, out.action_params, out.value])
+            out = policy(slot.obs[:1], slot.starts[:1], state, slot.action, slot.reward)
+            policy.distribution(out.action_params).sample()
             return num_envs
 
         return act
 
     return make
+
+
+def _captured_inference(
+    policy: ActorCritic, slot: Trajectory, unroll_length: int
+) -> Callable[[], int]:
+    """Return work that acts for a trajectory as actors on a GPU do, observations copied there included."""
+    device, num_envs = policy.obs_scale.device, slot.num_columns
+    step = ActingStep(
+        policy,
+        num_envs,
+        unroll_length=unroll_length,
+        generator=torch.Generator(device=device).manual_seed(1),
+        graphs=Graphs(device),
+    )
+    obs = slot.obs[0].contiguous().numpy()
+
+    @torch.no_grad()
+    def act() -> int:
+        step.begin(slot.last_action)
+        for _ in range(unroll_length):
+            step.take(obs)
+            step(slot.last_reward, slot.starts[0])
+        return num_envs * unroll_length
+
+    return act
 
 
 def _learning(
