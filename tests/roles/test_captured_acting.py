@@ -13,6 +13,7 @@ from recorder import calling, recording
 from sessions import slow
 
 from gossamer.roles.actor import Actor
+from gossamer.roles.evaluator import Steps, play
 from gossamer.system import devices
 from gossamer.types import STORED, ActionSpec, empty_trajectory
 
@@ -142,3 +143,26 @@ def test_an_actor_goes_on_from_its_state_where_its_functions_read(ways):
         for name in STORED:
             assert torch.equal(getattr(slots[0], name), getattr(slots[1], name)), name
         assert np.isfinite(slots[0].value.numpy()).all()
+
+
+@pytest.mark.parametrize("greedy", [True, False])
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_evaluations_are_replayed_and_score_what_a_cpu_scores(ways, core, greedy):
+    spec = spec_of(ACTIONS["gaussian"])
+    found = []
+    for graphs in ways():
+        policy = policy_of(spec, core, last_reward=True, last_action=True, noise_correlation=0.5)
+        steps = Steps(graphs) if graphs else None
+        scores = []
+        for version in range(3):
+            with torch.no_grad():
+                for p in policy.parameters():
+                    p.add_(0.05 * version)
+            envs = CountingEnvs(4, action=spec.action)
+            scores.append(play(policy, envs, episodes=6, greedy=greedy, seed=version, steps=steps))
+        found.append(scores)
+    for scores in found[1:]:
+        for one, other in zip(scores, found[0], strict=True):
+            assert one.returns == pytest.approx(other.returns, rel=1e-5)
+            assert one.lengths == other.lengths
+    assert len({x.returns for x in found[0]}) == 3

@@ -230,7 +230,9 @@ def refuse_what_a_gpu_cannot_hold(
     )
     # Policy, gradient, two averages, acting copy, two boards and three messages.
     nbytes = sum(x.nbytes for x in policy.shared_tensors())
-    fixed = (10 + _outer_copies(config)) * nbytes + 2 * batch
+    # Trajectories, the batch in its place, and those that replays have sent ahead.
+    batches = 4 + (config.prefetch_batches + 1 if kept_replays(config) else 0)
+    fixed = (10 + _outer_copies(config)) * nbytes + batches * batch
     gpus = max(torch.cuda.device_count(), 1)
     learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
     kept = learners * fixed + beside * BYTES_PER_CONTEXT

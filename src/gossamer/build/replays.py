@@ -391,4 +391,5 @@ def build_mix(
         threaded=threaded,
         stop=stop,
         patience_seconds=patience_seconds,
+        device=policy.obs_scale.device if pinned else None,
     )

@@ -271,7 +271,7 @@ def _join_parts(
                 num_columns=plan.num_envs,
                 core_units=policy.core_units,
                 # Trajectories stay on the GPU that acted, unless replays store them in the host's memory.
-                pinned=plan.device != "cpu" and stored,
+                pinned=plan.device != "cpu" and (stored or team is not None),
                 device=None if stored or team is not None else device,
             )
             for _ in range(2 + waiting)

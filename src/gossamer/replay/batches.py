@@ -19,6 +19,7 @@ from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
 from gossamer.replay.replay import Picked, Share, Tally
 from gossamer.replay.shards import Form
+from gossamer.system.devices import SideStream
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
 from gossamer.types import STORED, as_batch
@@ -26,6 +27,7 @@ from gossamer.types import STORED, as_batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
+    import torch
     from torch import Tensor
 
     from gossamer.links.protocols import TrajectoryQueue
@@ -56,6 +58,8 @@ class BatchSource:
         threaded: pick and store on a thread beside the learner.
         stop: ends waits for batches that are being made; the queue has its own.
         patience_seconds: longest silence of that thread, as `Patience` takes it.
+        device: a GPU that learns. Replayed columns are sent there as soon as they are picked, beside learning; None:
+            batches stay where they are made.
     """
 
     def __init__(
@@ -70,6 +74,7 @@ class BatchSource:
         threaded: bool = False,
         stop: StopSignal | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
+        device: torch.device | None = None,
     ):
         self._queue = queue
         self.shares = tuple(shares)
@@ -82,6 +87,10 @@ class BatchSource:
         self.seconds = {"work": 0.0, "wait": 0.0}
         self._tally = Tally(self.shares)
         self._free = deque(buffers)
+        self._there: dict[int, Batch] = {}  # copies on the GPU, by the buffer they are of
+        if device is not None:
+            self._there = {id(x): x.to(device) for x in buffers}
+            self._sending = SideStream(device)
         self._coming: deque[_Coming] = deque()
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
@@ -123,7 +132,19 @@ class BatchSource:
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
-        return replace(columns, burn_in=0) if picked is None else self._batch
+        batch = replace(columns, burn_in=0) if picked is None else self._batch
+        return self._arrived(batch, columns)
+
+    def _arrived(self, batch: Batch, online: Batch) -> Batch:
+        """Return a batch where it is learnt: its replayed columns have been sent, now its online ones follow."""
+        assert self._batch is not None
+        there = self._there.get(id(self._batch))
+        if there is None:
+            return batch
+        _send(online, there.columns(0, online.num_columns))
+        arrived = there.columns(0, batch.num_columns)
+        # Which are replayed is for the host to ask.
+        return replace(arrived, replayed=batch.replayed, burn_in=batch.burn_in)
 
     def release(self) -> None:
         """Give back what the batch was held in."""
@@ -185,6 +206,7 @@ class BatchSource:
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch) if held["whole"] else ():
                 x.copy_(held[name])
+            self._send_replayed(batch)
             picked: Future[list[Picked] | None] = Future()
             picked.set_result([] if held["whole"] else None)
             self._coming.append(_Coming(batch, picked, []))
@@ -257,7 +279,19 @@ class BatchSource:
             if self._burn_in:
                 columns.valid[: self._burn_in] = False
             last -= n
+        self._send_replayed(batch)
         return [replay.count_use() for replay, _ in self.shares]
+
+    def _send_replayed(self, batch: Batch) -> None:
+        """Send the replayed columns of a buffer to the GPU; wait until they are there."""
+        there = self._there.get(id(batch))
+        if there is not None:
+            first = batch.num_columns - sum(n for _, n in self.shares)
+            with self._sending.copying():
+                _send(
+                    batch.columns(first, batch.num_columns),
+                    there.columns(first, batch.num_columns),
+                )
 
     def _store(self, online: Trajectory, version: int) -> None:
         try:
@@ -302,6 +336,13 @@ class BatchSource:
             if self._stop is not None and self._stop.stopped:
                 raise Stopped
             wait.look()
+
+
+def _send(columns: Batch, there: Batch) -> None:
+    """Copy what a GPU computes with."""
+    for (name, x, _), (_, target, _) in zip(columns.each(), there.each(), strict=True):
+        if target.device != x.device and name != "replayed":
+            target.copy_(x, non_blocking=True)
 
 
 class _Coming(NamedTuple):

@@ -8,7 +8,7 @@ Shapes: T unroll length, n environments of the group, P action-distribution para
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -32,6 +32,8 @@ class ActingStep:
         unroll_length: T.
         generator: of the group's stream, on the policy's device.
         graphs: makes the captured function.
+        evaluates: actions are the likeliest ones ("greedily"), or are drawn anew every step ("sampling"); empty: it
+            trains, and noise may go on from step to step.
     """
 
     def __init__(
@@ -42,9 +44,10 @@ class ActingStep:
         unroll_length: int,
         generator: torch.Generator,
         graphs: Graphs,
+        evaluates: Literal["", "greedily", "sampling"] = "",
     ):
         spec, device = policy.spec, policy.obs_scale.device
-        self._policy, self._generator = policy, generator
+        self._policy, self._generator, self._evaluates = policy, generator, evaluates
         # What a step needs beside observations.
         self._looks_back = policy.looks_back
         self._needs_starts = bool(policy.core_units) or policy.looks_back
@@ -75,13 +78,19 @@ class ActingStep:
         )
         self._t = torch.zeros(1, dtype=torch.int64, device=device)
         self._noise = torch.zeros((*lead, spec.action.noise_size), device=device)
-        self.carried = policy.initial_noise(num_envs, generator)
+        self.carried = None if evaluates else policy.initial_noise(num_envs, generator)
         """[n, A] noise that goes on from step to step; None where the policy has none."""
         self.core_state = policy.initial_state(num_envs)
         """[S, n] recurrent state after the last step."""
         self._first_state = torch.zeros_like(self.core_state)
         self._last_action = torch.zeros(action_size, dtype=action_dtype, device=device)
         self._step = graphs.graph("acting", self._act, self._static, self._pinned)
+
+    def start(self, generator: torch.Generator) -> None:
+        """Begin episodes everywhere, with the noise of another stream."""
+        self._generator = generator
+        self.core_state.zero_()
+        self.action.zero_()
 
     def take(self, obs: NDArray[Any]) -> None:
         """Keep observations [n, *obs_shape] for the next step, where the GPU reaches them."""
@@ -91,8 +100,9 @@ class ActingStep:
     def begin(self, last_action: Tensor) -> None:
         """Begin a trajectory; last_action [n, *action_shape] is that before its row 0."""
         self._t.zero_()
-        for row in self._noise:  # drawn as on a CPU, step by step
-            row.copy_(self._policy.noise(row.shape[:1], self._generator))
+        if self._evaluates != "greedily":
+            for row in self._noise:  # drawn as on a CPU, step by step
+                row.copy_(self._policy.noise(row.shape[:1], self._generator))
         self._first_state.copy_(self.core_state)
         if self._looks_back:
             self._last_action.copy_(devices.send(last_action, self._device))
@@ -146,8 +156,11 @@ class ActingStep:
             self._last_action[None],
             self._arrived_reward,
         )
-        noise = self._noise.index_select(0, self._t)[0]
-        chosen = self._policy.choose(out.action_params[0], noise, self.carried)
+        if self._evaluates == "greedily":
+            chosen = self._policy.distribution(out.action_params[0]).mode()
+        else:
+            noise = self._noise.index_select(0, self._t)[0]
+            chosen = self._policy.choose(out.action_params[0], noise, self.carried)
         self._rows.index_copy_(0, self._t, self._row)
         self._params.index_copy_(0, self._t, out.action_params)
         self._value.index_copy_(0, self._t, out.value)

@@ -15,11 +15,15 @@ from torch import Tensor
 from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
 from gossamer.links.stopping import LOOK_SECONDS
+from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference
-from gossamer.system.devices import send
+from gossamer.system import devices
+from gossamer.system.graphs import Graphs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+
+    from numpy.typing import NDArray
 
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
@@ -215,10 +219,12 @@ def play(
     num_threads: int = 1,
     stop: Callable[[], bool] = lambda: False,
     on_step: Callable[[VecEnv, int], None] | None = None,
+    steps: Steps | None = None,
 ) -> Evaluation:
     """Do what `evaluate` says with environments that are there already and stay open.
 
     Each of them plays its episodes from number `first_episode` on; a policy on a CPU is asked in `num_threads` threads.
+    For one on a GPU `steps` are the captured functions of evaluations before.
     """
     n = envs.num_envs
     device = policy.obs_scale.device
@@ -227,37 +233,27 @@ def play(
     episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
     truncated, left = 0, episodes
     obs: Any = envs.start(np.full(n, first_episode, dtype=np.int64))
-    core_state = policy.initial_state(n)
-    starts = torch.ones(1, n, dtype=torch.bool, device=device)
-    action_shape = (1, n, *policy.spec.action.shape)
-    kind = torch.float32 if policy.spec.action.kind == "gaussian" else torch.int64
-    last_action = torch.zeros(action_shape, dtype=kind, device=device)
-    last_reward = torch.zeros(1, n, device=device)
-    ended = np.zeros(n, dtype=bool)
-    with closing(Inference(policy, num_threads)) as infer:
+    ended, was_reset = np.zeros(n, dtype=bool), np.ones(n, dtype=bool)
+    reward = np.zeros(n, dtype=np.float32)
+    player: _OnGpu | _OnCpu
+    if devices.is_gpu(device):
+        player = _OnGpu(policy, n, generator, greedy=greedy, steps=steps)
+    else:
+        player = _OnCpu(policy, n, generator, greedy=greedy, num_threads=num_threads)
+    with closing(player):
         if on_step:
             on_step(envs, 0)
         while left:
             if stop():
                 raise Interrupted
-            out = infer(
-                send(torch.from_numpy(obs)[None], device),
-                starts,
-                core_state,
-                last_action,
-                last_reward,
-            )
-            core_state = out.core_state
-            distribution = policy.distribution(out.action_params)
-            last_action = distribution.mode() if greedy else distribution.sample(generator)
-            envs.send(policy.env_action(last_action[0].cpu()).numpy())
+            action = player.act(obs, torch.from_numpy(reward), torch.from_numpy(was_reset))
+            envs.send(policy.env_action(action).numpy())
             result = envs.recv()
-            was_reset, ended, obs = ended, result.ended.copy(), result.obs
+            was_reset, ended = ended, result.ended.copy()
+            obs, reward = result.obs, result.reward
             playing = (episode < episodes) & ~was_reset
             np.add.at(returns, episode[playing], result.reward[playing])
             np.add.at(lengths, episode[playing], 1)
-            starts = send(torch.from_numpy(was_reset)[None], device)
-            last_reward = send(torch.from_numpy(result.reward)[None], device)
             if ended.any():
                 finished = ended & playing
                 truncated += int((result.truncated & finished).sum())
@@ -266,6 +262,98 @@ def play(
             if on_step:
                 on_step(envs, episodes - left)
     return Evaluation(tuple(returns.tolist()), tuple(lengths.tolist()), truncated)
+
+
+class Steps:
+    """Acting steps of evaluations on a GPU, each captured once for all evaluations of a policy.
+
+    Args:
+        graphs: makes captured functions.
+    """
+
+    def __init__(self, graphs: Graphs):
+        self._graphs = graphs
+        self._held: dict[tuple[int, bool], ActingStep] = {}
+
+    def of(
+        self, policy: ActorCritic, num_envs: int, generator: torch.Generator, *, greedy: bool
+    ) -> ActingStep:
+        """Return the step of so many environments; always of the same policy, whose parameters may change."""
+        if (num_envs, greedy) not in self._held:
+            self._held[num_envs, greedy] = ActingStep(
+                policy,
+                num_envs,
+                unroll_length=1,
+                generator=generator,
+                graphs=self._graphs,
+                evaluates="greedily" if greedy else "sampling",
+            )
+        return self._held[num_envs, greedy]
+
+
+class _OnCpu:
+    """Acts for the environments of an evaluation on a CPU."""
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        num_envs: int,
+        generator: torch.Generator,
+        *,
+        greedy: bool,
+        num_threads: int,
+    ):
+        self._policy, self._generator, self._greedy = policy, generator, greedy
+        self._infer = Inference(policy, num_threads)
+        self._core_state = policy.initial_state(num_envs)
+        kind = torch.float32 if policy.spec.action.kind == "gaussian" else torch.int64
+        self._last_action = torch.zeros((1, num_envs, *policy.spec.action.shape), dtype=kind)
+
+    def act(self, obs: NDArray[Any], reward: Tensor, starts: Tensor) -> Tensor:
+        """Return actions [n, *action_shape] for observations, the last rewards [n], and where episodes begin [n]."""
+        out = self._infer(
+            torch.from_numpy(obs)[None],
+            starts[None],
+            self._core_state,
+            self._last_action,
+            reward[None],
+        )
+        self._core_state = out.core_state
+        distribution = self._policy.distribution(out.action_params)
+        self._last_action = (
+            distribution.mode() if self._greedy else distribution.sample(self._generator)
+        )
+        return self._last_action[0]
+
+    def close(self) -> None:
+        """End the threads."""
+        self._infer.close()
+
+
+class _OnGpu:
+    """Acts for the environments of an evaluation on a GPU, by a function that is captured once for all evaluations."""
+
+    def __init__(
+        self,
+        policy: ActorCritic,
+        num_envs: int,
+        generator: torch.Generator,
+        *,
+        greedy: bool,
+        steps: Steps | None,
+    ):
+        steps = steps or Steps(Graphs(policy.obs_scale.device))
+        self._step = steps.of(policy, num_envs, generator, greedy=greedy)
+        self._step.start(generator)
+
+    def act(self, obs: NDArray[Any], reward: Tensor, starts: Tensor) -> Tensor:
+        """Return actions as `_OnCpu.act` does."""
+        self._step.begin(self._step.action)
+        self._step.take(obs)
+        return self._step(reward, starts)
+
+    def close(self) -> None:
+        """Keep the function for the next evaluation."""
 
 
 def play_trials(
@@ -279,6 +367,7 @@ def play_trials(
     num_threads: int = 1,
     stop: Callable[[], bool],
     on_step: Callable[[VecEnv, int], None] | None = None,
+    steps: Steps | None = None,
 ) -> Evaluation:
     """Play every trial in its environments; return the first one's result, which holds the second's."""
     result, *others = [
@@ -293,6 +382,7 @@ def play_trials(
                 num_threads=num_threads,
                 stop=stop,
                 on_step=on_step,
+                steps=steps,
             ),
             tasks=trial.tasks,
         )
@@ -344,6 +434,7 @@ class Evaluator:
         self._trials, self._read, self._stop = trials, read, stop
         self._greedy, self._seed = greedy, seed
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
+        self._steps = Steps(Graphs(policy.obs_scale.device))
         self._envs: list[VecEnv] = []  # kept open: making a simulator can cost a second
         self._confirming = trials[0].of(max(confirm_episodes, trials[0].episodes))
         self.budget = max_time_fraction * every_seconds
@@ -466,6 +557,7 @@ class Evaluator:
             seed=episode_seed(self._seed, CHOOSING_RANK, number, 0),
             first_episodes=[number * self._episodes_apart(trial) for trial in self._trials],
             stop=stop or (lambda: self._stop.stopped),
+            steps=self._steps,
         )
 
     def _episodes_apart(self, trial: Trial) -> int:

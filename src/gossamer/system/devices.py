@@ -70,6 +70,29 @@ def wait(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
+class SideStream:
+    """A stream for copies beside the work of a GPU, which does not wait for them."""
+
+    def __init__(self, device: torch.device):
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            import torch
+
+            self._stream = torch.cuda.Stream(device)
+
+    @contextlib.contextmanager
+    def copying(self) -> Generator[None]:
+        """Context in which this thread's copies are made on the stream; they are done when it ends."""
+        if self._stream is None:
+            yield
+            return
+        import torch
+
+        with torch.cuda.stream(self._stream):
+            yield
+        self._stream.synchronize()
+
+
 class Mark:
     """A point in the work of a stream, behind which other streams go on."""
 
