@@ -433,7 +433,7 @@ def _with_channels_second(made: Mapping[str, Tensor]) -> Trajectory:
 
 @dataclass(slots=True)
 class Batch(Trajectory):
-    """Columns to learn from, online and replayed, and what `Algorithm.minibatches` adds."""
+    """Columns to learn from, online and replayed, and what `Algorithm.prepare` and `Algorithm.part` add."""
 
     replayed: Tensor = field(metadata=_kind("bool", ""))
     """[B] the column came from a replay that keeps entries"""

@@ -6,16 +6,13 @@ from functools import partial
 
 import pytest
 import torch
-from core_fakes import small_policy, spec_of
+from core_fakes import spec_of
 from fake_gpu import META, fake_gpu
 from sessions import slow
 
-from gossamer.algorithms.base import AlgorithmState
-from gossamer.algorithms.impact import Impact
 from gossamer.config import make_config
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
-from gossamer.ops.micro_batches import MicroBatches
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
 from gossamer.record.checkpoint import CheckpointStore
@@ -155,18 +152,3 @@ def test_a_version_is_copied_after_it_was_written_and_written_after_it_was_copie
     board.publish(x, 2)
     assert [y for y in Marks.told if y[0] != "made"] == [
         ("set", 0), ("follow", 0), ("set", 2), ("set", 1), ("follow", 2), ("set", 0)]  # fmt: skip
-
-
-def test_a_target_policy_has_its_recurrent_weights_in_one_piece(monkeypatch):
-    flattened = []
-    flatten = torch.nn.RNNBase.flatten_parameters
-    monkeypatch.setattr(torch.nn.RNNBase, "flatten_parameters",
-                        lambda self: (flattened.append(self), flatten(self)))  # fmt: skip
-    policy = small_policy(core="lstm", core_size=4)
-    state = AlgorithmState(torch.Generator(), MicroBatches(10))
-    flattened.clear()
-    Impact().init_state(policy, state)
-    assert flattened == [state.target_policy.core.rnn]
-    held = dict(state.target_policy.named_parameters())
-    for name, x in held.items():  # what is saved is what is used
-        assert state.tensors[f"target.{name}"].data_ptr() == x.data_ptr()

@@ -195,7 +195,7 @@ def test_what_the_device_cannot_hold_is_refused_with_rows_that_fit(gpu, settings
     config, spec, plan = planned(**settings)
     gpu(600 << 30)
     refuse_what_a_gpu_cannot_hold(config, spec, plan)
-    gpu(5 << 30)
+    gpu(10 << 30)
     with pytest.raises(ConfigError, match="of the GPU's memory") as told:
         refuse_what_a_gpu_cannot_hold(config, spec, plan)
     found = re.search(r"--micro-batch-rows (\d+)$", str(told.value))

@@ -52,7 +52,7 @@ def minibatches_of(algorithm, policy, batch, state=None):
     for columns in dealt:
         algorithm.before_update(policy, state)
         yield algorithm.part(policy, prepared, columns, state)
-        algorithm.after_update(state)
+        algorithm.count_update(state)
 
 
 def computed_loss(algorithm, policy, batch):

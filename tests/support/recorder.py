@@ -65,7 +65,7 @@ class Recorder(TorchDispatchMode):
         super().__init__()
         self._name_static = static
         self._static = _with_numbers(static())
-        self._addresses = [x.data_ptr() for x in self._static]
+        self._addresses = {id(x): x.data_ptr() for x in self._static}
         self._pinned = {_memory(x): x for x in pinned}
         self._known = {
             _memory(x): x for x in self._static
@@ -87,8 +87,9 @@ class Recorder(TorchDispatchMode):
 
     @torch.no_grad()
     def replay(self):
-        for x, address in zip(_with_numbers(self._name_static()), self._addresses, strict=False):
-            if x.data_ptr() != address:
+        found = {id(x): x.data_ptr() for x in _with_numbers(self._name_static())}
+        for x in self._static:
+            if found.get(id(x)) != self._addresses[id(x)]:
                 raise Frozen(f"a static tensor {tuple(x.shape)} has moved, or was replaced")
         for call in self.calls:
             made = [

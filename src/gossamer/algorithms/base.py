@@ -141,11 +141,13 @@ class Algorithm:
     @classmethod
     def refuse_part(cls) -> str:
         """Return what a class of the user's lacks to be an algorithm; empty: nothing."""
-        if hasattr(cls, "minibatches"):
-            return (
-                "has a method minibatches, which is no longer called: override prepare, dealt and part in its place "
-                "(docs/your-own-parts.md)"
-            )
+        instead = {
+            "minibatches": "prepare, dealt and part",
+            "after_update": "count_update or after_version",
+        }
+        for old, new in instead.items():
+            if hasattr(cls, old):
+                return f"has a method {old}, which is no longer called: override {new} (docs/your-own-parts.md)"
         if cls.loss is Algorithm.loss and cls.returns is Algorithm.returns:
             return "has neither a method returns(self, batch, value, log_prob, now) nor a method loss(self, policy, batch, state)"
         return ""
@@ -196,7 +198,7 @@ class Algorithm:
     def before_update(self, policy: Policy, state: AlgorithmState) -> None:
         """Do on the host what an update needs, between captured functions; nothing unless overridden."""
 
-    def after_update(self, state: AlgorithmState) -> None:
+    def count_update(self, state: AlgorithmState) -> None:
         """Take note on the host of an update that was followed, or left out on the device; nothing unless overridden."""
 
     def part(

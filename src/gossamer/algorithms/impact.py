@@ -64,10 +64,6 @@ class Impact(CloningAlgorithm):
         import torch
 
         target = cast("nn.Module", copy.deepcopy(policy)).requires_grad_(False)
-        for module in target.modules():
-            if isinstance(module, torch.nn.RNNBase):
-                # The copy's weights lie apart; a GPU would gather them before every call.
-                module.flatten_parameters()
         state.target_policy = cast("Policy", target)
         held = {f"target.{name}": x for name, x in target.state_dict().items()}
         state.tensors |= held | {"updates": torch.zeros((), dtype=torch.int64)}
@@ -84,7 +80,7 @@ class Impact(CloningAlgorithm):
                 torch._foreach_copy_(held, list(new.values()))
             state.target_policy.refresh()
 
-    def after_update(self, state: AlgorithmState) -> None:
+    def count_update(self, state: AlgorithmState) -> None:
         """Count towards the next copy to the target policy."""
         state.tensors["updates"] += 1
 

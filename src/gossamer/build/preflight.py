@@ -261,7 +261,7 @@ def _learnt_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: Actor
     """Return about how much memory a row takes while it is learnt: what the backward pass asks for, twice."""
     away, b = policy.obs_scale.device, 4
     slot = empty_trajectory(spec, unroll_length=1, num_columns=b, core_units=policy.core_units)
-    x, starts = slot.to(away), slot.starts[:1].to(away)
+    x = slot.to(away)
     own = {_place_of(x) for x in (*policy.parameters(), *policy.buffers())}
     kept: dict[int, torch.Tensor] = {}
 
@@ -270,7 +270,7 @@ def _learnt_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: Actor
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        held = policy(x.obs[:1], starts, x.core_state, x.action, x.reward)
+        held = policy(x.obs[:1], x.starts[:1], x.core_state, x.action, x.reward)
     nbytes = sum(saved.nbytes for place, saved in kept.items() if place not in own)
     del held
     return 2 * nbytes // b // (2 if plan.precision == "bf16" else 1)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import copy
 import itertools
-import sys
 import time
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -305,7 +304,7 @@ def _join_parts(
             on_episode=on_episode,
             stop=stop,
             num_threads=plan.actor_threads,
-            graphs=Graphs(device, tell=_say),
+            graphs=Graphs(device),
         )
     return Parts(
         spec, plan, policy, learner, actor, queue, board,
@@ -369,12 +368,8 @@ def build_learner(
         seed=stream_seed(config.seed, rank, "learner", restarts),
         sign=sign,
         stop=stop,
-        graphs=Graphs(policy.obs_scale.device, tell=_say),
+        graphs=Graphs(policy.obs_scale.device),
     )
-
-
-def _say(text: str) -> None:
-    sys.stderr.write(f"gossamer: {text}\n")
 
 
 def build_evaluator(

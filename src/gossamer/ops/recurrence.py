@@ -52,9 +52,8 @@ class _LSTMRows(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor]:
         rows, columns, units = *given.shape[:2], state.shape[-1]
         size = (rows, columns, units)
-        gates = torch.empty_like(
-            given
-        )  # [R, B, 4 H], activated but for the cell gate, which is in candidate
+        # [R, B, 4 H], activated but for the cell gate, which is in candidate.
+        gates = torch.empty_like(given)
         candidate, squashed = given.new_empty(size), given.new_empty(size)  # tanh of gate and cell
         before, after = (given.new_empty(2, *size) for _ in range(2))  # hidden, cells
         past = state

@@ -22,7 +22,6 @@ from gossamer.ops.distributions import (
 from gossamer.policies.core import Core
 from gossamer.policies.moments import Moments
 from gossamer.policies.torsos import MLP, make_torso, orthogonal
-from gossamer.system.devices import send
 from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
@@ -295,8 +294,7 @@ class ActorCritic(nn.Module):
         if self.config.last_action:
             assert last_action is not None
             parts.append(encode_action(self.spec.action, last_action.flatten(0, 1)))
-        going_on = send(~starts, self.obs_scale.device)
-        return torch.cat(parts, dim=-1) * going_on.flatten().unsqueeze(-1).float()
+        return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
 
 
 def _like_obs(shape: tuple[int, ...]) -> Tensor:

@@ -58,9 +58,8 @@ class Core(nn.Module):
     def _run_rows(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run rows [R, B, input_size], the state cleared by a mask; what is done depends on shapes alone."""
         assert self.rnn is not None
-        keep = torch.logical_not(starts, out=state.new_empty(starts.shape)).unsqueeze(
-            -1
-        )  # [R, B, 1]
+        keep = torch.logical_not(starts, out=state.new_empty(starts.shape))
+        keep = keep.unsqueeze(-1)  # [R, B, 1]
         parts = self._parts(state)
         after: list[Tensor] = []  # by part, then by layer
         cells: list[Tensor] = []

@@ -19,6 +19,7 @@ from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
 from gossamer.replay.replay import Picked, Share, Tally
 from gossamer.replay.shards import Form
+from gossamer.system import devices
 from gossamer.system.devices import SideStream
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
@@ -91,6 +92,7 @@ class BatchSource:
         if device is not None:
             self._there = {id(x): x.to(device) for x in buffers}
             self._sending = SideStream(device)
+            devices.wait(device)  # for what the side stream is going to write over
         self._coming: deque[_Coming] = deque()
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
@@ -121,30 +123,27 @@ class BatchSource:
         picked = self._wait(coming.picked)
         self._tally.count(self._batch, online, picked)
         columns = self._batch.columns(0, online.num_columns)
-        for name in STORED:
-            getattr(columns, name).copy_(getattr(online, name))
+        there = self._there.get(id(self._batch), self._batch).columns(0, online.num_columns)
+        for name, kind in STORED.items():
+            target, x = getattr(columns if kind.on_host else there, name), getattr(online, name)
+            # As it lies in memory; columns among others are filled on the GPU.
+            target.copy_(devices.send(x, target.device))
         columns.replayed.fill_(False)
         columns.entry.fill_(-1)
         while self._stored and self._stored[0].done():
             self._stored.popleft().result()  # an error there is one here
         version = self._version()
+        devices.wait(there.reward.device)  # the slot is given back as soon as it is stored
         self._stored.append(self._do(self._store, online, version))
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
         batch = replace(columns, burn_in=0) if picked is None else self._batch
-        return self._arrived(batch, columns)
-
-    def _arrived(self, batch: Batch, online: Batch) -> Batch:
-        """Return a batch where it is learnt: its replayed columns have been sent, now its online ones follow."""
-        assert self._batch is not None
-        there = self._there.get(id(self._batch))
-        if there is None:
-            return batch
-        _send(online, there.columns(0, online.num_columns))
-        arrived = there.columns(0, batch.num_columns)
-        # Which are replayed is for the host to ask.
-        return replace(arrived, replayed=batch.replayed, burn_in=batch.burn_in)
+        if whole := self._there.get(id(self._batch)):
+            there = whole.columns(0, batch.num_columns)
+            # Which are replayed is for the host to ask.
+            batch = replace(there, replayed=batch.replayed, burn_in=batch.burn_in)
+        return batch
 
     def release(self) -> None:
         """Give back what the batch was held in."""
@@ -206,7 +205,7 @@ class BatchSource:
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch) if held["whole"] else ():
                 x.copy_(held[name])
-            self._send_replayed(batch)
+            self._send_ahead(batch)
             picked: Future[list[Picked] | None] = Future()
             picked.set_result([] if held["whole"] else None)
             self._coming.append(_Coming(batch, picked, []))
@@ -279,19 +278,19 @@ class BatchSource:
             if self._burn_in:
                 columns.valid[: self._burn_in] = False
             last -= n
-        self._send_replayed(batch)
+        self._send_ahead(batch)
         return [replay.count_use() for replay, _ in self.shares]
 
-    def _send_replayed(self, batch: Batch) -> None:
-        """Send the replayed columns of a buffer to the GPU; wait until they are there."""
-        there = self._there.get(id(batch))
-        if there is not None:
-            first = batch.num_columns - sum(n for _, n in self.shares)
+    def _send_ahead(self, batch: Batch) -> None:
+        """Send a buffer to the GPU and wait until it is there; its online columns are written over later.
+
+        The whole buffer, as it lies in memory: its replayed columns alone would be gathered on the host first.
+        """
+        if there := self._there.get(id(batch)):
             with self._sending.copying():
-                _send(
-                    batch.columns(first, batch.num_columns),
-                    there.columns(first, batch.num_columns),
-                )
+                for (name, x, _), (_, target, _) in zip(batch.each(), there.each(), strict=True):
+                    if target.device != x.device and name != "replayed":
+                        target.copy_(x, non_blocking=True)
 
     def _store(self, online: Trajectory, version: int) -> None:
         try:
@@ -336,13 +335,6 @@ class BatchSource:
             if self._stop is not None and self._stop.stopped:
                 raise Stopped
             wait.look()
-
-
-def _send(columns: Batch, there: Batch) -> None:
-    """Copy what a GPU computes with."""
-    for (name, x, _), (_, target, _) in zip(columns.each(), there.each(), strict=True):
-        if target.device != x.device and name != "replayed":
-            target.copy_(x, non_blocking=True)
 
 
 class _Coming(NamedTuple):

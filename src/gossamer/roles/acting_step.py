@@ -101,11 +101,18 @@ class ActingStep:
         """Begin a trajectory; last_action [n, *action_shape] is that before its row 0."""
         self._t.zero_()
         if self._evaluates != "greedily":
-            for row in self._noise:  # drawn as on a CPU, step by step
-                row.copy_(self._policy.noise(row.shape[:1], self._generator))
+            self._draw()
         self._first_state.copy_(self.core_state)
         if self._looks_back:
             self._last_action.copy_(devices.send(last_action, self._device))
+
+    def _draw(self) -> None:
+        """Draw the noise of a trajectory; elsewhere than on a GPU, whose streams are others, as a CPU does: step by step."""
+        if self._device.type == "cuda":
+            self._noise.copy_(self._policy.noise(self._noise.shape[:2], self._generator))
+        else:
+            for row in self._noise:
+                row.copy_(self._policy.noise(row.shape[:1], self._generator))
 
     def __call__(self, last_reward: Tensor, starts: Tensor) -> Tensor:
         """Act for the observations taken; wait, and return actions [n, *action_shape], good until the next call.

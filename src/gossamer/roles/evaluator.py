@@ -434,7 +434,7 @@ class Evaluator:
         self._trials, self._read, self._stop = trials, read, stop
         self._greedy, self._seed = greedy, seed
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
-        self._steps = Steps(Graphs(policy.obs_scale.device))
+        self._steps: Steps | None = None
         self._envs: list[VecEnv] = []  # kept open: making a simulator can cost a second
         self._confirming = trials[0].of(max(confirm_episodes, trials[0].episodes))
         self.budget = max_time_fraction * every_seconds
@@ -547,6 +547,7 @@ class Evaluator:
             for target, x in zip(self.policy.shared_tensors(), params, strict=True):
                 target.copy_(x)
         self.policy.refresh()
+        self._steps = self._steps or Steps(Graphs(self.device))
         if not self._envs:
             self._envs = [trial.open() for trial in self._trials]
         return play_trials(

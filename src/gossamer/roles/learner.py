@@ -128,7 +128,6 @@ class Learner:
         """Columns of the updates of this version that are still to be made, that being made the first; None: all."""
         self._batch: Batch | None = None
         self._checked = False
-        self._num_online = 0  # columns of the batch that are not replayed; they come first
         self._row_sums: dict[str, tuple[float, float]] = {}  # since metrics were last taken
         self._nonfinite_in_a_row = 0
         self._own_env_steps = 0
@@ -212,7 +211,7 @@ class Learner:
             with torch.enable_grad(), self._memory_told(self._batch):
                 self._updates.update(self.dealt[0], follows=self._follows)
             if self._follows:
-                self._algorithm.after_update(self._state)
+                self._algorithm.count_update(self._state)
         if self.mixer is not None:
             self._updates_left -= 1
             if self._updates_left == 0:  # moments belong to the version, and to its last message
@@ -275,7 +274,8 @@ class Learner:
         try:
             yield
         except torch.cuda.OutOfMemoryError as error:
-            rows = self._micro_batches.rows_of(batch)
+            part = math.ceil(batch.num_columns / self._algorithm.num_minibatches) * len(batch.obs)
+            rows = min(self._micro_batches.rows_of(batch), part)
             raise RunFailed(
                 f"the GPU's memory is too small to learn {rows:,} rows at a time "
                 f"({' '.join(str(error).split())[:120]}); learn fewer: --micro-batch-rows {max(rows // 2, 1)}"
@@ -312,16 +312,17 @@ class Learner:
 
     def _count(self, updates: list[Update]) -> None:
         """Take the numbers of a version's updates; end the run where too many in a row were not finite."""
-        last: dict[str, float] = {}
+        last: dict[str, tuple[float, float]] = {}
         for norm, sums in updates:
             if not math.isfinite(norm):
                 self._skip(norm)
                 continue
             self._nonfinite_in_a_row = 0
             self._add_to_row(sums | {"learner/grad_norm": (norm, 1.0)})
-            last = {name: x / max(n, 1e-12) for name, (x, n) in sums.items()}
+            last = sums
         if last and self._follows:
-            self._algorithm.after_version(self._state, last)
+            means = {name: x / max(n, 1e-12) for name, (x, n) in last.items()}
+            self._algorithm.after_version(self._state, means)
 
     def _add_to_row(self, sums: Mapping[str, tuple[float, float]]) -> None:
         for name, (x, n) in sums.items():
@@ -398,6 +399,8 @@ class Learner:
             for name, x in self.optimizer.state[p].items():
                 if not any(saved):
                     x.fill_(first_average(self.optimizer, name))
+                elif name not in known:
+                    raise RuntimeError("the optimizer's state is not whole")
                 elif known[name].shape != x.shape:
                     raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
                 else:

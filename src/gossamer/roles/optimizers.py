@@ -81,7 +81,7 @@ def make_optimizer(
 ) -> torch.optim.Optimizer:
     """Build the optimizer of a learner, whose learning rate is by now the only one.
 
-    Its attribute `found_inf`, float32 and not 0 where the gradient is not finite, leaves a step out.
+    Its attribute `found_inf`, float32 and not 0 where the gradient is not finite, leaves a captured step out.
 
     Args:
         config: its settings.
@@ -97,7 +97,7 @@ def make_optimizer(
     # The fused Adam kernel makes one pass over parameters and both moments.
     if config.name in ("adam", "adamw"):
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW
-        return _uncompiled(kind)(
+        made = _uncompiled(kind)(
             held,
             lr=lr,
             betas=(config.beta1, config.beta2),
@@ -106,6 +106,9 @@ def make_optimizer(
             fused=True,
             capturable=captured,
         )
+        # Its warm-up is meant: torch would warn of each optimizer that is captured and steps before.
+        made._warned_capturable_if_run_uncaptured = True  # noqa: SLF001
+        return made
     return _rmsprop(held, lr=lr, config=config, captured=captured)
 
 
@@ -194,11 +197,7 @@ def _rmsprop(
 
         def _step_group(self, group: dict[str, Any], held: list[Any], grads: Any) -> None:
             decay, momentum, new = group["decay"], group["momentum"], 1.0 - group["decay"]
-            skips = self.found_inf
-            if skips is not None and not group["captured"]:
-                if skips:
-                    return
-                skips = None
+            skips = self.found_inf  # of a captured step
             if group["weight_decay"]:
                 grads = torch._foreach_add(grads, held, alpha=group["weight_decay"])
             if skips is not None:  # 0 times what is not finite would be NaN
@@ -218,9 +217,8 @@ def _rmsprop(
                 torch._foreach_addcdiv_(held, grads, roots, value=-group["lr"])
                 return
             steps = torch._foreach_div(grads, roots)
-            if group[
-                "tf"
-            ]:  # TensorFlow scales by the learning rate before momentum, PyTorch after it
+            # TensorFlow scales by the learning rate before momentum, PyTorch after it.
+            if group["tf"]:
                 torch._foreach_mul_(steps, group["lr"])
             if group["momentum"]:
                 buffers = [self.state[p]["momentum_buffer"] for p in held]

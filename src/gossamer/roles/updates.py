@@ -36,8 +36,6 @@ Sums = dict[str, list["Tensor | float"]]
 
 CONTROL_VALUES = 64
 """Numbers beside gradients in a message: the divisor, then a sum and a count for each metric."""
-NORM, ENDED = 0, 1
-"""Places in an update's row: the gradient's norm, and whether the version had ended before; then sum and count of M metrics."""
 
 
 SAME_IN_A_LAYOUT = {"replayed", *(k for k, kind in kinds_of(Batch).items() if kind.on_host)}
@@ -127,9 +125,8 @@ class Updates:
         self._sums = self._zeros(0)  # [2 M] of the present update
         self._rows = self._zeros(0, 0)  # [U, 2 + 2 M]
         self._made = 0
-        self._number = torch.zeros(
-            1, dtype=torch.int64, device=self._device
-        )  # of the present update's row
+        # Of the present update's row.
+        self._number = torch.zeros(1, dtype=torch.int64, device=self._device)
         self._ended = self._zeros(1)  # not 0: updates do nothing until the version's end
         self._may_end = False
         # Sum, sum of squares and rows of the value targets of this version's updates.
@@ -145,7 +142,7 @@ class Updates:
 
     @property
     def ended(self) -> bool:
-        """Whether the rest of the version can be left out; where that is not known without waiting, it is not."""
+        """Whether the rest of the version can be left out; on a GPU always False, as asking it would wait."""
         return self._may_end and not self._on_gpu and bool(self._ended)
 
     def set_learning_rates(self, rates: Sequence[float]) -> None:
@@ -246,6 +243,8 @@ class Updates:
 
     def finish(self) -> list[Update]:
         """End the version; return its updates, which waits for a GPU."""
+        if self._layout is not None and not self._on_gpu:
+            self._layout.prepared = None
         self._layout = None
         found: list[Update] = []
         for norm, ended, *numbers in self._rows[: self._made].tolist():
@@ -354,7 +353,8 @@ class Updates:
             sums = self.control[1 : 1 + len(sums)]
         norm = torch.nn.utils.clip_grad_norm_(self._params, self._limit)
         left_out = norm - norm != 0.0  # infinite or no number
-        ends = self._algorithm.ends(_Means(self._names, sums))
+        # What is only looked at moves no policy, and ends nothing.
+        ends = self._algorithm.ends(_Means(self._names, sums)) if follows else None
         self._may_end = ends is not None
         self._rows.index_copy_(
             0, self._number, torch.cat([norm.double()[None], self._ended, sums])[None]
@@ -364,8 +364,11 @@ class Updates:
             before = self._ended != 0.0
             self._ended.copy_(before | (ends & ~left_out))
             left_out = left_out | before[0]
-        if follows:
+        if not follows:
+            return
+        if self._on_gpu:
             self._optimizer.found_inf = left_out.float()  # type: ignore[attr-defined]
+        if self._on_gpu or not left_out:
             self._optimizer.step()
 
     def _observe(self, layout: _Layout) -> None:

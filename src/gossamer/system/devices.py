@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -14,6 +15,11 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor
+
+
+CAPTURING = threading.RLock()
+"""Held while a function warms up or is captured, one at a time in a process, and by whoever waits for a whole GPU: what
+libraries do, and such a wait, would end another thread's capture."""
 
 
 def is_gpu(device: torch.device) -> bool:
@@ -131,7 +137,8 @@ def own_stream(device: torch.device, *, first: bool = False) -> Generator[None]:
         return
     import torch
 
-    torch.cuda.synchronize(device)
+    with CAPTURING:
+        torch.cuda.synchronize(device)
     stream = torch.cuda.Stream(device, priority=-1 if first else 0)
     with torch.cuda.stream(stream):
         yield

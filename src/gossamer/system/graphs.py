@@ -8,8 +8,10 @@ where a function cannot be captured, it is called every time.
 
 from __future__ import annotations
 
-import threading
-from typing import TYPE_CHECKING, Protocol
+import sys
+from typing import TYPE_CHECKING, Any, Protocol
+
+from gossamer.system.devices import CAPTURING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -19,8 +21,10 @@ if TYPE_CHECKING:
 
 WARM_UP = 2
 """Calls before a capture: torch and its libraries allocate, load and choose at the first ones."""
-CAPTURING = threading.RLock()
-"""One function of a process warms up or is captured at a time: what libraries do meanwhile would end another's capture."""
+TRIES = 2
+"""Captures that are tried before a function is run step by step: another thread may have spoilt the first."""
+_capture_streams: dict[Any, Any] = {}
+"""One a device, for all captures: torch has few streams, and hands them out again and again."""
 
 
 class Engine(Protocol):
@@ -50,7 +54,9 @@ class Graphs:
         device: of their tensors.
         engine: makes what records a function, of its static tensors and of those in pinned memory of the host; None:
             CUDA graphs on a GPU, and on a CPU nothing, so that functions are called.
-        tell: takes a sentence about a function that cannot be captured; said once.
+        tell: takes a sentence about a function that cannot be captured, once; None: standard error does.
+
+    Functions of one object run one after the other and leave results in static tensors only, so they share memory.
     """
 
     def __init__(
@@ -62,7 +68,8 @@ class Graphs:
     ):
         if engine is None and device.type == "cuda":
             engine = _cuda_engine(device)
-        self._engine, self._tell = engine, tell
+        self._engine, self._tell = engine, tell or _say
+        self._told = False
 
     def graph(
         self,
@@ -87,11 +94,15 @@ class Graphs:
         )
 
     def _refused(self, name: str, why: str) -> None:
-        if self._tell is not None:
+        if not self._told:
+            self._told = True
             self._tell(
                 f"{name} cannot be captured as a CUDA graph and is run step by step, which is slower: {why}"
             )
-            self._tell = None
+
+
+def _say(text: str) -> None:
+    sys.stderr.write(f"gossamer: {text}\n")
 
 
 class Graph:
@@ -110,7 +121,7 @@ class Graph:
         refused: Callable[[str], None] = lambda why: None,
     ):
         self._work, self._make, self._refused = work, engine, refused
-        self._called = 0
+        self._called = self._tried = 0
         self._engine: Engine | None = None
 
     def __call__(self) -> None:
@@ -129,11 +140,13 @@ class Graph:
             self._work()
             return
         engine = make()
+        self._tried += 1
         try:
             engine.capture(self._work)
         except CaptureError as error:
-            self._make = None
-            self._refused(str(error))
+            if self._tried == TRIES:
+                self._make = None
+                self._refused(str(error))
             self._work()
         else:
             self._engine = engine
@@ -142,36 +155,53 @@ class Graph:
 def _cuda_engine(
     device: torch.device,
 ) -> Callable[[Callable[[], Sequence[Tensor]], Sequence[Tensor]], Engine]:
-    return lambda static, pinned: _CudaEngine(device)
+    import torch
+
+    pool = torch.cuda.graph_pool_handle()
+    return lambda static, pinned: _CudaEngine(device, pool)
 
 
 class _CudaEngine:
-    """A CUDA graph with memory of its own: graphs that run side by side must not share any."""
+    """A CUDA graph.
 
-    def __init__(self, device: torch.device):
+    Args:
+        device: of its kernels.
+        pool: of memory, shared with graphs that never run at the same time.
+    """
+
+    def __init__(self, device: torch.device, pool: Any):
         import torch
 
-        self._device = device
+        self._device, self._pool = device, pool
         self._graph = torch.cuda.CUDAGraph()
 
     def capture(self, work: Callable[[], None]) -> None:
         """Record on a stream beside the caller's, then replay on that."""
         import torch
 
-        with torch.cuda.device(self._device):
-            try:
-                # Other threads go on allocating meanwhile: only what this one does may end the capture.
-                with torch.cuda.graph(
+        if self._device not in _capture_streams:
+            _capture_streams[self._device] = torch.cuda.Stream(self._device)
+        mine = torch.cuda.current_stream(self._device)
+        try:
+            # A capture that fails leaves its own stream current. Other threads go on allocating meanwhile: only what
+            # this one does may end the capture.
+            with (
+                torch.cuda.stream(mine),
+                torch.cuda.graph(
                     self._graph,
-                    stream=torch.cuda.Stream(self._device),
+                    pool=self._pool,
+                    stream=_capture_streams[self._device],
                     capture_error_mode="thread_local",
-                ):
-                    work()
-            except torch.cuda.OutOfMemoryError:
-                raise
-            except RuntimeError as error:
-                torch.cuda.synchronize(self._device)
-                raise CaptureError(" ".join(str(error).split())[:200]) from error
+                ),
+            ):
+                work()
+        except torch.cuda.OutOfMemoryError:
+            raise
+        except RuntimeError as error:
+            torch.cuda.synchronize(self._device)
+            raise CaptureError(" ".join(str(error).split())[:200]) from error
+        finally:
+            torch.cuda.set_stream(mine)
         self._graph.replay()
 
     def replay(self) -> None:
