@@ -139,3 +139,84 @@ def test_host_memory_is_copied_from_and_to_and_no_more():
     assert x.tolist() == [5.0] * 3
     with pytest.raises(Frozen, match="takes a tensor of the host"):
         Recorder(lambda: [x], pinned=[host]).capture(lambda: x.add_(host))
+
+
+class FakeCuda:
+    """In place of torch.cuda: graphs note what they do, and a capture that fails leaves its stream current, as torch's does."""
+
+    def __init__(self, monkeypatch, fails=0):
+        self.told, self.current, self.fails, self.streams = [], "mine", fails, 0
+        cuda = self
+
+        class Graph:
+            def replay(self):
+                cuda.told.append(("replay", cuda.current))
+
+        class Capturing:
+            def __init__(self, graph, *, pool, stream, capture_error_mode):
+                assert capture_error_mode == "thread_local"
+                self.stream = stream
+                cuda.told.append(("capture", pool))
+
+            def __enter__(self):
+                cuda.current = self.stream
+
+            def __exit__(self, *error):
+                cuda.fails -= 1
+                if cuda.fails >= 0:
+                    raise RuntimeError("operation not permitted\n when stream is capturing")
+                cuda.current = "mine"
+
+        class Current:
+            def __init__(self, stream):
+                pass
+
+            def __enter__(self):
+                pass
+
+            def __exit__(self, *error):
+                cuda.current = "mine"
+
+        for name, x in {
+            "CUDAGraph": Graph, "graph": Capturing, "stream": Current, "Stream": self.stream_made,
+            "current_stream": lambda device: cuda.current, "set_stream": self.set_stream,
+            "synchronize": lambda device: None, "graph_pool_handle": lambda: "pool",
+        }.items():  # fmt: skip
+            monkeypatch.setattr(torch.cuda, name, x)
+
+    def set_stream(self, stream):
+        self.current = stream
+
+    def stream_made(self, device):
+        self.streams += 1
+        return f"capture {self.streams}"
+
+
+def test_cuda_graphs_share_memory_and_one_stream_to_capture_on(monkeypatch):
+    cuda, calls = FakeCuda(monkeypatch), []
+    graphs = Graphs(torch.device("cuda", 7))
+    works = [
+        graphs.graph(name, lambda: calls.append(cuda.current), list) for name in ("one", "two")
+    ]
+    for _ in range(WARM_UP + 2):
+        for work in works:
+            work()
+    assert cuda.streams == 1
+    assert calls == ["mine"] * 2 * WARM_UP + ["capture 1"] * 2
+    assert cuda.told == [("capture", "pool"), ("replay", "mine")] * 2 + [("replay", "mine")] * 2
+
+
+@pytest.mark.parametrize("fails", [1, 2])
+def test_a_capture_that_fails_is_tried_again_on_the_stream_it_was_asked_on(monkeypatch, fails):
+    cuda, calls, said = FakeCuda(monkeypatch, fails), [], []
+    graphs = Graphs(torch.device("cuda", 6), tell=said.append)
+    work = graphs.graph("work", lambda: calls.append(cuda.current), list)
+    for _ in range(WARM_UP + 4):
+        work()
+        assert cuda.current == "mine"
+    # Each failed capture has called it in vain, and then it was done.
+    done = [stream for stream in calls if stream == "mine"]
+    replays = cuda.told.count(("replay", "mine"))
+    assert len(done) + replays == WARM_UP + 4
+    assert bool(said) == (fails == 2)
+    assert replays == (3 if fails == 1 else 0)
