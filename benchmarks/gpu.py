@@ -48,6 +48,10 @@ SPEED: dict[str, list[str]] = {
 CORES: dict[str, list[str]] = {"all cores": [], "two cores": ["taskset", "-c", "0,1"]}
 
 
+class Failed(Exception):
+    """A command that did not end well, with the end of what it said."""
+
+
 def main() -> None:
     """Measure what was asked for."""
     parser = argparse.ArgumentParser(
@@ -69,7 +73,7 @@ def main() -> None:
     import torch
 
     if asked.dry:
-        asked.seconds, asked.seeds, asked.longest = 8.0, 1, 8.0
+        asked.seconds, asked.seeds, asked.longest = 25.0, 1, 25.0
     elif not torch.cuda.is_available():
         print("no GPU here, or a build of torch without CUDA: nothing measured")
         return
@@ -79,7 +83,11 @@ def main() -> None:
     told: dict[str, Any] = {"device": name, "gpus": gpus}
     for part in asked.parts or PARTS:
         print(f"\n{part}", flush=True)
-        told[part] = PARTS[part](asked, gpus)
+        try:
+            told[part] = PARTS[part](asked, gpus)
+        except Failed as error:  # the other parts tell something all the same
+            told[part] = str(error)
+            print(f"  {error}", flush=True)
         if asked.output:  # what there is, should the next part fail
             Path(asked.output).write_text(json.dumps(told, indent=1))
 
@@ -129,10 +137,13 @@ def _trainings(runs: dict[str, list[str]], asked: argparse.Namespace) -> list[di
     rows: list[dict[str, Any]] = []
     for name, words in runs.items():
         preset = "--config" in words
-        row: dict[str, Any] = {
-            "name": name,
-            **_train(words if preset else [PONG, "algorithm:vtrace", *words], asked.seconds),
-        }
+        row: dict[str, Any] = {"name": name}
+        try:
+            row |= _train(words if preset else [PONG, "algorithm:vtrace", *words], asked.seconds)
+        except Failed as error:
+            print(f"  {name:16s} {error}", flush=True)
+            rows.append({**row, "failed": str(error)})
+            continue
         print(f"  {name:16s} {row['steps_per_second']:9,.0f} steps/s, GPU {row['gpu_percent']:.0f} %, "
               f"learner waits {row['share/wait_learner']:.0%}, actor {row['share/wait_actor']:.0%}",
               flush=True)  # fmt: skip
@@ -190,14 +201,15 @@ def _train(words: list[str], seconds: float, *, before: Sequence[str] = ()) -> d
     for name in names:
         held = [row[name] for row in later if row.get(name) is not None]
         means[name] = sum(held) / len(held) if held else float("nan")
-    return {**summary, **means}
+    rate = summary["steps_per_second"]  # None: no update in this time
+    return {**summary, **means, "steps_per_second": float("nan") if rate is None else rate}
 
 
 def _run(words: list[str], before: Sequence[str] = ()) -> str:
     command = [*before, sys.executable, "-m", "gossamer", *words]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     if done.returncode:
-        raise SystemExit(f"gossamer {' '.join(words)}: {done.stderr.strip()[-800:]}")
+        raise Failed(f"gossamer {' '.join(words)}: {done.stderr.strip()[-800:]}")
     return done.stdout
 
 
