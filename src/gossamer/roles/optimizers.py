@@ -49,7 +49,8 @@ class OptimizerConfig:
     outer_momentum: BelowOne = 0.0
     """Momentum of the outer step, in [0, 1). Once a version, after its last update has been mixed, all that the version
     has changed is added to a running sum of such changes that decays by this factor, and the parameters of the version's
-    beginning follow that sum (SlowMo). 0: they follow this version's change alone."""
+    beginning follow that sum (SlowMo). Steps become up to 1 / (1 - outer_momentum) times as long, unless outer_rate is
+    1 - outer_momentum. 0: they follow this version's change alone."""
     outer_rate: Annotated[float, Meta(gt=0, le=1000)] = 1.0
     """Factor on the outer step, in (0, 1000]. 1 without outer_momentum: parameters are what updates and mixing make of
     them. 1 - outer_momentum keeps the length of steps that all point the same way."""

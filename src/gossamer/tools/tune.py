@@ -68,13 +68,14 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     _say(f"trying the defaults for {max(trial, 0.0):.0f} s")
     began = time.monotonic()
     best: Changes = {}
-    best_rate = first_rate = measured_rate(config, best, trial) if trial > 0 else None
-    if best_rate is None or first_rate is None:
+    first_rate = measured_rate(config, best, trial) if trial > 0 else None
+    if first_rate is None:
         _say(
             f"the defaults cannot be measured in {seconds:.0f} s; give it longer: --seconds {2 * seconds:.0f}"
         )
         return
-    _say(f"{env_id} on {num_cores()} cores: {best_rate:,.0f} steps/s with the defaults")
+    _say(f"{env_id} on {num_cores()} cores: {first_rate:,.0f} steps/s with the defaults")
+    best_rate = kept_rate = first_rate
     trial = min(time.monotonic() - began, trial)
     tried = _candidates(config, spec, plan)
     for changes in tried:
@@ -90,10 +91,12 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
             _say(f"{told}: not measured, it began too late")
             continue
         kept = rate > best_rate * _worth(config, changes)
-        _say(f"{told}: {rate:,.0f} steps/s{', kept' if kept else ''}")
+        _say(f"{told}: {rate:,.0f} steps/s{', added to the preset' if kept else ''}")
         if kept:
             best, best_rate = {**best, **changes}, rate
-    _keep(config, best, rates, {"default": first_rate, "tuned": best_rate})
+            if first in TUNABLE:
+                kept_rate = rate
+    _keep(config, best, rates, {"default": first_rate, "tuned": kept_rate})
     if not best:
         _say("nothing that was tried is faster than the defaults; no preset written")
         return
@@ -132,16 +135,13 @@ def _numbers_of_learners(cores: int) -> list[int]:
 
 
 def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Changes]:
-    """Yield changes to try, those first that should bring most."""
+    """Yield changes to try: first those that are kept for the machine, which thus are measured with the usual environments."""
     pixels = spec.obs_kind == "pixels" and plan.device == "cpu"
     cores = _share(config)
     if pixels and len(config.replays) == 1:
         for learners in _numbers_of_learners(num_cores()):
             if learners != config.num_learners and 0.25 <= learners / config.num_learners <= 4:
                 yield _as_changes(with_number(config.env_id, learners))
-    for factor in (2, 0.5):
-        if (n := int(plan.num_envs * factor)) >= config.algorithm.num_minibatches:
-            yield {"num_envs": n}
     yield {"env_groups": 1 if plan.env_groups > 1 else 2}
     rows = plan.num_envs * (config.unroll_length + 1)
     for micro in (plan.micro_batch_rows // 2, plan.micro_batch_rows * 2):
@@ -152,6 +152,9 @@ def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Chan
             yield {"learner_threads": threads}
     for threads in {max(1, cores // 2), cores} - {plan.env_threads}:
         yield {"env_threads": threads}
+    for factor in (2, 0.5):
+        if (n := int(plan.num_envs * factor)) >= config.algorithm.num_minibatches:
+            yield {"num_envs": n}
     if spec.obs_kind == "pixels" and has_bf16(plan.device):
         yield {"precision": "fp32" if plan.precision == "bf16" else "bf16"}
     if config.algorithm.corrects:
