@@ -131,6 +131,9 @@ class Updates:
         self._may_end = False
         # Sum, sum of squares and rows of the value targets of this version's updates.
         self._targets = self._zeros(3)
+        self._of_targets = (
+            self._number
+        )  # where these three are among the sums; known with the metrics' names
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self._device)
@@ -313,10 +316,14 @@ class Updates:
         self._names = sorted(sums)
         self._sums = self._zeros(2 * len(sums))
         self._rows = self._zeros(self._algorithm.updates_per_batch, 2 + 2 * len(sums))
+        if self._policy.value_norm:
+            mean, square = (
+                2 * self._names.index(f"learner/target_{x}") for x in ("mean", "square")
+            )
+            self._of_targets = torch.tensor([mean, square, mean + 1], device=self._device)
 
     def _add_targets(self) -> None:
-        mean, square = (2 * self._names.index(f"learner/target_{x}") for x in ("mean", "square"))
-        found = torch.stack([self._sums[mean], self._sums[square], self._sums[mean + 1]])
+        found = self._sums.index_select(0, self._of_targets)
         known = is_finite(found[1])  # an update that is not finite is not made
         if self._may_end:
             known = known & (self._ended == 0.0)
@@ -396,7 +403,8 @@ class Updates:
             *(target.buffers() if isinstance(target, torch.nn.Module) else ()),
             *(x for batch in batches if batch is not None for _, x, _ in batch.each()),
             *(() if layout is None else layout.columns.values()),
-            *(self._sums, self._rows, self._number, self._ended, self._targets, self.control),
+            *(self._sums, self._rows, self._number, self._ended, self._targets, self._of_targets),
+            self.control,
         ]
         return [x for x in held if isinstance(x, Tensor)]
 

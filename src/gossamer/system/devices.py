@@ -45,6 +45,8 @@ def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
     """Return numbers side by side [N] float64 on the device that they are on, without waiting for it."""
     import torch
 
+    if not is_gpu(device):  # reading them costs less than converting them
+        return torch.tensor([float(x) for x in numbers], dtype=torch.float64)
     made: dict[int, Tensor] = {}
     for x in numbers:
         if isinstance(x, (int, float)):
