@@ -292,7 +292,10 @@ class Trajectory:
 
     def take(self, columns: Tensor) -> Self:
         """Copy of the given columns [K] int64, an index on the same device, in that order."""
-        return replace(self, **{name: _select(x, dim, columns) for name, x, dim in self.each()})
+        return replace(
+            self,
+            **{name: _select(x, dim, columns.to(x.device)) for name, x, dim in self.each()},
+        )
 
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from sessions import slow
 
 from gossamer.build import preflight as room
@@ -21,7 +22,9 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint
+from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.run.train import train
+from gossamer.system import devices
 
 QUEUE = {"name": "queue", "fraction": 0.5}
 PONG = {"algorithm.name": "laser", "num_envs": 8, "unroll_length": 16}
@@ -94,6 +97,58 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
         assert says in str(caught.value)
     (line,) = told(replays=mix(path=str(tmp_path), capacity=1000))
     assert line.endswith(f"0.14 GB in {tmp_path}")
+
+
+def on_a_gpu(**settings: Any) -> list[str]:
+    """What is told of a run whose learners have GPUs."""
+    config = make_config("PongNoFrameskip-v4", {**PONG, **settings})
+    spec = read_spec(config.env_id, config.env, 0)
+    policy = build_policy(config, spec)
+    return refuse_replays(config, spec, policy, num_envs=8, device="cuda")
+
+
+def test_a_replay_on_a_gpu_is_refused_where_it_cannot_be(tmp_path: Path) -> None:
+    several = {"num_learners": 2, "topology.name": "single"}
+    for settings, more, says in (
+        ({"path": str(tmp_path)}, {}, "in a file; leave out one of them"),
+        ({"shared": True}, several, "use --replays.1.device cpu, or --replays.1.shared false"),
+    ):
+        with pytest.raises(ConfigError, match=r"replays\.1\.device is cuda, but") as caught:
+            on_a_gpu(replays=mix(device="cuda", **settings), **more)
+        assert str(caught.value).endswith(says)
+    with pytest.raises(ConfigError, match=r"computes on a CPU; use --replays.1.device cpu$"):
+        told(replays=mix(device="cuda", capacity=1000))
+
+
+def test_the_host_needs_no_room_for_a_replay_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    huge = {"capacity_steps": 10**10}
+    (line,) = on_a_gpu(replays=mix(device="cuda", **huge))
+    assert line.endswith(" GB in the memory of GPUs")
+    with pytest.raises(ConfigError, match="of memory, and"):
+        on_a_gpu(replays=mix(device="auto", **huge))
+    with pytest.raises(ConfigError, match="copies of what replays hold"):
+        on_a_gpu(replays=mix(device="cuda", **huge), checkpoint_replay=True)
+    monkeypatch.setattr(batches, "free_bytes", lambda *_: 10**5)
+    with pytest.raises(ConfigError, match="smaller replays would not fit either: --num-envs"):
+        on_a_gpu(replays=mix(device="cuda", capacity=1000))
+
+
+def test_a_gpu_keeps_what_takes_a_quarter_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    device = torch.device("cuda", 0)
+    monkeypatch.setattr(devices, "memory_of", lambda _: 80 * 2**30)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+
+    def kept(nbytes: int, num_learners: int = 1, **settings: Any) -> bool:
+        return batches.on_gpu(
+            UniformSettings(**settings), nbytes, device, num_learners=num_learners
+        )
+
+    assert kept(20 * 2**30, num_learners=2)
+    assert not kept(20 * 2**30 + 1)
+    assert not kept(10 * 2**30, num_learners=5), "three learners on one of them"
+    assert not kept(1, path="/tmp")
+    assert not kept(1, device="cpu")
+    assert kept(2**40, device="cuda"), "as asked for"
 
 
 def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

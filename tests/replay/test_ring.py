@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,70 +11,16 @@ import torch
 from core_fakes import CONTINUOUS, DISCRETE, random_batch, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
+from replay_fakes import ATARI, assert_same, pixels, play
 
-from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.layout import Layout
+from gossamer.replay.ring import Ring
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import ActionSpec, EnvSpec, Trajectory, empty_trajectory
-
-ATARI = EnvSpec(
-    env_id="Fake-v0",
-    obs_shape=(4, 84, 84),
-    obs_kind="pixels",
-    action=ActionSpec("categorical", (6,)),
-    protocol="",
-    max_episode_steps=100,
-    stack_padding="zero",
-    frame_stack=4,
-)
-
-
-def pixels(*, stack=4, channels=1, side=5, padding="zero"):
-    return replace(
-        ATARI,
-        obs_shape=(stack * channels, side, side),
-        frame_stack=stack,
-        stack_padding=padding if stack > 1 else "none",
-    )
+from gossamer.types import ActionSpec, empty_trajectory
 
 
 def make_ring(layout, capacity):
     return Ring(layout, capacity, mmap.mmap(-1, layout.nbytes(capacity)))
-
-
-def play(spec, t, b, *, seed, end=0.25):
-    """Trajectory of environments that stack frames as wrappers do, one after another."""
-    rng = np.random.default_rng(seed)
-    trajectory = empty_trajectory(spec, unroll_length=t, num_columns=b, core_units=3)
-    k, shape = spec.frame_stack, (spec.obs_shape[0] // spec.frame_stack, *spec.obs_shape[1:])
-    for column in range(b):
-        new = lambda: rng.integers(1, 256, size=shape, dtype=np.uint8)  # noqa: E731
-        stack = [new() for _ in range(k)]
-        starts = rng.random(t + 1) < end
-        for row in range(t + 1):
-            frame = new()
-            if starts[row]:
-                first = np.zeros_like(frame) if spec.stack_padding == "zero" else frame
-                stack = [first] * k
-            stack = [*stack[1:], frame]
-            trajectory.obs[row, column] = torch.from_numpy(np.concatenate(stack))
-        trajectory.starts[:, column] = torch.from_numpy(starts)
-    generator = torch.Generator().manual_seed(seed)
-    for name in ("reward", "behavior", "value", "core_state", "last_reward"):
-        getattr(trajectory, name).normal_(generator=generator)
-    trajectory.action.random_(6, generator=generator)
-    trajectory.last_action.random_(6, generator=generator)
-    for name in ("terminated", "truncated", "valid"):
-        getattr(trajectory, name).random_(2, generator=generator)
-    trajectory.task.random_(100, generator=generator)
-    trajectory.version.random_(100, generator=generator)
-    return trajectory
-
-
-def assert_same(a: Trajectory, b: Trajectory):
-    for field in fields(Trajectory):
-        x, y = getattr(a, field.name), getattr(b, field.name)
-        assert x.dtype == y.dtype, field.name
-        assert torch.equal(x, y), field.name
 
 
 @pytest.mark.parametrize("padding", ["zero", "repeat"])

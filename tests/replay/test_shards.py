@@ -20,8 +20,9 @@ from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
 from gossamer.config import make_config
+from gossamer.replay.layout import Layout
 from gossamer.replay.replay import Replay
-from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
 from gossamer.run.placements.processes import Processes

@@ -11,8 +11,9 @@ from core_fakes import random_batch, spec_of
 from replay_fakes import sample
 
 from gossamer.replay.batches import BatchSource, Share
+from gossamer.replay.layout import Layout
 from gossamer.replay.replay import Replay
-from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings

@@ -21,8 +21,9 @@ from core_fakes import spec_of  # noqa: E402
 from replay_fakes import sample  # noqa: E402
 
 from gossamer.links.mailboxes import make_memory  # noqa: E402
+from gossamer.replay.layout import Layout  # noqa: E402
 from gossamer.replay.replay import Replay  # noqa: E402
-from gossamer.replay.ring import Layout, Ring  # noqa: E402
+from gossamer.replay.ring import Ring  # noqa: E402
 from gossamer.replay.selectors.elite import EliteSettings  # noqa: E402
 from gossamer.replay.selectors.uniform import UniformSettings  # noqa: E402
 from gossamer.replay.shards import ReplayShards  # noqa: E402

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import partial
+from itertools import product
 
 import pytest
 import torch
@@ -10,6 +11,7 @@ from core_fakes import spec_of
 from fake_gpu import META, fake_gpu
 from sessions import slow
 
+from gossamer.build import replays
 from gossamer.config import make_config
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadBoard
@@ -88,6 +90,64 @@ def test_runs_learn_the_same_by_either_way(run, env_id, tmp_path, as_on_a_gpu):
     assert others == episodes
     for name, x in expected.items():
         torch.testing.assert_close(found[name], x, rtol=1e-3, atol=1e-4, msg=name)
+
+
+FOUR_KINDS = [
+    {"name": "queue", "fraction": 0.25},
+    {"name": "uniform", "fraction": 0.25, "capacity": 24},
+    {"name": "elite", "fraction": 0.25, "capacity": 24, "insert": "elite"},
+    {"name": "attentive", "fraction": 0.25, "capacity": 24},
+]
+
+
+PONG = "PongNoFrameskip-v4"
+
+
+@pytest.mark.parametrize(
+    ("env_id", "on_device", "placement"),
+    [
+        ("CartPole-v1", False, "local"),
+        (PONG, True, "inline"),
+        *(slow(*x) for x in product(["CartPole-v1"], [False, True], ["inline"])),
+        *(
+            slow(*x)
+            for x in ((PONG, False, "inline"), (PONG, False, "local"), (PONG, True, "local"))
+        ),
+    ],
+)
+def test_replays_are_picked_from_the_same_by_either_way(
+    env_id, on_device, placement, tmp_path, as_on_a_gpu, monkeypatch
+):
+    """No numbers of the policy are compared: observations, actions and picks are, bit for bit."""
+
+    def replayed(name, steps=(1_000,)):
+        folder = tmp_path / name
+        given = {"placement": placement, "lag": "1", "num_envs": 4, "unroll_length": 8, "device": "cpu",
+                 "evaluation.every_seconds": 0.0, "replays": FOUR_KINDS, "checkpoint_replay": True,
+                 "algorithm": {"name": "laser", "num_minibatches": 1}, "optimizer.learning_rate": 1e-30,
+                 "run_folder": str(folder)}  # fmt: skip
+        for i, total in enumerate(steps):
+            config = make_config(env_id, {**given, "total_env_steps": total})
+            train(config, resume=str(folder) if i else None, quiet=True)
+        tensors = CheckpointStore(folder / "checkpoints", 0).load("last").tensors
+        return {k: x for k, x in tensors.items() if k.startswith("learner.replay.")}
+
+    expected = replayed("cpu")
+    assert any(".ring.obs" in name for name in expected)
+    as_on_a_gpu()
+    if on_device:
+        monkeypatch.setattr(replays, "on_gpu", lambda *_, **__: True)
+    for name, steps in (("gpu", [1_000]), ("resumed", [500, 1_000])):
+        found = replayed(name, steps)
+        assert found.keys() == expected.keys()
+        for key, x in expected.items():
+            # Values and features are rounded otherwise where another kind of kernel computes them.
+            if x.is_floating_point():
+                torch.testing.assert_close(
+                    found[key], x, rtol=1e-2, atol=1e-3, equal_nan=True, msg=key
+                )
+            else:
+                assert torch.equal(found[key], x), key
 
 
 @pytest.mark.parametrize("obs_shape", [(4,), (3, 5, 6)])

@@ -14,7 +14,6 @@ import torch
 from core_fakes import make_learner, poisoned, random_batch, small_policy, spec_of
 from random_envs import RandomEnvs
 from recorder import calling
-from runs import SMALL, state_of
 
 import gossamer
 from gossamer.algorithms.a2c import A2C
@@ -35,6 +34,7 @@ from gossamer.run.train import train
 from gossamer.system.devices import Mark, own_stream, use_deterministic_algorithms
 from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
+from runs import SMALL, state_of
 
 pytestmark = pytest.mark.gpu
 
@@ -92,9 +92,13 @@ def test_learner_r_is_on_gpu_r_mod_n() -> None:
     assert [device_of(plan, rank) for rank in range(5)] == [f"cuda:{r % count}" for r in range(5)]
 
 
+@pytest.mark.parametrize("env_id", ["CartPole-v1", "PongNoFrameskip-v4"])
+@pytest.mark.parametrize("kept", ["cpu", "cuda"])
 @pytest.mark.parametrize("placement", ["inline", "local"])
-def test_replays_feed_a_gpu_and_are_measured_on_it(tmp_path: Path, placement: str) -> None:
-    quarter = {"fraction": 0.25, "capacity": 40}
+def test_replays_feed_a_gpu_and_are_measured_on_it(
+    tmp_path: Path, placement: str, kept: str, env_id: str
+) -> None:
+    quarter = {"fraction": 0.25, "capacity": 40, "device": kept}
     kinds = ("uniform", "elite", "attentive")
     given = settings(
         tmp_path / "run",
@@ -105,11 +109,11 @@ def test_replays_feed_a_gpu_and_are_measured_on_it(tmp_path: Path, placement: st
         checkpoint_replay=True,
         deterministic=True,
     )
-    result = train(make_config("CartPole-v1", given), quiet=True)
-    longer = make_config("CartPole-v1", {**given, "total_env_steps": 4_000})
+    result = train(make_config(env_id, given), quiet=True)
+    longer = make_config(env_id, {**given, "total_env_steps": 4_000})
     train(longer, resume=str(result.folder), quiet=True)
     whole = {**given, "total_env_steps": 4_000, "run_folder": str(tmp_path / "whole")}
-    train(make_config("CartPole-v1", whole), quiet=True)
+    train(make_config(env_id, whole), quiet=True)
     one, other = state_of(tmp_path / "run"), state_of(tmp_path / "whole")
     assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
     rows = [json.loads(x) for x in (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()]

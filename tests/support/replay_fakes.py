@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import fields
+from dataclasses import fields, replace
 
+import numpy as np
 import torch
 from core_fakes import random_batch, small_policy, spec_of
 
 from gossamer.replay.batches import BatchSource
+from gossamer.replay.layout import Layout
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.replay import Replay, Share
-from gossamer.replay.ring import Layout, Ring
+from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import Trajectory, as_batch, empty_trajectory
+from gossamer.types import ActionSpec, EnvSpec, Trajectory, as_batch, empty_trajectory
 
 T, B = 5, 4
 
@@ -123,3 +125,60 @@ def same(one, other):
     return len(one) == len(other) and all(
         a[:2] == b[:2] and torch.equal(a[2], b[2]) for a, b in zip(one, other, strict=True)
     )
+
+
+ATARI = EnvSpec(
+    env_id="Fake-v0",
+    obs_shape=(4, 84, 84),
+    obs_kind="pixels",
+    action=ActionSpec("categorical", (6,)),
+    protocol="",
+    max_episode_steps=100,
+    stack_padding="zero",
+    frame_stack=4,
+)
+
+
+def pixels(*, stack=4, channels=1, side=5, padding="zero"):
+    return replace(
+        ATARI,
+        obs_shape=(stack * channels, side, side),
+        frame_stack=stack,
+        stack_padding=padding if stack > 1 else "none",
+    )
+
+
+def play(spec, t, b, *, seed, end=0.25):
+    """Trajectory of environments that stack frames as wrappers do, one after another."""
+    rng = np.random.default_rng(seed)
+    trajectory = empty_trajectory(spec, unroll_length=t, num_columns=b, core_units=3)
+    k, shape = spec.frame_stack, (spec.obs_shape[0] // spec.frame_stack, *spec.obs_shape[1:])
+    for column in range(b):
+        new = lambda: rng.integers(1, 256, size=shape, dtype=np.uint8)  # noqa: E731
+        stack = [new() for _ in range(k)]
+        starts = rng.random(t + 1) < end
+        for row in range(t + 1):
+            frame = new()
+            if starts[row]:
+                first = np.zeros_like(frame) if spec.stack_padding == "zero" else frame
+                stack = [first] * k
+            stack = [*stack[1:], frame]
+            trajectory.obs[row, column] = torch.from_numpy(np.concatenate(stack))
+        trajectory.starts[:, column] = torch.from_numpy(starts)
+    generator = torch.Generator().manual_seed(seed)
+    for name in ("reward", "behavior", "value", "core_state", "last_reward"):
+        getattr(trajectory, name).normal_(generator=generator)
+    trajectory.action.random_(6, generator=generator)
+    trajectory.last_action.random_(6, generator=generator)
+    for name in ("terminated", "truncated", "valid"):
+        getattr(trajectory, name).random_(2, generator=generator)
+    trajectory.task.random_(100, generator=generator)
+    trajectory.version.random_(100, generator=generator)
+    return trajectory
+
+
+def assert_same(a: Trajectory, b: Trajectory):
+    for field in fields(Trajectory):
+        x, y = getattr(a, field.name), getattr(b, field.name)
+        assert x.dtype == y.dtype, field.name
+        assert torch.equal(x, y), field.name

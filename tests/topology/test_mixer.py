@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import mmap
+
 import numpy as np
 import pytest
 import torch
 from groups import boxes_for, mailbox, make_mixers
 
 from gossamer.errors import RunFailed
+from gossamer.roles import mixer as mixer_module
 from gossamer.roles.mixer import Mixer, message_sizes
+from gossamer.system import devices
 from gossamer.topology.allreduce import AllReduce
 from gossamer.topology.diffusion import Diffusion
 from gossamer.topology.gossip import Gossip
@@ -334,8 +338,86 @@ def test_one_that_is_back_in_lock_step_leaves_what_slow_readers_need():
     assert held[0].item() == pytest.approx((held_before + posted + late) / 3.0)
 
 
+@pytest.mark.parametrize("reaches", [False, True], ids=["beside", "straight"])
+@pytest.mark.parametrize("topology", [Diffusion(), Gossip()], ids=lambda x: x.name)
+def test_messages_of_a_gpu_hold_the_same_by_either_way(topology, reaches, monkeypatch):
+    """A GPU's messages are copied straight to the mailboxes where it reaches them, else through memory beside them."""
+
+    def mixed():
+        generator = torch.Generator().manual_seed(1)
+        held = [
+            [
+                torch.randn(6, 4, 3, 3, generator=generator).to(memory_format=torch.channels_last),
+                torch.randn(7, generator=generator, dtype=torch.float64),
+            ]
+            for _ in range(3)
+        ]
+        boxes = boxes_for(3, message_sizes(held[0]))
+        mixers = [Mixer(topology, mailbox(boxes, r), x, seed=1) for r, x in enumerate(held)]
+        for update in range(5):
+            for mixer in mixers:
+                mixer.post(update)
+            for mixer in mixers:
+                assert mixer.mix(update)
+        return held
+
+    expected = mixed()
+    monkeypatch.setattr(devices, "is_gpu", lambda device: True)
+    monkeypatch.setattr(devices, "is_pinned", lambda x: reaches)
+    between = []
+    copy_block = mixer_module.copy_block
+    monkeypatch.setattr(
+        mixer_module, "copy_block", lambda *x, **more: between.append(1) or copy_block(*x, **more)
+    )
+    for x, y in zip(mixed(), expected, strict=True):
+        assert all(torch.equal(one, other) for one, other in zip(x, y, strict=True))
+    assert bool(between) != reaches
+
+
+class FakeCudart:
+    """Answers as CUDA does where page-locking works, or is refused."""
+
+    def __init__(self, error=0):
+        self.error, self.locked = error, {}
+
+    def cudaHostRegister(self, address, nbytes, flags):  # noqa: N802 - CUDA's name
+        if not self.error:
+            self.locked[address] = nbytes
+        return self.error
+
+    def cudaHostUnregister(self, address):  # noqa: N802 - CUDA's name
+        del self.locked[address]
+        return 0
+
+
+def test_mailboxes_are_page_locked_as_long_as_they_are_used(monkeypatch):
+    cudart = FakeCudart()
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    memory, device = mmap.mmap(-1, 8192), torch.device("cuda", 0)
+    locked = devices.PageLocked(memory, device)
+    assert list(cudart.locked.values()) == [8192]
+    locked.close()
+    locked.close()
+    assert cudart.locked == {}
+    devices.PageLocked(memory, torch.device("cpu")).close()
+
+
+def test_where_page_locking_is_refused_the_error_is_taken_and_memory_stays(monkeypatch):
+    cudart, asked = FakeCudart(error=1), []
+
+    def last_error(*_, **__):
+        asked.append(1)
+        raise RuntimeError("CUDA error: operation not supported")
+
+    monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch, "zeros", last_error)
+    devices.PageLocked(mmap.mmap(-1, 4096), torch.device("cuda", 0)).close()
+    assert asked == [1]
+
+
 @pytest.mark.gpu
-def test_a_round_on_a_gpu_is_one_on_a_cpu():
+@pytest.mark.parametrize("reaches", [False, True])
+def test_a_round_on_a_gpu_is_one_on_a_cpu(reaches):
     results = []
     for device in ("cpu", "cuda"):
         generator = torch.Generator().manual_seed(1)
@@ -350,6 +432,8 @@ def test_a_round_on_a_gpu_is_one_on_a_cpu():
         ]
         pointers = [x.data_ptr() for tensors in held for x in tensors]
         boxes = boxes_for(4, message_sizes(held[0]))
+        locked = devices.PageLocked(boxes.memory, torch.device(device if reaches else "cpu"))
+        assert devices.is_pinned(boxes.messages[0][0][0]) == (reaches and device == "cuda")
         mixers = [
             Mixer(Diffusion(), mailbox(boxes, r), tensors, seed=1) for r, tensors in enumerate(held)
         ]
@@ -358,6 +442,7 @@ def test_a_round_on_a_gpu_is_one_on_a_cpu():
                 mixer.post(update)
             for mixer in mixers:
                 assert mixer.mix(update)
+        locked.close()
         assert [x.data_ptr() for tensors in held for x in tensors] == pointers
         results.append([x.cpu() for tensors in held for x in tensors])
     for x, y in zip(*results, strict=True):

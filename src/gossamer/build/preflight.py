@@ -190,6 +190,7 @@ def refuse_what_memory_cannot_hold(
         spec,
         policy,
         num_envs=plan.num_envs,
+        device=plan.device,
         others=total,
         loads=loads,
         loaded=loaded,

@@ -9,15 +9,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import torch
+
 from gossamer.errors import ConfigError
 from gossamer.machine import free_disk, free_memory
 from gossamer.replay.batches import BatchSource
+from gossamer.replay.layout import Layout
 from gossamer.replay.recent import RecentPolicy
 from gossamer.replay.replay import Replay, Share
-from gossamer.replay.ring import Layout, Ring, make_block
+from gossamer.replay.ring import DeviceRing, Ring, make_block
 from gossamer.replay.selectors.base import Selector
 from gossamer.replay.settings import QueueSettings
 from gossamer.replay.shards import Form, ReplayShards
+from gossamer.system import devices
 from gossamer.system.reading import expand
 from gossamer.types import Trajectory, as_batch, empty_trajectory
 
@@ -34,6 +38,8 @@ Blocks = Sequence[Sequence[Any]]
 """Memory of every learner's part, by rank, for each shared replay."""
 CANDIDATE_COLUMNS = 32
 """Candidates that are measured at a time."""
+GPU_SHARE = 0.25
+"""Of a GPU's memory, which a replay may take there unasked."""
 MEMORY = -1
 """Where disks have numbers."""
 
@@ -128,6 +134,7 @@ def refuse_replays(
     policy: ActorCritic,
     *,
     num_envs: int,
+    device: str = "cpu",
     others: int = 0,
     loads: int = 0,
     loaded: int = 0,
@@ -139,6 +146,7 @@ def refuse_replays(
         spec: of its environment.
         policy: like every learner's.
         num_envs: of a learner.
+        device: cpu, or cuda where learners have GPUs.
         others: bytes that learners and environments take beside them.
         loads: bytes of a checkpoint that are in memory for a while, before copies for others are made.
         loaded: bytes of these that are there already.
@@ -154,6 +162,8 @@ def refuse_replays(
                 f"replays.{index} is {settings.name}, which compares features, and a policy without hidden "
                 "layers has none: --policy.hidden-sizes 64 64, or the kind uniform"
             )
+        if settings.device == "cuda":
+            _refuse_on_gpu(config, index, settings, device)
         capacity = capacity_of(settings, config.unroll_length)
         if capacity < shares.total:
             given = "capacity_steps" if settings.capacity is None else "capacity"
@@ -171,8 +181,9 @@ def refuse_replays(
             f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} rows{each}, "
             f"{size_in_words(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
+            f"{' in the memory of GPUs' if settings.device == 'cuda' else ''}"
         )
-        room.append(_Room(index, settings.path, capacity, nbytes))
+        room.append(_Room(index, settings.path, capacity, nbytes, on_gpu=settings.device == "cuda"))
     begins = _replaying_begins(config, shares)
     if room and begins * config.num_learners >= config.total_env_steps:
         told.append(
@@ -193,6 +204,7 @@ def refuse_replays(
     beside = (
         columns * column * config.num_learners + policies + max(copies, loads) - loaded + others
     )
+    room = [one for one in room if not one.on_gpu]
     disks = {one.path: _disk(config, one.path) for one in room}
     for disk in dict.fromkeys([MEMORY, *disks.values()]):
         own = [one for one in room if disks[one.path] == disk]
@@ -207,9 +219,6 @@ def refuse_replays(
                 f"checkpoint_replay is on, and copies of what replays hold take {copies / 1e9:.1f} GB of "
                 f"memory; {free / 1e9:.1f} GB are free: --checkpoint-replay false, or keep fewer steps"
             )
-        largest = max(own or room, key=lambda one: one.nbytes)
-        left = 0.9 * free - (needed - largest.nbytes)
-        fits = int(left / largest.nbytes * largest.columns)
         sizes = (
             f"replays{'' if path else ' and what learns from them'} take {needed / 1e9:.1f} GB {where}, and "
             f"{free / 1e9:.1f} GB are free"
@@ -219,6 +228,9 @@ def refuse_replays(
             raise ConfigError(
                 f"{sizes}; smaller replays would not fit either: --num-envs {max(num_envs // 2, 1)}"
             )
+        largest = max(own or room, key=lambda one: one.nbytes)
+        left = 0.9 * free - (needed - largest.nbytes)
+        fits = int(left / largest.nbytes * largest.columns)
         settings = config.replays[largest.entry]
         assert isinstance(settings, Selector)
         name, unit = "capacity", 1
@@ -229,6 +241,21 @@ def refuse_replays(
             f"{_typed(largest.entry, name, max(fits, shares.total) * unit)}"
         )
     return told
+
+
+def _refuse_on_gpu(config: TrainConfig, index: int, settings: Selector, device: str) -> None:
+    name, instead = f"replays.{index}.device", f"--replays.{index}.device cpu"
+    if device == "cpu":
+        raise ConfigError(f"{name} is cuda, but the learner computes on a CPU; use {instead}")
+    if settings.path:
+        raise ConfigError(
+            f"{name} is cuda, but replays.{index}.path keeps the replay in a file; leave out one of them"
+        )
+    if settings.shared and config.num_learners > 1:
+        raise ConfigError(
+            f"{name} is cuda, but replays.{index}.shared lets every learner read it, which takes the host's memory; use "
+            f"{instead}, or --replays.{index}.shared false"
+        )
 
 
 def _replaying_begins(config: TrainConfig, shares: Shares) -> int:
@@ -254,6 +281,8 @@ class _Room(NamedTuple):
     path: str
     columns: int
     nbytes: int
+    on_gpu: bool
+    """Whose memory is looked at when the replay is made."""
 
 
 def _num_snapshots(config: TrainConfig) -> int:
@@ -318,7 +347,6 @@ def build_mix(
     seed: Callable[[int], int],
     threaded: bool,
     stop: StopSignal,
-    pinned: bool,
     patience_seconds: float,
     rank: int = 0,
     shared: Blocks = (),
@@ -334,7 +362,6 @@ def build_mix(
         seed: of the stream of replay number i.
         threaded: pick from replays beside learning.
         stop: ends every wait.
-        pinned: batches go to a GPU.
         patience_seconds: longest silence of the replays, as `Patience` takes it.
         rank: of the learner.
         shared: of each shared replay, the blocks of all learners.
@@ -343,6 +370,7 @@ def build_mix(
     if not kept:
         return BatchSource(queue)
     spec, shares = policy.spec, share_out(config, num_envs)
+    device = policy.obs_scale.device
 
     def trajectory(num_columns: int) -> Trajectory:
         return empty_trajectory(
@@ -350,7 +378,7 @@ def build_mix(
             unroll_length=config.unroll_length,
             num_columns=num_columns,
             core_units=policy.core_units,
-            pinned=pinned,
+            device=device,
         )
 
     made: list[Share] = []
@@ -358,12 +386,13 @@ def build_mix(
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
-        blocks: Sequence[Any]
+        nbytes = layout.nbytes(capacity)
         if settings.shared and shared:
-            blocks = next(others)
+            rings = [Ring(layout, capacity, block) for block in next(others)]
+        elif on_gpu(settings, nbytes, device, num_learners=config.num_learners):
+            rings = [DeviceRing(layout, capacity, device)]
         else:
-            blocks = [make_block(layout.nbytes(capacity), settings.path)]
-        rings = [Ring(layout, capacity, block) for block in blocks]
+            rings = [Ring(layout, capacity, make_block(nbytes, settings.path))]
         shards = ReplayShards(rings, rank if len(rings) > 1 else 0)
         candidates = trajectory(CANDIDATE_COLUMNS) if settings.measures else None
         replay = Replay(
@@ -391,5 +420,17 @@ def build_mix(
         threaded=threaded,
         stop=stop,
         patience_seconds=patience_seconds,
-        device=policy.obs_scale.device if pinned else None,
+        device=device,
     )
+
+
+def on_gpu(settings: Selector, nbytes: int, device: torch.device, *, num_learners: int) -> bool:
+    """Return whether a learner's replay of so many bytes, which it shares with nobody, is kept on its GPU."""
+    if settings.device != "auto":
+        return settings.device == "cuda"
+    if settings.path:
+        return False
+    beside = -(
+        -num_learners // max(torch.cuda.device_count(), 1)
+    )  # learners on the same GPU, at most
+    return nbytes * beside <= GPU_SHARE * devices.memory_of(device)

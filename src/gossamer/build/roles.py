@@ -18,7 +18,7 @@ from gossamer.build.evaluation_tasks import (
     build_trials,
     training_tasks,
 )
-from gossamer.build.replays import build_mix, kept_replays
+from gossamer.build.replays import build_mix
 from gossamer.envs.registry import is_native, make_vec_env
 from gossamer.envs.seeding import CHOOSING_RANK
 from gossamer.errors import ConfigError
@@ -259,7 +259,6 @@ def _join_parts(
     device = policy.obs_scale.device
     # One slot being learnt, one being written, and what may wait between them.
     waiting = config.queue.capacity if plan.lag is None else 0
-    stored = bool(kept_replays(config))
     slots = (
         team.slots
         if team is not None and plan.lag is not None
@@ -269,9 +268,9 @@ def _join_parts(
                 unroll_length=config.unroll_length,
                 num_columns=plan.num_envs,
                 core_units=policy.core_units,
-                # Trajectories stay on the GPU that acted, unless replays store them in the host's memory.
-                pinned=plan.device != "cpu" and (stored or team is not None),
-                device=None if stored or team is not None else device,
+                # Trajectories stay on the GPU that acted.
+                pinned=plan.device != "cpu" and team is not None,
+                device=None if team is not None else device,
             )
             for _ in range(2 + waiting)
         ]
@@ -335,7 +334,6 @@ def build_replay(
         # Beside the learner, if there is room beside it.
         threaded=config.placement != "inline" and config.prefetch_batches > 0 and num_cores() > 1,
         stop=stop,
-        pinned=plan.device != "cpu",
         patience_seconds=config.patience_seconds,
         rank=rank,
         shared=shared,

@@ -15,6 +15,8 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
+import torch
+
 from gossamer.links.stopping import LOOK_SECONDS, Stopped
 from gossamer.machine import use_threads
 from gossamer.replay.replay import Picked, Share, Tally
@@ -28,7 +30,6 @@ from gossamer.types import STORED, as_batch
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    import torch
     from torch import Tensor
 
     from gossamer.links.protocols import TrajectoryQueue
@@ -37,6 +38,7 @@ if TYPE_CHECKING:
     from gossamer.types import Batch, Trajectory
 
 T = TypeVar("T")
+CPU = torch.device("cpu")
 
 
 class BatchSource:
@@ -59,8 +61,7 @@ class BatchSource:
         threaded: pick and store on a thread beside the learner.
         stop: ends waits for batches that are being made; the queue has its own.
         patience_seconds: longest silence of that thread, as `Patience` takes it.
-        device: a GPU that learns. Replayed columns are sent there as soon as they are picked, beside learning; None:
-            batches stay where they are made.
+        device: where the buffers are; on a GPU replays work on a stream of their own, beside learning.
     """
 
     def __init__(
@@ -75,7 +76,7 @@ class BatchSource:
         threaded: bool = False,
         stop: StopSignal | None = None,
         patience_seconds: float = PATIENCE_SECONDS,
-        device: torch.device | None = None,
+        device: torch.device = CPU,
     ):
         self._queue = queue
         self.shares = tuple(shares)
@@ -88,11 +89,9 @@ class BatchSource:
         self.seconds = {"work": 0.0, "wait": 0.0}
         self._tally = Tally(self.shares)
         self._free = deque(buffers)
-        self._there: dict[int, Batch] = {}  # copies on the GPU, by the buffer they are of
-        if device is not None:
-            self._there = {id(x): x.to(device) for x in buffers}
-            self._sending = SideStream(device)
-            devices.wait(device)  # for what the side stream is going to write over
+        self._device = device
+        self._beside = SideStream(device)
+        devices.wait(device)  # for what the side stream is going to write over
         self._coming: deque[_Coming] = deque()
         self._stored: deque[Future[None]] = deque()
         self._batch: Batch | None = None
@@ -123,9 +122,8 @@ class BatchSource:
         picked = self._wait(coming.picked)
         self._tally.count(self._batch, online, picked)
         columns = self._batch.columns(0, online.num_columns)
-        there = self._there.get(id(self._batch), self._batch).columns(0, online.num_columns)
-        for name, kind in STORED.items():
-            target, x = getattr(columns if kind.on_host else there, name), getattr(online, name)
+        for name in STORED:
+            target, x = getattr(columns, name), getattr(online, name)
             # As it lies in memory; columns among others are filled on the GPU.
             target.copy_(devices.send(x, target.device))
         columns.replayed.fill_(False)
@@ -133,17 +131,12 @@ class BatchSource:
         while self._stored and self._stored[0].done():
             self._stored.popleft().result()  # an error there is one here
         version = self._version()
-        devices.wait(there.reward.device)  # the slot is given back as soon as it is stored
+        devices.wait(self._device)  # the slot is given back as soon as it is stored
         self._stored.append(self._do(self._store, online, version))
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
-        batch = replace(columns, burn_in=0) if picked is None else self._batch
-        if whole := self._there.get(id(self._batch)):
-            there = whole.columns(0, batch.num_columns)
-            # Which are replayed is for the host to ask.
-            batch = replace(there, replayed=batch.replayed, burn_in=batch.burn_in)
-        return batch
+        return replace(columns, burn_in=0) if picked is None else self._batch
 
     def release(self) -> None:
         """Give back what the batch was held in."""
@@ -205,7 +198,6 @@ class BatchSource:
             batch = self._free.popleft()
             for name, x in self._replayed_part(batch) if held["whole"] else ():
                 x.copy_(held[name])
-            self._send_ahead(batch)
             picked: Future[list[Picked] | None] = Future()
             picked.set_result([] if held["whole"] else None)
             self._coming.append(_Coming(batch, picked, []))
@@ -278,19 +270,7 @@ class BatchSource:
             if self._burn_in:
                 columns.valid[: self._burn_in] = False
             last -= n
-        self._send_ahead(batch)
         return [replay.count_use() for replay, _ in self.shares]
-
-    def _send_ahead(self, batch: Batch) -> None:
-        """Send a buffer to the GPU and wait until it is there; its online columns are written over later.
-
-        The whole buffer, as it lies in memory: its replayed columns alone would be gathered on the host first.
-        """
-        if there := self._there.get(id(batch)):
-            with self._sending.copying():
-                for (name, x, _), (_, target, _) in zip(batch.each(), there.each(), strict=True):
-                    if target.device != x.device and name != "replayed":
-                        target.copy_(x, non_blocking=True)
 
     def _store(self, online: Trajectory, version: int) -> None:
         try:
@@ -317,7 +297,8 @@ class BatchSource:
         began = time.perf_counter()
         self.sign.beats += 1
         try:
-            return work(*args)
+            with self._beside.working():
+                return work(*args)
         finally:
             self.seconds["work"] += time.perf_counter() - began
 

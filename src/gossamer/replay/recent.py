@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from gossamer.system.devices import Mark
+
 if TYPE_CHECKING:
     from torch import Tensor
 
@@ -51,6 +53,7 @@ class RecentPolicy:
     def __init__(self, policy: Policy, source: list[Tensor], num_snapshots: int):
         self._policy, self._source = policy, source
         self._snapshots = [[torch.empty_like(x) for x in source] for _ in range(num_snapshots)]
+        self._taken = [Mark(source[0].device) for _ in self._snapshots]
         self.taken = 0
         """Policies kept so far."""
         self._used = -1
@@ -58,7 +61,9 @@ class RecentPolicy:
     @torch.no_grad()
     def take(self) -> int:
         """Keep the learner's present version; return its number, for `features`."""
-        torch._foreach_copy_(self._snapshots[self.taken % len(self._snapshots)], self._source)
+        place = self.taken % len(self._snapshots)
+        torch._foreach_copy_(self._snapshots[place], self._source)
+        self._taken[place].set()
         self.taken += 1
         return self.taken - 1
 
@@ -74,11 +79,11 @@ class RecentPolicy:
             assert self.taken - len(self._snapshots) <= number < self.taken, "it was not kept"
             self._used = number
             snapshot = self._snapshots[number % len(self._snapshots)]
+            self._taken[number % len(self._snapshots)].follow()
             torch._foreach_copy_(self._policy.shared_tensors(), snapshot)
             self._policy.refresh()
         device = self._source[0].device
-        if trajectory.reward.device != device:
-            trajectory = trajectory.to(device)
+        trajectory = trajectory.to(device)
         total = columns = trajectory.num_columns
         if device.type == "cpu":
             columns = max(CPU_ROWS // trajectory.unroll_length, 1)

@@ -1,4 +1,4 @@
-"""Storage of a replay: a ring of unroll columns in one preallocated block of memory.
+"""Storage of a replay: a ring of unroll columns in one preallocated block of memory, or on a GPU.
 
 Stacks of frames are kept as single frames and rebuilt when read, right across episode starts.
 
@@ -10,16 +10,16 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, ClassVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import fence, make_memory
-from gossamer.system.blocks import lay_out, views
+from gossamer.replay.entries import Staging, pack, unpack
+from gossamer.system import devices
 from gossamer.types import STORED
 
 if TYPE_CHECKING:
@@ -27,62 +27,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.system.blocks import Place
-    from gossamer.types import EnvSpec, Trajectory
-
-
-@dataclass(frozen=True)
-class Layout:
-    """Layout of one stored entry, a column of a trajectory.
-
-    Args:
-        spec: of the environment.
-        unroll_length: T.
-        core_units: numbers of recurrent state.
-        num_features: F, of a row; 0: features are not stored.
-    """
-
-    spec: EnvSpec
-    unroll_length: int
-    core_units: int = 0
-    num_features: int = 0
-    fields: Mapping[str, tuple[tuple[int, ...], torch.dtype]] = field(init=False, repr=False)
-    """Shape of an entry and dtype, by name."""
-
-    def __post_init__(self) -> None:
-        t, spec = self.unroll_length, self.spec
-        # Few actions fit a byte.
-        small = spec.action.kind != "gaussian" and max(spec.action.sizes) <= 256
-        fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        for name, kind in STORED.items():
-            shape = (*kind.rows_of(t, self.core_units), *kind.entry_shape(spec))
-            dtype = getattr(torch, kind.dtype_in(spec))
-            fields[name] = (shape, torch.uint8 if small and kind.dtype == "action" else dtype)
-        fields["obs"] = self._obs()
-        fields["sequence"] = ((), torch.int64)
-        if self.num_features:
-            fields["features"] = ((t, self.num_features), torch.float16)
-        object.__setattr__(self, "fields", fields)
-
-    def _obs(self) -> tuple[tuple[int, ...], torch.dtype]:
-        shape, t = self.spec.obs_shape, self.unroll_length
-        if self.spec.obs_kind != "pixels":
-            return (t + 1, *shape), torch.float32
-        # The first row's stack, oldest frame first, then one frame a row; channels last.
-        k = self.spec.frame_stack
-        return (t + k, *shape[1:], shape[0] // k), torch.uint8
-
-    def nbytes(self, capacity: int) -> int:
-        """Bytes of a block of so many entries."""
-        return self._lay_out(capacity)[1]
-
-    def views(self, block: Any, capacity: int) -> dict[str, Tensor]:
-        """Cut a block into arrays [capacity, ...] by name."""
-        return views(block, self._lay_out(capacity)[0])
-
-    def _lay_out(self, capacity: int) -> tuple[list[Place], int]:
-        held = self.fields.items()
-        return lay_out((name, dtype, (capacity, *shape)) for name, (shape, dtype) in held)
+    from gossamer.replay.layout import Layout
+    from gossamer.types import Trajectory
 
 
 class Ring:
@@ -96,10 +42,14 @@ class Ring:
         block: `layout.nbytes(capacity)` bytes, zeroed when new: anonymous memory, shared memory, a file.
     """
 
+    on_gpu: ClassVar[bool] = False
+    """Whether its entries are where a GPU learns from them; otherwise they are sent there by `read_entries`."""
+
     def __init__(self, layout: Layout, capacity: int, block: Any):
         self.layout, self.capacity = layout, capacity
         self.fields = layout.views(block, capacity)
         self._block = block
+        self._staging = Staging(layout)
         self._obs = self.fields["obs"].numpy()
         self.sequence: NDArray[np.int64] = self.fields["sequence"].numpy()
         """Twice how often each place was written, odd while it is; 0: it is empty."""
@@ -117,23 +67,33 @@ class Ring:
         """
         assert len(places) == trajectory.num_columns, (len(places), trajectory.num_columns)
         index = torch.tensor(places)
+        entries = None
+        if devices.is_gpu(trajectory.reward.device):
+            entries = self._staging.fetch(pack(trajectory, self.layout))
         # A writer that was killed has left it odd already.
         self.sequence[places] |= 1
         fence()
-        for name, kind in STORED.items():
-            if name != "obs":
-                held, x = self.fields[name], getattr(trajectory, name)
-                held[index] = x.movedim(kind.column_dim, 0).to(held.dtype)
+        if entries is None:
+            self._write_columns(places, index, trajectory)
+        else:
+            for name, x in entries.items():
+                self.fields[name][index] = x
         if features is not None:
             self.fields["features"][index] = features.transpose(0, 1).half()
         elif "features" in self.fields:
             self.fields["features"][index, 0, 0] = math.inf
+        fence()
+        self.sequence[places] += 1
+
+    def _write_columns(self, places: Sequence[int], index: Tensor, trajectory: Trajectory) -> None:
+        for name, kind in STORED.items():
+            if name != "obs":
+                held, x = self.fields[name], getattr(trajectory, name)
+                held[index] = x.movedim(kind.column_dim, 0).to(held.dtype)
         if self.layout.spec.obs_kind == "pixels":
             self._write_frames(places, trajectory.obs)
         else:
             self.fields["obs"][index] = trajectory.obs.transpose(0, 1)
-        fence()
-        self.sequence[places] += 1
 
     def _write_frames(self, places: Sequence[int], obs: Tensor) -> None:
         k = self.layout.spec.frame_stack
@@ -152,7 +112,7 @@ class Ring:
         into: Trajectory,
         at: Tensor | None = None,
     ) -> None:
-        """Copy entries into columns of a trajectory.
+        """Copy entries into columns of a trajectory of the host.
 
         Args:
             places: [n] of the entries.
@@ -178,6 +138,23 @@ class Ring:
                 self._read_frames(self._obs[place], starts[:, column], into.obs[:, column])
         else:
             copy(into.obs, self.fields["obs"].index_select(0, index).transpose(0, 1), 1)
+
+    def read_entries(
+        self, places: NDArray[np.int64], into: Mapping[str, Tensor], at: Tensor | None = None
+    ) -> None:
+        """Copy entries as they are stored.
+
+        Args:
+            places: [n] of the entries.
+            into: fields of entries, as many or more.
+            at: [n] which of these are written over; None: all, in their order.
+        """
+        index = torch.as_tensor(places)
+        for name, target in into.items():
+            if at is None:
+                torch.index_select(self.fields[name], 0, index, out=target)
+            else:
+                target.index_copy_(0, at, self.fields[name].index_select(0, index))
 
     def stored_features(self, places: NDArray[np.int64]) -> Tensor:
         """Return features [T, n, F] as they were stored."""
@@ -206,6 +183,75 @@ class Ring:
                     stacks[t, ..., :older] = 0
                 else:
                     stacks[t, ..., :older] = np.tile(frames[newest], newest - t)
+
+
+class DeviceRing(Ring):
+    """A ring on the GPU that learns from it, of a learner that shares it with nobody.
+
+    Raises:
+        RunFailed: the GPU's memory is too small.
+    """
+
+    on_gpu = True
+
+    def __init__(self, layout: Layout, capacity: int, device: torch.device):
+        self.layout, self.capacity = layout, capacity
+        on_host = {"sequence", *(name for name, kind in STORED.items() if kind.on_host)}
+        try:
+            self.fields = {
+                name: torch.zeros(
+                    (capacity, *shape), dtype=dtype, device=None if name in on_host else device
+                )
+                for name, (shape, dtype) in layout.fields.items()
+            }
+        except torch.cuda.OutOfMemoryError:
+            raise RunFailed(
+                f"a replay takes {layout.nbytes(capacity) / 1e9:.1f} GB, which the GPU has not free; keep fewer steps, or "
+                "keep them in the host's memory: --replays.N.device cpu, N being its number"
+            ) from None
+        self.sequence = self.fields["sequence"].numpy()
+
+    @torch.no_grad()
+    def write(
+        self, places: Sequence[int], trajectory: Trajectory, features: Tensor | None = None
+    ) -> None:
+        """Store all columns of a trajectory; see `Ring.write`."""
+        assert len(places) == trajectory.num_columns, (len(places), trajectory.num_columns)
+        entries = pack(trajectory.to(self._device), self.layout)
+        if features is not None:
+            entries["features"] = features.transpose(0, 1).half()
+        index = torch.tensor(places)
+        there = devices.send(index, self._device)
+        for name, x in entries.items():
+            held = self.fields[name]
+            at = there if held.device == self._device else index
+            held.index_copy_(0, at, devices.send(x, held.device))
+        if features is None and "features" in self.fields:
+            self.fields["features"][:, 0, 0].index_fill_(0, there, math.inf)
+        self.sequence[places] += 2
+
+    @torch.no_grad()
+    def read(
+        self,
+        places: Sequence[int] | NDArray[np.int64],
+        into: Trajectory,
+        at: Tensor | None = None,
+    ) -> None:
+        """Copy entries into all columns of a trajectory on the GPU, without waiting for it."""
+        assert at is None, "nobody else has entries among them"
+        unpack({name: self._select(name, places) for name in STORED}, into, self.layout)
+
+    def stored_features(self, places: NDArray[np.int64]) -> Tensor:
+        """Return features [T, n, F] as they were stored, on the host."""
+        return self._select("features", places).transpose(0, 1).cpu()
+
+    @property
+    def _device(self) -> torch.device:
+        return self.fields["reward"].device
+
+    def _select(self, name: str, places: Sequence[int] | NDArray[np.int64]) -> Tensor:
+        held = self.fields[name]
+        return held.index_select(0, devices.send(torch.as_tensor(places), held.device))
 
 
 def make_block(nbytes: int, path: str = "") -> mmap.mmap:

@@ -17,7 +17,7 @@ _NAMES = {"capacity": "capacity", "sample_ratio": "fraction", "p": "norm_order",
 _STRATEGIES = {"strategy1": "nearest", "strategy2": "stratified", "strategy3": "least_used",
                "strategy4": "stratified_least_used"}  # fmt: skip
 _DISTANCES = {"ln_norm": "lp", "cos_dist": "cosine", "kl_div": "kl"}
-_OURS = ("learn_start", "shared", "path")
+_OURS = ("learn_start", "shared", "path", "device")
 _SAMPLING = {"elite_sampling": "elite", "attentive_sampling": "attentive"}
 
 

@@ -17,6 +17,8 @@ import torch
 
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import fence
+from gossamer.replay.entries import Staging, send, unpack
+from gossamer.system import devices
 from gossamer.system.prefixes import without_prefix
 
 if TYPE_CHECKING:
@@ -25,7 +27,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
     from torch import Tensor
 
-    from gossamer.replay.ring import Layout, Ring
+    from gossamer.replay.layout import Layout
+    from gossamer.replay.ring import Ring
     from gossamer.types import Trajectory
 
 
@@ -51,6 +54,7 @@ class ReplayShards:
         # Each learner counts what it has sampled itself: a shard has a single writer.
         self._uses = np.zeros(self.num_places, dtype=np.int64)
         self._uses_of = np.zeros(self.num_places, dtype=np.int64)
+        self._staging = Staging(self.layout)
 
     @property
     def layout(self) -> Layout:
@@ -113,12 +117,23 @@ class ReplayShards:
         -1 where nothing whole has been read: that is to be drawn anew.
         """
         seen = np.empty(len(places), dtype=np.int64)
+        device = into.reward.device
+        sent = devices.is_gpu(device) and not self.ring.on_gpu
+        staged = self._staging.entries(len(places)) if sent else {}
         for ring, at, local in self._by_ring(places):
             seen[at] = ring.sequence[local]
             fence()
-            ring.read(local, into, None if len(at) == len(places) else torch.from_numpy(at))
+            among = None if len(at) == len(places) else torch.from_numpy(at)
+            if sent:
+                ring.read_entries(local, staged, among)
+            else:
+                ring.read(local, into, among)
         seen[(seen % 2 == 1) | (seen == 0)] = -1
-        return self.confirm(places, seen)
+        seen = self.confirm(places, seen)
+        if sent:  # what is torn as well: it is read anew
+            unpack(send(staged, device), into, self.layout)
+            devices.wait(device)  # for what is written over next
+        return seen
 
     def confirm(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return sequence numbers at which something was read until now; -1 where it has changed meanwhile."""
@@ -138,7 +153,9 @@ class ReplayShards:
         shape, dtype = self.layout.fields[name]
         found = torch.empty(len(places), *shape, dtype=dtype)
         for ring, at, local in self._by_ring(places):
-            found[torch.from_numpy(at)] = ring.fields[name][torch.from_numpy(local)]
+            held = ring.fields[name]
+            index = devices.send(torch.from_numpy(local), held.device)
+            found[torch.from_numpy(at)] = held.index_select(0, index).cpu()
         return found.numpy()
 
     def state_dict(self) -> dict[str, Tensor]:
@@ -158,6 +175,7 @@ class ReplayShards:
             if name != "sequence":
                 held = state[f"ring.{name}"]
                 x[: len(held)].copy_(held)
+        devices.wait(self.ring.fields["reward"].device)
         fence()  # others may look already: what they see is there
         held = state["ring.sequence"]
         self.ring.fields["sequence"][: len(held)].copy_(held)

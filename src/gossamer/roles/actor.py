@@ -22,7 +22,7 @@ from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
-from gossamer.types import STORED, Trajectory, empty_trajectory
+from gossamer.types import STORED, Trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -259,7 +259,6 @@ class Actor:
             generator = torch.Generator(device=self._device).manual_seed(seed)
             self._groups.append(self._group(envs, first, obs, generator))
         self._written: Trajectory | None = None
-        self._joined: Trajectory | None = None
         if devices.is_gpu(self._device):
             # Where the host writes rows; they go to the slot once a trajectory.
             self._written = host_rows(
@@ -326,25 +325,12 @@ class Actor:
             self._hand_over(slot, given)
 
     def _hand_over(self, written: Trajectory, slot: Trajectory) -> None:
-        """Copy a trajectory to its slot: what the host has written, and what has stayed on the GPU; wait for it."""
+        """Copy a trajectory to its slot on the GPU: what the host has written, and what has stayed there; wait for it."""
         for name in WRITTEN_BY_HOST:
             getattr(slot, name).copy_(getattr(written, name), non_blocking=True)
-        joined = slot
-        if slot.obs.device != self._device:
-            # Columns of groups are joined before they leave the GPU.
-            self._joined = joined = self._joined or empty_trajectory(
-                self.policy.spec,
-                unroll_length=self._unroll_length,
-                num_columns=self.num_columns,
-                core_units=self.policy.core_units,
-                device=self._device,
-            )
         for group in self._groups:
             assert group.step is not None
-            group.step.finish(joined, group.columns)
-        if joined is not slot:
-            for name in STORED.keys() - {*WRITTEN_BY_HOST}:
-                getattr(slot, name).copy_(getattr(joined, name), non_blocking=True)
+            group.step.finish(slot, group.columns)
         devices.wait(self._device)
 
     def _env_steps_at(self, slot: Trajectory, t: int) -> int:

@@ -70,7 +70,9 @@ class Mixer:
         device = self._tensors[0].device
         self._on_gpu = devices.is_gpu(device)
         self._bytes_each = 4 * sizes[0] + 8 * sizes[1]
-        # What travels to or from a GPU does so in one piece, through memory that it reaches by itself.
+        # What travels to or from a GPU does so in one piece, through memory that it reaches by itself:
+        # mailboxes, if they are that, or else memory beside them.
+        self._reaches = self._on_gpu and devices.is_pinned(peers.messages_of(self._rank)[0][0])
         self._arrived = vectors(sizes, device)
         self._arrived_views = views(self._arrived, self._tensors)
         self._staging: dict[int, tuple[Tensor, Tensor]] = {}  # by peer; its own for what is posted
@@ -104,10 +106,10 @@ class Mixer:
             self._slot = slot if len(self._own) > 1 else 0
             torch._foreach_copy_(self._own_views[self._slot], self._tensors)
             if self._on_gpu and self.collective is None:
-                message = self.peers.messages_of(self._rank)[slot]
-                for target, x in zip(
-                    message, copy_block(self._own[0], self._staged(self._rank)), strict=True
-                ):
+                own = self._own[0]
+                if not self._reaches:
+                    own = copy_block(own, self._staged(self._rank))
+                for target, x in zip(self.peers.messages_of(self._rank)[slot], own, strict=True):
                     target.copy_(x)
         self._count_time(began, waited)
 
@@ -180,7 +182,7 @@ class Mixer:
             if read is None:
                 return None
             heard = self._arrived_views
-            if self._on_gpu:
+            if staged is not self._arrived:
                 copy_block(staged, self._arrived, wait=False)
         self._mixed_of[peer] = read
         self.messages += 1
@@ -192,11 +194,11 @@ class Mixer:
         return heard
 
     def _staged(self, peer: int) -> tuple[Tensor, Tensor]:
-        """Return where a message is on its way to or from a GPU; on a CPU where it arrives.
+        """Return where a message is on its way to or from a GPU; where it arrives, if it goes there straight.
 
         One for each peer: a copy to the GPU may be under way until the next message is posted.
         """
-        if not self._on_gpu:
+        if not self._on_gpu or self._reaches:
             return self._arrived
         if peer not in self._staging:
             sizes = self.peers.sizes

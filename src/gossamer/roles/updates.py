@@ -122,18 +122,22 @@ class Updates:
         }
         self._refresh = self._graph("the moments", policy.refresh)
         self._names: list[str] = []
-        self._sums = self._zeros(0)  # [2 M] of the present update
-        self._rows = self._zeros(0, 0)  # [U, 2 + 2 M]
+        self._rows = self._zeros(0, 0)  # [U, 2 + 2 M] of a version's updates
+        self._number = torch.zeros(1, dtype=torch.int64, device=self._device)  # of the next row
         self._made = 0
-        # Of the present update's row.
-        self._number = torch.zeros(1, dtype=torch.int64, device=self._device)
-        self._ended = self._zeros(1)  # not 0: updates do nothing until the version's end
+        self._make_row()
         self._may_end = False
         # Sum, sum of squares and rows of the value targets of this version's updates.
         self._targets = self._zeros(3)
         self._of_targets = (
             self._number
         )  # where these three are among the sums; known with the metrics' names
+
+    def _make_row(self) -> None:
+        """Make room for the numbers of an update, side by side as they go to the rows."""
+        self._row = self._zeros(1, 2 + 2 * len(self._names))
+        self._norm, self._ended, self._sums = self._row[0].split([1, 1, 2 * len(self._names)])
+        # `_ended` is not 0: updates do nothing until the version's end.
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self._device)
@@ -314,7 +318,7 @@ class Updates:
     def _name(self, sums: Sums) -> None:
         """Fix the metrics' order, and make room for them."""
         self._names = sorted(sums)
-        self._sums = self._zeros(2 * len(sums))
+        self._make_row()
         self._rows = self._zeros(self._algorithm.updates_per_batch, 2 + 2 * len(sums))
         if self._policy.value_norm:
             mean, square = (
@@ -354,18 +358,16 @@ class Updates:
 
     @torch.no_grad()
     def _step(self, follows: bool) -> None:
-        sums = self._sums
         if self.grouped:
             torch._foreach_div_(self._gradients[0], self.control[0].float())
-            sums = self.control[1 : 1 + len(sums)]
+            self._sums.copy_(self.control[1 : 1 + len(self._sums)])
         norm = torch.nn.utils.clip_grad_norm_(self._params, self._limit)
         left_out = norm - norm != 0.0  # infinite or no number
         # What is only looked at moves no policy, and ends nothing.
-        ends = self._algorithm.ends(_Means(self._names, sums)) if follows else None
+        ends = self._algorithm.ends(_Means(self._names, self._sums)) if follows else None
         self._may_end = ends is not None
-        self._rows.index_copy_(
-            0, self._number, torch.cat([norm.double()[None], self._ended, sums])[None]
-        )
+        self._norm.copy_(norm)
+        self._rows.index_copy_(0, self._number, self._row)
         self._number.add_(1)
         if ends is not None:
             before = self._ended != 0.0
@@ -403,7 +405,7 @@ class Updates:
             *(target.buffers() if isinstance(target, torch.nn.Module) else ()),
             *(x for batch in batches if batch is not None for _, x, _ in batch.each()),
             *(() if layout is None else layout.columns.values()),
-            *(self._sums, self._rows, self._number, self._ended, self._targets, self._of_targets),
+            *(self._row, self._rows, self._number, self._targets, self._of_targets),
             self.control,
         ]
         return [x for x in held if isinstance(x, Tensor)]

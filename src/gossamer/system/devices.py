@@ -11,6 +11,7 @@ import threading
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    import mmap
     from collections.abc import Callable, Generator, Sequence
 
     import torch
@@ -39,6 +40,56 @@ def send(x: Tensor, device: torch.device) -> Tensor:
     if x.device == device:
         return x
     return (pinned(x) if x.device.type == "cpu" else x).to(device, non_blocking=True)
+
+
+class PageLocked:
+    """Mapped memory of the host that a GPU reaches by itself until this is closed, which comes before the memory's end.
+
+    Where the system refuses, it stays as it was: slower, not wrong.
+
+    Args:
+        memory: whole pages.
+        device: the GPU; on a CPU this does nothing.
+    """
+
+    def __init__(self, memory: mmap.mmap, device: torch.device):
+        self._address = 0
+        if device.type != "cuda":
+            return
+        import numpy as np
+        import torch
+
+        address = int(np.frombuffer(memory, np.uint8).ctypes.data)
+        cudart = torch.cuda.cudart()
+        if cudart is not None and not int(cudart.cudaHostRegister(address, len(memory), 0)):
+            self._address = address
+            return
+        with contextlib.suppress(RuntimeError):  # CUDA tells its last error to whoever is next
+            torch.zeros(1, device=device)
+
+    def close(self) -> None:
+        """Give the pages back to the system; no copy may be under way."""
+        address, self._address = self._address, 0
+        if address:
+            import torch
+
+            cudart = torch.cuda.cudart()
+            assert cudart is not None
+            cudart.cudaHostUnregister(address)
+
+
+def is_pinned(x: Tensor) -> bool:
+    """Whether a tensor lies in memory of the host that a GPU reaches by itself."""
+    return x.is_pinned()
+
+
+def memory_of(device: torch.device) -> int:
+    """Return the bytes of a GPU's memory, whoever uses them; 0 where that is not known."""
+    if device.type != "cuda":
+        return 0
+    import torch
+
+    return torch.cuda.get_device_properties(device).total_memory
 
 
 def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
@@ -79,7 +130,7 @@ def wait(device: torch.device) -> None:
 
 
 class SideStream:
-    """A stream for copies beside the work of a GPU, which does not wait for them."""
+    """A stream for work beside a GPU's own, which does not wait for it; on a CPU nothing."""
 
     def __init__(self, device: torch.device):
         self._stream: torch.cuda.Stream | None = None
@@ -89,8 +140,8 @@ class SideStream:
             self._stream = torch.cuda.Stream(device)
 
     @contextlib.contextmanager
-    def copying(self) -> Generator[None]:
-        """Context in which this thread's copies are made on the stream; they are done when it ends."""
+    def working(self) -> Generator[None]:
+        """Context in which this thread works on the stream; what it has asked for is done when it ends."""
         if self._stream is None:
             yield
             return
@@ -98,7 +149,7 @@ class SideStream:
 
         with torch.cuda.stream(self._stream):
             yield
-        self._stream.synchronize()
+            self._stream.synchronize()
 
 
 class Mark:

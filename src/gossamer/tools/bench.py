@@ -366,7 +366,7 @@ def _learning(
             unroll_length=config.unroll_length,
             num_columns=num_envs,
             core_units=policy.core_units,
-            pinned=is_gpu(policy.obs_scale.device),
+            device=policy.obs_scale.device,
         )
         slot.valid.fill_(True)
         queue = ThreadQueue([slot], StopSignal(), Roles(60.0))

@@ -17,6 +17,7 @@ from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
 from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.system.devices import PageLocked
 from gossamer.system.signs import PATIENCE_SECONDS
 
 VERSIONS_REMEMBERED = 100_000
@@ -57,6 +58,8 @@ class HostLearners:
     """Threads of roles; one that does not end is left to whatever it is at."""
     behind: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Updates and env steps behind each version of the first learner that was published here."""
+    reached: PageLocked | None = None
+    """The mailboxes, while a GPU copies messages straight there."""
 
     @property
     def stuck(self) -> bool:
@@ -117,6 +120,9 @@ class HostLearners:
         """Let the learners mix, from the update on that each of them is at, or the others are."""
         if self.memory is None:
             return
+        if self.reached is None:
+            device = self.first.policy.obs_scale.device
+            self.reached = PageLocked(self.memory.boxes.memory, device)
         for parts in self.parts:
             rank = parts.learner.rank
             learner = parts.learner
@@ -155,6 +161,8 @@ class HostLearners:
         if self.stuck:
             return
         with contextlib.ExitStack() as stack:  # what fails to close leaves the others to be closed
+            if self.reached is not None:
+                stack.callback(self.reached.close)
             for parts in reversed(self.parts):
                 stack.callback(parts.close)
 

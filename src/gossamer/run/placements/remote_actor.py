@@ -20,7 +20,8 @@ import torch
 
 from gossamer.links.mailboxes import FAR, Mailboxes, make_memory
 from gossamer.links.wire import LIFE_SECONDS, Address, Listener, Wire
-from gossamer.replay.ring import Layout, Ring, make_block
+from gossamer.replay.layout import Layout
+from gossamer.replay.ring import Ring, make_block
 from gossamer.roles.mixer import vectors
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.fork_server import ready
