@@ -254,3 +254,37 @@ def test_closing_in_mid_step_is_harmless():
     envs.start(np.zeros(2, np.int64))
     envs.send(np.zeros(2, np.int64))
     envs.close()
+
+
+def in_workers(workers, **options):
+    return make(num_envs=4, settings=EnvConfig(size=36, workers=workers), num_threads=2, **options)
+
+
+def test_games_in_worker_processes_play_the_same_rows():
+    """Lives lost among them, after which an episode goes on though its return ends."""
+    runs = []
+    for workers in (None, 2):
+        rolling = Rolling(in_workers(workers, max_episode_steps=150)).start()
+        for action in random_actions(rolling.envs, 320):
+            rolling.step(action)
+        runs.append(rolling.rows)
+        assert rolling.envs.tasks().tolist() == [0] * 4
+        assert rolling.envs.episode_info(3) == {}
+        rolling.envs.close()
+    assert_same_rows(*runs)
+    assert any((row.terminated & ~row.ended).any() for row in runs[0]), "no life was lost"
+
+
+def test_games_in_worker_processes_resume():
+    assert_resumes(lambda: in_workers(2, max_episode_steps=60), 90, 80)
+
+
+def test_a_spec_needs_no_worker_process():
+    assert read_spec("PongNoFrameskip-v4", EnvConfig(workers=2)) == read_spec(
+        "PongNoFrameskip-v4", EnvConfig()
+    )
+
+
+def test_games_are_shared_out_among_workers_whole():
+    with pytest.raises(ConfigError, match=r"--env.workers is 3; .*divisor of the 4"):
+        in_workers(3)

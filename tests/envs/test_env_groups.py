@@ -13,6 +13,7 @@ from gossamer.build import roles
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.errors import ConfigError
 
 PONG = "PongNoFrameskip-v4"
 
@@ -44,6 +45,48 @@ def test_a_group_is_made_while_those_before_it_start(monkeypatch: pytest.MonkeyP
     found, first_obs = roles.build_env_groups(config, spec, make_plan(config, spec))
     assert found == groups
     assert [obs[0, 0] for obs in first_obs] == [0, 2, 4]
+
+
+class Made:
+    """A group in worker processes."""
+
+    def __init__(self, num_envs: int, first_env: int):
+        self.num_envs, self.first_env, self.closed = num_envs, first_env, False
+
+    def start(self, episodes: Any) -> Any:
+        return np.full((len(episodes), 1), self.first_env)
+
+    def close(self) -> None:
+        self.closed = True
+
+
+@pytest.mark.parametrize("fails", [False, True])
+def test_groups_in_worker_processes_are_made_at_the_same_time(
+    monkeypatch: pytest.MonkeyPatch, fails: bool
+) -> None:
+    meeting, groups = threading.Barrier(3), []
+
+    def make(env_id: str, *, num_envs: int, first_env: int, settings: Any, **_: Any) -> Made:
+        assert settings.workers == 2
+        meeting.wait(20)
+        if fails and first_env == 4:
+            raise ConfigError("no room")
+        groups.append(Made(num_envs, first_env))
+        return groups[-1]
+
+    monkeypatch.setattr(roles, "make_vec_env", make)
+    config = make_config(PONG, {"num_envs": 12, "env_groups": 3})
+    spec = read_spec(PONG, config.env)
+    plan = replace(make_plan(config, spec), env_workers=2)
+    if fails:
+        with pytest.raises(ConfigError, match="no room"):
+            roles.build_env_groups(config, spec, plan)
+        assert len(groups) == 2
+        assert all(group.closed for group in groups)
+        return
+    found, first_obs = roles.build_env_groups(config, spec, plan)
+    assert [group.first_env for group in found] == [0, 4, 8]  # type: ignore[attr-defined]
+    assert [obs[0, 0] for obs in first_obs] == [0, 4, 8]
 
 
 @pytest.mark.parametrize("groups", [1, 2])

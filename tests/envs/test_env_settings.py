@@ -85,7 +85,7 @@ def test_every_setting_overrides_the_protocol():
         EnvConfig(sticky=1.0),
         EnvConfig(sticky=-0.1),
         EnvConfig(stuck_steps=-1),
-        EnvConfig(workers=2),
+        EnvConfig(task_seed=1),
     ],
 )
 def test_bad_atari_settings_are_named_with_their_flag(settings):
@@ -99,7 +99,7 @@ def test_atari_settings_are_refused_elsewhere():
     with pytest.raises(ConfigError, match=r"--env.stuck-steps is -1"):
         read_spec("CartPole-v1", EnvConfig(stuck_steps=-1))
     with pytest.raises(ConfigError, match="does not apply to PongNoFrameskip-v4"):
-        read_spec("PongNoFrameskip-v4", EnvConfig(workers=1))
+        read_spec("PongNoFrameskip-v4", EnvConfig(task_seed=1))
 
 
 @pytest.mark.parametrize(

@@ -79,6 +79,58 @@ def test_gpus_of_a_cluster_are_used_from_a_machine_that_has_none(device):
         make_plan(dataclasses.replace(config, placement="local", device="cuda"), spec, laptop)
 
 
+def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
+    monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: True)
+
+    def workers(cores, env_id="PongNoFrameskip-v4", **settings):
+        config = make_config(env_id, {"algorithm": "vtrace", "device": "cuda", **settings})
+        spec = read_spec(env_id, config.env, 0, tries=False)
+        machine = dataclasses.replace(MACHINE, cores=cores)
+        plan = make_plan(config, spec, machine)
+        assert plan.num_envs % plan.env_groups == 0
+        return plan.num_envs, plan.env_groups, plan.env_workers
+
+    assert workers(16) == (128, 2, 4)
+    assert workers(8) == (128, 2, 2)
+    assert workers(4)[2] == 0, "cores would be wanting"
+    assert workers(24, num_envs=40)[2] == 5, "a divisor of a group"
+    for fewer in (
+        {"num_envs": 16},
+        {"placement": "inline"},
+        {"actors_per_learner": 2},
+        {"env.workers": 0},
+        {"env.workers": 2},
+        {"env_id": "CartPole-v1", "num_envs": 64},
+    ):
+        assert workers(16, **fewer)[2] == 0, fewer
+    config = make_config("PongNoFrameskip-v4", {"algorithm": "vtrace"})
+    spec = read_spec(config.env_id, config.env, 0, tries=False)
+    laptop = Machine(16, "a processor", (), ("cpu",), "2.13.0")
+    assert make_plan(config, spec, laptop).env_workers == 0, "learners make their own"
+    monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: False)
+    assert workers(16)[2] == 0, "a process that is started would run the user's script again"
+
+
+MAIN = "from gossamer.system.importing import main_is_ours; print(main_is_ours())"
+
+
+def test_a_command_is_told_from_a_script_of_the_users(tmp_path):
+    def says(*words):
+        done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=True)
+        return done.stdout.strip()
+
+    script, command = tmp_path / "train.py", tmp_path / "gossamer"
+    for file in (script, command):
+        file.write_text(MAIN)
+    assert says(str(script)) == "False"
+    assert says("-c", MAIN) == "False"
+    assert says(str(command)) == "True"
+    program = "import runpy, sys; sys.argv = ['x']; "
+    assert says("-c", f"{program}exec({MAIN!r})") == "False"
+    module = "import sys, types; m = sys.modules['__main__']; m.__spec__ = types.SimpleNamespace(name='gossamer.__main__'); "
+    assert says("-c", module + MAIN) == "True"
+
+
 def test_actors_with_cores_of_their_own_use_them_and_leave_the_learner_its_own():
     def threads(**settings):
         given = {"placement": "cluster", "lag": "1", "num_envs": 64, **settings}

@@ -15,9 +15,11 @@ from gossamer.build.evaluation_tasks import (
 from gossamer.build.replays import share_out
 from gossamer.config.check import check_minibatches
 from gossamer.config.cores import row_for
+from gossamer.envs.atari import is_atari
 from gossamer.errors import ConfigError
 from gossamer.machine import has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
+from gossamer.system.importing import main_is_ours
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec
 
 
+MANY_GAMES = 32
+"""Atari games from which on it pays to make them in processes side by side."""
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -49,6 +53,8 @@ class Plan:
     """Model of the processor, or of the GPUs, that computes."""
     torch: str = ""
     """Version."""
+    env_workers: int = 0
+    """Processes for each group of environments that were not asked for; 0: none, or as many as were."""
 
 
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
@@ -118,7 +124,22 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         cores=cores,
         hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
         torch=machine.torch,
+        env_workers=env_workers(config, num_envs, groups, cores) if device == "cuda" else 0,
     )
+
+
+def env_workers(config: TrainConfig, num_envs: int, groups: int, cores: int) -> int:
+    """Return how many processes make and step each group of environments beside a GPU where nothing is asked for.
+
+    Making an Atari game takes a tenth of a second, in which no other one is made in the same process.
+    """
+    asked = config.env.workers is not None or config.placement == "inline"
+    if asked or config.actors_per_learner or not is_atari(config.env_id):
+        return 0
+    if num_envs < MANY_GAMES or num_envs % groups or not main_is_ours():
+        return 0
+    size = num_envs // groups
+    return max(n for n in range(1, max(cores // 4, 1) + 1) if size % n == 0) if cores >= 8 else 0
 
 
 def learners_machine(config: TrainConfig, machine: Machine) -> Machine:

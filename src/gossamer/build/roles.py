@@ -6,7 +6,8 @@ import contextlib
 import copy
 import itertools
 import time
-from dataclasses import dataclass
+from concurrent.futures import wait
+from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -40,7 +41,7 @@ from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from concurrent.futures import Future
 
     from numpy.typing import NDArray
@@ -117,38 +118,59 @@ def build_env_groups(
     """Make and start the groups of environments that one actor steps in turn; `only`: those of them.
 
     Making simulators holds the interpreter's lock, starting their games does not: one group is made while those before
-    it start. Returns the groups and their first observations; without `start`, for a run that will bring its
+    it start. Those of worker processes are all made at the same time. Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
     """
     if plan.lag is not None and config.placement != "inline":
         lower_priority()  # of this thread, and so of the simulators' threads it starts
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
-    groups: list[VecEnv] = []
-    starting: list[Future[NDArray[Any]]] = []
+    settings = config.env
+    if plan.env_workers:
+        settings = replace(settings, workers=plan.env_workers)
     bounds = list(itertools.pairwise(group_bounds(plan)))
-    for first, last in bounds if only is None else bounds[only.start : only.stop]:
-        groups.append(
-            make_vec_env(
-                config.env_id,
-                num_envs=last - first,
-                seed=seed,
-                rank=rank,
-                first_env=rank * plan.num_envs + first,
-                num_threads=plan.env_threads,
-                settings=config.env,
-                max_episode_steps=plan.max_episode_steps,
-                training=True,
-                tasks=training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
-            )
+    makes = [
+        partial(
+            make_vec_env,
+            config.env_id,
+            num_envs=last - first,
+            seed=seed,
+            rank=rank,
+            first_env=rank * plan.num_envs + first,
+            num_threads=plan.env_threads,
+            settings=settings,
+            max_episode_steps=plan.max_episode_steps,
+            training=True,
+            tasks=training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
         )
-        if start and is_native(config.env_id):
-            starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
+        for first, last in (bounds if only is None else bounds[only.start : only.stop])
+    ]
+    if settings.workers:
+        groups = _all_of([in_thread(make, "environments") for make in makes])
+        starting = [in_thread(partial(_first_obs, envs), "start") for envs in groups if start]
+    else:
+        groups, starting = [], []
+        for make in makes:
+            groups.append(make())
+            if start and is_native(config.env_id):
+                starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
     if starting:
         return groups, [first_obs.result() for first_obs in starting]
     if start:
         return groups, [_first_obs(envs) for envs in groups]
     dtype = np.uint8 if spec.obs_kind == "pixels" else np.float32
     return groups, [np.zeros((envs.num_envs, *spec.obs_shape), dtype=dtype) for envs in groups]
+
+
+def _all_of(making: Sequence[Future[VecEnv]]) -> list[VecEnv]:
+    """Return what is being made; if some of it cannot be, close the rest."""
+    wait(making)
+    failed = [error for one in making if (error := one.exception()) is not None]
+    if failed:
+        for one in making:
+            if one.exception() is None:
+                one.result().close()
+        raise failed[0]
+    return [one.result() for one in making]
 
 
 def _first_obs(envs: VecEnv) -> NDArray[Any]:

@@ -91,7 +91,6 @@ class AtariProtocol:
 
 def atari_protocol(env_id: str, settings: EnvConfig) -> AtariProtocol:
     """Fill in what the settings leave open from the protocol the id names; refuse bad values."""
-    refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
     refuse_settings(env_id, settings, FAMILIES_ONLY, "it is not a family of tasks")
     named = (
         AtariProtocol(sticky=0.25, life_loss_terminal=False)

@@ -72,20 +72,29 @@ def make_vec_env(
         game = atari_game(env_id)
         if game is None:
             raise unknown_id(env_id)
-        return AtariEnvs(
+        make = partial(
+            AtariEnvs,
             env_id,
             game,
-            num_envs=num_envs,
-            num_threads=num_threads,
-            seeds=seeds,
             protocol=atari_protocol(env_id, settings),
             max_episode_steps=max_episode_steps,
             training=training,
         )
-    if settings.workers:
-        from gossamer.envs.workers import WorkerEnvs
+        if settings.workers:
+            from gossamer.envs.workers import simulator_workers
 
-        return WorkerEnvs(
+            return simulator_workers(
+                make,
+                num_envs=num_envs,
+                num_workers=settings.workers,
+                num_threads=num_threads,
+                seeds=seeds,
+            )
+        return make(num_envs=num_envs, num_threads=num_threads, seeds=seeds)
+    if settings.workers:
+        from gossamer.envs.workers import gym_workers
+
+        return gym_workers(
             env_id,
             num_envs=num_envs,
             num_workers=settings.workers,
@@ -130,7 +139,7 @@ def read_spec(
     """
     from gossamer.envs.gym import GymEnvs
 
-    if not is_native(env_id):
+    if not env_id.startswith("envpool:"):
         settings = replace(settings, workers=None)  # one environment cannot be shared out
     env = make_vec_env(
         env_id,

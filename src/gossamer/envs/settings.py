@@ -84,7 +84,8 @@ class EnvConfig:
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
     workers: Threads | None = None
     """Worker processes that step each group of environments (see env_groups), a divisor of the group's size; 0
-    steps them in the actor's own thread. For slow Python environments only. Default 0."""
+    steps them in the actor's own process. For slow Python environments, and for many Atari games, which are made
+    sooner in several processes. Default 0; Atari on a GPU: a worker for every four cores, if there are 32 games or more."""
 
 
 EXAMPLES = {

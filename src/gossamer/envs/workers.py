@@ -1,4 +1,4 @@
-"""Gymnasium environments stepped by worker processes, as a `VecEnv`: for slow Python environments.
+"""Environments stepped by worker processes, as a `VecEnv`: slow Python ones, and simulators that are made faster side by side.
 
 Gymnasium's AsyncVectorEnv runs the processes. Each of its "environments" is a whole share of ours,
 so that N workers can hold any multiple of N environments.
@@ -15,7 +15,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
 import numpy as np
@@ -25,6 +25,7 @@ from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 from gossamer.envs.episodes import Episodes
 from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
 from gossamer.envs.making import close_env, make_gym_env
+from gossamer.envs.seeding import ONE_TASK
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import in_thread
@@ -39,7 +40,7 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.types import EnvSpec
+    from gossamer.types import EnvSpec, VecEnv
 
 LOOK_SECONDS = 0.5
 """Pause between two looks at whether the parent lives."""
@@ -98,16 +99,78 @@ class _SharedSign(Sign):
         self.memory[self.first + 2] = _DOINGS.index(what)
 
 
+class Stepped(Protocol):
+    """What a worker does with its share of the environments."""
+
+    tells: bool
+    """Whether an environment tells anything about its episodes."""
+
+    @property
+    def task(self) -> NDArray[np.int64]:
+        """[N] number of the task that each environment plays."""
+        ...
+
+    def begin(
+        self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
+    ) -> NDArray[Any]:
+        """Begin the given episodes, replay the actions logged since, return the observations."""
+        ...
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        """Step every environment; begin the next episode in those whose last one is over."""
+        ...
+
+    def info(self, env: int) -> dict[str, float]:
+        """Return what an environment tells of its present episode."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
+        ...
+
+
+class _Simulated:
+    """A share of a simulator's environments, which its threads step."""
+
+    tells = False
+
+    def __init__(self, make: Callable[[], VecEnv], sign: Sign):
+        sign.doing = CONSTRUCTOR
+        try:
+            self._envs: Any = make()
+        finally:
+            sign.doing = ""
+        self._envs.sign = sign
+
+    @property
+    def task(self) -> NDArray[np.int64]:
+        return self._envs.tasks()
+
+    def begin(
+        self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
+    ) -> NDArray[Any]:
+        return self._envs.start(episodes) if logs is None else self._envs.restore(episodes, logs)
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        self._envs.send(actions)
+        return self._envs.recv()
+
+    def info(self, env: int) -> dict[str, float]:
+        return self._envs.episode_info(env)
+
+    def close(self) -> None:
+        self._envs.close()
+
+
 @dataclass(frozen=True, slots=True)
 class _Share:
     """One worker's share of the environments, and where it shows signs of life."""
 
-    env_id: str
-    make_env: Callable[[], Any]
+    make: Callable[[Sign], Stepped]
+    spec: EnvSpec
     num_envs: int
-    seeds: SeedStream
-    tasks: Tasks
-    stuck_steps: int
+    whose: str
+    """In words, of whom the signs of life are."""
     words: _Words
     """Shared memory with the signs of all workers."""
     index: int
@@ -137,23 +200,16 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
     def __init__(self, share: _Share):
         if multiprocessing.current_process().name.startswith("Worker<"):
             die_with_parent()
-        self._episodes = Episodes(
-            share.env_id,
-            share.make_env,
-            num_envs=share.num_envs,
-            seeds=share.seeds,
-            tasks=share.tasks,
-            stuck_steps=share.stuck_steps,
-            sign=_SharedSign(share.seeds.whose, share.words, share.index),
-        )
+        self._envs = share.make(_SharedSign(share.whose, share.words, share.index))
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
-        obs, action = self._episodes.obs, self._episodes.action.spec
-        shape = (share.num_envs, *obs.shape)
+        spec = share.spec
+        shape = (share.num_envs, *spec.obs_shape)
         self.observation_space = (
             Box(0, 255, shape, np.uint8)
-            if obs.kind == "pixels"
+            if spec.obs_kind == "pixels"
             else Box(-np.inf, np.inf, shape, np.float32)
         )
+        action = spec.action
         shape = (share.num_envs, *action.shape)
         self.action_space = (
             Box(-np.inf, np.inf, shape, np.float32)
@@ -167,33 +223,38 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         """Begin the assigned episodes."""
         assert self.assignment is not None
         try:
-            return self._episodes.begin(*self.assignment), {}
+            return self._envs.begin(*self.assignment), {}
         except RunFailed as error:
-            return self._episodes.obs.empty(len(self._episodes.envs)), {"failure": str(error)}
+            return self._no_obs(), {"failure": str(error)}
 
     def step(self, action: NDArray[Any]) -> tuple[Any, Any, Any, Any, dict[str, Any]]:
-        """Step the share; a failure travels as text, for tracebacks do not survive pickling."""
+        """Step the share; a failure travels as text, for tracebacks do not survive pickling.
+
+        The second half of the rewards says which episodes are over: with a life lost, terminated does not.
+        """
         try:
-            obs, reward, terminated, truncated, _ = self._episodes.step(action)
+            obs, reward, terminated, truncated, ended = self._envs.step(action)
         except RunFailed as error:
-            num_envs = len(self._episodes.envs)
-            nothing = np.zeros(num_envs)
-            obs = self._episodes.obs.empty(num_envs)
-            return obs, nothing, nothing, nothing, {"failure": str(error)}
-        return obs, reward, terminated, truncated, {}
+            nothing = np.zeros(len(action))
+            failure = {"failure": str(error)}
+            return self._no_obs(), np.zeros(2 * len(action)), nothing, nothing, failure
+        return obs, np.concatenate([reward, ended]), terminated, truncated, {}
+
+    def _no_obs(self) -> NDArray[Any]:
+        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
 
     def report(self) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
         """Return each environment's task, what it tells, if anything, and the text of a failure."""
-        episodes = self._episodes
+        envs = self._envs
         try:
-            infos = [episodes.info(i) for i in range(len(episodes.envs))] if episodes.tells else []
+            infos = [envs.info(i) for i in range(len(envs.task))] if envs.tells else []
         except RunFailed as error:
-            return episodes.task, [], str(error)
-        return episodes.task, infos, ""
+            return envs.task, [], str(error)
+        return envs.task, infos, ""
 
     def close(self) -> None:
         """Close the share's environments."""
-        self._episodes.close()
+        self._envs.close()
 
 
 class _Workers(AsyncVectorEnv):
@@ -249,55 +310,119 @@ def _zeroed_file(nbytes: int) -> tempfile._TemporaryFileWrapper[bytes]:
     return file
 
 
+def gym_workers(
+    env_id: str,
+    *,
+    num_envs: int,
+    num_workers: int,
+    seeds: SeedStream,
+    tasks: Tasks,
+    settings: EnvConfig,
+    max_episode_steps: int,
+) -> WorkerEnvs:
+    """Share out N Gymnasium environments among worker processes."""
+    size = share_size(num_envs, num_workers)
+    make_env = partial(make_gym_env, env_id, max_episode_steps)
+    env = make_env()  # mistakes in the id show here, in words, before any process starts
+    spec = gym_spec(env_id, env, settings)
+    close_env(env_id, env)
+    made = [
+        partial(
+            _episodes,
+            env_id,
+            make_env,
+            num_envs=size,
+            seeds=seeds.part(i * size),
+            tasks=tasks.part(i * size),
+            stuck_steps=gym_stuck_steps(env_id, settings),
+        )
+        for i in range(num_workers)
+    ]
+    return WorkerEnvs(spec, made, num_envs=num_envs, whose=seeds.whose, tasks=tasks)
+
+
+def _episodes(
+    env_id: str, make_env: Callable[[], Any], sign: Sign, **settings: Any
+) -> Episodes:
+    return Episodes(env_id, make_env, sign=sign, **settings)
+
+
+def simulator_workers(
+    make: Callable[..., VecEnv],
+    *,
+    num_envs: int,
+    num_workers: int,
+    num_threads: int,
+    seeds: SeedStream,
+) -> WorkerEnvs:
+    """Share out N environments of a simulator with threads among worker processes.
+
+    Making them holds the interpreter's lock, so that many are made sooner in several processes.
+
+    Args:
+        make: returns some of them, for arguments num_envs, num_threads and seeds; a function that can be pickled.
+        num_envs: N.
+        num_workers: P, a divisor of N.
+        num_threads: of all workers together.
+        seeds: of the environments.
+    """
+    size = share_size(num_envs, num_workers)
+    one = make(num_envs=1, num_threads=1, seeds=seeds)
+    one.close()
+    made = [
+        partial(
+            _Simulated,
+            partial(
+                make,
+                num_envs=size,
+                num_threads=max(num_threads // num_workers, 1),
+                seeds=seeds.part(i * size),
+            ),
+        )
+        for i in range(num_workers)
+    ]
+    return WorkerEnvs(one.spec, made, num_envs=num_envs, whose=seeds.whose, tasks=ONE_TASK)
+
+
+def share_size(num_envs: int, num_workers: int) -> int:
+    """Return how many environments a worker has; refuse parts of environments."""
+    if num_workers < 1 or num_envs % num_workers:
+        raise ConfigError(
+            f"--env.workers is {num_workers}; allowed is 0, or a divisor of the {num_envs} "
+            f"environments stepped together"
+        )
+    return num_envs // num_workers
+
+
 class WorkerEnvs:
-    """N Gymnasium environments shared out among worker processes, as a `VecEnv`."""
+    """N environments shared out among worker processes, as a `VecEnv`.
+
+    Args:
+        spec: of the environments.
+        made: makes each worker's share, given its sign of life.
+        num_envs: N, a multiple of the number of workers.
+        whose: in words, of whom the signs of life are.
+        tasks: of a family, which environment plays which.
+    """
 
     def __init__(
         self,
-        env_id: str,
+        spec: EnvSpec,
+        made: Sequence[Callable[[Sign], Stepped]],
         *,
         num_envs: int,
-        num_workers: int,
-        seeds: SeedStream,
+        whose: str,
         tasks: Tasks,
-        settings: EnvConfig,
-        max_episode_steps: int,
     ):
-        if num_workers < 1 or num_envs % num_workers:
-            raise ConfigError(
-                f"--env.workers is {num_workers}; allowed is 0, or a divisor of the {num_envs} "
-                f"environments stepped together"
-            )
+        num_workers = len(made)
         size = num_envs // num_workers
-        make_env = partial(make_gym_env, env_id, max_episode_steps)
-        stuck_steps = gym_stuck_steps(env_id, settings)
         # Gone as soon as all have opened it.
         file = _zeroed_file(8 * _WORDS * num_workers)
         words = _Words(file.name)
-        self.sign = Sign(
-            seeds.whose, [_SharedSign(seeds.whose, words, i) for i in range(num_workers)]
-        )
+        self.sign = Sign(whose, [_SharedSign(whose, words, i) for i in range(num_workers)])
         self.sign.doing = CONSTRUCTOR
-        shares = [
-            _Share(
-                env_id,
-                make_env,
-                size,
-                seeds.part(i * size),
-                tasks.part(i * size),
-                stuck_steps,
-                words,
-                i,
-            )
-            for i in range(num_workers)
-        ]
-        try:
-            env = make_env()  # mistakes in the id show here, in words, before any process starts
-            self.spec: EnvSpec = gym_spec(env_id, env, settings)
-        except BaseException:
-            file.close()
-            raise
-        close_env(env_id, env)
+        shares = [_Share(make, spec, size, whose, words, i) for i, make in enumerate(made)]
+        self.spec = spec
         self.num_envs = num_envs
         self._tasks = tasks
         self._share_size = size
@@ -313,7 +438,7 @@ class WorkerEnvs:
         try:
             self._workers = in_thread(begin, "begin workers").result()
         except (EOFError, ConnectionError) as error:
-            raise EnvWorkerDied(f"a worker process of {env_id} died at its start") from error
+            raise EnvWorkerDied(f"a worker process of {spec.env_id} died at its start") from error
         except OSError as error:
             raise ConfigError(
                 f"{num_workers} worker processes cannot be started ({error.strerror or error}): "
@@ -373,13 +498,13 @@ class WorkerEnvs:
         except _LOST as error:
             raise self._lost() from error
         self._check(info)
-        terminated, truncated = terminated.ravel(), truncated.ravel()
+        rewards = reward.reshape(-1, 2, self._share_size)
         return StepResult(
             self._batch(obs),
-            reward.ravel().astype(np.float32),
-            terminated,
-            truncated,
-            terminated | truncated,
+            rewards[:, 0].ravel().astype(np.float32),
+            terminated.ravel(),
+            truncated.ravel(),
+            rewards[:, 1].ravel() > 0,
         )
 
     def tasks(self) -> NDArray[np.int64]:

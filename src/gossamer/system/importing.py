@@ -56,6 +56,14 @@ def import_module(module_name: str, what: str, kind: str) -> ModuleType:
         raise failed(what, "cannot be imported", error) from error
 
 
+def main_is_ours() -> bool:
+    """Whether this process runs a command of gossamer's, which processes that it starts may run the beginning of again."""
+    main = sys.modules.get("__main__")
+    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
+    name = spec.name if spec is not None else os.path.basename(file).removesuffix(".exe")  # noqa: PTH119
+    return name.split(".")[0] == "gossamer"
+
+
 def named_in(module: ModuleType, name: str) -> Any:
     """Return what a module holds by a name, which may have dots; None if there is nothing."""
     found: Any = module
