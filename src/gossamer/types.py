@@ -268,6 +268,8 @@ class Trajectory:
     """[B] index of the task a column belongs to"""
     version: Tensor = field(metadata=_kind("int64", "", on_host=True))
     """[B] version of the parameters that acted"""
+    env_steps: int = field(default=-1, kw_only=True)
+    """Rows that are decisions, known without asking a GPU; -1: not counted"""
 
     @property
     def continues(self) -> Tensor:
@@ -286,16 +288,13 @@ class Trajectory:
 
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
-        return replace(
-            self, **{name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
-        )
+        cut = {name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
+        return replace(self, **cut, env_steps=-1)
 
     def take(self, columns: Tensor) -> Self:
         """Copy of the given columns [K] int64, an index on the same device, in that order."""
-        return replace(
-            self,
-            **{name: _select(x, dim, columns.to(x.device)) for name, x, dim in self.each()},
-        )
+        taken = {name: _select(x, dim, columns.to(x.device)) for name, x, dim in self.each()}
+        return replace(self, **taken, env_steps=-1)
 
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""
@@ -474,6 +473,7 @@ def as_batch(trajectory: Trajectory, *, burn_in: int = 0) -> Batch:
     held = {name: getattr(trajectory, name) for name in STORED}
     return Batch(
         **held,
+        env_steps=trajectory.env_steps,
         replayed=torch.zeros(b, dtype=torch.bool),
         entry=torch.full((b,), -1, dtype=torch.int64),
         burn_in=burn_in,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -30,7 +30,7 @@ from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.run.placements.host_learners import HostLearners
-from gossamer.types import Trajectory, as_batch, empty_trajectory
+from gossamer.types import STORED, as_batch, empty_trajectory
 
 
 @pytest.mark.parametrize(
@@ -49,8 +49,8 @@ def test_a_replayed_column_gives_the_gradient_that_it_gave_online(network, shape
     sample(replay, again)
     again = again.take(torch.argsort(again.entry))
     assert again.replayed.all()
-    for x in fields(Trajectory):
-        assert torch.equal(getattr(again, x.name), getattr(online, x.name)), x.name
+    for name in STORED:
+        assert torch.equal(getattr(again, name), getattr(online, name)), name
     impact = Impact(num_minibatches=1)
     for algorithm in (VTrace(), Laser(entropy_cost=(0.0,)), impact):
         one, told = gradient_and_losses_of(policy, algorithm, online, 10**6)
@@ -78,9 +78,9 @@ def test_rows_of_burn_in_only_warm_up_the_recurrent_state(core, algorithm):
     with torch.no_grad():
         state = unroll(policy, online, slice(0, rows)).core_state
     kept = {
-        x.name: getattr(online, x.name)[rows:]
-        for x in fields(Trajectory)
-        if x.name != "core_state" and getattr(online, x.name).shape[0] >= T
+        name: getattr(online, name)[rows:]
+        for name in STORED
+        if name != "core_state" and getattr(online, name).shape[0] >= T
     }
     later = replace(
         online,

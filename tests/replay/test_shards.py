@@ -28,7 +28,7 @@ from gossamer.replay.shards import ReplayShards
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.train import train
-from gossamer.types import Trajectory, as_batch, empty_trajectory
+from gossamer.types import STORED, Trajectory, as_batch, empty_trajectory
 
 T, B = 6, 4
 SPEC = spec_of()
@@ -251,7 +251,7 @@ def test_the_others_go_on_when_a_writer_dies(
 def test_what_was_collected_is_read_as_it_was():
     one, other = make(2)
     batch = random_batch(SPEC, T, B, seed=1)
-    fields = {name: getattr(batch, name) for name in Trajectory.__dataclass_fields__}
+    fields = {name: getattr(batch, name) for name in STORED}
     one.ring.write([3, 1, 0, 2], Trajectory(**fields))
     into = empty_trajectory(SPEC, unroll_length=T, num_columns=B, core_units=0)
     assert (other.read(np.array([3, 1, 0, 2]), into) == 2).all()

@@ -19,7 +19,7 @@ from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import Trajectory, as_batch, empty_trajectory
+from gossamer.types import STORED, Trajectory, as_batch, empty_trajectory
 
 T, B, F = 6, 4, 3
 SPEC = spec_of()
@@ -252,9 +252,7 @@ def test_columns_of_a_segment_are_read_in_one_go():
     written = []
     for rank, replay in enumerate(replays):
         batch = random_batch(SPEC, T, B, seed=rank)
-        written.append(
-            Trajectory(**{x: getattr(batch, x) for x in Trajectory.__dataclass_fields__})
-        )
+        written.append(Trajectory(**{x: getattr(batch, x) for x in STORED}))
         replay.add(written[-1], None)
     places = np.array([1, 17, 0, 9, 19, 8, 3])
     into = empty_trajectory(SPEC, unroll_length=T, num_columns=7, core_units=0)

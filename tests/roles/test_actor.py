@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
-
 import numpy as np
 import pytest
 import torch
@@ -11,7 +9,7 @@ from core_fakes import CONTINUOUS, DISCRETE, CountingEnvs, episode_length, small
 
 from gossamer.errors import RunFailed
 from gossamer.roles.actor import Actor, write_obs
-from gossamer.types import Trajectory, empty_trajectory
+from gossamer.types import STORED, Trajectory, empty_trajectory
 
 
 class TaskEnvs(CountingEnvs):
@@ -51,18 +49,19 @@ def collect(actor, count, *, t=7):
     )
     collected = []
     for k in range(count):
-        for field in dataclasses.fields(slot):
-            if field.name != "task":
-                getattr(slot, field.name).fill_(1)
+        for name in STORED:
+            if name != "task":
+                getattr(slot, name).fill_(1)
         actor.collect(slot, k)
+        assert slot.env_steps == slot.valid.sum()
         slot.check(spec)
         collected.append(slot.take(torch.arange(actor.num_columns)))
     return collected
 
 
 def assert_same(one: Trajectory, other: Trajectory):
-    for field in dataclasses.fields(one):
-        assert torch.equal(getattr(one, field.name), getattr(other, field.name)), field.name
+    for name in STORED:
+        assert torch.equal(getattr(one, name), getattr(other, name)), name
 
 
 def test_columns_and_episodes_know_their_task():

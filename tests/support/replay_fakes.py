@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mmap
-from dataclasses import fields, replace
+from dataclasses import replace
 
 import numpy as np
 import torch
@@ -16,7 +16,7 @@ from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import ActionSpec, EnvSpec, Trajectory, as_batch, empty_trajectory
+from gossamer.types import STORED, ActionSpec, EnvSpec, Trajectory, as_batch, empty_trajectory
 
 T, B = 5, 4
 
@@ -41,7 +41,7 @@ class ListQueue:
 
 
 def trajectory_of(batch):
-    return Trajectory(**{x.name: getattr(batch, x.name) for x in fields(Trajectory)})
+    return Trajectory(**{name: getattr(batch, name) for name in STORED})
 
 
 def make_replay(spec, kind, *, capacity=20, core_units=0, seed=7, features=8):
@@ -178,7 +178,7 @@ def play(spec, t, b, *, seed, end=0.25):
 
 
 def assert_same(a: Trajectory, b: Trajectory):
-    for field in fields(Trajectory):
-        x, y = getattr(a, field.name), getattr(b, field.name)
-        assert x.dtype == y.dtype, field.name
-        assert torch.equal(x, y), field.name
+    for name in STORED:
+        x, y = getattr(a, name), getattr(b, name)
+        assert x.dtype == y.dtype, name
+        assert torch.equal(x, y), name

@@ -341,9 +341,7 @@ def gym_workers(
     return WorkerEnvs(spec, made, num_envs=num_envs, whose=seeds.whose, tasks=tasks)
 
 
-def _episodes(
-    env_id: str, make_env: Callable[[], Any], sign: Sign, **settings: Any
-) -> Episodes:
+def _episodes(env_id: str, make_env: Callable[[], Any], sign: Sign, **settings: Any) -> Episodes:
     return Episodes(env_id, make_env, sign=sign, **settings)
 
 

@@ -136,7 +136,9 @@ class BatchSource:
         while self._free:
             self._pick_next(version)
         self.seconds["wait"] += time.perf_counter() - began
-        return replace(columns, burn_in=0) if picked is None else self._batch
+        batch = columns if picked is None else self._batch
+        burn_in = 0 if picked is None else self._batch.burn_in
+        return replace(batch, burn_in=burn_in, env_steps=online.env_steps)
 
     def release(self) -> None:
         """Give back what the batch was held in."""

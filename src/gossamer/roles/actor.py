@@ -320,7 +320,8 @@ class Actor:
             group.starts = slot.starts[self._unroll_length, group.columns].clone()
             group.last_action = slot.action[-1, group.columns].clone()
             group.last_reward = slot.reward[-1, group.columns].clone()
-        self.env_steps += int(slot.valid.sum())
+        given.env_steps = int(slot.valid.sum())
+        self.env_steps += given.env_steps
         if slot is not given:
             self._hand_over(slot, given)
 

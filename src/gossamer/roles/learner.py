@@ -247,7 +247,9 @@ class Learner:
         num_online = batch.num_columns
         if self.replay.replays:
             num_online -= int(batch.replayed.sum())
-        self._batch_env_steps = int(batch.valid[:, :num_online].sum())
+        self._batch_env_steps = batch.env_steps
+        if batch.env_steps < 0:
+            self._batch_env_steps = int(batch.valid[:, :num_online].sum())
         if self.mixer is not None:
             self.mixer.begin_version(self._mixing, self._own_env_steps + self._batch_env_steps)
         if not self._checked:  # once a session: slots are written by one place only

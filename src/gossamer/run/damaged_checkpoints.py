@@ -90,7 +90,7 @@ def _check_plan(plan: dict[str, Any]) -> None:
     needed = ("device", "precision", "learner_threads", "actor_threads")
     _demand(all(name in plan for name in needed), "plan")
     _demand(type(plan.get("lag")) in (int, type(None)), "plan.lag")
-    zero, texts = ("max_episode_steps", "cores"), ("hardware", "torch")
+    zero, texts = ("max_episode_steps", "cores", "env_workers"), ("hardware", "torch")
     for field in dataclasses.fields(Plan):
         if field.name in allowed:
             _demand(
