@@ -11,6 +11,7 @@ from __future__ import annotations
 import argparse
 import statistics
 import time
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
 from gossamer.machine import in_thread, processor_name
 from gossamer.system.cores import num_cores
+
+if TYPE_CHECKING:
+    from gossamer.types import VecEnv
 
 
 def main() -> None:
@@ -55,7 +59,7 @@ def once(asked: argparse.Namespace, workers: int) -> tuple[float, float]:
     size = asked.envs // asked.groups
     began = time.perf_counter()
 
-    def make(group: int) -> object:
+    def make(group: int) -> VecEnv:
         return make_vec_env(
             asked.env_id,
             num_envs=size,

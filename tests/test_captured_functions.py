@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import threading
+from types import SimpleNamespace
 
 import pytest
 import torch
 from recorder import Frozen, Recorder, recording
 
+from gossamer.system import devices
 from gossamer.system.graphs import WARM_UP, CaptureError, Graphs
 
 CPU = torch.device("cpu")
@@ -141,6 +143,12 @@ def test_host_memory_is_copied_from_and_to_and_no_more():
         Recorder(lambda: [x], pinned=[host]).capture(lambda: x.add_(host))
 
 
+class Stream(str):
+    """A stream by its name."""
+
+    cuda_stream = property(hash)
+
+
 class FakeCuda:
     """In place of torch.cuda: graphs note what they do, and a capture that fails leaves its stream current, as torch's does."""
 
@@ -187,9 +195,9 @@ class FakeCuda:
     def set_stream(self, stream):
         self.current = stream
 
-    def stream_made(self, device):
+    def stream_made(self, device, priority):
         self.streams += 1
-        return f"capture {self.streams}"
+        return Stream(f"capture {self.streams}")
 
 
 def test_cuda_graphs_share_memory_and_one_stream_to_capture_on(monkeypatch):
@@ -220,3 +228,40 @@ def test_a_capture_that_fails_is_tried_again_on_the_stream_it_was_asked_on(monke
     assert len(done) + replays == WARM_UP + 4
     assert bool(said) == (fails == 2)
     assert replays == (3 if fails == 1 else 0)
+
+
+class FewStreams:
+    """Torch's streams: of a device there are few, handed out in turn."""
+
+    def __init__(self, monkeypatch):
+        self.given = 0
+        monkeypatch.setattr(torch.cuda, "Stream", self)
+        for name in ("STREAMS_IN_USE", "CAPTURE_STREAMS"):
+            monkeypatch.setattr(devices, name, set())
+
+    def __call__(self, device, priority=0):
+        self.given += 1
+        handle = self.given % devices.STREAMS + (100 if priority else 0)
+        return SimpleNamespace(device=device, cuda_stream=handle)
+
+
+def test_nobody_works_on_the_stream_of_captures(monkeypatch):
+    FewStreams(monkeypatch)
+    device = torch.device("cuda", 0)
+    captures = devices.new_stream(device, captures=True).cuda_stream
+    held = [devices.new_stream(device).cuda_stream for _ in range(devices.STREAMS - 1)]
+    assert len({captures, *held}) == devices.STREAMS, "as long as there are others, none is shared"
+    more = [devices.new_stream(device).cuda_stream for _ in range(3 * devices.STREAMS)]
+    assert captures not in more
+    assert devices.new_stream(device, first=True).cuda_stream >= 100
+
+
+def test_a_stream_that_was_given_back_is_given_out_again(monkeypatch):
+    FewStreams(monkeypatch)
+    device = torch.device("cuda", 0)
+    beside = [devices.SideStream(device) for _ in range(devices.STREAMS)]
+    assert len(devices.STREAMS_IN_USE) == devices.STREAMS
+    for one in beside:
+        one.close()
+        one.close()
+    assert set() == devices.STREAMS_IN_USE

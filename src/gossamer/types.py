@@ -430,7 +430,8 @@ def trajectory_in(block: Any, places: Sequence[Place]) -> Trajectory:
 
 
 def _with_channels_second(made: Mapping[str, Tensor]) -> Trajectory:
-    return Trajectory(**{name: x.movedim(-1, 2) if x.ndim == 5 else x for name, x in made.items()})
+    held: dict[str, Any] = {k: x.movedim(-1, 2) if x.ndim == 5 else x for k, x in made.items()}
+    return Trajectory(**held)
 
 
 @dataclass(slots=True)

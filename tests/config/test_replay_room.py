@@ -16,13 +16,21 @@ from gossamer.build import preflight as room
 from gossamer.build import replays as batches
 from gossamer.build.auto import make_plan
 from gossamer.build.preflight import refuse_what_memory_cannot_hold
-from gossamer.build.replays import make_block, refuse_replays
+from gossamer.build.replays import (
+    kept_replays,
+    layout_of,
+    make_block,
+    refuse_replays,
+    replays_on_gpu,
+)
 from gossamer.build.roles import build_policy
 from gossamer.config import TrainConfig, make_config
 from gossamer.envs.registry import read_spec
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.links.stopping import StopSignal
 from gossamer.record.checkpoint import Checkpoint
-from gossamer.replay.selectors.uniform import UniformSettings
+from gossamer.replay.batches import BatchSource
+from gossamer.replay.ring import Ring
 from gossamer.run.train import train
 from gossamer.system import devices
 
@@ -99,12 +107,14 @@ def test_what_there_is_no_room_for_is_refused(tmp_path: Path) -> None:
     assert line.endswith(f"0.14 GB in {tmp_path}")
 
 
-def on_a_gpu(**settings: Any) -> list[str]:
+def on_a_gpu(others: int = 0, **settings: Any) -> list[str]:
     """What is told of a run whose learners have GPUs."""
     config = make_config("PongNoFrameskip-v4", {**PONG, **settings})
     spec = read_spec(config.env_id, config.env, 0)
     policy = build_policy(config, spec)
-    return refuse_replays(config, spec, policy, num_envs=8, device="cuda")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(devices, "memory_of", lambda _: 2**30)
+        return refuse_replays(config, spec, policy, num_envs=8, device="cuda", others=others)
 
 
 def test_a_replay_on_a_gpu_is_refused_where_it_cannot_be(tmp_path: Path) -> None:
@@ -124,31 +134,68 @@ def test_the_host_needs_no_room_for_a_replay_on_a_gpu(monkeypatch: pytest.Monkey
     huge = {"capacity_steps": 10**10}
     (line,) = on_a_gpu(replays=mix(device="cuda", **huge))
     assert line.endswith(" GB in the memory of GPUs")
+    (line,) = on_a_gpu(replays=mix(capacity=1000))
+    assert line.endswith(" GB in the memory of GPUs"), "a seventh of it"
     with pytest.raises(ConfigError, match="of memory, and"):
         on_a_gpu(replays=mix(device="auto", **huge))
     with pytest.raises(ConfigError, match="copies of what replays hold"):
         on_a_gpu(replays=mix(device="cuda", **huge), checkpoint_replay=True)
     monkeypatch.setattr(batches, "free_bytes", lambda *_: 10**5)
     with pytest.raises(ConfigError, match="smaller replays would not fit either: --num-envs"):
-        on_a_gpu(replays=mix(device="cuda", capacity=1000))
+        on_a_gpu(10**6, replays=mix(device="cuda", capacity=1000))
 
 
-def test_a_gpu_keeps_what_takes_a_quarter_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    device = torch.device("cuda", 0)
-    monkeypatch.setattr(devices, "memory_of", lambda _: 80 * 2**30)
+def test_gpus_keep_replays_that_take_a_quarter_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    half = {"name": "uniform", "fraction": 0.25, "capacity": 1000}
 
-    def kept(nbytes: int, num_learners: int = 1, **settings: Any) -> bool:
-        return batches.on_gpu(
-            UniformSettings(**settings), nbytes, device, num_learners=num_learners
-        )
+    def kept(quarter: float, *replays: dict[str, Any], **settings: Any) -> list[bool]:
+        """Which replays are kept by a GPU of whose memory a quarter has room for so many of 1,000 columns."""
+        given = {"replays": [QUEUE, *replays], **PONG, **settings}
+        config = make_config("PongNoFrameskip-v4", given)
+        spec = read_spec(config.env_id, config.env, 0)
+        policy = build_policy(config, spec)
+        settings_of = kept_replays(config)[0]
+        one = layout_of(config, spec, settings_of, policy).nbytes(1000)
+        memory = int(4 * quarter * one)
+        return replays_on_gpu(config, spec, policy, memory=memory)
 
-    assert kept(20 * 2**30, num_learners=2)
-    assert not kept(20 * 2**30 + 1)
-    assert not kept(10 * 2**30, num_learners=5), "three learners on one of them"
-    assert not kept(1, path="/tmp")
-    assert not kept(1, device="cpu")
-    assert kept(2**40, device="cuda"), "as asked for"
+    assert kept(2.1, half, half) == [True, True]
+    assert kept(1.9, half, half) == [True, False], "together they would take more"
+    assert kept(0.9, {**half, "device": "cuda"}, half) == [True, False], "as asked for"
+    assert kept(9.0, {**half, "device": "cpu"}, half) == [False, True]
+    assert kept(9.0, {**half, "path": "/tmp"}, half) == [False, True]
+    several = {"num_learners": 5, "topology.name": "single"}
+    assert kept(2.9 * 2, half, half, **several) == [True, False], "three learners on one of them"
+    shared = {**half, "shared": True}
+    assert kept(99.0, shared, half, **several) == [False, True]
+    assert kept(9.0, shared, half) == [True, True], "one learner shares it with nobody"
+    assert kept(0.0, half, half) == [False, False], "there is no GPU"
+    on_cluster = {"placement": "cluster", "num_learners": 8, "topology.name": "gossip"}
+    assert kept(1.1, half, half, **on_cluster, **{"cluster.gpus_per_learner": 1.0})[0]
+    assert not kept(1.1, half, half, **on_cluster, **{"cluster.gpus_per_learner": 0.5})[0]
+
+
+def test_a_gpu_without_room_is_told_of_by_the_setting(monkeypatch: pytest.MonkeyPatch) -> None:
+    def no_room(*_: Any) -> None:
+        raise torch.cuda.OutOfMemoryError
+
+    monkeypatch.setattr(batches, "DeviceRing", no_room)
+    monkeypatch.setattr(batches, "replays_on_gpu", lambda *_, **__: [True])
+
+    def build(**device: str) -> BatchSource:
+        config = make_config("CartPole-v1", {
+            "algorithm.name": "vtrace", "num_envs": 8, "replays": mix(capacity=100, **device),
+        })  # fmt: skip
+        policy = build_policy(config, read_spec(config.env_id, config.env, 0))
+        return batches.build_mix(
+            config, None, policy, num_envs=8, inference=lambda: policy, seed=lambda i: i,  # type: ignore[arg-type]
+            threaded=False, stop=StopSignal(), patience_seconds=1.0,
+        )  # fmt: skip
+
+    with pytest.raises(RunFailed, match=r"^replays.1 takes .* MB of .* --replays.1.device cpu$"):
+        build(device="cuda")
+    assert isinstance(build().shares[0].replay.shards.ring, Ring), "nobody asked for the GPU"
 
 
 def test_what_fits_is_suggested_as_it_was_given(monkeypatch: pytest.MonkeyPatch) -> None:

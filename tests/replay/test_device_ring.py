@@ -7,13 +7,13 @@ import mmap
 import numpy as np
 import pytest
 import torch
-from core_fakes import CONTINUOUS, DISCRETE, random_batch, spec_of
+from core_fakes import CONTINUOUS, DISCRETE, random_batch, small_policy, spec_of
 from fake_gpu import META, fake_gpu
 from hypothesis import given
 from hypothesis import strategies as st
-from replay_fakes import assert_same, make_replay, pixels, play
+from replay_fakes import assert_same, make_mix, make_replay, pixels, play
 
-from gossamer.errors import RunFailed
+from gossamer.replay import recent
 from gossamer.replay.entries import frames_of, pack, rebuild_stacks, unpack
 from gossamer.replay.layout import Layout
 from gossamer.replay.ring import DeviceRing, Ring
@@ -162,17 +162,48 @@ def test_a_checkpoint_is_the_same_wherever_it_was_kept(kinds, as_on_a_gpu):
     assert all(torch.equal(x, kept[name]) for name, x in held.items())
 
 
-def test_a_successor_goes_on_with_what_is_left_on_the_device():
-    spec = pixels()
-    replay = make_replay(spec, UniformSettings(), capacity=8, core_units=3)
-    layout = Layout(spec, 5, 3)
-    replay.shards = ReplayShards([DeviceRing(layout, 8, CPU)])
-    written = play(spec, 5, 4, seed=1)
-    written.version.fill_(7)
-    replay.add(written, lambda _: torch.empty(0))
-    replay.take_over(inserted=4, draws=2)
-    assert replay.held == 4
-    assert 0 <= replay.newest < 4
+def test_a_successor_finds_nothing_of_a_ring_on_the_device():
+    replay = make_replay(pixels(), UniformSettings(), capacity=8, core_units=3)
+    replay.shards = ReplayShards([DeviceRing(Layout(pixels(), 5, 3), 8, CPU)])
+    replay.take_over(inserted=40, draws=2)
+    assert (replay.held, replay.newest, replay.inserted) == (0, -1, 40)
+    assert replay.filling == 0.0, "it fills again before it is replayed in full"
+
+
+def test_a_slot_is_given_back_when_the_device_has_stored_it(monkeypatch):
+    told, (mix, queue, _) = [], make_mix(UniformSettings())
+    monkeypatch.setattr(devices, "wait", lambda device: told.append("wait"))
+    release = queue.release
+    monkeypatch.setattr(queue, "release", lambda x: told.append("release") or release(x))
+    add = mix.shares[0].replay.add
+    monkeypatch.setattr(mix.shares[0].replay, "add", lambda *x: told.append("store") or add(*x))
+    mix.sample()
+    assert told[-3:] == ["store", "wait", "release"]
+
+
+def test_features_come_after_the_policy_that_was_kept(monkeypatch):
+    told = []
+
+    class Noted:
+        def __init__(self, device):
+            self.number = len([x for x, _ in told if x == "made"])
+            told.append(("made", self.number))
+
+        def set(self):
+            told.append(("set", self.number))
+
+        def follow(self):
+            told.append(("follow", self.number))
+
+    monkeypatch.setattr(recent, "Mark", Noted)
+    policy = small_policy(spec_of())
+    kept = recent.RecentPolicy(small_policy(spec_of()), policy.shared_tensors(), 2)
+    told.clear()
+    batch = random_batch(spec_of(), 5, 2, seed=1)
+    for version in range(3):
+        assert kept.take() == version
+        kept.features(version, batch)
+    assert told == [(what, n) for n in (0, 1, 0) for what in ("set", "follow")]
 
 
 @pytest.mark.parametrize("num_features", [0, 4])
@@ -190,13 +221,4 @@ def test_nothing_is_waited_for_on_a_device(num_features):
         ring.write([1, 2, 3, 4], there, features)
         ring.write([0, 1, 2, 3], written)  # of an actor elsewhere
         ring.read([1, 2], there.columns(0, 2))
-        assert [x for x in mode.waits if "to the device" not in x.what] == []
-
-
-def test_a_gpu_that_is_too_small_is_told_in_a_line(monkeypatch):
-    def no_room(*_, **__):
-        raise torch.cuda.OutOfMemoryError
-
-    monkeypatch.setattr(torch, "zeros", no_room)
-    with pytest.raises(RunFailed, match=r"a replay takes .* --replays.N.device cpu"):
-        DeviceRing(Layout(pixels(), 5, 3), 6, CPU)
+        assert mode.waits == []

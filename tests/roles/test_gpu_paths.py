@@ -136,7 +136,7 @@ def test_replays_are_picked_from_the_same_by_either_way(
     assert any(".ring.obs" in name for name in expected)
     as_on_a_gpu()
     if on_device:
-        monkeypatch.setattr(replays, "on_gpu", lambda *_, **__: True)
+        monkeypatch.setattr(replays, "replays_on_gpu", lambda *_, **__: [True] * 3)
     for name, steps in (("gpu", [1_000]), ("resumed", [500, 1_000])):
         found = replayed(name, steps)
         assert found.keys() == expected.keys()

@@ -44,7 +44,7 @@ def gpu(monkeypatch):
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
 
     def free(nbytes):
-        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (int(nbytes), 80 << 30))
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda *_: (int(nbytes), 80 << 30))
 
     return free
 

@@ -101,6 +101,8 @@ class FakeGpu(TorchDispatchMode):
             targets, sources = args[0], args[1]
         else:
             targets, sources = [args[0]], [args[3]]
+            devices_of = {x.device for x in (args[0], args[2], args[3])}
+            assert len(devices_of) == 1, f"{func} mixes devices: {_line()}"
         waits = not (kwargs.get("non_blocking") or (len(args) > 2 and args[2] is True))
         for target, source in zip(targets, sources, strict=True):
             if source.device == META and target.device.type == "cpu":

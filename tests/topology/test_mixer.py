@@ -2,16 +2,23 @@
 
 from __future__ import annotations
 
+import gc
 import mmap
+import weakref
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
 import torch
 from groups import boxes_for, mailbox, make_mixers
 
+from gossamer.build.auto import make_plan
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
 from gossamer.errors import RunFailed
 from gossamer.roles import mixer as mixer_module
 from gossamer.roles.mixer import Mixer, message_sizes
+from gossamer.run.placements import host_learners
 from gossamer.system import devices
 from gossamer.topology.allreduce import AllReduce
 from gossamer.topology.diffusion import Diffusion
@@ -391,14 +398,23 @@ class FakeCudart:
 
 
 def test_mailboxes_are_page_locked_as_long_as_they_are_used(monkeypatch):
-    cudart = FakeCudart()
+    cudart, chosen = FakeCudart(), []
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
-    memory, device = mmap.mmap(-1, 8192), torch.device("cuda", 0)
+    monkeypatch.setattr(torch.cuda, "device", lambda x: chosen.append(x) or nullcontext())
+    memory, device = mmap.mmap(-1, 8192), torch.device("cuda", 1)
     locked = devices.PageLocked(memory, device)
     assert list(cudart.locked.values()) == [8192]
+    alive = weakref.ref(memory)
+    del memory
+    gc.collect()
+    assert alive() is not None, "else copies would go to whoever has its pages next"
     locked.close()
     locked.close()
     assert cudart.locked == {}
+    gc.collect()
+    assert alive() is None
+    assert chosen == [device] * 2
+    memory = mmap.mmap(-1, 4096)
     devices.PageLocked(memory, torch.device("cpu")).close()
 
 
@@ -410,9 +426,45 @@ def test_where_page_locking_is_refused_the_error_is_taken_and_memory_stays(monke
         raise RuntimeError("CUDA error: operation not supported")
 
     monkeypatch.setattr(torch.cuda, "cudart", lambda: cudart)
+    monkeypatch.setattr(torch.cuda, "device", nullcontext)
     monkeypatch.setattr(torch, "zeros", last_error)
     devices.PageLocked(mmap.mmap(-1, 4096), torch.device("cuda", 0)).close()
     assert asked == [1]
+
+
+@pytest.mark.parametrize(
+    ("settings", "locks"),
+    [
+        ({"topology.name": "gossip"}, True),
+        ({"topology.name": "allreduce"}, True),
+        ({"topology.name": "single"}, False),
+    ],
+)
+def test_learners_lock_the_mailboxes_that_they_mix_through(settings, locks, monkeypatch):
+    told = []
+
+    class Noted:
+        def __init__(self, memory, device):
+            told.append((len(memory), device.type))
+
+        def close(self):
+            told.append("closed")
+
+    monkeypatch.setattr(host_learners, "PageLocked", Noted)
+    config = make_config("CartPole-v1", {"num_learners": 2, "placement": "inline", **settings})
+    spec = read_spec(config.env_id, config.env)
+    group = host_learners.build_local_learners(
+        config, spec, make_plan(config, spec), on_episode=lambda *_: None
+    )
+    for parts in group.parts:
+        close = parts.close
+        monkeypatch.setattr(parts, "close", lambda close=close: told.append("parts") or close())
+    group.join()
+    group.close()
+    if locks:
+        assert told == [(len(group.memory.boxes.memory), "cpu"), "parts", "parts", "closed"]
+    else:
+        assert told == ["parts", "parts"]
 
 
 @pytest.mark.gpu

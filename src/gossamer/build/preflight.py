@@ -15,6 +15,7 @@ from gossamer.build.replays import (
     kept_replays,
     layout_of,
     refuse_replays,
+    replay_nbytes_on_gpu,
     share_out,
     size_in_words,
 )
@@ -219,7 +220,7 @@ def refuse_what_a_gpu_cannot_hold(
     """
     if plan.device == "cpu" or config.placement == "cluster":
         return  # the GPUs of a cluster are elsewhere
-    free, _ = torch.cuda.mem_get_info()
+    free, memory = torch.cuda.mem_get_info()
     # On a device of shapes alone.
     policy = build_policy(config, spec, copy.deepcopy(torso)).to("meta")
     columns = share_out(config, plan.num_envs).total
@@ -231,9 +232,11 @@ def refuse_what_a_gpu_cannot_hold(
     )
     # Policy, gradient, two averages, acting copy, two boards and three messages.
     nbytes = sum(x.nbytes for x in policy.shared_tensors())
-    # Trajectories, the batch in its place, and those that replays have sent ahead.
+    # Trajectories, the batch in its place, and those that replays fill ahead.
     batches = 4 + (config.prefetch_batches + 1 if kept_replays(config) else 0)
     fixed = (10 + _outer_copies(config)) * nbytes + batches * batch
+    replays = replay_nbytes_on_gpu(config, spec, policy, memory=memory)
+    fixed += replays
     gpus = max(torch.cuda.device_count(), 1)
     learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
     kept = learners * fixed + beside * BYTES_PER_CONTEXT
@@ -250,6 +253,11 @@ def refuse_what_a_gpu_cannot_hold(
             raise ConfigError(
                 f"{told}{size_in_words(free)} are free; learners of one process share what it needs: "
                 f"--learners-per-process {learners}"
+            )
+        if replays and needed - learners * replays <= free:
+            raise ConfigError(
+                f"{told}{size_in_words(free)} are free; replays take {size_in_words(learners * replays)} of it: keep fewer "
+                "steps, or keep them in the host's memory, as --replays.1.device cpu does"
             )
         raise ConfigError(
             f"{told}{size_in_words(free)} are free; fewer environments or a smaller network may fit: "

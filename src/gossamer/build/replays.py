@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk, free_memory
 from gossamer.replay.batches import BatchSource
 from gossamer.replay.layout import Layout
@@ -38,8 +38,8 @@ Blocks = Sequence[Sequence[Any]]
 """Memory of every learner's part, by rank, for each shared replay."""
 CANDIDATE_COLUMNS = 32
 """Candidates that are measured at a time."""
-GPU_SHARE = 0.25
-"""Of a GPU's memory, which a replay may take there unasked."""
+GPU_FRACTION = 0.25
+"""Fraction of a GPU's memory that replays may take without being asked to."""
 MEMORY = -1
 """Where disks have numbers."""
 
@@ -152,6 +152,10 @@ def refuse_replays(
         loaded: bytes of these that are there already.
     """
     shares, told, room = share_out(config, num_envs), list[str](), list[_Room]()
+    memory = 0
+    if device != "cpu" and config.placement != "cluster":  # the GPUs of a cluster are elsewhere
+        memory = devices.memory_of(torch.device(device))
+    on_gpu = iter(replays_on_gpu(config, spec, policy, memory=memory))
     kinds: list[str] = []
     for index, settings in enumerate(config.replays):
         if not isinstance(settings, Selector):
@@ -172,7 +176,8 @@ def refuse_replays(
                 f"replays.{index}.{given} makes room for {capacity:,} columns, and a batch has "
                 f"{shares.total:,}: {_typed(index, given, least)}"
             )
-        nbytes = layout_of(config, spec, settings, policy).nbytes(capacity) * config.num_learners
+        nbytes = _nbytes_of(config, spec, settings, policy) * config.num_learners
+        room.append(_Room(index, settings.path, capacity, nbytes, on_gpu=next(on_gpu)))
         each = f" for each of {config.num_learners} learners" if config.num_learners > 1 else ""
         kinds.append(settings.name)
         number = f"_{kinds.count(settings.name)}" if kinds.count(settings.name) > 1 else ""
@@ -181,29 +186,22 @@ def refuse_replays(
             f"replay {settings.name}{number}{how}: {capacity:,} columns of {config.unroll_length} rows{each}, "
             f"{size_in_words(nbytes)}{' in all' if each else ''}"
             f"{f' in {settings.path}' if settings.path else ''}"
-            f"{' in the memory of GPUs' if settings.device == 'cuda' else ''}"
+            f"{' in the memory of GPUs' if room[-1].on_gpu else ''}"
         )
-        room.append(_Room(index, settings.path, capacity, nbytes, on_gpu=settings.device == "cuda"))
     begins = _replaying_begins(config, shares)
     if room and begins * config.num_learners >= config.total_env_steps:
         told.append(
             f"little or nothing will be replayed: replaying begins after {begins * config.num_learners:,} "
             f"rows, and the run ends after {config.total_env_steps:,} env steps"
         )
-    pixel = 1 if spec.obs_kind == "pixels" else 4
-    column = (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
-    columns = (config.prefetch_batches + 1) * shares.total + CANDIDATE_COLUMNS * len(room)
     copies = sum(one.nbytes for one in room) if config.checkpoint_replay else 0
     if config.num_learners > 1 and config.placement != "inline":
         # Processes may end, and tell what they hold, while the last checkpoint is written.
         copies *= 2
-    policies = 0
-    if any(settings.measures for settings in kept_replays(config)):
-        nbytes = sum(x.nbytes for x in policy.shared_tensors())
-        policies = (1 + _num_snapshots(config)) * nbytes * config.num_learners
-    beside = (
-        columns * column * config.num_learners + policies + max(copies, loads) - loaded + others
-    )
+    beside = max(copies, loads) - loaded + others
+    if device == "cpu":  # else they are on the GPU
+        batches = (config.prefetch_batches + 1) * shares.total * _column_nbytes(config, spec)
+        beside += (batches + _measured_nbytes(config, spec, policy)) * config.num_learners
     room = [one for one in room if not one.on_gpu]
     disks = {one.path: _disk(config, one.path) for one in room}
     for disk in dict.fromkeys([MEMORY, *disks.values()]):
@@ -282,7 +280,7 @@ class _Room(NamedTuple):
     columns: int
     nbytes: int
     on_gpu: bool
-    """Whose memory is looked at when the replay is made."""
+    """Whether it is the GPU's, which is looked at with all else that is there."""
 
 
 def _num_snapshots(config: TrainConfig) -> int:
@@ -383,16 +381,18 @@ def build_mix(
 
     made: list[Share] = []
     others = iter(shared)
+    on_gpu = replays_on_gpu(config, spec, policy, memory=devices.memory_of(device))
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
-        nbytes = layout.nbytes(capacity)
+        rings: list[Ring | DeviceRing] = []
         if settings.shared and shared:
-            rings = [Ring(layout, capacity, block) for block in next(others)]
-        elif on_gpu(settings, nbytes, device, num_learners=config.num_learners):
-            rings = [DeviceRing(layout, capacity, device)]
-        else:
-            rings = [Ring(layout, capacity, make_block(nbytes, settings.path))]
+            rings += [Ring(layout, capacity, block) for block in next(others)]
+        elif on_gpu[i]:
+            rings += _ring_on_gpu(config, layout, settings, capacity, device)
+        if not rings:
+            block = make_block(layout.nbytes(capacity), settings.path)
+            rings.append(Ring(layout, capacity, block))
         shards = ReplayShards(rings, rank if len(rings) > 1 else 0)
         candidates = trajectory(CANDIDATE_COLUMNS) if settings.measures else None
         replay = Replay(
@@ -424,13 +424,90 @@ def build_mix(
     )
 
 
-def on_gpu(settings: Selector, nbytes: int, device: torch.device, *, num_learners: int) -> bool:
-    """Return whether a learner's replay of so many bytes, which it shares with nobody, is kept on its GPU."""
-    if settings.device != "auto":
-        return settings.device == "cuda"
-    if settings.path:
-        return False
-    beside = -(
-        -num_learners // max(torch.cuda.device_count(), 1)
-    )  # learners on the same GPU, at most
-    return nbytes * beside <= GPU_SHARE * devices.memory_of(device)
+def _ring_on_gpu(
+    config: TrainConfig,
+    layout: Layout,
+    settings: Selector,
+    capacity: int,
+    device: torch.device,
+) -> list[DeviceRing]:
+    """Return a ring on the GPU; none where it has no room for one that nobody has asked to be there.
+
+    Raises:
+        RunFailed: it has no room.
+    """
+    try:
+        return [DeviceRing(layout, capacity, device)]
+    except torch.cuda.OutOfMemoryError:
+        if settings.device == "auto":
+            return []
+        index = config.replays.index(settings)
+        raise RunFailed(
+            f"replays.{index} takes {size_in_words(layout.nbytes(capacity))} of the GPU's memory, which has no room for "
+            f"it; keep fewer steps, or keep them in the host's memory: --replays.{index}.device cpu"
+        ) from None
+
+
+def replays_on_gpu(
+    config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, memory: int
+) -> list[bool]:
+    """Return which of a learner's replays its GPU keeps, in their order: those that are asked for, and what fits.
+
+    Args:
+        config: of the run.
+        spec: of its environment.
+        policy: like every learner's.
+        memory: bytes that a GPU has, whoever uses them; 0: there is none, or this is not known.
+    """
+    room = GPU_FRACTION * memory / learners_of_a_gpu(config)
+    kept: list[bool] = []
+    for settings in kept_replays(config):
+        nbytes = _nbytes_of(config, spec, settings, policy)
+        alone = not settings.path and not (settings.shared and config.num_learners > 1)
+        fits = settings.device == "auto" and alone and nbytes <= room
+        kept.append(settings.device == "cuda" or fits)
+        room -= nbytes * kept[-1]
+    return kept
+
+
+def learners_of_a_gpu(config: TrainConfig) -> int:
+    """Return how many learners share a GPU, at most."""
+    if config.placement == "cluster":
+        return max(round(1 / (config.cluster.gpus_per_learner or 1)), 1)
+    return math.ceil(config.num_learners / max(torch.cuda.device_count(), 1))
+
+
+def replay_nbytes_on_gpu(
+    config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, memory: int
+) -> int:
+    """Return the bytes that a learner's replays take on its GPU: their rings there, and what columns are measured with."""
+    kept = kept_replays(config)
+    found = sum(
+        _nbytes_of(config, spec, settings, policy)
+        for settings, here in zip(
+            kept, replays_on_gpu(config, spec, policy, memory=memory), strict=True
+        )
+        if here
+    )
+    return found + _measured_nbytes(config, spec, policy)
+
+
+def _nbytes_of(config: TrainConfig, spec: EnvSpec, settings: Selector, policy: ActorCritic) -> int:
+    """Return the bytes of one learner's ring."""
+    layout = layout_of(config, spec, settings, policy)
+    return layout.nbytes(capacity_of(settings, config.unroll_length))
+
+
+def _measured_nbytes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> int:
+    """Return the bytes of a learner's candidates, and of the policies that they are run through."""
+    measuring = [settings for settings in kept_replays(config) if settings.measures]
+    if not measuring:
+        return 0
+    policies = (1 + _num_snapshots(config)) * sum(x.nbytes for x in policy.shared_tensors())
+    return policies + CANDIDATE_COLUMNS * len(measuring) * _column_nbytes(config, spec)
+
+
+def _column_nbytes(config: TrainConfig, spec: EnvSpec) -> int:
+    """Return the bytes of a column's observations."""
+    pixel = 1 if spec.obs_kind == "pixels" else 4
+    return (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel

@@ -102,8 +102,10 @@ class _SharedSign(Sign):
 class Stepped(Protocol):
     """What a worker does with its share of the environments."""
 
-    tells: bool
-    """Whether an environment tells anything about its episodes."""
+    @property
+    def tells(self) -> bool:
+        """Whether an environment tells anything about its episodes."""
+        ...
 
     @property
     def task(self) -> NDArray[np.int64]:
@@ -120,8 +122,8 @@ class Stepped(Protocol):
         """Step every environment; begin the next episode in those whose last one is over."""
         ...
 
-    def info(self, env: int) -> dict[str, float]:
-        """Return what an environment tells of its present episode."""
+    def info(self, i: int) -> dict[str, float]:
+        """Return what environment i tells of its present episode."""
         ...
 
     def close(self) -> None:
@@ -155,8 +157,8 @@ class _Simulated:
         self._envs.send(actions)
         return self._envs.recv()
 
-    def info(self, env: int) -> dict[str, float]:
-        return self._envs.episode_info(env)
+    def info(self, i: int) -> dict[str, float]:
+        return self._envs.episode_info(i)
 
     def close(self) -> None:
         self._envs.close()

@@ -224,6 +224,7 @@ class BatchSource:
         """End the thread; raise what went wrong there last."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+        self._beside.close()
         stored, self._stored = self._stored, deque()
         for done in stored:
             if not done.cancelled():
@@ -285,6 +286,7 @@ class BatchSource:
                 if columns.num_columns:
                     replay.add(columns, self._features(version))
         finally:
+            devices.wait(self._device)  # for what a replay there still copies out of the slot
             self._queue.release(online)
 
     def _do(self, work: Callable[..., T], *args: Any) -> Future[T]:

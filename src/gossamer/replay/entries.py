@@ -1,7 +1,7 @@
 """Entries: columns of a trajectory as a ring stores them, single frames in place of stacks.
 
-Operations that every device has, without waiting for it: entries are packed before they leave a GPU, and rebuilt after they
-have come there. What a CPU keeps of its own columns `ring` copies faster.
+Operations that every device has, and that nobody waits for: entries are packed before they leave a GPU, and rebuilt after
+they have come there. Between memory of the host and memory of the host `ring.Ring` copies faster.
 
 Shapes: T unroll length, B columns, k frames of a stack, c channels of a frame.
 """
@@ -116,8 +116,8 @@ class Staging:
         return here
 
 
-def send(entries: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
-    """Copy entries to a GPU without waiting for it; what the host asks about stays."""
+def sent_ahead(entries: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
+    """Return copies of entries on a GPU, without waiting for them; what the host asks about stays."""
     return {
         name: x if STORED[name].on_host else x.to(device, non_blocking=True)
         for name, x in entries.items()

@@ -10,13 +10,13 @@ from __future__ import annotations
 import math
 import mmap
 import os
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from gossamer.errors import ConfigError, RunFailed
+from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import fence, make_memory
 from gossamer.replay.entries import Staging, pack, unpack
 from gossamer.system import devices
@@ -31,6 +31,10 @@ if TYPE_CHECKING:
     from gossamer.types import Trajectory
 
 
+LONG_ROW = 4096
+"""Bytes of an entry's field from which on it is copied by itself."""
+
+
 class Ring:
     """Entries in a block of memory, each in a numbered place; who overwrites which is the owner's choice.
 
@@ -41,9 +45,6 @@ class Ring:
         capacity: entries that fit.
         block: `layout.nbytes(capacity)` bytes, zeroed when new: anonymous memory, shared memory, a file.
     """
-
-    on_gpu: ClassVar[bool] = False
-    """Whether its entries are where a GPU learns from them; otherwise they are sent there by `read_entries`."""
 
     def __init__(self, layout: Layout, capacity: int, block: Any):
         self.layout, self.capacity = layout, capacity
@@ -77,7 +78,7 @@ class Ring:
             self._write_columns(places, index, trajectory)
         else:
             for name, x in entries.items():
-                self.fields[name][index] = x
+                _copy_rows(self.fields[name], places, x)
         if features is not None:
             self.fields["features"][index] = features.transpose(0, 1).half()
         elif "features" in self.fields:
@@ -154,7 +155,7 @@ class Ring:
             if at is None:
                 torch.index_select(self.fields[name], 0, index, out=target)
             else:
-                target.index_copy_(0, at, self.fields[name].index_select(0, index))
+                _copy_rows(target, at.tolist(), self.fields[name].index_select(0, index))
 
     def stored_features(self, places: NDArray[np.int64]) -> Tensor:
         """Return features [T, n, F] as they were stored."""
@@ -185,37 +186,34 @@ class Ring:
                     stacks[t, ..., :older] = np.tile(frames[newest], newest - t)
 
 
-class DeviceRing(Ring):
-    """A ring on the GPU that learns from it, of a learner that shares it with nobody.
+def _copy_rows(target: Tensor, places: Sequence[int], rows: Tensor) -> None:
+    """Write rows over others; one after the other, as indexing moves the bytes of frames one by one."""
+    if rows[0].nbytes < LONG_ROW:
+        target[torch.as_tensor(places)] = rows
+        return
+    for place, row in zip(places, rows, strict=True):
+        target[place].copy_(row)
 
-    Raises:
-        RunFailed: the GPU's memory is too small.
-    """
 
-    on_gpu = True
+class DeviceRing:
+    """A ring on the GPU that learns from it, of a learner that shares it with nobody; as `Ring`, where it has the same names."""
 
     def __init__(self, layout: Layout, capacity: int, device: torch.device):
-        self.layout, self.capacity = layout, capacity
+        self.layout, self.capacity, self._device = layout, capacity, device
         on_host = {"sequence", *(name for name, kind in STORED.items() if kind.on_host)}
-        try:
-            self.fields = {
-                name: torch.zeros(
-                    (capacity, *shape), dtype=dtype, device=None if name in on_host else device
-                )
-                for name, (shape, dtype) in layout.fields.items()
-            }
-        except torch.cuda.OutOfMemoryError:
-            raise RunFailed(
-                f"a replay takes {layout.nbytes(capacity) / 1e9:.1f} GB, which the GPU has not free; keep fewer steps, or "
-                "keep them in the host's memory: --replays.N.device cpu, N being its number"
-            ) from None
-        self.sequence = self.fields["sequence"].numpy()
+        self.fields = {
+            name: torch.zeros(
+                (capacity, *shape), dtype=dtype, device=None if name in on_host else device
+            )
+            for name, (shape, dtype) in layout.fields.items()
+        }
+        self.sequence: NDArray[np.int64] = self.fields["sequence"].numpy()
 
     @torch.no_grad()
     def write(
         self, places: Sequence[int], trajectory: Trajectory, features: Tensor | None = None
     ) -> None:
-        """Store all columns of a trajectory; see `Ring.write`."""
+        """Store all columns of a trajectory, each in a place, without waiting for the GPU."""
         assert len(places) == trajectory.num_columns, (len(places), trajectory.num_columns)
         entries = pack(trajectory.to(self._device), self.layout)
         if features is not None:
@@ -224,34 +222,28 @@ class DeviceRing(Ring):
         there = devices.send(index, self._device)
         for name, x in entries.items():
             held = self.fields[name]
-            at = there if held.device == self._device else index
+            at = index if held.device != self._device else there
             held.index_copy_(0, at, devices.send(x, held.device))
         if features is None and "features" in self.fields:
             self.fields["features"][:, 0, 0].index_fill_(0, there, math.inf)
         self.sequence[places] += 2
 
     @torch.no_grad()
-    def read(
-        self,
-        places: Sequence[int] | NDArray[np.int64],
-        into: Trajectory,
-        at: Tensor | None = None,
-    ) -> None:
+    def read(self, places: Sequence[int] | NDArray[np.int64], into: Trajectory) -> None:
         """Copy entries into all columns of a trajectory on the GPU, without waiting for it."""
-        assert at is None, "nobody else has entries among them"
-        unpack({name: self._select(name, places) for name in STORED}, into, self.layout)
+        index = torch.as_tensor(places)
+        there = devices.send(index, self._device)
+        entries = {
+            name: x.index_select(0, index if x.device != self._device else there)
+            for name, x in self.fields.items()
+            if name in STORED
+        }
+        unpack(entries, into, self.layout)
 
     def stored_features(self, places: NDArray[np.int64]) -> Tensor:
         """Return features [T, n, F] as they were stored, on the host."""
-        return self._select("features", places).transpose(0, 1).cpu()
-
-    @property
-    def _device(self) -> torch.device:
-        return self.fields["reward"].device
-
-    def _select(self, name: str, places: Sequence[int] | NDArray[np.int64]) -> Tensor:
-        held = self.fields[name]
-        return held.index_select(0, devices.send(torch.as_tensor(places), held.device))
+        index = devices.send(torch.as_tensor(places), self._device)
+        return self.fields["features"].index_select(0, index).transpose(0, 1).cpu()
 
 
 def make_block(nbytes: int, path: str = "") -> mmap.mmap:

@@ -17,7 +17,8 @@ import torch
 
 from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import fence
-from gossamer.replay.entries import Staging, send, unpack
+from gossamer.replay.entries import Staging, sent_ahead, unpack
+from gossamer.replay.ring import DeviceRing
 from gossamer.system import devices
 from gossamer.system.prefixes import without_prefix
 
@@ -43,7 +44,7 @@ class ReplayShards:
         own: which of them is written here.
     """
 
-    def __init__(self, rings: Sequence[Ring], own: int = 0):
+    def __init__(self, rings: Sequence[Ring | DeviceRing], own: int = 0):
         self.ring = rings[own]
         """The one that is written here."""
         self.first = own * self.ring.capacity
@@ -118,20 +119,22 @@ class ReplayShards:
         """
         seen = np.empty(len(places), dtype=np.int64)
         device = into.reward.device
-        sent = devices.is_gpu(device) and not self.ring.on_gpu
+        sent = devices.is_gpu(device) and not isinstance(self.ring, DeviceRing)
         staged = self._staging.entries(len(places)) if sent else {}
         for ring, at, local in self._by_ring(places):
             seen[at] = ring.sequence[local]
             fence()
             among = None if len(at) == len(places) else torch.from_numpy(at)
-            if sent:
+            if isinstance(ring, DeviceRing):
+                ring.read(local, into)
+            elif sent:
                 ring.read_entries(local, staged, among)
             else:
                 ring.read(local, into, among)
         seen[(seen % 2 == 1) | (seen == 0)] = -1
         seen = self.confirm(places, seen)
         if sent:  # what is torn as well: it is read anew
-            unpack(send(staged, device), into, self.layout)
+            unpack(sent_ahead(staged, device), into, self.layout)
             devices.wait(device)  # for what is written over next
         return seen
 
@@ -182,7 +185,7 @@ class ReplayShards:
 
     def _by_ring(
         self, places: NDArray[np.int64]
-    ) -> Iterator[tuple[Ring, NDArray[np.int64], NDArray[np.int64]]]:
+    ) -> Iterator[tuple[Ring | DeviceRing, NDArray[np.int64], NDArray[np.int64]]]:
         """Yield each ring that holds some of the places, which they are, and their places in it."""
         if len(self.rings) == 1:
             yield self.ring, np.arange(len(places)), places

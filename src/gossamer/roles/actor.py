@@ -82,7 +82,7 @@ WRITTEN_BY_HOST = (
 
 def host_rows(spec: EnvSpec, *, unroll_length: int, num_columns: int) -> Trajectory:
     """Allocate the fields of a trajectory that the host writes, where a GPU reaches them, and actions; no others."""
-    made: dict[str, Tensor] = {}
+    made: dict[str, Any] = {}
     for name, kind in STORED.items():
         shape = kind.shape(spec, unroll_length=unroll_length, num_columns=num_columns, core_units=0)
         wanted = name in (*WRITTEN_BY_HOST, "action")

@@ -201,7 +201,8 @@ class Learner:
         """Compute the gradient of the next minibatch, take the step unless gradients are mixed, and post."""
         if self._batch is None:
             began = time.perf_counter()
-            batch = self.replay.sample()
+            with _replays_memory_told():
+                batch = self.replay.sample()
             self.seconds["wait"] += time.perf_counter() - began
             self._begin(batch)
         began = time.perf_counter()
@@ -407,3 +408,15 @@ class Learner:
                     raise RuntimeError(f"optimizer.{i}.{name} does not fit its parameter")
                 else:
                     x.copy_(known[name])
+
+
+@contextmanager
+def _replays_memory_told() -> Generator[None]:
+    """Context in which a GPU's memory that replays have used up ends the run with what helps."""
+    try:
+        yield
+    except torch.cuda.OutOfMemoryError as error:
+        raise RunFailed(
+            f"the GPU's memory is too small for what is replayed ({' '.join(str(error).split())[:120]}); keep replays in the "
+            "host's memory, as --replays.1.device cpu does, or use fewer environments"
+        ) from None

@@ -67,11 +67,11 @@ class Mixer:
         self._late = False
         sizes = peers.sizes
         assert sizes == message_sizes(self._tensors), (sizes, message_sizes(self._tensors))
-        device = self._tensors[0].device
+        self._device = device = self._tensors[0].device
         self._on_gpu = devices.is_gpu(device)
         self._bytes_each = 4 * sizes[0] + 8 * sizes[1]
-        # What travels to or from a GPU does so in one piece, through memory that it reaches by itself:
-        # mailboxes, if they are that, or else memory beside them.
+        # What travels to or from a GPU does so through memory that it reaches by itself: the mailboxes, if they are
+        # page-locked, or else, in one piece, memory beside them.
         self._reaches = self._on_gpu and devices.is_pinned(peers.messages_of(self._rank)[0][0])
         self._arrived = vectors(sizes, device)
         self._arrived_views = views(self._arrived, self._tensors)
@@ -110,7 +110,9 @@ class Mixer:
                 if not self._reaches:
                     own = copy_block(own, self._staged(self._rank))
                 for target, x in zip(self.peers.messages_of(self._rank)[slot], own, strict=True):
-                    target.copy_(x)
+                    target.copy_(x, non_blocking=True)
+                if self._reaches:
+                    devices.wait(self._device)
         self._count_time(began, waited)
 
     @torch.no_grad()

@@ -136,8 +136,8 @@ class Updates:
     def _make_row(self) -> None:
         """Make room for the numbers of an update, side by side as they go to the rows."""
         self._row = self._zeros(1, 2 + 2 * len(self._names))
-        self._norm, self._ended, self._sums = self._row[0].split([1, 1, 2 * len(self._names)])
-        # `_ended` is not 0: updates do nothing until the version's end.
+        self._norm, self._sums = self._row[0, :1], self._row[0, 2:]
+        self._ended = self._row[0, 1:2]  # not 0: updates do nothing until the version's end
 
     def _zeros(self, *shape: int) -> Tensor:
         return torch.zeros(shape, dtype=torch.float64, device=self._device)

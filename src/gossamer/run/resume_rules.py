@@ -12,6 +12,7 @@ from gossamer.build.replays import capacity_of, form_of, kept_replays
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.replay.replay import columns_lost
+from gossamer.replay.selectors.base import Selector
 from gossamer.run.recorder import Window
 from gossamer.run.scoring import best_saved_in
 from gossamer.run.snapshot import EXACT, held_of, progress_of
@@ -213,6 +214,12 @@ def for_this_machine(
         names = ("learner_threads", "actor_threads", "env_threads")
         freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}
     config = replace(config, **{name: x for name, x in freed.items() if name not in given})
+    if not machine.gpus and not any(name.startswith("replays") for name in given):
+        replays = [
+            replace(x, device="auto") if isinstance(x, Selector) and x.device == "cuda" else x
+            for x in config.replays
+        ]
+        config = replace(config, replays=tuple(replays))
     transport = getattr(config.topology, "transport", "auto")
     if transport == "nccl" and not machine.gpus and "topology.transport" not in given:
         config = replace(config, topology=replace(config.topology, transport="auto"))

@@ -42,8 +42,12 @@ def send(x: Tensor, device: torch.device) -> Tensor:
     return (pinned(x) if x.device.type == "cpu" else x).to(device, non_blocking=True)
 
 
+_PAGE_LOCKED: dict[int, mmap.mmap] = {}
+"""By address; memory that was given back while it is locked would be written to by copies for others."""
+
+
 class PageLocked:
-    """Mapped memory of the host that a GPU reaches by itself until this is closed, which comes before the memory's end.
+    """Mapped memory of the host that a GPU reaches by itself until `close`.
 
     Where the system refuses, it stays as it was: slower, not wrong.
 
@@ -53,29 +57,32 @@ class PageLocked:
     """
 
     def __init__(self, memory: mmap.mmap, device: torch.device):
-        self._address = 0
+        self._address, self._device = 0, device
         if device.type != "cuda":
             return
         import numpy as np
-        import torch
 
         address = int(np.frombuffer(memory, np.uint8).ctypes.data)
-        cudart = torch.cuda.cudart()
-        if cudart is not None and not int(cudart.cudaHostRegister(address, len(memory), 0)):
+        if self._ask("cudaHostRegister", address, len(memory), 0):
             self._address = address
-            return
-        with contextlib.suppress(RuntimeError):  # CUDA tells its last error to whoever is next
-            torch.zeros(1, device=device)
+            _PAGE_LOCKED[address] = memory
+
+    def _ask(self, name: str, *args: int) -> bool:
+        """Call a function of CUDA on this device; return whether it was done."""
+        import torch
+
+        with torch.cuda.device(self._device):  # else GPU 0 would be begun with
+            if not int(getattr(torch.cuda.cudart(), name)(*args)):
+                return True
+            with contextlib.suppress(RuntimeError):  # CUDA tells its last error to whoever is next
+                torch.zeros(1, device=self._device)
+        return False
 
     def close(self) -> None:
         """Give the pages back to the system; no copy may be under way."""
         address, self._address = self._address, 0
-        if address:
-            import torch
-
-            cudart = torch.cuda.cudart()
-            assert cudart is not None
-            cudart.cudaHostUnregister(address)
+        if address and self._ask("cudaHostUnregister", address):
+            del _PAGE_LOCKED[address]
 
 
 def is_pinned(x: Tensor) -> bool:
@@ -89,7 +96,7 @@ def memory_of(device: torch.device) -> int:
         return 0
     import torch
 
-    return torch.cuda.get_device_properties(device).total_memory
+    return torch.cuda.mem_get_info(device)[1]
 
 
 def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
@@ -104,7 +111,7 @@ def stacked(numbers: Sequence[Tensor | float], device: torch.device) -> Tensor:
             made[id(x)] = torch.full((), x, dtype=torch.float64, device=device)
         elif id(x) not in made:  # counts are the same tensor many times
             made[id(x)] = x if x.is_floating_point() else x.float()
-    return torch.stack([made[id(x)] for x in numbers]).double()
+    return torch.stack([made[id(x)] for x in numbers]).double().detach()
 
 
 def use_deterministic_algorithms(deterministic: bool) -> None:
@@ -129,15 +136,50 @@ def wait(device: torch.device) -> None:
         torch.cuda.current_stream(device).synchronize()
 
 
+STREAMS_IN_USE: set[tuple[torch.device, int]] = set()
+"""Streams that were given out and not given back. Torch has 32 of a device and a priority, and hands them out again and again."""
+CAPTURE_STREAMS: set[tuple[torch.device, int]] = set()
+"""Those of them on which functions are captured: what anybody else asks for there would be captured too."""
+STREAMS = 32
+
+
+def new_stream(
+    device: torch.device, *, first: bool = False, captures: bool = False
+) -> torch.cuda.Stream:
+    """Return a stream of a GPU that nobody here works on, as long as there is one; never one for captures.
+
+    Args:
+        device: the GPU.
+        first: its kernels go before those of other streams.
+        captures: it is for captures, for good.
+    """
+    import torch
+
+    found: torch.cuda.Stream | None = None
+    for _ in range(STREAMS):
+        stream = torch.cuda.Stream(device, priority=-1 if first else 0)
+        key = device, stream.cuda_stream
+        if key not in CAPTURE_STREAMS:
+            found = stream
+        if key not in STREAMS_IN_USE:
+            break
+    assert found is not None
+    STREAMS_IN_USE.add((device, found.cuda_stream))
+    if captures:
+        CAPTURE_STREAMS.add((device, found.cuda_stream))
+    return found
+
+
+def give_back(stream: torch.cuda.Stream) -> None:
+    """Take notice that nobody works on a stream any more."""
+    STREAMS_IN_USE.discard((stream.device, stream.cuda_stream))
+
+
 class SideStream:
     """A stream for work beside a GPU's own, which does not wait for it; on a CPU nothing."""
 
     def __init__(self, device: torch.device):
-        self._stream: torch.cuda.Stream | None = None
-        if device.type == "cuda":
-            import torch
-
-            self._stream = torch.cuda.Stream(device)
+        self._stream = new_stream(device) if device.type == "cuda" else None
 
     @contextlib.contextmanager
     def working(self) -> Generator[None]:
@@ -147,9 +189,16 @@ class SideStream:
             return
         import torch
 
-        with torch.cuda.stream(self._stream):
+        # What libraries do at a first use would end another thread's capture.
+        with CAPTURING, torch.cuda.stream(self._stream):
             yield
             self._stream.synchronize()
+
+    def close(self) -> None:
+        """Give the stream back."""
+        if self._stream is not None:
+            give_back(self._stream)
+            self._stream = None
 
 
 class Mark:
@@ -192,9 +241,12 @@ def own_stream(device: torch.device, *, first: bool = False) -> Generator[None]:
 
     with CAPTURING:
         torch.cuda.synchronize(device)
-    stream = torch.cuda.Stream(device, priority=-1 if first else 0)
-    with torch.cuda.stream(stream):
-        yield
+    stream = new_stream(device, first=first)
+    try:
+        with torch.cuda.stream(stream):
+            yield
+    finally:
+        give_back(stream)
 
 
 def on_own_stream(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
-from gossamer.system.devices import CAPTURING
+from gossamer.system.devices import CAPTURING, new_stream
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -180,7 +180,7 @@ class _CudaEngine:
         import torch
 
         if self._device not in _capture_streams:
-            _capture_streams[self._device] = torch.cuda.Stream(self._device)
+            _capture_streams[self._device] = new_stream(self._device, captures=True)
         mine = torch.cuda.current_stream(self._device)
         try:
             # A capture that fails leaves its own stream current. Other threads go on allocating meanwhile: only what

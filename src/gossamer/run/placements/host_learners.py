@@ -58,8 +58,8 @@ class HostLearners:
     """Threads of roles; one that does not end is left to whatever it is at."""
     behind: dict[int, tuple[int, int]] = field(default_factory=dict)
     """Updates and env steps behind each version of the first learner that was published here."""
-    reached: PageLocked | None = None
-    """The mailboxes, while a GPU copies messages straight there."""
+    page_locked: PageLocked | None = None
+    """Mailboxes to which a GPU copies messages straight; None: none of them has messages."""
 
     @property
     def stuck(self) -> bool:
@@ -120,9 +120,9 @@ class HostLearners:
         """Let the learners mix, from the update on that each of them is at, or the others are."""
         if self.memory is None:
             return
-        if self.reached is None:
+        if self.page_locked is None and collective is None and self.first.learner.topology.talks:
             device = self.first.policy.obs_scale.device
-            self.reached = PageLocked(self.memory.boxes.memory, device)
+            self.page_locked = PageLocked(self.memory.boxes.memory, device)
         for parts in self.parts:
             rank = parts.learner.rank
             learner = parts.learner
@@ -161,8 +161,8 @@ class HostLearners:
         if self.stuck:
             return
         with contextlib.ExitStack() as stack:  # what fails to close leaves the others to be closed
-            if self.reached is not None:
-                stack.callback(self.reached.close)
+            if self.page_locked is not None:
+                stack.callback(self.page_locked.close)
             for parts in reversed(self.parts):
                 stack.callback(parts.close)
 
