@@ -292,7 +292,7 @@ class Trajectory:
         return replace(self, **cut, env_steps=-1)
 
     def take(self, columns: Tensor) -> Self:
-        """Copy of the given columns [K] int64, an index on the same device, in that order."""
+        """Copy of the given columns [K] int64, in that order; waits for a GPU if the index is on another device."""
         taken = {name: _select(x, dim, columns.to(x.device)) for name, x, dim in self.each()}
         return replace(self, **taken, env_steps=-1)
 

@@ -43,8 +43,8 @@ class Selector:
     """Folder for a file that holds the replay, for replays larger than memory; the file is removed when the
     run ends. Empty: keep the replay in memory."""
     device: Literal["auto", "cpu", "cuda"] = "auto"
-    """Whose memory holds the replay. cpu: the host's. cuda: that of the GPU that learns. auto: the GPU's where it
-    takes at most a quarter of it, and is neither shared nor in a file."""
+    """Whose memory holds the replay. cpu: the host's. cuda: that of the GPU that learns. auto: the GPU's, where it and
+    those before it take at most a quarter of it; not if learners share it, or if it is in a file."""
 
     def __init_subclass__(cls) -> None:
         """Name a kind that does not name itself after its class."""
