@@ -14,6 +14,7 @@ import torch
 from core_fakes import make_learner, poisoned, random_batch, small_policy, spec_of
 from random_envs import RandomEnvs
 from recorder import calling
+from runs import SMALL, state_of
 
 import gossamer
 from gossamer.algorithms.a2c import A2C
@@ -34,7 +35,6 @@ from gossamer.run.train import train
 from gossamer.system.devices import Mark, own_stream, use_deterministic_algorithms
 from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
-from runs import SMALL, state_of
 
 pytestmark = pytest.mark.gpu
 
