@@ -40,7 +40,8 @@ ALGORITHMS = {
     "a2c, normalised": A2C(normalize_advantage=True),
     "vtrace": VTrace(value_norm=True, scale_rewards=True),
     "vtrace, passes": VTrace(passes=2, num_minibatches=2, normalize_advantage=True),
-    "laser": Laser(num_minibatches=2, cut="cumulative", value_norm=True),
+    # Random batches are far from what the policy would do: with a smaller limit nothing would be left of them.
+    "laser": Laser(num_minibatches=2, cut="cumulative", value_norm=True, max_kl_nats=20.0),
     "ppo": PPO(passes=2, num_minibatches=3, target_kl_nats=0.01, clip_value=0.2, value_norm=True),
     "ppo, kl": PPO(passes=3, num_minibatches=2, max_kl_nats=0.05, deal="columns"),
     "impact": Impact(num_minibatches=2, target_every_updates=3, value_norm=True),
@@ -48,9 +49,12 @@ ALGORITHMS = {
 OPTIMIZERS = {
     "adam": OptimizerConfig(),
     "adamw": OptimizerConfig(name="adamw", weight_decay=0.01),
-    "rmsprop": OptimizerConfig(name="rmsprop"),
-    "rmsprop, momentum": OptimizerConfig(name="rmsprop", momentum=0.5, weight_decay=0.01),
-    "rmsprop_tf": OptimizerConfig(name="rmsprop_tf", momentum=0.5, weight_decay=0.01),
+    # A small epsilon makes a step of the rounding of a gradient that is nearly nothing.
+    "rmsprop": OptimizerConfig(name="rmsprop", epsilon=1e-2),
+    "rmsprop, momentum": OptimizerConfig(
+        name="rmsprop", epsilon=1e-2, momentum=0.5, weight_decay=0.01
+    ),
+    "rmsprop_tf": OptimizerConfig(name="rmsprop_tf", epsilon=1e-2, momentum=0.5, weight_decay=0.01),
 }
 TOPOLOGIES = {
     "gossip": Gossip(),
@@ -116,11 +120,19 @@ def learnt(learner):
     return found
 
 
-def apart(one, other):
-    """Largest difference of two tensors, relative to their largest number."""
+def apart(one, other, scale=0.0):
+    """Largest difference of two tensors, relative to their largest number, or to what these are sums of."""
     if not other.numel():
         return 0.0
-    return ((one - other).abs().max() / other.abs().max().clamp(min=1e-3)).item()
+    return ((one - other).abs().max() / other.abs().max().clamp(min=max(scale, 1e-3))).item()
+
+
+def scale_of(name, tensors):
+    """Return how large a sum of numbers around zero would be, were they all of one sign; 0: it is no such sum."""
+    moments, _, kind = name.rpartition(".")
+    if kind != "total":
+        return 0.0
+    return float((tensors[f"{moments}.squares"].max() * tensors[f"{moments}.count"]).sqrt())
 
 
 def assert_alike(cpu, called, replayed):
@@ -132,11 +144,16 @@ def assert_alike(cpu, called, replayed):
     for version, ((one, told), (other, said)) in enumerate(zip(cpu, called, strict=True)):
         assert told.keys() == said.keys()
         for name, x in told.items():
-            assert said[name] == pytest.approx(x, rel=1e-3, abs=1e-4), name
+            # Of a few rows it is a small difference of large numbers.
+            near = {"abs": 1e-2} if "variance" in name or "std" in name else {"abs": 1e-4}
+            assert said[name] == pytest.approx(x, rel=1e-3, **near), name
         for name, x in one.items():
             if x.is_floating_point():
                 near = version < 2 and name.startswith(("policy.", "rank"))
-                assert apart(other[name], x) <= (1e-5 if near else 1e-3), name
+                # Averages of gradients, of which pools route some by rounding.
+                far = 2e-3 if name.startswith("optimizer.") else 1e-3
+                scale = scale_of(name, one)
+                assert apart(other[name], x, scale) <= (1e-5 if near else far), name
 
 
 def learn_in_all_ways(ways, algorithm, torso, core, action, optimizer, recorders=None, **columns):

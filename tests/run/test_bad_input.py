@@ -87,7 +87,10 @@ ENVIRONMENT = [
     ("train broken_envs:TextObs", "Text"),
     ("train broken_envs:DictAction", "Dict"),
     ("train CartPole-v1 --env.frame-skip 4", "--env.frame-skip 4 does not apply to CartPole-v1"),
-    ("train PongNoFrameskip-v4 --env.workers 3", "--env.workers is 3; allowed is 0, or a divisor of the 16"),
+    (
+        "train PongNoFrameskip-v4 --env.workers 3",
+        "--env.workers is 3; allowed is 0, or a divisor of the 16",
+    ),
     ("train PongNoFrameskip-v4 --env.frame-skip 61", "allowed is 1 to 60"),
     ("train PongNoFrameskip-v4 --env.size 20", "allowed is 36 to 150"),
     ("train CartPole-v1 --env.workers 3 --num-envs 4", "a divisor of the 4"),

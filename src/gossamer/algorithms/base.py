@@ -429,13 +429,20 @@ def common_metrics(
     return metrics
 
 
+VARIANCE_ROUNDING = 1e-6
+"""Fraction of a mean square that the rounding of sums in float32 leaves in doubt."""
+
+
 def with_deviations(means: dict[str, float]) -> dict[str, float]:
     """Replace means of squares by what they are there for: explained variance, and a deviation."""
     if "learner/target_square" in means:
-        variance = means.pop("learner/target_square") - means["learner/target_mean"] ** 2
+        square = means.pop("learner/target_square")
+        variance = square - means["learner/target_mean"] ** 2
         bias = means["learner/target_mean"] - means["learner/value_mean"]
-        error = means.pop("learner/error_square") - bias**2
-        means["learner/explained_variance"] = 1.0 - error / variance if variance > 1e-8 else 0.0
+        error = max(means.pop("learner/error_square") - bias**2, 0.0)
+        # Below that it is what rounding has left of sums in float32.
+        known = variance > max(VARIANCE_ROUNDING * square, 1e-8)
+        means["learner/explained_variance"] = 1.0 - error / variance if known else 0.0
         square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2
         means["learner/advantage_std"] = max(square, 0.0) ** 0.5
     return means

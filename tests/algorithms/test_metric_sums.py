@@ -1,0 +1,45 @@
+"""What metrics make of sums: never more than there is to know."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from gossamer.algorithms.base import with_deviations
+
+
+def told(target, value):
+    """What an update tells of targets and values, from means of float32."""
+    target, value = torch.tensor(target), torch.tensor(value)
+    advantage = target - value
+    means = {
+        "learner/target_mean": target.mean(),
+        "learner/target_square": target.square().mean(),
+        "learner/value_mean": value.mean(),
+        "learner/error_square": advantage.square().mean(),
+        "learner/advantage_mean": advantage.mean(),
+        "learner/advantage_square": advantage.square().mean(),
+    }
+    return with_deviations({name: float(x) for name, x in means.items()})
+
+
+def test_explained_variance_is_the_share_of_the_targets_that_values_know():
+    target = [1.0, 2.0, 3.0, 4.0]
+    assert told(target, target)["learner/explained_variance"] == pytest.approx(1.0)
+    assert told(target, [2.5] * 4)["learner/explained_variance"] == pytest.approx(0.0, abs=1e-6)
+    assert told(target, [4.0, 3.0, 2.0, 1.0])["learner/explained_variance"] == pytest.approx(-3.0)
+    # Off by a constant, which the mean of the error tells.
+    assert told(target, [11.0, 12.0, 13.0, 14.0])["learner/explained_variance"] == 1.0
+
+
+@pytest.mark.parametrize("spread", [0.0, 1e-6, 1e-4, 1e-2])
+@pytest.mark.parametrize("mean", [0.1, 37.0, 900.0])
+def test_targets_that_differ_by_less_than_rounding_explain_nothing_false(mean, spread):
+    generator = torch.Generator().manual_seed(1)
+    for _ in range(50):
+        target = mean + spread * torch.randn(4, generator=generator)
+        value = target + 1e-3 * mean * torch.randn(4, generator=generator)
+        found = told(target.tolist(), value.tolist())["learner/explained_variance"]
+        assert found <= 1.0
+        if spread < 1e-4 * mean:
+            assert found == 0.0
