@@ -2,8 +2,9 @@
 
     python benchmarks/env_workers.py --envs 128 --groups 2 --workers 0 2 4
 
-Each way in turn, in as many rounds as asked for; actions are random. The host of an actor beside a GPU does the same: one
-group steps while the other waits for actions, which here are there at once. Steps/s are of the environments alone.
+Each way in turn, in as many rounds as asked for. Groups are made and started as a run does it: in one process one is made while
+those before it start, in worker processes all are made at once. Then one group steps while the other waits for actions, which
+are random and there at once: steps/s are of the environments alone, and compared with the first of `--workers`.
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from gossamer.machine import in_thread, processor_name
 from gossamer.system.cores import num_cores
 
 if TYPE_CHECKING:
+    from concurrent.futures import Future
+
     from gossamer.types import VecEnv
 
 
@@ -40,7 +43,7 @@ def main() -> None:
     for _ in range(asked.rounds):
         for workers in asked.workers:
             found[workers].append(once(asked, workers))
-    print("| workers of a group | seconds to make and start | env steps/s | of those without |")
+    print("| workers of a group | seconds to make and start | env steps/s | of the first |")
     print("|---|---|---|---|")
     for workers, results in found.items():
         made, speeds = ([x[i] for x in results] for i in range(2))
@@ -69,16 +72,19 @@ def once(asked: argparse.Namespace, workers: int) -> tuple[float, float]:
             settings=EnvConfig(workers=workers or None),
         )
 
-    if workers:
-        making = [
-            in_thread(lambda group=group: make(group), "make") for group in range(asked.groups)
-        ]
-        groups = [one.result() for one in making]
-    else:
-        groups = [make(group) for group in range(asked.groups)]
+    def started(envs: VecEnv) -> VecEnv:
+        envs.start(np.zeros(size, np.int64))
+        return envs
+
+    starting: list[Future[VecEnv]] = []
+    for group in range(asked.groups):
+        if workers:
+            starting.append(in_thread(lambda group=group: started(make(group)), "make"))
+        else:
+            envs = make(group)
+            starting.append(in_thread(lambda envs=envs: started(envs), "start"))
+    groups = [one.result() for one in starting]
     try:
-        for envs in groups:
-            envs.start(np.zeros(size, np.int64))
         made = time.perf_counter() - began
         rng, steps = np.random.default_rng(1), 0
         count = groups[0].spec.action.sizes[0]

@@ -13,7 +13,7 @@ from gossamer.build import roles
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 
 PONG = "PongNoFrameskip-v4"
 
@@ -87,6 +87,28 @@ def test_groups_in_worker_processes_are_made_at_the_same_time(
     found, first_obs = roles.build_env_groups(config, spec, plan)
     assert [group.first_env for group in found] == [0, 4, 8]  # type: ignore[attr-defined]
     assert [obs[0, 0] for obs in first_obs] == [0, 4, 8]
+
+
+def test_groups_are_closed_where_one_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    groups = []
+
+    class Fails(Made):
+        def start(self, episodes: Any) -> Any:
+            if self.first_env == 4:
+                raise RunFailed("it does not start")
+            return super().start(episodes)
+
+    def make(env_id: str, *, num_envs: int, first_env: int, **_: Any) -> Made:
+        groups.append(Fails(num_envs, first_env))
+        return groups[-1]
+
+    monkeypatch.setattr(roles, "make_vec_env", make)
+    config = make_config(PONG, {"num_envs": 12, "env_groups": 3})
+    spec = read_spec(PONG, config.env)
+    with pytest.raises(RunFailed, match="it does not start"):
+        roles.build_env_groups(config, spec, replace(make_plan(config, spec), env_workers=2))
+    assert len(groups) == 3
+    assert all(group.closed for group in groups)
 
 
 @pytest.mark.parametrize("groups", [1, 2])

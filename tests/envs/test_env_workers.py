@@ -3,6 +3,8 @@ import itertools
 import multiprocessing
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 import time
 from multiprocessing.context import SpawnProcess
@@ -109,3 +111,66 @@ def test_workers_ignore_ctrl_c(envs):
 def test_workers_must_divide_the_environments(workers):
     with pytest.raises(ConfigError, match=f"--env.workers is {workers}"):
         make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=workers))
+
+
+def test_the_process_that_starts_workers_makes_one_environment(tmp_path, monkeypatch):
+    """To read its spec; gymnasium would make a whole share there, to look at its spaces."""
+    made = tmp_path / "made"
+    monkeypatch.setenv("MADE_BY", str(made))
+    envs = make_vec_env("counting_envs:MadeBy", num_envs=4, seed=1, settings=EnvConfig(workers=2))
+    try:
+        envs.start(np.zeros(4, np.int64))
+        by = [int(line) for line in made.read_text().split()]
+        assert by.count(os.getpid()) == 1
+        assert len(by) == 5
+    finally:
+        envs.close()
+
+
+GROUPS = """
+import os, signal, sys
+import numpy as np
+from gossamer.build.auto import make_plan
+from gossamer.build.roles import build_env_groups
+from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
+from dataclasses import replace
+
+if __name__ == "__main__":
+    config = make_config("PongNoFrameskip-v4", {"num_envs": 8, "env_groups": 2, "env.size": 36})
+    spec = read_spec(config.env_id, config.env)
+    groups, obs = build_env_groups(config, spec, replace(make_plan(config, spec), env_workers=2))
+    for process in [x for envs in groups for x in envs.processes]:
+        os.kill(process.pid, signal.SIGINT)
+    for envs in groups:
+        for _ in range(20):
+            envs.send(np.zeros(4, np.int64))
+            envs.recv()
+        envs.close()
+    print("stepped", [len(x) for x in obs])
+"""
+
+
+def test_workers_of_groups_that_start_at_once_ignore_ctrl_c(tmp_path):
+    """In a process in which nothing else has started multiprocessing's tracker, whose start unblocks signals."""
+    pytest.importorskip("ale_py")
+    script = tmp_path / "groups.py"
+    script.write_text(GROUPS)
+    done = subprocess.run(
+        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False
+    )
+    assert done.stdout.strip() == "stepped [4, 4]", done.stderr
+
+
+def test_a_killed_worker_with_games_is_an_error_not_a_hang():
+    pytest.importorskip("ale_py")
+    envs = make_vec_env(
+        "PongNoFrameskip-v4", num_envs=4, seed=1, settings=EnvConfig(size=36, workers=2)
+    )
+    try:
+        envs.start(np.zeros(4, np.int64))
+        os.kill(envs.processes[0].pid, signal.SIGKILL)
+        with pytest.raises(EnvWorkerDied, match=r"PongNoFrameskip-v4: worker 0 .*died"):
+            run_on(envs, "between steps", np.zeros(4, np.int64))
+    finally:
+        envs.close()

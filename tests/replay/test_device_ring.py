@@ -181,6 +181,32 @@ def test_a_slot_is_given_back_when_the_device_has_stored_it(monkeypatch):
     assert told[-3:] == ["store", "wait", "release"]
 
 
+def test_env_steps_of_a_batch_are_those_of_its_trajectory(monkeypatch):
+    mix, queue, _ = make_mix(UniformSettings(), burn_in=1)
+    get, release = queue.get, queue.release
+
+    def counted():
+        trajectory = get()
+        trajectory.env_steps = int(trajectory.valid.sum())
+        return trajectory
+
+    def refilled(trajectory):
+        release(trajectory)
+        trajectory.env_steps = 999  # an actor has it already
+
+    monkeypatch.setattr(queue, "get", counted)
+    monkeypatch.setattr(queue, "release", refilled)
+    replayed = 0
+    for _ in range(6):
+        batch = mix.sample()
+        online = batch.columns(0, 4)
+        assert batch.env_steps == online.valid.sum()
+        assert online.env_steps == -1, "of a part it is not known"
+        replayed += int(batch.replayed.sum())
+        mix.release()
+    assert replayed
+
+
 def test_features_come_after_the_policy_that_was_kept(monkeypatch):
     told = []
 

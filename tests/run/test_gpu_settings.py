@@ -29,7 +29,7 @@ from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.out_of_process import OutOfProcess
-from gossamer.run.resume_rules import why_not_exact
+from gossamer.run.resume_rules import for_this_machine, why_not_exact
 from gossamer.run.snapshot import EXACT
 from gossamer.run.train import train
 from gossamer.tools.bench import limit_of
@@ -94,6 +94,7 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     assert workers(8) == (128, 2, 2)
     assert workers(4)[2] == 0, "cores would be wanting"
     assert workers(24, num_envs=40)[2] == 5, "a divisor of a group"
+    assert workers(8, num_envs=62)[2] == 0, "a worker alone gains nothing"
     for fewer in (
         {"num_envs": 16},
         {"placement": "inline"},
@@ -107,6 +108,10 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     spec = read_spec(config.env_id, config.env, 0, tries=False)
     laptop = Machine(16, "a processor", (), ("cpu",), "2.13.0")
     assert make_plan(config, spec, laptop).env_workers == 0, "learners make their own"
+    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 3 << 30)
+    assert workers(16)[2] == 0, "eight processes take half of it"
+    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 64 << 30)
+    assert workers(16)[2] == 4
     monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: False)
     assert workers(16)[2] == 0, "a process that is started would run the user's script again"
 
@@ -125,8 +130,9 @@ def test_a_command_is_told_from_a_script_of_the_users(tmp_path):
     assert says(str(script)) == "False"
     assert says("-c", MAIN) == "False"
     assert says(str(command)) == "True"
-    program = "import runpy, sys; sys.argv = ['x']; "
-    assert says("-c", f"{program}exec({MAIN!r})") == "False"
+    named = tmp_path / "gossamer.smoke.py"
+    named.write_text(MAIN)
+    assert says(str(named)) == "False"
     module = "import sys, types; m = sys.modules['__main__']; m.__spec__ = types.SimpleNamespace(name='gossamer.__main__'); "
     assert says("-c", module + MAIN) == "True"
 
@@ -148,6 +154,44 @@ def test_actors_with_cores_of_their_own_use_them_and_leave_the_learner_its_own()
     on_gpu = {"cluster.gpus_per_learner": 1.0, "cluster.cpus_per_actor": 16}
     assert threads(actors_per_learner=2, **on_gpu) == (1, 2, 32), "on CPUs"
     assert threads(actors_per_learner=2, actor_threads=3, **on_gpu)[1] == 3
+
+
+def test_replays_that_leave_no_room_to_learn_are_told(gpu):
+    settings = {"algorithm": "laser", "device": "cuda", "num_envs": 16, "replays": [
+        {"name": "queue", "fraction": 0.5},
+        {"name": "uniform", "fraction": 0.5, "capacity_steps": 400_000, "device": "cuda"},
+    ]}  # fmt: skip
+    config, spec, plan = planned(**settings)
+    gpu(3 << 30)
+    with pytest.raises(
+        ConfigError,
+        match=r"3.22 GB are free; replays take 3.54 GB: .*--replays.1.device cpu$",
+    ):
+        refuse_what_a_gpu_cannot_hold(config, spec, plan)
+    gpu(8 << 30)
+    refuse_what_a_gpu_cannot_hold(config, spec, plan)
+    on_host = dataclasses.replace(config.replays[1], device="cpu")
+    gpu(3 << 30)
+    config = dataclasses.replace(config, replays=(config.replays[0], on_host))
+    refuse_what_a_gpu_cannot_hold(config, spec, plan)
+
+
+def test_a_replay_on_a_gpu_is_resumed_on_a_machine_without():
+    sources = [
+        {"name": "queue", "fraction": 0.5},
+        {"name": "uniform", "fraction": 0.5, "device": "cuda"},
+    ]
+    config = make_config("CartPole-v1", {"algorithm": "laser", "replays": sources})
+    laptop = Machine(2, "a processor", (), ("cpu",), "2.13.0")
+
+    def kept(machine, *given):
+        return for_this_machine(config, machine, set(given), {}).replays[1].device
+
+    assert kept(laptop) == "auto"
+    assert kept(laptop, "replays.1.capacity_steps") == "auto"
+    assert kept(laptop, "replays.1.device") == "cuda"
+    assert kept(laptop, "replays") == "cuda"
+    assert kept(MACHINE) == "cuda"
 
 
 def test_the_evaluator_computes_where_it_is(monkeypatch):

@@ -106,6 +106,17 @@ class FirstProcess(Silent):
             os._exit(3)
 
 
+class MadeBy(Silent):
+    """Adds the process that makes it to a file."""
+
+    def __init__(self) -> None:
+        import os
+        from pathlib import Path
+
+        with Path(os.environ["MADE_BY"]).open("a") as file:
+            file.write(f"{os.getpid()}\n")
+
+
 class Painted(Silent):
     """Shows a picture as bright as the step."""
 

@@ -440,7 +440,7 @@ def with_deviations(means: dict[str, float]) -> dict[str, float]:
         variance = square - means["learner/target_mean"] ** 2
         bias = means["learner/target_mean"] - means["learner/value_mean"]
         error = max(means.pop("learner/error_square") - bias**2, 0.0)
-        # Below that it is what rounding has left of sums in float32.
+        # A smaller variance is the rounding of sums in float32.
         known = variance > max(VARIANCE_ROUNDING * square, 1e-8)
         means["learner/explained_variance"] = 1.0 - error / variance if known else 0.0
         square = means.pop("learner/advantage_square") - means["learner/advantage_mean"] ** 2

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
@@ -17,7 +18,7 @@ from gossamer.config.check import check_minibatches
 from gossamer.config.cores import row_for
 from gossamer.envs.atari import is_atari
 from gossamer.errors import ConfigError
-from gossamer.machine import has_bf16, this_machine
+from gossamer.machine import free_memory, has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
 from gossamer.system.importing import main_is_ours
 
@@ -29,6 +30,8 @@ if TYPE_CHECKING:
 
 MANY_GAMES = 32
 """Atari games from which on it pays to make them in processes side by side."""
+WORKER_BYTES = 200 << 20
+"""Memory of a worker process and its games."""
 PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 
 
@@ -54,7 +57,7 @@ class Plan:
     torch: str = ""
     """Version."""
     env_workers: int = 0
-    """Processes for each group of environments that were not asked for; 0: none, or as many as were."""
+    """Worker processes of each group of environments, chosen here; 0: none, or `env.workers` says."""
 
 
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
@@ -124,11 +127,11 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
         cores=cores,
         hardware=machine.processor if device == "cpu" else ", ".join(machine.gpus),
         torch=machine.torch,
-        env_workers=env_workers(config, num_envs, groups, cores) if device == "cuda" else 0,
+        env_workers=count_env_workers(config, num_envs, groups, cores) if device == "cuda" else 0,
     )
 
 
-def env_workers(config: TrainConfig, num_envs: int, groups: int, cores: int) -> int:
+def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: int) -> int:
     """Return how many processes make and step each group of environments beside a GPU where nothing is asked for.
 
     Making an Atari game takes a tenth of a second, in which no other one is made in the same process.
@@ -138,8 +141,16 @@ def env_workers(config: TrainConfig, num_envs: int, groups: int, cores: int) -> 
         return 0
     if num_envs < MANY_GAMES or num_envs % groups or not main_is_ours():
         return 0
-    size = num_envs // groups
-    return max(n for n in range(1, max(cores // 4, 1) + 1) if size % n == 0) if cores >= 8 else 0
+    size, most = num_envs // groups, cores // 4 // max(config.learners_per_process, 1)
+    found = max((n for n in range(2, most + 1) if size % n == 0), default=0)
+    learners = 1 if config.placement == "cluster" else config.num_learners
+    if 2 * learners * groups * found * WORKER_BYTES > free_memory():
+        return 0
+    try:  # which processes that answer through shared memory need
+        multiprocessing.get_context("spawn").Lock()
+    except OSError:
+        return 0
+    return found
 
 
 def learners_machine(config: TrainConfig, machine: Machine) -> Machine:

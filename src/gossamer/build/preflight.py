@@ -14,8 +14,9 @@ from gossamer.build.replays import (
     capacity_of,
     kept_replays,
     layout_of,
+    measured_nbytes,
     refuse_replays,
-    replay_nbytes_on_gpu,
+    rings_on_gpu,
     share_out,
     size_in_words,
 )
@@ -235,8 +236,9 @@ def refuse_what_a_gpu_cannot_hold(
     # Trajectories, the batch in its place, and those that replays fill ahead.
     batches = 4 + (config.prefetch_batches + 1 if kept_replays(config) else 0)
     fixed = (10 + _outer_copies(config)) * nbytes + batches * batch
-    replays = replay_nbytes_on_gpu(config, spec, policy, memory=memory)
-    fixed += replays
+    rings = rings_on_gpu(config, spec, policy, memory=memory)
+    replays = sum(rings.values())
+    fixed += replays + measured_nbytes(config, spec, policy)
     gpus = max(torch.cuda.device_count(), 1)
     learners, beside = math.ceil(config.num_learners / gpus), math.ceil(processes / gpus)
     kept = learners * fixed + beside * BYTES_PER_CONTEXT
@@ -248,16 +250,17 @@ def refuse_what_a_gpu_cannot_hold(
     what = f"{learners} learners and {rows:,}" if learners > 1 else f"{rows:,}"
     where = f" in each of {at_a_time} processes" * (at_a_time > 1)
     told = f"{what} rows learnt at a time{where} take about {size_in_words(needed)} of the GPU's memory, of which "
+    if replays and needed - learners * replays <= free:
+        largest = max(rings, key=lambda i: rings[i])
+        raise ConfigError(
+            f"{told}{size_in_words(free)} are free; replays take {size_in_words(learners * replays)}: keep fewer steps, "
+            f"or keep them in the host's memory: --replays.{largest}.device cpu"
+        )
     if left < each * (config.unroll_length + 1):  # of one column
         if beside > 1 and learners * fixed + BYTES_PER_CONTEXT + rows * each <= free:
             raise ConfigError(
                 f"{told}{size_in_words(free)} are free; learners of one process share what it needs: "
                 f"--learners-per-process {learners}"
-            )
-        if replays and needed - learners * replays <= free:
-            raise ConfigError(
-                f"{told}{size_in_words(free)} are free; replays take {size_in_words(learners * replays)} of it: keep fewer "
-                "steps, or keep them in the host's memory, as --replays.1.device cpu does"
             )
         raise ConfigError(
             f"{told}{size_in_words(free)} are free; fewer environments or a smaller network may fit: "

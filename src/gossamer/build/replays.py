@@ -201,7 +201,7 @@ def refuse_replays(
     beside = max(copies, loads) - loaded + others
     if device == "cpu":  # else they are on the GPU
         batches = (config.prefetch_batches + 1) * shares.total * _column_nbytes(config, spec)
-        beside += (batches + _measured_nbytes(config, spec, policy)) * config.num_learners
+        beside += (batches + measured_nbytes(config, spec, policy)) * config.num_learners
     room = [one for one in room if not one.on_gpu]
     disks = {one.path: _disk(config, one.path) for one in room}
     for disk in dict.fromkeys([MEMORY, *disks.values()]):
@@ -382,6 +382,7 @@ def build_mix(
     made: list[Share] = []
     others = iter(shared)
     on_gpu = replays_on_gpu(config, spec, policy, memory=devices.memory_of(device))
+    indices = [i for i, x in enumerate(config.replays) if isinstance(x, Selector)]
     for i, (settings, columns) in enumerate(zip(kept, shares.replayed, strict=True)):
         capacity = capacity_of(settings, config.unroll_length)
         layout = layout_of(config, spec, settings, policy)
@@ -389,7 +390,8 @@ def build_mix(
         if settings.shared and shared:
             rings += [Ring(layout, capacity, block) for block in next(others)]
         elif on_gpu[i]:
-            rings += _ring_on_gpu(config, layout, settings, capacity, device)
+            index = indices[i]
+            rings += _ring_on_gpu(layout, settings, capacity, device, index=index)
         if not rings:
             block = make_block(layout.nbytes(capacity), settings.path)
             rings.append(Ring(layout, capacity, block))
@@ -425,11 +427,7 @@ def build_mix(
 
 
 def _ring_on_gpu(
-    config: TrainConfig,
-    layout: Layout,
-    settings: Selector,
-    capacity: int,
-    device: torch.device,
+    layout: Layout, settings: Selector, capacity: int, device: torch.device, *, index: int
 ) -> list[DeviceRing]:
     """Return a ring on the GPU; none where it has no room for one that nobody has asked to be there.
 
@@ -441,7 +439,6 @@ def _ring_on_gpu(
     except torch.cuda.OutOfMemoryError:
         if settings.device == "auto":
             return []
-        index = config.replays.index(settings)
         raise RunFailed(
             f"replays.{index} takes {size_in_words(layout.nbytes(capacity))} of the GPU's memory, which has no room for "
             f"it; keep fewer steps, or keep them in the host's memory: --replays.{index}.device cpu"
@@ -477,19 +474,17 @@ def learners_of_a_gpu(config: TrainConfig) -> int:
     return math.ceil(config.num_learners / max(torch.cuda.device_count(), 1))
 
 
-def replay_nbytes_on_gpu(
+def rings_on_gpu(
     config: TrainConfig, spec: EnvSpec, policy: ActorCritic, *, memory: int
-) -> int:
-    """Return the bytes that a learner's replays take on its GPU: their rings there, and what columns are measured with."""
-    kept = kept_replays(config)
-    found = sum(
-        _nbytes_of(config, spec, settings, policy)
-        for settings, here in zip(
-            kept, replays_on_gpu(config, spec, policy, memory=memory), strict=True
-        )
-        if here
-    )
-    return found + _measured_nbytes(config, spec, policy)
+) -> dict[int, int]:
+    """Return the bytes of a learner's replays that are on its GPU, by their index among the sources of a batch."""
+    indices = [i for i, x in enumerate(config.replays) if isinstance(x, Selector)]
+    here = replays_on_gpu(config, spec, policy, memory=memory)
+    return {
+        i: _nbytes_of(config, spec, settings, policy)
+        for i, settings, there in zip(indices, kept_replays(config), here, strict=True)
+        if there
+    }
 
 
 def _nbytes_of(config: TrainConfig, spec: EnvSpec, settings: Selector, policy: ActorCritic) -> int:
@@ -498,7 +493,7 @@ def _nbytes_of(config: TrainConfig, spec: EnvSpec, settings: Selector, policy: A
     return layout.nbytes(capacity_of(settings, config.unroll_length))
 
 
-def _measured_nbytes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> int:
+def measured_nbytes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> int:
     """Return the bytes of a learner's candidates, and of the policies that they are run through."""
     measuring = [settings for settings in kept_replays(config) if settings.measures]
     if not measuring:

@@ -55,6 +55,8 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec, Trajectory, VecEnv
 
 
+MAKING_SECONDS = 20.0
+"""Longest wait for environments that are still being made when a run fails."""
 TEAM_MARGIN_SECONDS = 10.0
 """More patience with actors in other processes than these have with their environments."""
 
@@ -117,8 +119,8 @@ def build_env_groups(
 ) -> tuple[list[VecEnv], list[NDArray[Any]]]:
     """Make and start the groups of environments that one actor steps in turn; `only`: those of them.
 
-    Making simulators holds the interpreter's lock, starting their games does not: one group is made while those before
-    it start. Those of worker processes are all made at the same time. Returns the groups and their first observations; without `start`, for a run that will bring its
+    Making simulators holds the interpreter's lock, starting their games does not: one group is made while the groups
+    before it start. Groups in worker processes are all made at the same time. Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
     """
     if plan.lag is not None and config.placement != "inline":
@@ -145,7 +147,7 @@ def build_env_groups(
         for first, last in (bounds if only is None else bounds[only.start : only.stop])
     ]
     if settings.workers:
-        groups = _all_of([in_thread(make, "environments") for make in makes])
+        groups = _made([in_thread(make, "environments") for make in makes])
         starting = [in_thread(partial(_first_obs, envs), "start") for envs in groups if start]
     else:
         groups, starting = [], []
@@ -153,24 +155,33 @@ def build_env_groups(
             groups.append(make())
             if start and is_native(config.env_id):
                 starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
-    if starting:
-        return groups, [first_obs.result() for first_obs in starting]
-    if start:
-        return groups, [_first_obs(envs) for envs in groups]
+    try:
+        if starting:
+            return groups, [first_obs.result() for first_obs in starting]
+        if start:
+            return groups, [_first_obs(envs) for envs in groups]
+    except BaseException:
+        _close(groups)
+        raise
     dtype = np.uint8 if spec.obs_kind == "pixels" else np.float32
     return groups, [np.zeros((envs.num_envs, *spec.obs_shape), dtype=dtype) for envs in groups]
 
 
-def _all_of(making: Sequence[Future[VecEnv]]) -> list[VecEnv]:
-    """Return what is being made; if some of it cannot be, close the rest."""
+def _made(making: Sequence[Future[VecEnv]]) -> list[VecEnv]:
+    """Wait for groups of environments and return them; if one cannot be made, close the others."""
     wait(making)
     failed = [error for one in making if (error := one.exception()) is not None]
+    groups = [one.result() for one in making if one.exception() is None]
     if failed:
-        for one in making:
-            if one.exception() is None:
-                one.result().close()
+        _close(groups)
         raise failed[0]
-    return [one.result() for one in making]
+    return groups
+
+
+def _close(groups: Sequence[VecEnv]) -> None:
+    with contextlib.ExitStack() as stack:
+        for envs in groups:
+            stack.callback(envs.close)
 
 
 def _first_obs(envs: VecEnv) -> NDArray[Any]:
@@ -256,7 +267,17 @@ def build_parts(
         partial(build_env_groups, config, spec, plan, rank=rank, restarts=restarts, start=start),
         "environments",
     )
-    parts = _join_parts(config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared)
+    try:
+        parts = _join_parts(
+            config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared
+        )
+    except BaseException:
+        if (
+            plan.env_workers or config.env.workers
+        ):  # processes, which would outlive what they are for
+            with contextlib.suppress(BaseException):
+                _close(making.result(MAKING_SECONDS)[0])
+        raise
     parts.simulators = native_threads() - before
     return parts
 

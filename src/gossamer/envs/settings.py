@@ -85,7 +85,8 @@ class EnvConfig:
     workers: Threads | None = None
     """Worker processes that step each group of environments (see env_groups), a divisor of the group's size; 0
     steps them in the actor's own process. For slow Python environments, and for many Atari games, which are made
-    sooner in several processes. Default 0; Atari on a GPU: a worker for every four cores, if there are 32 games or more."""
+    sooner in several processes. Default 0; beside a GPU, with eight cores or more, the command `gossamer train` gives each
+    group of 32 Atari games or more in all a worker for every four cores."""
 
 
 EXAMPLES = {

@@ -6,6 +6,7 @@ so that N workers can hold any multiple of N environments.
 
 from __future__ import annotations
 
+import math
 import mmap
 import multiprocessing
 import os
@@ -15,6 +16,7 @@ import threading
 import time
 from dataclasses import dataclass
 from functools import partial
+from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
@@ -100,7 +102,7 @@ class _SharedSign(Sign):
 
 
 class Stepped(Protocol):
-    """What a worker does with its share of the environments."""
+    """A worker's share of the environments."""
 
     @property
     def tells(self) -> bool:
@@ -200,9 +202,11 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
     """One worker's environments, dressed as a single environment with batched everything."""
 
     def __init__(self, share: _Share):
+        self._envs: Stepped | None = None
         if multiprocessing.current_process().name.startswith("Worker<"):
             die_with_parent()
-        self._envs = share.make(_SharedSign(share.whose, share.words, share.index))
+            self._envs = share.make(_SharedSign(share.whose, share.words, share.index))
+        # Else in the process that starts the workers, where gymnasium looks at the spaces of one.
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
         spec = share.spec
         shape = (share.num_envs, *spec.obs_shape)
@@ -224,6 +228,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Begin the assigned episodes."""
         assert self.assignment is not None
+        assert self._envs is not None
         try:
             return self._envs.begin(*self.assignment), {}
         except RunFailed as error:
@@ -234,6 +239,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
 
         The second half of the rewards says which episodes are over: with a life lost, terminated does not.
         """
+        assert self._envs is not None
         try:
             obs, reward, terminated, truncated, ended = self._envs.step(action)
         except RunFailed as error:
@@ -248,6 +254,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
     def report(self) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
         """Return each environment's task, what it tells, if anything, and the text of a failure."""
         envs = self._envs
+        assert envs is not None
         try:
             infos = [envs.info(i) for i in range(len(envs.task))] if envs.tells else []
         except RunFailed as error:
@@ -256,7 +263,8 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
 
     def close(self) -> None:
         """Close the share's environments."""
-        self._envs.close()
+        if self._envs is not None:
+            self._envs.close()
 
 
 class _Workers(AsyncVectorEnv):
@@ -375,7 +383,7 @@ def simulator_workers(
             partial(
                 make,
                 num_envs=size,
-                num_threads=max(num_threads // num_workers, 1),
+                num_threads=math.ceil(num_threads / num_workers),
                 seeds=seeds.part(i * size),
             ),
         )
@@ -431,14 +439,18 @@ class WorkerEnvs:
         self._reports: tuple[Any, ...] | None = None  # of all workers, since the last step
 
         def begin() -> _Workers:
-            # A process begins with the signals blocked that the thread has blocked which starts it.
+            # A process begins with the signals blocked that the thread has blocked which starts it; the first start of
+            # multiprocessing's tracker would allow them again.
+            resource_tracker.ensure_running()
             signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_TERMINAL)
             return _Workers(shares)
 
         try:
             self._workers = in_thread(begin, "begin workers").result()
         except (EOFError, ConnectionError) as error:
-            raise EnvWorkerDied(f"a worker process of {spec.env_id} died at its start") from error
+            raise EnvWorkerDied(
+                f"a worker process of {spec.env_id} died at its start; --env.workers 0 does without them"
+            ) from error
         except OSError as error:
             raise ConfigError(
                 f"{num_workers} worker processes cannot be started ({error.strerror or error}): "

@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from gossamer.links.stopping import LOOK_SECONDS, Stopped
+from gossamer.system import devices
 from gossamer.system.blocks import ALIGNMENT, lay_out, view
 from gossamer.system.reading import expand
 from gossamer.system.signs import Patience, Sign
@@ -193,7 +194,8 @@ class Mailboxes:
             if place is None:
                 return None
             for target, x in zip(into, self.messages[rank][place.slot], strict=True):
-                target.copy_(x)
+                target.copy_(x, non_blocking=True)
+            devices.wait(into[0].device)
             fence()
             if self.slot_headers[rank][place.slot][SEQUENCE] == place.sequence:
                 return place.update

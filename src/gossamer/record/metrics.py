@@ -109,7 +109,9 @@ METRICS: Mapping[str, Metric] = {
         "standard deviation of the advantage, after normalize_advantage and before scale_rewards",
     ),
     "learner/explained_variance": Metric(
-        "1", "1 - var(target - value) / var(target); 1 is a perfect value function"
+        "1",
+        "1 - var(target - value) / var(target); 1 is a perfect value function. 0 where var(target) is below a millionth of the "
+        "mean square, which is rounding",
     ),
     "learner/value_mean": Metric("return", "mean predicted value"),
     "learner/target_mean": Metric("return", "mean value target"),

@@ -130,7 +130,7 @@ class BatchSource:
         columns.entry.fill_(-1)
         while self._stored and self._stored[0].done():
             self._stored.popleft().result()  # an error there is one here
-        version = self._version()
+        version, env_steps = self._version(), online.env_steps
         devices.wait(self._device)  # the slot is given back as soon as it is stored
         self._stored.append(self._do(self._store, online, version))
         while self._free:
@@ -138,7 +138,7 @@ class BatchSource:
         self.seconds["wait"] += time.perf_counter() - began
         batch = columns if picked is None else self._batch
         burn_in = 0 if picked is None else self._batch.burn_in
-        return replace(batch, burn_in=burn_in, env_steps=online.env_steps)
+        return replace(batch, burn_in=burn_in, env_steps=env_steps)
 
     def release(self) -> None:
         """Give back what the batch was held in."""

@@ -214,10 +214,12 @@ def for_this_machine(
         names = ("learner_threads", "actor_threads", "env_threads")
         freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}
     config = replace(config, **{name: x for name, x in freed.items() if name not in given})
-    if not machine.gpus and not any(name.startswith("replays") for name in given):
+    if not machine.gpus and "replays" not in given:
         replays = [
-            replace(x, device="auto") if isinstance(x, Selector) and x.device == "cuda" else x
-            for x in config.replays
+            replace(x, device="auto")
+            if isinstance(x, Selector) and x.device == "cuda" and f"replays.{i}.device" not in given
+            else x
+            for i, x in enumerate(config.replays)
         ]
         config = replace(config, replays=tuple(replays))
     transport = getattr(config.topology, "transport", "auto")

@@ -158,15 +158,15 @@ def new_stream(
     found: torch.cuda.Stream | None = None
     for _ in range(STREAMS):
         stream = torch.cuda.Stream(device, priority=-1 if first else 0)
-        key = device, stream.cuda_stream
+        key = stream.device, stream.cuda_stream
         if key not in CAPTURE_STREAMS:
             found = stream
         if key not in STREAMS_IN_USE:
             break
     assert found is not None
-    STREAMS_IN_USE.add((device, found.cuda_stream))
+    STREAMS_IN_USE.add((found.device, found.cuda_stream))
     if captures:
-        CAPTURE_STREAMS.add((device, found.cuda_stream))
+        CAPTURE_STREAMS.add((found.device, found.cuda_stream))
     return found
 
 

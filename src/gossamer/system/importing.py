@@ -57,11 +57,15 @@ def import_module(module_name: str, what: str, kind: str) -> ModuleType:
 
 
 def main_is_ours() -> bool:
-    """Whether this process runs a command of gossamer's, which processes that it starts may run the beginning of again."""
+    """Whether this process runs a command of gossamer's.
+
+    Worker processes import the main module again, which a user's script may not allow for.
+    """
     main = sys.modules.get("__main__")
-    spec, file = getattr(main, "__spec__", None), getattr(main, "__file__", None) or ""
-    name = spec.name if spec is not None else os.path.basename(file).removesuffix(".exe")  # noqa: PTH119
-    return name.split(".")[0] == "gossamer"
+    if (spec := getattr(main, "__spec__", None)) is not None:
+        return spec.name.split(".")[0] == "gossamer"
+    file = getattr(main, "__file__", None) or ""
+    return os.path.basename(file).removesuffix(".exe") == "gossamer"  # noqa: PTH119
 
 
 def named_in(module: ModuleType, name: str) -> Any:

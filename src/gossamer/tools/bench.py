@@ -369,6 +369,7 @@ def _learning(
             device=policy.obs_scale.device,
         )
         slot.valid.fill_(True)
+        slot.env_steps = slot.valid.numel()
         queue = ThreadQueue([slot], StopSignal(), Roles(60.0))
         learner = Learner(
             policy,

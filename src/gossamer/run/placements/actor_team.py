@@ -217,7 +217,8 @@ class ActorTeam:
         # As one actor tells them: row by row, and in each from the first column on.
         for _, episode in sorted(found, key=lambda x: x[0]):
             self._on_episode(episode)
-        self.env_steps += int(slot.valid.sum())
+        slot.env_steps = int(slot.valid.sum())
+        self.env_steps += slot.env_steps
 
     def _gather(self, slot: Trajectory) -> None:
         size = slot.reward.shape[1] // len(self._members)
@@ -236,6 +237,7 @@ class ActorTeam:
             for _, episode in self._episodes(member, message, block):
                 self._on_episode(episode)
             self.env_steps += int(block.valid.sum())
+        slot.env_steps = int(slot.valid.sum())
 
     def _episodes(
         self, member: _Member, message: dict[str, Any], slot: Trajectory
