@@ -142,18 +142,17 @@ def assert_alike(cpu, called, replayed):
         for name, x in one.items():
             assert torch.equal(x, other[name]), name
     for version, ((one, told), (other, said)) in enumerate(zip(cpu, called, strict=True)):
+        early = version < 2  # afterwards pools and clipped rows have been decided by rounding
         assert told.keys() == said.keys()
         for name, x in told.items():
             # Of a few rows it is a small difference of large numbers.
-            near = {"abs": 1e-2} if "variance" in name or "std" in name else {"abs": 1e-4}
-            assert said[name] == pytest.approx(x, rel=1e-3, **near), name
+            near = 1e-2 if "variance" in name or "std" in name else 1e-4
+            assert said[name] == pytest.approx(x, rel=1e-3 if early else 1e-2, abs=near), name
         for name, x in one.items():
             if x.is_floating_point():
-                near = version < 2 and name.startswith(("policy.", "rank"))
-                # Averages of gradients, of which pools route some by rounding.
-                far = 2e-3 if name.startswith("optimizer.") else 1e-3
-                scale = scale_of(name, one)
-                assert apart(other[name], x, scale) <= (1e-5 if near else far), name
+                exact = early and name.startswith(("policy.", "rank"))
+                limit = 1e-5 if exact else 2e-3 if early else 2e-2
+                assert apart(other[name], x, scale_of(name, one)) <= limit, name
 
 
 def learn_in_all_ways(ways, algorithm, torso, core, action, optimizer, recorders=None, **columns):
