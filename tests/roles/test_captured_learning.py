@@ -149,7 +149,8 @@ def assert_alike(cpu, called, replayed):
             near = 1e-2 if "variance" in name or "std" in name else 1e-4
             assert said[name] == pytest.approx(x, rel=1e-3 if early else 1e-2, abs=near), name
         for name, x in one.items():
-            if x.is_floating_point():
+            # A row that is kept, or learnt from, for rounding alone changes gradients by all that it says.
+            if x.is_floating_point() and (early or not name.startswith("optimizer.")):
                 exact = early and name.startswith(("policy.", "rank"))
                 limit = 1e-5 if exact else 2e-3 if early else 5e-2
                 assert apart(other[name], x, scale_of(name, one)) <= limit, name
