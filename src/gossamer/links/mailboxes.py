@@ -195,7 +195,8 @@ class Mailboxes:
                 return None
             for target, x in zip(into, self.messages[rank][place.slot], strict=True):
                 target.copy_(x, non_blocking=True)
-            devices.wait(into[0].device)
+            if devices.is_gpu(into[0].device):
+                devices.wait(into[0].device)
             fence()
             if self.slot_headers[rank][place.slot][SEQUENCE] == place.sequence:
                 return place.update
