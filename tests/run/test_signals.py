@@ -186,7 +186,7 @@ def test_nohup_is_heard(tmp_path: Path) -> None:
     words = ["CartPole-v1", "--run-folder", "run", f"--total-env-steps={TOTAL}", *QUICK]
     before = signal.signal(signal.SIGHUP, signal.SIG_IGN)  # children begin with what is ignored
     try:
-        with Session(words, tmp_path) as session:
+        with Session(words, tmp_path, forked=False) as session:  # which ignores what this does
             folder = tmp_path / "run"
             session.wait_for(lambda: env_steps_logged(folder), "a row of metrics")
             session.signal(signal.SIGHUP)
