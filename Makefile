@@ -16,7 +16,7 @@ ARGS   ?=
 # waiting threads must sleep, not spin. Bytecode is kept: tests start hundreds of processes.
 WORKERS ?= 4
 
-# Two stamps: training needs a few packages, developing many more.
+# Two stamps: training and looking at runs need a few packages, developing many more.
 RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 # Errors show; warnings about package folders that a machine has configured and not got do not.
@@ -66,7 +66,7 @@ $(BIN)/python:
 
 $(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
 	@echo "installing gossamer into $(VENV) (a minute or two, once)"
-	@$(INSTALL) -e '.[atari]'
+	@$(INSTALL) -e '.[atari,compare,dashboard,video]'
 	@touch $@
 
 $(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python

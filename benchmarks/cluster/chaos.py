@@ -164,7 +164,7 @@ def run(seed: int, asked: argparse.Namespace, folder: Path) -> bool:
     summary: dict[str, Any] = {}
     with suppress(OSError, ValueError):
         summary = json.loads((folder / "summary.json").read_text())
-    named = {rank for rank in chaos.killed if f"process of learner {rank} has died" in told}
+    named = {rank for rank in chaos.killed if f"Learner {rank} died" in told}
     score = summary.get("mean_return_last_100")
     passed = {
         "ended by itself": code == 0,

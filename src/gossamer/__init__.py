@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from gossamer.config import make_config as make_config
     from gossamer.errors import ConfigError as ConfigError
     from gossamer.errors import RunFailed as RunFailed
+    from gossamer.roles.policy import Policy as Policy
     from gossamer.run.evaluate import evaluate as evaluate
     from gossamer.run.evaluate import load_policy as load_policy
     from gossamer.run.train import train as train
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 _HOMES = {
     "ConfigError": "gossamer.errors",
     "EvaluationConfig": "gossamer.config",
+    "Policy": "gossamer.roles.policy",
     "RunFailed": "gossamer.errors",
     "TrainConfig": "gossamer.config",
     "evaluate": "gossamer.run.evaluate",
@@ -34,6 +36,7 @@ _HOMES = {
 __all__ = [
     "ConfigError",
     "EvaluationConfig",
+    "Policy",
     "RunFailed",
     "TrainConfig",
     "__version__",

@@ -12,6 +12,7 @@ import gc
 import importlib.util
 import json
 import os
+import re
 import shlex
 import shutil
 import sys
@@ -21,10 +22,11 @@ from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import install_command
+from gossamer.machine import install_command, process_began
+from gossamer.system.beginning import Beginning
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
-from gossamer.system.streams import Streams
+from gossamer.system.streams import Streams, show_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
@@ -53,7 +55,10 @@ gossamer COMMAND --help tells more; --version prints the version.
 """
 
 MAX_WORD = 200
-"""Characters of a word in an error; nobody reads more."""
+"""Characters of a word in an error; nobody reads more. A path, which may be part of a command, stays whole."""
+
+MAX_LINE = 10_000
+"""Characters of an error; a path has at most 4,095."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -68,7 +73,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         "--help-all",
         "--show-config",
     } & set(words)
-    streams = Streams(breaks=not trains)
+    streams = Streams(breaks=not trains, results_alone="--json" in words)
     try:
         code = _main(words)
     except SystemExit as ended:  # argparse's, after its help
@@ -122,8 +127,9 @@ def _told_exits() -> Generator[None]:
 
 
 def _complain(error: Exception) -> None:
-    words = [clipped(word, MAX_WORD) for word in str(error).split()]
-    print(f"gossamer: {visible(' '.join(words))}", file=sys.stderr)
+    line = re.sub(r"\s*[\n\r\t]\s*", " ", str(error).strip())
+    line = re.sub(r"[^\s/]+", lambda word: clipped(word[0], MAX_WORD), line)
+    print(f"gossamer: {visible(clipped(line, MAX_LINE))}", file=sys.stderr)
 
 
 def _dispatch(words: list[str]) -> int:
@@ -208,7 +214,7 @@ def _train(words: list[str]) -> int | None:
         from gossamer.record.folder import RunFolder  # loads what --help does not need
 
         # Once: what is "last" now may not be so any more when everything is imported.
-        resume = RunFolder.open(asked.resume).path
+        resume = Path(RunFolder.open(asked.resume).shown)
     saved = saved_settings(
         resume,
         named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
@@ -245,13 +251,22 @@ def _train(words: list[str]) -> int | None:
         from gossamer.dashboard.beside import folder_of, start_beside
 
         where = start_beside(folder_of(resume or (Path(config.run_folder or "runs"))))
+    beginning = Beginning(process_began())
+    beginning.at("importing PyTorch")
     with _importing():
-        from gossamer.run.train import train
+        from gossamer.run.train import train_command
 
     if where is not None:
         print(where(), flush=True)
     argv = ["gossamer", "train", *words]
-    train(config, layers=layers, argv=argv, resume=resume, config_given=explicit(layers))
+    train_command(
+        config,
+        layers=layers,
+        argv=argv,
+        resume=resume,
+        config_given=explicit(layers),
+        beginning=beginning,
+    )
     return None
 
 
@@ -337,7 +352,7 @@ def _export(words: list[str]) -> None:
     def say(text: str) -> None:
         print(text, file=sys.stderr, flush=True)
 
-    print(export_run(**asked, say=say))
+    show_result(export_run(**asked, say=say))
 
 
 BENCH = """\
@@ -435,7 +450,7 @@ def _runs(words: list[str]) -> None:
     asked = parser.read(words)
     from gossamer.record.runs import list_runs, runs_text
 
-    print(runs_text(list_runs(asked["folder"]), root=asked["folder"], as_json=asked["json"]))
+    show_result(runs_text(list_runs(asked["folder"]), root=asked["folder"], as_json=asked["json"]))
 
 
 COMPARE = """\
@@ -484,7 +499,7 @@ def _compare(words: list[str]) -> None:
         form=form,
         say=say,
     )
-    print(text)
+    show_result(text)
 
 
 WATCH = """\
@@ -549,7 +564,7 @@ def _cluster(words: list[str]) -> int:
         print(text, file=sys.stderr, flush=True)
 
     text, fine = check_cluster(asked["address"], as_json=asked["json"], say=say)
-    print(text)
+    show_result(text)
     return 0 if fine else 1
 
 
@@ -579,7 +594,7 @@ def _list(words: list[str]) -> None:
         "presets": {name: preset_summary(name) for name in preset_names()},
     }
     if as_json:
-        print(json.dumps(catalog, indent=1))
+        show_result(json.dumps(catalog, indent=1))
         return
     width = max(len(name) for entries in catalog.values() for name in entries) + 2
     for title, entries in catalog.items():

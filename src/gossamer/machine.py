@@ -10,11 +10,12 @@ import os
 import platform
 import shlex
 import shutil
+import signal
 import sys
 import threading
 import time
 from concurrent.futures import Future
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeVar
@@ -24,14 +25,27 @@ from gossamer.system.cores import group_folders, num_cores, num_cpus
 from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Generator, Iterable, Iterator
 
 T = TypeVar("T")
+STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1)
+"""Those that end a run cleanly: SIGHUP comes when a terminal is closed, SIGUSR1 is Slurm's warning before a job's time is over."""
 FEW_CORES = 4
 """Up to this many, threads share one arena of memory without getting in each other's way."""
 MALLOC_OPTIONS = {-1: 2**31 - 1, -3: 32 << 20}
 """glibc's M_TRIM_THRESHOLD and M_MMAP_THRESHOLD, at their greatest."""
 M_ARENA_MAX = -8
+
+
+@contextmanager
+def same_folder() -> Generator[None]:
+    """Context after which the process is in the folder that it was in: simulators go where their files are."""
+    before = os.getcwd()  # noqa: PTH109 - which may have been removed since
+    try:
+        yield
+    finally:
+        with suppress(OSError):
+            os.chdir(before)
 
 
 def in_thread(work: Callable[[], T], name: str) -> Future[T]:

@@ -94,6 +94,8 @@ class EnvSpec:
     """Why an episode is no function of its seed and its actions, in words; empty: as far as is known it is one."""
     family: bool = False
     """Each environment is given a task, and episodes differ by it."""
+    remarks: tuple[str, ...] = ()
+    """What a user may not expect of it, a line each."""
 
     @property
     def exact_resume(self) -> bool:

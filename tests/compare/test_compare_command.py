@@ -94,14 +94,14 @@ def test_nothing_is_better_with_two_seeds_or_an_interval_over_zero(
     make_groups(fast=[100.0, 101])
     (pair,) = compared(capsys, "runs")["pairs"]
     assert pair["verdict"] == "open"
-    assert pair["reason"] == "n is 2, and 3 seeds are the least"
+    assert pair["reason"] == "A has 2 seeds and B has 2 seeds, 3 are needed"
     shutil.rmtree("runs")
     make_groups(fast=[10.0, 60, 110])
     (pair,) = compared(capsys, "runs")["pairs"]
     assert (pair["verdict"], pair["reason"]) == ("open", "the interval holds 0")
     assert pair["difference"]["low"] < 0 < pair["difference"]["high"]
     assert main(["compare", "runs"]) == 0
-    assert "neither is called better: the interval holds 0" in capsys.readouterr().out
+    assert "No verdict: the interval holds 0" in capsys.readouterr().out
 
 
 def test_scores_that_never_differ_prove_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -261,8 +261,15 @@ def test_only_environments_that_all_groups_have_count_together(
     assert {pair["task"] for pair in found["pairs"]} == {"CartPole-v1", None}
     shutil.rmtree("runs/CartPole-v1")
     make_groups(fast=[], slow=[1.0, 2])
-    line = refused(capsys, "runs", "--by", "optimizer.learning_rate")
-    assert "no environment is in all groups" in line
+    words = ("runs", "--by", "optimizer.learning_rate")
+    alone = compared(capsys, *words)["comparisons"]
+    assert [x["tasks"] for x in alone] == [["Acrobot-v1"], ["CartPole-v1"]]
+    assert [len(x["groups"]) for x in alone] == [1, 1]
+    assert main(["compare", *words]) == 0
+    told = capsys.readouterr().out
+    assert told.count("score of a run") == 2
+    assert "--plot draws one comparison" in refused(capsys, *words, "--plot", "a.svg")
+    assert "Acrobot-v1, CartPole-v1" in refused(capsys, *words, "--threshold", "5")
 
 
 def test_thresholds_are_told_in_steps_and_seconds(capsys: pytest.CaptureFixture[str]) -> None:

@@ -113,7 +113,7 @@ class Launch(types.ModuleType):
         super().__init__("gossamer.run.train")
         self.outcome, self.calls = outcome, []
 
-    def train(self, config: Any, **rest: Any) -> None:
+    def train_command(self, config: Any, **rest: Any) -> None:
         self.calls.append((config, rest))
         if self.outcome:
             raise self.outcome

@@ -700,7 +700,7 @@ class Handler(BaseHTTPRequestHandler):
         token, origin = self.headers["X-Gossamer-Token"], self.headers["Origin"]
         self.server.watch.acted.append((query["run"], query["act"], token, origin))
         if token != TOKEN:
-            self.json({"error": "this page is older than the server; load it again"}, 403)
+            self.json({"error": "The server restarted. Reload to act"}, 403)
         else:
             self.json({"said": f"asked to {query['act']}: {query['run']}"})
 

@@ -12,14 +12,16 @@ from gossamer.envs.seeding import Tasks
 from gossamer.envs.settings import EnvConfig
 from gossamer.errors import ConfigError, RunFailed
 
+FAMILY = EnvConfig(family=True)
 
-def make(name, workers=None, num_envs=4):
+
+def make(name, workers=None, num_envs=4, family=True):
     return make_vec_env(
         f"task_envs:{name}",
         num_envs=num_envs,
         seed=7,
         first_env=10,
-        settings=EnvConfig(workers=workers),
+        settings=EnvConfig(workers=workers, family=family),
         tasks=Tasks(seed=3, count=100),
     )
 
@@ -30,7 +32,7 @@ def infos(envs):
 
 @pytest.mark.parametrize("workers", [None, 2])
 def test_numbers_are_plain_and_may_need_a_task_and_a_reset(workers):
-    assert read_spec("task_envs:NeedsTask", EnvConfig(), tries=True).family
+    assert read_spec("task_envs:NeedsTask", FAMILY, tries=True).family
     envs = make("NeedsTask", workers)
     rolling = Rolling(envs).start()
     rolling.step(random_actions(envs, 1)[0])
@@ -44,7 +46,7 @@ def test_numbers_are_plain_and_may_need_a_task_and_a_reset(workers):
 
 @pytest.mark.parametrize("workers", [None, 2])
 def test_many_tell_nothing(workers):
-    envs = make("Silent", workers)
+    envs = make("Silent", workers, family=None)
     Rolling(envs).start()
     assert infos(envs) == [{}] * 4
     assert envs.tasks().tolist() == [0] * 4
@@ -76,9 +78,9 @@ def test_what_fails_in_telling_names_the_environment(workers):
     ],
 )
 def test_a_broken_family_is_refused_in_one_line(name, says):
-    assert read_spec("task_envs:tells_nan", EnvConfig(), tries=True).family
+    assert read_spec("task_envs:tells_nan", FAMILY, tries=True).family
     with pytest.raises(ConfigError, match=says) as caught:
-        read_spec(f"task_envs:{name}", EnvConfig(), tries=True)
+        read_spec(f"task_envs:{name}", FAMILY, tries=True)
     assert "\n" not in str(caught.value)
 
 
@@ -95,7 +97,7 @@ def test_workers_are_not_asked_for_tasks_they_keep():
 def test_the_tried_environment_was_told_its_task(monkeypatch):
     seen = []
     monkeypatch.setattr(task_envs.Paying, "set_task", lambda self, seed: seen.append(seed))
-    read_spec("task_envs:Paying", EnvConfig(), tries=True)
+    read_spec("task_envs:Paying", FAMILY, tries=True)
     assert seen == [1]
     envs = make("Paying")
     envs.start(np.zeros(4, np.int64))

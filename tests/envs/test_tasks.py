@@ -21,9 +21,8 @@ multitask.register()
 
 def of(env_id, num_envs=4, workers=None, **tasks):
     given = Tasks(**{"seed": 3, "count": 100, **tasks})
-    return make_vec_env(
-        env_id, num_envs=num_envs, seed=7, settings=EnvConfig(workers=workers), tasks=given
-    )
+    settings = EnvConfig(workers=workers, family=True)
+    return make_vec_env(env_id, num_envs=num_envs, seed=7, settings=settings, tasks=given)
 
 
 def infos_of(envs):
@@ -312,7 +311,12 @@ def test_an_evaluation_has_a_size(tasks, episodes, played, expected):
 
 @pytest.mark.parametrize(("episodes", "made"), [(7, 8), (30, 16)])
 def test_evaluation_has_workers_for_any_number_of_environments(episodes, made):
-    settings = {"num_envs": 8, "env.workers": 4, "evaluation.held_out_tasks": 3}
+    settings = {
+        "num_envs": 8,
+        "env.workers": 4,
+        "env.family": True,
+        "evaluation.held_out_tasks": 3,
+    }
     config = make_config("task_envs:Paying", settings)
     spec = read_spec(config.env_id, config.env)
     training, held_out = build_trials(config, spec, episodes=episodes, seed=1, num_threads=1)

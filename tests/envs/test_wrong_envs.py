@@ -18,9 +18,12 @@ DEFAULTS = EnvConfig()
         ("four_values", r"step .*must return five values, observation, reward, terminated"),
         (
             "wrong_shape",
-            r"reset returned ndarray of shape \(4,\) as observation.* it has 4 numbers",
+            r"reset returned ndarray of shape \(4,\) as obs.* it has shape \(4,\), declared is \(3,\)",
         ),
-        ("one_number", r"reset returned ndarray of shape \(1,\) as observation.* it has 1 numbers"),
+        (
+            "one_number",
+            r"reset returned ndarray of shape \(1,\) as obs.* it has shape \(1,\), declared is \(3,\)",
+        ),
         ("ragged", r"reset returned list .* as observation, which does not fit"),
         ("no_such_index", r"reset returned int -1 as obs.* does not fit .* is -1, outside"),
         ("no_such_indices", r"step returned list .* does not fit .* is \[5, 0\], outside"),

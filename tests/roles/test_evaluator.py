@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from itertools import pairwise
 
 import numpy as np
@@ -168,6 +169,8 @@ def test_onlookers_see_every_state():
 
 class ListKeeper:
     """Remembers what it is told; what waits for being confirmed is set from outside."""
+
+    run_seconds = math.inf
 
     def __init__(self, after=lambda: None):
         self.results, self.contests, self.next, self.after = [], [], None, after
@@ -339,9 +342,10 @@ class Clock:
         self.spent += seconds
 
 
-def paced(monkeypatch, *, episode_seconds, waits, run_seconds, **settings):
+def paced(monkeypatch, *, episode_seconds, waits, run_seconds, expected=math.inf, **settings):
     """Let an evaluator work for so long; return times of evaluations and contests, and its share."""
     clock, keeper, stop = Clock(), ListKeeper(), StopSignal()
+    keeper.run_seconds = expected
     monkeypatch.setattr("gossamer.roles.evaluator.time", clock)
     evaluator, board = make_evaluator(keeper, stop, episodes=5, confirm_episodes=20, **settings)
     tensors = small_policy(seed=1).shared_tensors()
@@ -411,3 +415,32 @@ def test_evaluations_and_contests_share_the_time_that_they_may_take(monkeypatch)
     assert 175 <= len(times["evaluations"]) <= 185
     assert not times["contests"]
     assert 0.9 * 0.03 < share <= 1.01 * 0.03
+
+
+def test_evaluations_that_would_come_late_are_given_time(monkeypatch):
+    """Twenty times in a run at least, with as few games as tell something, for at most a tenth of the time."""
+    pace = {"every_seconds": 60.0, "max_time_fraction": 0.03}
+    times, share = paced(
+        monkeypatch, episode_seconds=2.0, waits=False, run_seconds=1_400, expected=1_400, **pace
+    )  # fmt: skip
+    assert 17 <= len(times["evaluations"]) <= 20
+    assert times["evaluations"][0] < 120.0
+    assert 0.03 < share < 0.1
+    # Where a tenth is not enough for that, a tenth it is.
+    times, share = paced(
+        monkeypatch, episode_seconds=20.0, waits=False, run_seconds=6_000, expected=1_400, **pace
+    )  # fmt: skip
+    assert share == pytest.approx(0.1, rel=0.15)
+    assert np.diff(times["evaluations"])[2:] == pytest.approx(600.0)
+    # A candidate that waits is confirmed in turn with evaluations.
+    times, share = paced(
+        monkeypatch, episode_seconds=2.0, waits=True, run_seconds=1_400, expected=1_400, **pace
+    )  # fmt: skip
+    assert len(times["contests"]) == pytest.approx(len(times["evaluations"]), abs=2)
+    assert share < 0.12
+    # A long run has time, and evaluates as it is told.
+    times, share = paced(
+        monkeypatch, episode_seconds=2.0, waits=False, run_seconds=60_000, expected=60_000, **pace
+    )  # fmt: skip
+    assert 175 <= len(times["evaluations"]) <= 185
+    assert share <= 1.01 * 0.03

@@ -92,7 +92,7 @@ def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_pat
         session.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
         code, out, err = session.end(120.0)
     assert code == 0, (out, err)
-    assert err.count("has died (signal 9); a new one takes over") == 2
+    assert err.count("died (signal 9) and was restarted") == 2
     assert summary_of(folder)["restarts"] == 2
 
 

@@ -19,7 +19,7 @@ from gossamer.machine import Machine, this_machine
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.run import train as train_module
 from gossamer.run.resume_rules import for_this_machine, resumed_plan
-from gossamer.run.train import train
+from gossamer.run.train import train, train_command
 
 PONG = "PongNoFrameskip-v4"
 SMALL = Machine(cores=2, processor="Small", gpus=(), bf16=(), torch="2.0")
@@ -100,7 +100,9 @@ def test_from_a_gpu_to_a_cpu(tmp_path: Path, on: Any) -> None:
     (tmp_path / "config.json").write_text(json.dumps(saved))
     longer = make_config(settings={"total_env_steps": 192}, resume=str(tmp_path))
     assert longer.device == "cuda"
-    result = train(longer, resume=str(tmp_path), quiet=True, config_given={"total_env_steps"})
+    result = train_command(
+        longer, layers={}, argv=[], resume=tmp_path, config_given={"total_env_steps"}
+    )
     assert result.summary["env_steps"] == 192
     plan = last(tmp_path).state["plan"]
     assert (plan["device"], plan["precision"], plan["num_envs"]) == ("cpu", "fp32", 4)

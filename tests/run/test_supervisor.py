@@ -141,7 +141,7 @@ def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_on
     assert ("replace", 1, 1) in placement.asked
     assert rows == [2 if topology is SYNCHRONOUS else 3]
     assert run.supervisor.restarts == 1
-    assert run.said == ["the process of learner 1 has died (signal 9); a new one takes over"]
+    assert run.said == ["Learner 1 died (signal 9) and was restarted"]
     run.supervisor.finish_saving()
     first = run.store.load(run.store.list()[0]).state
     assert first["held"]["1/learner.update"] == 4, "the dead one's part is not that of the new one"

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
 
 import numpy as np
 import torch
@@ -55,6 +55,7 @@ if TYPE_CHECKING:
     from gossamer.types import EnvSpec, Trajectory, VecEnv
 
 
+Kind = TypeVar("Kind", bound=ActorCritic)
 MAKING_SECONDS = 20.0
 """Longest wait for environments that are still being made when a run fails."""
 TEAM_MARGIN_SECONDS = 10.0
@@ -87,15 +88,38 @@ class MakeTeam(Protocol):
         ...
 
 
+@overload
 def build_policy(
     config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None, *, rank: int = 0
+) -> ActorCritic: ...
+
+
+@overload
+def build_policy(
+    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None, *, kind: type[Kind]
+) -> Kind: ...
+
+
+def build_policy(
+    config: TrainConfig,
+    spec: EnvSpec,
+    torso: torch.nn.Module | None = None,
+    *,
+    rank: int = 0,
+    kind: type[ActorCritic] = ActorCritic,
 ) -> ActorCritic:
     """Build the network with its initial weights, by default the same for every learner of a run."""
     same = config.same_start or rank == 0
+    seed = config.seed if same else stream_seed(config.seed, rank, "weights")
     # One thread: orthogonal initialisation differs in the last bits with their number.
-    with threads(1), torch.random.fork_rng(devices=[]):
-        torch.manual_seed(config.seed if same else stream_seed(config.seed, rank, "weights"))
-        return ActorCritic(spec, config.policy, value_norm=config.algorithm.value_norm, torso=torso)
+    with threads(1):
+        return kind(
+            spec,
+            config.policy,
+            value_norm=config.algorithm.value_norm,
+            torso=torso,
+            generator=torch.Generator().manual_seed(seed),
+        )
 
 
 def build_inference_policy(

@@ -6,8 +6,8 @@ import importlib.util
 from typing import TYPE_CHECKING, Literal
 
 from gossamer.compare.reading import read_runs
-from gossamer.compare.report import compare_runs
-from gossamer.compare.text import as_json, as_markdown, as_text
+from gossamer.compare.report import comparisons_of
+from gossamer.compare.text import all_as_json, as_json, as_markdown, as_text
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.runs import select_runs
@@ -65,15 +65,24 @@ def compare(
     runs = read_runs(paths, say)
     if not runs:
         raise ConfigError(f"none of the {len(paths)} runs can be read; gossamer runs lists them")
-    found = compare_runs(runs, by=by, axis=axis, threshold=threshold, source=source)
+    found = comparisons_of(
+        runs, by=by, axis=axis, threshold=threshold, source=source, say=lambda x: say(visible(x))
+    )
     if target is not None:
         from gossamer.compare.plot import draw
 
-        draw(found, target)
+        if len(found) > 1:
+            envs = [env for comparison in found for env in comparison.tasks]
+            raise ConfigError(
+                f"--plot draws one comparison, and these runs are of {len(envs)} environments that no two groups share; "
+                f"name those of one, such as runs/{envs[0]}"
+            )
+        draw(found[0], target)
         say(f"wrote {target}")
     if form == "json":
-        return as_json(found)
-    text = as_markdown(found) if form == "markdown" else as_text(found)
+        return as_json(found[0]) if len(found) == 1 else all_as_json(found)
+    write = as_markdown if form == "markdown" else as_text
+    text = "\n\n\n".join(map(write, found))
     # Names of settings come out of files that anybody may have written.
     return "\n".join(map(visible, text.split("\n")))
 

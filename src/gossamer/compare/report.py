@@ -26,7 +26,7 @@ from gossamer.compare.statistics import (
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from gossamer.compare.curves import Axis
     from gossamer.compare.reading import Run, Source
@@ -201,10 +201,7 @@ def compare_runs(
     runs = sorted(runs, key=lambda run: (run.env_id, len(run.seed), run.seed, run.name))
     groups = _grouped(runs, by, notes)
     tasks = sorted({run.env_id for run in runs})
-    if threshold is not None and len(tasks) > 1:
-        raise ConfigError(
-            f"--threshold {threshold:g} is a return of one environment, and these runs are of {', '.join(tasks)}; name runs of one"
-        )
+    refuse_threshold(threshold, tasks)
     groups = [_without_copies(group, source, notes) for group in groups]
     _tell_states(groups, notes)
     _tell_lengths(groups, notes)
@@ -228,6 +225,62 @@ def compare_runs(
         pairs=_pairs(groups, shared, source, scale),
         profile_at=[float(x) for x in profile_at],
         notes=notes,
+    )
+
+
+def comparisons_of(
+    runs: Sequence[Run],
+    *,
+    by: Sequence[str] = (),
+    axis: Axis = "env_steps",
+    threshold: float | None = None,
+    source: Source | None = None,
+    say: Callable[[str], object],
+) -> list[Comparison]:
+    """Compare runs: all together where all groups have an environment in common, otherwise those of each by themselves.
+
+    Args:
+        runs: as for `compare_runs`, as are all but the last.
+        by: likewise.
+        axis: likewise.
+        threshold: likewise.
+        source: likewise.
+        say: is handed a line about an environment whose runs cannot be compared.
+
+    Raises:
+        ConfigError: there is nothing that can be compared; it says why.
+    """
+    envs = sorted({run.env_id for run in runs})
+    if not runs or len(envs) == 1 or _share_one(runs, by):
+        return [compare_runs(runs, by=by, axis=axis, threshold=threshold, source=source)]
+    refuse_threshold(threshold, envs)
+    found: list[Comparison] = []
+    mistakes: list[ConfigError] = []
+    for env_id in envs:
+        own = [run for run in runs if run.env_id == env_id]
+        try:
+            found.append(compare_runs(own, by=by, axis=axis, source=source))
+        except ConfigError as error:
+            mistakes.append(error)
+            say(f"{env_id} is left out: {error}")
+    if not found:
+        raise mistakes[0]
+    return found
+
+
+def refuse_threshold(threshold: float | None, envs: Sequence[str]) -> None:
+    """Refuse a return to be reached where it means something else in each environment."""
+    if threshold is not None and len(envs) > 1:
+        raise ConfigError(
+            f"--threshold {threshold:g} is a return of one environment, and these runs are of {', '.join(envs)}; name runs of one"
+        )
+
+
+def _share_one(runs: Sequence[Run], by: Sequence[str]) -> bool:
+    """Whether an environment is in all groups."""
+    found = group_by_settings([run.settings for run in runs], by)
+    return bool(
+        set[str].intersection(*({runs[i].env_id for i in members} for members in found.members))
     )
 
 
@@ -365,8 +418,7 @@ def _shared_tasks(groups: Sequence[_Group], tasks: Sequence[str], notes: list[st
     shared = [task for task in tasks if all(task in group.runs for group in groups)]
     if not shared:
         raise ConfigError(
-            f"no environment is in all groups ({', '.join(f'{x.label}: {_listed(sorted(x.runs))}' for x in groups[:3])}); "
-            "name runs of the same environments"
+            f"These runs cover {len(tasks)} environments; compare one: {_listed(tasks)}"
         )
     if len(shared) < len(tasks):
         rest = [task for task in tasks if task not in shared]
@@ -515,18 +567,19 @@ def _pair(first: str, second: str, task: str | None, one: _Side, two: _Side, cou
     shown = difference_of(one.spread, two.spread)
     # Of many comparisons some come out by chance; together these are wrong as rarely as one.
     strict = difference_of(one.spread, two.spread, 1 - (1 - LEVEL) / count)
-    verdict, reason = _verdict(_first(shown), _first(strict), one.scores, two.scores, count)
+    held = {first: one.scores, second: two.scores}
+    verdict, reason = _verdict(_first(shown), _first(strict), held, count)
     chance = _first(probability_of_improvement(one.scores, two.scores))
     return Pair(first, second, task, _first(shown), chance, verdict, reason)
 
 
 def _verdict(
-    shown: Interval, strict: Interval, one: Scores, two: Scores, count: int
+    shown: Interval, strict: Interval, held: Mapping[str, Scores], count: int
 ) -> tuple[Verdict, str]:
-    n = min(len(task) for task in [*one, *two])
-    if n < MIN_SEEDS:
-        return "open", f"n is {n}, and {MIN_SEEDS} seeds are the least"
-    if all(np.ptp(task) == 0 for task in [*one, *two]):
+    seeds = {letter: min(map(len, scores)) for letter, scores in held.items()}
+    if few := [f"{x} has {n} seed{'s' * (n != 1)}" for x, n in seeds.items() if n < MIN_SEEDS]:
+        return "open", f"{' and '.join(few)}, {MIN_SEEDS} are needed"
+    if all(np.ptp(task) == 0 for scores in held.values() for task in scores):
         return "open", "no seed differs from another, so chance cannot be told"
     if strict.low is not None and strict.low > 0:
         return "better", ""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import math
 from dataclasses import asdict
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.compare.curves import WINDOW
 from gossamer.compare.report import DECIDES
@@ -13,13 +13,15 @@ from gossamer.compare.statistics import LEVEL, STATISTICS
 from gossamer.record.metrics import plain
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gossamer.compare.report import Comparison, GroupReport, Interval, Pair, Threshold
 
 _TITLES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 _QUARTERS = (0.25, 0.5, 0.75, 1.0)
 MAX_PAIRS = 15
 """Pairs that a text shows; JSON has all."""
-METHOD = f"[] are {LEVEL:.0%} intervals: seeds are resampled within each environment, and the errors widened as few seeds need"
+METHOD = f"{LEVEL:.0%} intervals over seeds, widened for small n"
 
 
 class Table(NamedTuple):
@@ -32,13 +34,16 @@ class Table(NamedTuple):
 
 def as_json(comparison: Comparison) -> str:
     """Return everything that is known; what cannot be told is null."""
-    found = {
-        "level": LEVEL,
-        "method": METHOD,
-        "decides": DECIDES,
-        **asdict(comparison),
-    }
-    return json.dumps(plain(found), indent=1)
+    return json.dumps(plain(_as_dict(comparison)), indent=1)
+
+
+def all_as_json(comparisons: Sequence[Comparison]) -> str:
+    """Return comparisons that have nothing in common, in a list."""
+    return json.dumps(plain({"comparisons": [_as_dict(x) for x in comparisons]}), indent=1)
+
+
+def _as_dict(comparison: Comparison) -> dict[str, Any]:
+    return {"level": LEVEL, "method": METHOD, "decides": DECIDES, **asdict(comparison)}
 
 
 def as_text(comparison: Comparison) -> str:
@@ -180,7 +185,8 @@ def _verdicts(comparison: Comparison) -> list[str]:
     if len(comparison.pairs) > MAX_PAIRS:
         told.append(f"{len(comparison.pairs) - MAX_PAIRS} more pairs: --json has all of them")
     if len([x for x in comparison.pairs if x.difference]) > 1:
-        told.append("better and worse allow for the number of comparisons (Bonferroni)")
+        count = len([x for x in comparison.pairs if x.difference])
+        told.append(f"Verdicts are corrected for {count} comparisons")
     return told
 
 
@@ -192,9 +198,9 @@ def _pair_in_words(pair: Pair, comparison: Comparison) -> str:
     )
     if pair.difference is None:
         return f"{where}{chance}"
-    line = f"{where}{pair.first} - {pair.second}: IQM {_shown(pair.difference)}; {chance}; "
+    line = f"{where}{pair.first} - {pair.second}: IQM {_shown(pair.difference)}; {chance}. "
     if pair.verdict == "open":
-        return f"{line}neither is called better: {pair.reason}"
+        return f"{line}No verdict: {pair.reason}"
     names = (pair.first, pair.second) if pair.verdict == "better" else (pair.second, pair.first)
     return f"{line}{names[0]} is better than {names[1]}"
 

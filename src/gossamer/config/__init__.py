@@ -8,6 +8,7 @@ from gossamer.config.check import validate as validate
 from gossamer.config.files import config_layer as config_layer
 from gossamer.config.files import preset_names as preset_names
 from gossamer.config.files import preset_summary as preset_summary
+from gossamer.config.layers import FOR_REPLAYS as FOR_REPLAYS
 from gossamer.config.layers import code_in as code_in
 from gossamer.config.layers import explicit as explicit
 from gossamer.config.layers import from_dict as from_dict

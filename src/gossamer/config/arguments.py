@@ -169,11 +169,23 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
     elif name == "seeds":
         found.seeds = _number_of_seeds(_take(head, rest))
     elif name in ("trust", "show_config", "watch"):
-        setattr(found, name, True)
+        setattr(found, name, read_switch(head, rest.popleft()) if equals else True)
+    elif name in ("no_trust", "no_show_config", "no_watch"):
+        setattr(found, name.removeprefix("no_"), False)
     elif name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
         raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")
     else:
         _read_setting(head, name, rest, found, attached=bool(equals))
+
+
+def read_switch(head: str, text: str) -> bool:
+    """Read what is written behind the equals sign of a switch."""
+    try:
+        return read_value(text, bool, typed=True)
+    except ValueError:
+        raise ConfigError(
+            f"{head} is {shown(text, typed=True)}; it must be true or false"
+        ) from None
 
 
 def _number_of_seeds(text: str) -> int:

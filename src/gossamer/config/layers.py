@@ -31,7 +31,7 @@ from gossamer.record.machines import TUNABLE, tuned_settings
 from gossamer.record.origin import began_here, is_found
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.system.cores import num_cores
-from gossamer.system.reading import clipped
+from gossamer.system.reading import clipped, quoted
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -44,6 +44,10 @@ GIVEN = "settings"
 """Layer label of what a program gave."""
 RESUMED = "resumed run"
 """Layer label of what a resumed run had saved."""
+FOR_REPLAYS = "for replays"
+"""Layer label of the algorithm that is taken where replays are asked for, and no algorithm."""
+REPLAYING = "laser"
+"""That algorithm: it learns from older data, as far as its policy is still near."""
 TUNED = "tuned on this machine"
 """Layer label of what `gossamer tune` found."""
 SHAPE = TUNABLE | {
@@ -124,12 +128,14 @@ def merge_layers(
         if env_id and asked != env_id and layers[0].label == RESUMED:
             raise ConfigError(
                 f"the run to resume trains {env_id}, not {asked}; leave the environment out, or start "
-                f"a new run from its policy: gossamer train {asked} --init-from RUN"
+                f"a new run from its policy: gossamer train {quoted(str(asked))} --init-from RUN"
             )
         env_id = asked
     for layer in layers:  # a return at which to stop is no goal for another environment
         if layer.settings.get("env_id", env_id) != env_id:
             cast("dict[str, Any]", layer.settings).pop("stop_at_return", None)
+    if _algorithm_of(layers) is None and any(_replays_older(layer.settings) for layer in layers):
+        layers.insert(0, Layer(FOR_REPLAYS, nested({"algorithm": {"name": REPLAYING}})))
     if isinstance(env_id, str) and env_id:
         suite = suite_layer(suite_of(env_id), _algorithm_of(layers))
         algorithm = _algorithm_of([suite, *layers]) or ""
@@ -145,6 +151,26 @@ def merge_layers(
                 count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
         config = with_learners(config, origin, count, label=decided, why=why)
     return config, origin, [layer.label for layer in layers]
+
+
+def _replays_older(settings: Tree) -> bool:
+    """Whether settings ask for data of older policies."""
+    ratio, replays = settings.get("replay_ratio"), settings.get("replays")
+    if spells_number(ratio) and float(cast("Any", ratio)) > 0.0:
+        return True
+    if isinstance(replays, (list, tuple)):
+        entries = [("0", x) for x in cast("list[Any]", replays)]
+    elif isinstance(replays, Mapping):
+        entries = [*cast("Tree", replays).items()]
+    else:
+        return False
+    # The default is a queue alone: what has another index is another replay.
+    return any(index != "0" or _kind_of(x) != "queue" for index, x in entries)
+
+
+def _kind_of(replay: Any) -> Any:
+    entry = nested(cast("Tree", replay)) if isinstance(replay, Mapping) else {"name": replay}
+    return entry.get("name", entry.get("type", "queue"))
 
 
 def _tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:

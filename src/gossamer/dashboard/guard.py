@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import JSONResponse
 
+from gossamer.dashboard.addresses import is_loopback
+
 if TYPE_CHECKING:
     from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -74,7 +76,7 @@ class Guard:
             return "only a page of this server may act"
         token: str = scope["app"].state.token if "app" in scope else ""
         if not is_token(headers.get(TOKEN, ""), token):
-            return "the page is older than the server: load it again"
+            return "The server restarted. Reload to act"
         return ""
 
     def _is_address(self, name: str) -> bool:
@@ -94,14 +96,6 @@ def new_token() -> str:
 def is_token(given: str, token: str) -> bool:
     """Whether a token is the right one; how long that takes tells nothing."""
     return bool(token) and hmac.compare_digest(given.encode(), token.encode())
-
-
-def is_loopback(host: str) -> bool:
-    """Whether an address can be reached from this machine alone."""
-    try:
-        return host.lower() == "localhost" or ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False
 
 
 def _name_of(host: str) -> str:

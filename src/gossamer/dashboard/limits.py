@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.dashboard.listing import TAIL_BYTES, last_rows
 from gossamer.dashboard.values import mapping, number, whole
@@ -31,7 +31,9 @@ ROWS_OF_EACH = 10
 """Newest rows of a learner behind its shares: one alone jumps."""
 MUCH, MOST = 0.2, 0.75
 FEW_CORES = 0.7
-"""A run that uses less of its cores leaves some of them idle."""
+"""Where less of a machine's cores are busy, some of them are idle."""
+FEW_OTHERS = 0.1
+"""Other programs that use a larger share of the cores slow a run down."""
 
 
 def limits(files: RunFiles, config: Mapping[str, Any], cores: int | None) -> dict[str, Any]:
@@ -48,13 +50,35 @@ def limits(files: RunFiles, config: Mapping[str, Any], cores: int | None) -> dic
         if len(own) < ROWS_OF_EACH and "share/learn" in row:
             own.append(row)
     shares = {name: share for name in SHARES if (share := _mean_of(told, name)) is not None}
-    cpu = _mean_of(told, "cpu_percent")
-    used = cpu / (100 * cores) if cpu is not None and cores else None
+    cpu, others = (_mean_of(told, name) for name in ("cpu_percent", "others_cpu_percent"))
+    busy = None
+    if cpu is not None and cores:
+        busy = Busy(cores, cpu / 100, (others or 0.0) / 100)
     rows = [
         {"role": SHARES[name][0], "doing": SHARES[name][1], "share": min(max(share, 0.0), 1.0)}
         for name, share in shares.items()
     ]
-    return {"shares": rows, "sentence": sentence(shares, config, used)}
+    return {"shares": rows, "sentence": sentence(shares, config, busy)}
+
+
+class Busy(NamedTuple):
+    """What a machine's cores are at."""
+
+    cores: int
+    run: float
+    """Cores that the run keeps busy."""
+    others: float
+    """Cores that everything else keeps busy."""
+
+    @property
+    def few(self) -> bool:
+        """Whether cores are idle, which a run could use."""
+        return self.run + self.others < FEW_CORES * self.cores
+
+    def words(self) -> str:
+        """Say how many cores the run and other programs use."""
+        others = f", other programs {self.others:.1f}" if self.others >= 0.1 else ""
+        return f"the run uses {self.run:.1f} of {self.cores} cores{others}"
 
 
 def _mean_of(told: Mapping[int, list[dict[str, Any]]], name: str) -> float | None:
@@ -66,13 +90,15 @@ def _mean_of(told: Mapping[int, list[dict[str, Any]]], name: str) -> float | Non
     return sum(means) / len(means) if means else None
 
 
-def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float | None) -> str:
+def sentence(
+    shares: Mapping[str, float], config: Mapping[str, Any], cores: Busy | None = None
+) -> str:
     """Say which role the others wait for, by what, and what to try.
 
     Args:
         shares: by name in SHARES, fractions of time.
         config: settings of the run.
-        used: fraction of the machine's cores that the run keeps busy; None: not known.
+        cores: of the machine, and who keeps them busy; None: not known.
     """
     if "share/learn" not in shares:
         return "not known yet: shares of time come with the second row of metrics"
@@ -82,12 +108,12 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
 
     busy = share("learn") + share("mix")
     waits, actors_wait = share("wait_learner"), share("wait_actor")
-    facts = f"the learner is busy {busy:.0%} of the time, actors wait {actors_wait:.0%}"
+    facts = f"the learner works {busy:.0%} of the time, actors wait {actors_wait:.0%}"
     stepping = f"environments take {share('env'):.0%} and inference {share('inference'):.0%} of the actors' time"
-    idle = (
-        f"; {1 - used:.0%} of the cores are idle" if used is not None and used < FEW_CORES else ""
-    )
-    algorithm = mapping(config.get("algorithm")).get("name")
+    crowded = cores is not None and cores.others > FEW_OTHERS * cores.cores
+    idle = f"; {cores.words()}" if cores is not None and (cores.few or crowded) else ""
+    settings = mapping(config.get("algorithm"))
+    algorithm, fewer = settings.get("name"), (whole(settings.get("passes")) or 1) > 1
     several = (whole(config.get("num_learners")) or 1) > 1
     if config.get("placement") == "inline":
         return f"one role at a time: placement inline lets nothing overlap ({facts}); try --placement local"
@@ -115,15 +141,10 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
             "a machine with more cores, or fewer --num-learners"
         )
     if waits > MUCH and actors_wait > MUCH:
-        how = (
-            "--lag 1 with algorithm:vtrace, as a2c does not correct for it"
-            if algorithm == "a2c"
-            else "--lag 1"
-        )
-        return (
-            f"in lock-step: {facts} and the learner {waits:.0%}, for each other; try {how}, or fewer passes over larger "
-            f"batches{idle}"
-        )
+        how = "--lag 1"
+        if algorithm == "a2c":
+            how += " with algorithm:vtrace, as a2c does not correct for it"
+        return f"Acting and learning take turns. Overlap them: {how}{idle}"
     if waits > MUCH:
         if share("env") >= share("inference"):
             how = "more --env-threads or cores, --actors-per-learner, or EnvPool's environments (envpool:ID)"
@@ -131,14 +152,16 @@ def sentence(shares: Mapping[str, float], config: Mapping[str, Any], used: float
         how = "a smaller network, or more --num-envs for larger batches of inference (and fewer updates)"
         return f"actor-bound, by inference: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
     if share("learn") > MOST or actors_wait > MUCH:
-        how = "fewer --algorithm.passes, a smaller network, or a GPU"
-        if used is not None and used < FEW_CORES:
+        how = "fewer --algorithm.passes, " * fewer + "a smaller network, or a GPU"
+        if cores is not None and cores.few:
             # More threads for a small network cost more than they bring.
             more = "more --learner-threads if the network is large"
             several_words = (
                 "" if several else "several learners (topology:gossip --num-learners 2) or "
             )
-            how += f"; {1 - used:.0%} of the cores are idle: {several_words}{more}"
+            how += f"; {cores.words()}: {several_words}{more}"
+        elif idle:
+            how += idle
         elif not several:
             how += "; with more cores, several learners (topology:gossip --num-learners 2)"
         return f"learner-bound: {facts}; try {how}"

@@ -264,7 +264,7 @@ def _kind(config: dict[str, Any], section: str, path: list[str], part: int) -> s
 def _damage(files: RunFiles) -> str:
     if files.stat("config.json") is None:
         return "it holds no config.json, without which it is no whole run folder"
-    return "its config.json cannot be read: it is damaged, no plain file, or holds no settings"
+    return "config.json is not valid"
 
 
 def _progress(

@@ -13,7 +13,7 @@ import webbrowser
 from contextlib import suppress
 from typing import TYPE_CHECKING
 
-from gossamer.dashboard.guard import is_loopback
+from gossamer.dashboard.addresses import is_loopback
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra, lower_priority
 from gossamer.record.runs import find_runs

@@ -16,7 +16,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.envs.seeding import WithoutTasks
-from gossamer.envs.settings import FAMILIES_ONLY, check_range, refuse_settings
+from gossamer.envs.settings import (
+    FAMILIES_ONLY,
+    OF_OWN_ENVIRONMENTS,
+    check_range,
+    refuse_settings,
+)
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
@@ -91,7 +96,12 @@ class AtariProtocol:
 
 def atari_protocol(env_id: str, settings: EnvConfig) -> AtariProtocol:
     """Fill in what the settings leave open from the protocol the id names; refuse bad values."""
-    refuse_settings(env_id, settings, FAMILIES_ONLY, "it is not a family of tasks")
+    refuse_settings(
+        env_id,
+        settings,
+        (*FAMILIES_ONLY, *OF_OWN_ENVIRONMENTS),
+        "it is not a family of tasks",
+    )
     named = (
         AtariProtocol(sticky=0.25, life_loss_terminal=False)
         if env_id.startswith("ALE/")

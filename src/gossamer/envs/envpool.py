@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol, lost_life
-from gossamer.envs.gym import gym_stuck_steps
+from gossamer.envs.gym import refuse_of_others
 from gossamer.envs.making import UNLIMITED_STEPS
 from gossamer.envs.seeding import WithoutTasks
-from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
+from gossamer.envs.settings import (
+    FAMILIES_ONLY,
+    OF_OWN_ENVIRONMENTS,
+    flag_of,
+    refuse_settings,
+    suite_of,
+)
 from gossamer.envs.spaces import action_format, check_actions, obs_format
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
@@ -52,8 +58,13 @@ class EnvpoolEnvs(WithoutTasks):
             stuck_steps = protocol.stuck_steps
         else:
             refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
-            refuse_settings(env_id, settings, FAMILIES_ONLY, "it is not a family of tasks")
-            stuck_steps = gym_stuck_steps(env_id, settings)
+            refuse_settings(
+                env_id,
+                settings,
+                (*FAMILIES_ONLY, *OF_OWN_ENVIRONMENTS),
+                "it is not a family of tasks",
+            )
+            stuck_steps = refuse_of_others(env_id, settings).stuck_steps
         if stuck_steps:
             raise ConfigError(_no_guard(env_id))
         known: list[str] = envpool.list_all_envs()

@@ -9,10 +9,10 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from gymnasium import Wrapper
 
+from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
-from gossamer.envs.spaces import action_format, obs_format
+from gossamer.envs.spaces import Misfit, action_format, obs_format
 from gossamer.errors import RunFailed
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs import CLOSE, CONSTRUCTOR
@@ -24,25 +24,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.envs.seeding import SeedStream, Tasks
+    from gossamer.envs.settings import EnvConfig
     from gossamer.system.signs import Sign
-
-
-def wrapped(env: Any, name: str) -> Any:
-    """Return what an environment or a wrapper of it has by a name; None without it."""
-    return env.get_wrapper_attr(name) if env.has_wrapper_attr(name) else None
-
-
-def telling(env: Any) -> Any:
-    """Return the environment, or the wrapper of it, that has an `episode_info`; None without one.
-
-    Looks on types: asking an object whether it has a property runs that property, and what fails in
-    there, for want of a task or a reset, would count as no.
-    """
-    while not (hasattr(type(env), "episode_info") or "episode_info" in vars(env)):
-        if not isinstance(env, Wrapper):
-            return None
-        env = env.env  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
-    return env
 
 
 class Episodes:
@@ -56,13 +39,13 @@ class Episodes:
         num_envs: int,
         seeds: SeedStream,
         tasks: Tasks,
-        stuck_steps: int,
+        settings: EnvConfig,
         sign: Sign,
     ):
         self._sign = sign
         self._seeds = seeds
         self._tasks = tasks
-        self._stuck_steps = stuck_steps
+        self._stuck_steps = settings.stuck_steps or 0
         self._env_id = env_id
         self.envs: list[Any] = []
         try:
@@ -73,8 +56,8 @@ class Episodes:
             sign.doing = ""
         self.obs = obs_format(env_id, space_of(env_id, self.envs[0], "observation_space"))
         self.action = action_format(env_id, space_of(env_id, self.envs[0], "action_space"))
-        self._set_task = [wrapped(env, "set_task") for env in self.envs]
-        self.task = np.full(num_envs, -1 if self._set_task[0] else 0)
+        self._families = [Family(env_id, env, settings) for env in self.envs]
+        self.task = np.full(num_envs, -1 if self._families[0].is_one else 0)
         """[N] number of the task that each environment plays; -1 before its first."""
         self._episode = [0] * num_envs
         self._ended = [False] * num_envs
@@ -96,6 +79,8 @@ class Episodes:
                     self._begins(i, "step")
                     _, terminated, truncated = self._step(batch, i, action)
                     self._ended[i] = terminated or truncated
+            except Misfit as error:
+                raise self._misfit(i, error) from error
             except RAISED as error:
                 raise self._failure(i) from error
         self._sign.doing = ""
@@ -125,6 +110,8 @@ class Episodes:
                     reward[i] = paid
                     if died or cut:
                         terminated[i], truncated[i], self._ended[i] = died, cut, True
+        except Misfit as error:
+            raise self._misfit(i, error) from error
         except RAISED as error:
             raise self._failure(i) from error
         sign.doing = ""
@@ -140,18 +127,18 @@ class Episodes:
     @property
     def tells(self) -> bool:
         """Whether environments tell of their episodes; known after the first reset."""
-        return telling(self.envs[0]) is not None
+        return self._families[0].telling is not None
 
     def info(self, i: int) -> dict[str, float]:
         """Return what environment i tells of its present episode."""
-        layer = telling(self.envs[i])
+        layer = self._families[i].telling
         try:
             return {} if layer is None else {k: float(x) for k, x in layer.episode_info.items()}
         except RAISED as error:
             raise self._failure(i) from error
 
     def _reset(self, batch: NDArray[Any], i: int) -> None:
-        if set_task := self._set_task[i]:
+        if set_task := self._families[i].set_task:
             number = self._tasks.number(i, self._episode[i])
             if number != self.task[i]:
                 set_task(self._tasks.seed_of(number))
@@ -177,6 +164,13 @@ class Episodes:
         raise RunFailed(
             f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}: entry "
             f"{entry} of its observation is {batch[i, entry]}; it must be a finite number"
+        )
+
+    def _misfit(self, i: int, error: Misfit) -> RunFailed:
+        doing, self._sign.doing = self._sign.doing, ""
+        return RunFailed(
+            f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}: its {doing} returned an "
+            f"observation that is not in its observation_space: {error}"
         )
 
     def _failure(self, i: int) -> RunFailed:

@@ -7,10 +7,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from gossamer.envs.episodes import Episodes, telling, wrapped
+from gossamer.envs.episodes import Episodes
+from gossamer.envs.families import Family, layers_of, registered_spec
 from gossamer.envs.making import make_gym_env, space_of, time_limit
-from gossamer.envs.settings import ATARI_ONLY, FAMILIES_ONLY, flag_of, refuse_settings
+from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import action_format, check_actions, obs_format
 from gossamer.errors import ConfigError
 from gossamer.system.importing import RAISED, failed
@@ -18,7 +20,7 @@ from gossamer.system.signs import Sign
 from gossamer.types import EnvSpec, StepResult
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     from numpy.typing import NDArray
 
@@ -47,9 +49,10 @@ class GymEnvs:
             num_envs=num_envs,
             seeds=seeds,
             tasks=tasks,
-            stuck_steps=gym_stuck_steps(env_id, settings),
+            settings=refuse_of_others(env_id, settings),
             sign=self.sign,
         )
+        self._settings = settings
         self.num_envs = num_envs
         self.spec = gym_spec(env_id, self._episodes.envs[0], settings)
         self._action: NDArray[Any] | None = None
@@ -91,7 +94,7 @@ class GymEnvs:
         """Raise ConfigError where the first environment does not do as it should; close it if it does."""
         self.sign.env, self.sign.doing = 0, "its first reset and step"
         try:
-            try_out(self.spec.env_id, self._episodes.envs[0])
+            try_out(self.spec.env_id, self._episodes.envs[0], self._settings)
             self.sign.doing = "close"
             _call(self.spec.env_id, "close", self._episodes.envs.pop(0).close)
         finally:
@@ -102,13 +105,14 @@ class GymEnvs:
         self._episodes.close()
 
 
-def gym_stuck_steps(env_id: str, settings: EnvConfig) -> int:
-    """Refuse what means nothing outside Atari; return the stuck guard's steps, 0 for off."""
+def refuse_of_others(env_id: str, settings: EnvConfig) -> EnvConfig:
+    """Refuse what means nothing outside Atari; return the settings."""
     refuse_settings(env_id, settings, ATARI_ONLY, "it is for Atari ids only")
-    stuck_steps = settings.stuck_steps or 0
-    if stuck_steps < 0:
-        raise ConfigError(f"{flag_of('stuck_steps')} is {stuck_steps}; allowed is 0 (off) or more")
-    return stuck_steps
+    if (settings.stuck_steps or 0) < 0:
+        raise ConfigError(
+            f"{flag_of('stuck_steps')} is {settings.stuck_steps}; allowed is 0 (off) or more"
+        )
+    return settings
 
 
 def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
@@ -116,34 +120,54 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     obs = obs_format(env_id, space_of(env_id, env, "observation_space"))
     action = action_format(env_id, space_of(env_id, env, "action_space"))
     limit = time_limit(env)
-    family = wrapped(env, "set_task") is not None
-    if not family:
-        refuse_settings(env_id, settings, FAMILIES_ONLY, "it is not a family of tasks")
-    words = wrapped(env, "task_words")
+    family, registered = Family(env_id, env, settings), registered_spec(env)
     return EnvSpec(
         env_id=env_id,
         obs_shape=obs.shape,
         obs_kind=obs.kind,
         action=action.spec,
         protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps"
-        + (f"; tasks: {words}" if words else ""),
+        + (f"; tasks: {family.task_words}" if family.task_words else ""),
         max_episode_steps=limit,
         differs="it is registered as nondeterministic"
-        if env.spec is not None and env.spec.nondeterministic
+        if registered is not None and registered.nondeterministic
         else "",
-        family=family,
+        family=family.is_one,
+        remarks=tuple(_remarks(env_id, env, family)),
     )
 
 
-def try_out(env_id: str, env: Any) -> None:
+def _remarks(env_id: str, env: Any, family: Family) -> Iterator[str]:
+    """Yield what a user may not expect of such an environment."""
+    if family.uncalled:
+        yield (
+            f"{env_id} has a method set_task, which is not called; if it is a family of tasks, as set_task(seed) "
+            f"chooses one: {flag_of('family')} true"
+        )
+    advice = {
+        NormalizeObservation: "--policy.normalize-obs true",
+        NormalizeReward: "--algorithm.value-norm true",
+    }
+    kept = [kind for kind in advice if any(isinstance(x, kind) for x in layers_of(env))]
+    if kept:
+        yield (
+            f"{' and '.join(kind.__name__ for kind in kept)} keep{'s' * (len(kept) == 1)} statistics in each environment "
+            "alone, which no checkpoint holds and an evaluation begins anew: its scores are not comparable with training's, "
+            f"nor with one another; leave {'it' if len(kept) == 1 else 'them'} out, and use "
+            + " and ".join(advice[kind] for kind in kept)
+        )
+
+
+def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
     """Begin an episode and take a step: an environment's mistakes show before a run is begun.
 
     Raises:
         ConfigError: what it returns is not what Gymnasium and its own spaces promise.
     """
     obs, action = env.observation_space, action_format(env_id, env.action_space)
-    if set_task := wrapped(env, "set_task"):
-        _call(env_id, "set_task(1)", partial(set_task, 1))
+    family = Family(env_id, env, settings)
+    if family.set_task is not None:
+        _call(env_id, "set_task(1)", partial(family.set_task, 1))
     began = _call(env_id, "reset(seed=1)", partial(env.reset, seed=1))
     if not isinstance(began, tuple) or len(began) != 2:  # pyright: ignore[reportUnknownArgumentType]
         raise ConfigError(
@@ -165,7 +189,7 @@ def try_out(env_id: str, env: Any) -> None:
         raise ConfigError(
             f"{env_id}: step returned the reward {stepped[1]!r}; it must be a finite number"
         )
-    _check_info(env_id, telling(env))
+    _check_info(env_id, family.telling)
 
 
 _FIVE_VALUES = "it must return five values, observation, reward, terminated, truncated and info"
@@ -185,8 +209,6 @@ def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
     form = obs_format(env_id, space)
     row = form.empty(1)
     try:
-        if hasattr(space, "low") and np.size(obs) != np.prod(space.shape):
-            raise ValueError(f"it has {np.size(obs)} numbers")  # writing could repeat a single one
         form.write(row, 0, obs)
     except Exception as error:
         raise ConfigError(

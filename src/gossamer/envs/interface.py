@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+from gymnasium import spaces
 
 from gossamer.envs.atari import (
     MAX_EPISODE_STEPS,
@@ -14,16 +16,22 @@ from gossamer.envs.atari import (
     emulator_arguments,
     is_atari,
 )
+from gossamer.envs.families import registered_spec
+from gossamer.envs.gym import gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env, space_of, time_limit, unknown_id
+from gossamer.envs.registry import read_spec
 from gossamer.envs.settings import suite_of
-from gossamer.envs.spaces import action_format, obs_format
+from gossamer.envs.spaces import action_format, frames_format, obs_format
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from gossamer.envs.settings import EnvConfig
+    from gossamer.envs.spaces import ActionFormat, ObsFormat
+    from gossamer.types import EnvSpec
+
+MOST_NUMBERS = 2**30
+"""Largest size of an observation or action that is believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,11 +44,19 @@ class Interface:
     """Shape and type that the environment returns, and the layout that the policy takes; see `Layout`."""
     action: dict[str, Any]
     """Shape, type and bounds that the environment takes, and the number that its first choice has."""
-    decode: Callable[[NDArray[Any]], NDArray[Any]]
-    """decode(actions of the policy's distribution [N, *action_shape]) -> what the environment takes [N, ...]."""
+    observation_space: spaces.Space[Any]
+    """Of one environment."""
+    action_space: spaces.Space[Any]
+    """Of one environment."""
+    obs_format: ObsFormat
+    """How an observation is written into a policy's batch."""
+    action_format: ActionFormat
+    """How a batch of actions of the policy's distribution becomes what the environment takes."""
 
 
-def read_interface(env_id: str, settings: EnvConfig, max_episode_steps: int = 0) -> Interface:
+def read_interface(
+    env_id: str, settings: EnvConfig, max_episode_steps: int = 0
+) -> tuple[EnvSpec, Interface]:
     """Make one environment, read what passes between it and a policy, and close it; arguments as of `make_vec_env`."""
     if env_id.startswith("envpool:"):
         return _of_envpool(env_id, settings, max_episode_steps)
@@ -48,7 +64,7 @@ def read_interface(env_id: str, settings: EnvConfig, max_episode_steps: int = 0)
         return _of_atari(env_id, settings, max_episode_steps)
     env = make_gym_env(env_id, max_episode_steps)
     try:
-        return interface_of(
+        return gym_spec(env_id, env, refuse_of_others(env_id, settings)), interface_of(
             env_id,
             _making(env_id, env) | _guard(settings.stuck_steps),
             space_of(env_id, env, "observation_space"),
@@ -61,33 +77,76 @@ def read_interface(env_id: str, settings: EnvConfig, max_episode_steps: int = 0)
 def _making(env_id: str, env: Any) -> dict[str, Any]:
     """Return the function that made a Gymnasium environment, and its arguments."""
     module, _, name = env_id.rpartition(":")
-    if env.spec is None or name != env.spec.id:
+    registered = registered_spec(env)
+    if registered is None or name != registered.id:
         return {"make": env_id, "arguments": {}, "max_episode_steps": time_limit(env)}
     arguments = {"id": env_id, "max_episode_steps": time_limit(env)}
     made: dict[str, Any] = {"make": "gymnasium.make", "arguments": arguments}
-    if not module and str(env.spec.entry_point).startswith("gossamer"):
+    if not module and str(registered.entry_point).startswith("gossamer"):
         made["import"] = "gossamer.envs.multitask"
     return made
 
 
 def interface_of(
-    env_id: str, environment: dict[str, Any], obs_space: Any, action_space: Any
+    env_id: str,
+    environment: dict[str, Any],
+    obs_space: spaces.Space[Any],
+    action_space: spaces.Space[Any],
 ) -> Interface:
     """Return the interface of an environment with these spaces, which `environment` says how to make."""
-    obs, action = obs_format(env_id, obs_space), action_format(env_id, action_space)
+    stacked = is_atari(env_id) and len(obs_space.shape or ()) == 4
+    obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space)
+    action = action_format(env_id, action_space)
     observation: dict[str, Any] = {
-        "shape": list(obs_space.shape),
+        "shape": list(obs.declared),
         "dtype": str(obs_space.dtype),
         "layout": obs.layout,
     }
     if obs.layout == "one_hot":
         observation |= _choices(obs_space)
-    taken: dict[str, Any] = {"shape": list(action_space.shape), "dtype": str(action_space.dtype)}
+    taken: dict[str, Any] = {
+        "shape": list(action_space.shape or ()),
+        "dtype": str(action_space.dtype),
+    }
     if action.spec.kind in ("categorical", "multi_categorical"):
         taken |= _choices(action_space)
     if action.spec.kind == "gaussian":
         taken |= {"low": _bounds(action.spec.low), "high": _bounds(action.spec.high)}
-    return Interface(environment, observation, taken, lambda x: np.asarray(action.decode(x)))
+    return Interface(environment, observation, taken, obs_space, action_space, obs, action)
+
+
+def interface_from(env_id: str, description: Mapping[str, Any]) -> Interface:
+    """Return the interface that an exported policy's description tells of, under the names that `Interface` has.
+
+    Raises:
+        KeyError, TypeError, ValueError: it is none.
+    """
+    obs, action = description["observation"], description["action"]
+    return interface_of(env_id, dict(description["environment"]), _space(obs), _space(action))
+
+
+def _space(told: Mapping[str, Any]) -> spaces.Space[Any]:
+    """Return a space that a description tells of: of observations, the numbers that its type has."""
+    shape, dtype = tuple(int(n) for n in told["shape"]), np.dtype(str(told["dtype"]))
+    if dtype.kind not in "biuf" or math.prod(shape) > MOST_NUMBERS:
+        raise ValueError(f"there is no space of {dtype} {list(shape)}")
+    if "sizes" in told:
+        sizes, start = (np.asarray(told[name], np.int64) for name in ("sizes", "start"))
+        if not shape:
+            return spaces.Discrete(int(sizes[0]), start=int(start[0]))
+        return spaces.MultiDiscrete(sizes.reshape(shape), start=start.reshape(shape))
+    if "low" in told:
+        low, high = (
+            np.array([end if x is None else x for x in told[name]], dtype).reshape(shape)
+            for name, end in (("low", -np.inf), ("high", np.inf))
+        )
+        return spaces.Box(low, high, dtype=dtype.type)
+    if "layout" not in told:
+        return spaces.MultiBinary(shape)
+    least, most = (-np.inf, np.inf) if dtype.kind == "f" else (0, 1)
+    if dtype.kind in "iu":
+        least, most = np.iinfo(dtype).min, np.iinfo(dtype).max
+    return spaces.Box(least, most, shape, dtype.type)
 
 
 def _guard(stuck_steps: int | None) -> dict[str, int]:
@@ -109,7 +168,9 @@ def _bounds(bounds: tuple[float, ...]) -> list[float | None]:
     return [x if abs(x) < float("inf") else None for x in bounds]
 
 
-def _of_atari(env_id: str, settings: EnvConfig, max_episode_steps: int) -> Interface:
+def _of_atari(
+    env_id: str, settings: EnvConfig, max_episode_steps: int
+) -> tuple[EnvSpec, Interface]:
     protocol = atari_protocol(env_id, settings)
     game = atari_game(env_id)
     if game is None:
@@ -122,26 +183,18 @@ def _of_atari(env_id: str, settings: EnvConfig, max_episode_steps: int) -> Inter
         "arguments": {"game": game, **emulator_arguments(protocol, limit)},
         **_guard(protocol.stuck_steps),
     }
-    observation = {
-        "shape": [stack, size, size] if protocol.grayscale else [stack, size, size, 3],
-        "dtype": "uint8",
-        "layout": "reshape" if protocol.grayscale else "frames_channels_first",
-        "preprocessing": {
-            **{name: x for name, x in asdict(protocol).items() if name != "life_loss_terminal"},
-            "maximum_of_last_frames": min(2, protocol.frame_skip),
-            "interpolation": "area",
-            "oldest_frame": "first",
-            "stack_padding": "zero",
-        },
+    shape = (stack, size, size) if protocol.grayscale else (stack, size, size, 3)
+    frames, actions = spaces.Box(0, 255, shape, np.uint8), spaces.Discrete(len(names))
+    found = interface_of(env_id, environment, frames, actions)
+    found.observation["preprocessing"] = {
+        **{name: x for name, x in asdict(protocol).items() if name != "life_loss_terminal"},
+        "maximum_of_last_frames": min(2, protocol.frame_skip),
+        "interpolation": "area",
+        "oldest_frame": "first",
+        "stack_padding": "zero",
     }
-    action = {
-        "shape": [],
-        "dtype": "int64",
-        "sizes": [len(names)],
-        "start": [0],
-        "meanings": names,
-    }
-    return Interface(environment, observation, action, lambda x: x)
+    found.action["meanings"] = names
+    return read_spec(env_id, settings, max_episode_steps), found
 
 
 def _action_names(game: str, *, full: bool) -> list[str]:
@@ -155,7 +208,9 @@ def _action_names(game: str, *, full: bool) -> list[str]:
     return [action.name for action in actions]
 
 
-def _of_envpool(env_id: str, settings: EnvConfig, max_episode_steps: int) -> Interface:
+def _of_envpool(
+    env_id: str, settings: EnvConfig, max_episode_steps: int
+) -> tuple[EnvSpec, Interface]:
     from gossamer.envs.envpool import EnvpoolEnvs, atari_options
     from gossamer.envs.seeding import EVALUATION_RANK, SeedStream
 
@@ -176,6 +231,6 @@ def _of_envpool(env_id: str, settings: EnvConfig, max_episode_steps: int) -> Int
         if suite_of(env_id) == "atari":
             arguments |= atari_options(atari_protocol(env_id, settings))
         environment = {"make": "envpool.make_gymnasium", "arguments": arguments}
-        return interface_of(env_id, environment, *envs.spaces())
+        return envs.spec, interface_of(env_id, environment, *envs.spaces())
     finally:
         envs.close()

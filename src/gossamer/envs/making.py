@@ -15,6 +15,7 @@ from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.system.importing import RAISED, as_module, failed, import_module
+from gossamer.system.reading import quoted
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -237,7 +238,7 @@ def _suggestion(env_id: str) -> str:
     if function == "py":
         return f"; an environment of your own is written {as_module(env_id)}:FUNCTION"
     if function in ("toml", "json"):
-        return f"; a file of settings is given with --config {env_id}"
+        return f"; a file of settings is given with --config {quoted(env_id)}"
     if dot and not near and env_id.replace(".", "").isidentifier():
         return f"; an environment of your own is written {module}:{function}"
     return f"; did you mean {' or '.join(near)}?" if near else "; `gossamer list` names some"

@@ -82,6 +82,13 @@ class EnvConfig:
     divided into that many groups, and each group plays one task. Default: one task per environment."""
     task_seed: Seed | None = None
     """Families of tasks: the seed that tasks are drawn from, >= 0. Default: the run's."""
+    family: bool | None = None
+    """Whether the environment is a family of tasks: before a reset, its method set_task(seed) is called to choose the
+    task; an attribute task_words says how tasks differ. Default: gossamer's own families are, others where
+    tasks_per_learner or task_seed is given."""
+    episode_info: bool | None = None
+    """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: of
+    families."""
     workers: Threads | None = None
     """Worker processes that step each group of environments (see env_groups), a divisor of the group's size; 0
     steps them in the actor's own process. For slow Python environments, and for many Atari games, which are made
@@ -120,6 +127,9 @@ ATARI_ONLY = (
     "fire_reset",
 )
 """Settings that mean something for Atari alone."""
+
+OF_OWN_ENVIRONMENTS = ("family", "episode_info")
+"""Settings that mean something where an environment may have attributes of its own."""
 
 FAMILIES_ONLY = ("tasks_per_learner", "task_seed")
 """Settings that mean something for families of tasks alone."""

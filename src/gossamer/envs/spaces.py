@@ -28,9 +28,9 @@ _WRAP_HINT = (
 )
 
 
-Layout = Literal["reshape", "channels_first", "one_hot"]
-"""How an observation becomes a policy's: the same numbers in another shape, an image whose channels come first, or
-each whole number as so many zeros and a one."""
+Layout = Literal["reshape", "channels_first", "frames_channels_first", "one_hot"]
+"""How an observation becomes a policy's: the same numbers in another shape; an image, or several, whose channels come
+first; or each whole number as so many zeros and a one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,9 +40,11 @@ class ObsFormat:
     shape: tuple[int, ...]
     kind: Literal["pixels", "vector"]
     write: Callable[[NDArray[Any], int, Any], None]
-    """write(batch [N, *shape], i, obs) stores an observation as row i."""
+    """write(batch [N, *shape], i, obs) stores an observation as row i; Misfit: its space has no such one."""
     layout: Layout
     """What it does, in a word."""
+    declared: tuple[int, ...]
+    """Shape of an observation as the environment returns it."""
 
     @property
     def dtype(self) -> type[np.generic]:
@@ -52,6 +54,62 @@ class ObsFormat:
     def empty(self, num_envs: int) -> NDArray[Any]:
         """Allocate a batch [N, *shape]."""
         return np.empty((num_envs, *self.shape), self.dtype)
+
+
+class Misfit(ValueError):
+    """An observation is none of its space; the message says what came and what was declared."""
+
+
+class _Declared:
+    """What a space declares of its observations; every one is compared with it.
+
+    A lone number would be repeated for every entry of a row, and a real number cut off in a picture.
+
+    Args:
+        space: of observations.
+        exact: the shape has to be the same, and not only the number of entries, as of vectors.
+    """
+
+    def __init__(self, space: Any, *, exact: bool):
+        self.shape = tuple(int(n) for n in space.shape)
+        self._exact, self._size = exact, int(np.prod(self.shape))
+        self._dtype: np.dtype[Any] = np.dtype(space.dtype)
+        self._usual = self._dtype  # the type that came last and loses nothing
+
+    def array(self, obs: Any) -> NDArray[Any]:
+        """Return an observation as an array of the declared size, whose numbers the declared type can hold."""
+        if not isinstance(obs, np.ndarray):
+            obs = _as_array(obs)
+        if obs.shape != self.shape and (self._exact or obs.size != self._size):
+            raise Misfit(f"it has shape {obs.shape}, declared is {self.shape}")
+        if obs.dtype is not self._usual:
+            self._compare(obs)
+        return obs
+
+    def _compare(self, obs: NDArray[Any]) -> None:
+        if np.can_cast(obs.dtype, self._dtype, "same_kind"):
+            self._usual = obs.dtype
+            return
+        if obs.dtype.kind in "iu" and self._dtype.kind in "iub":
+            least, most = (0, 1) if self._dtype.kind == "b" else _range(self._dtype)
+            if not obs.size or (least <= obs.min() and obs.max() <= most):
+                return
+            raise Misfit(
+                f"it holds numbers from {obs.min()} to {obs.max()}, declared is {self._dtype}"
+            )
+        raise Misfit(f"it is {obs.dtype}, declared is {self._dtype}")
+
+
+def _as_array(obs: Any) -> NDArray[Any]:
+    try:
+        return np.asarray(obs)
+    except ValueError:  # lists of different lengths
+        raise Misfit(f"it is a {type(obs).__name__}, and no array can be made of it") from None
+
+
+def _range(dtype: np.dtype[Any]) -> tuple[int, int]:
+    held = np.iinfo(dtype)
+    return int(held.min), int(held.max)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,65 +128,68 @@ def obs_format(env_id: str, space: Any) -> ObsFormat:
     if isinstance(space, spaces.Box):
         return _box_format(env_id, space)
     if isinstance(space, spaces.Discrete):
-        size, start = int(space.n), int(space.start)
-
-        def write_one_hot(batch: NDArray[Any], i: int, obs: Any) -> None:
-            index = int(obs) - start
-            if not 0 <= index < size:
-                raise ValueError(f"an observation is {obs}, outside {space}")
-            batch[i] = 0
-            batch[i, index] = 1
-
-        return ObsFormat((size,), "vector", write_one_hot, "one_hot")
+        return _one_hot_format(space, np.array([space.n]), np.array([space.start]))
     if isinstance(space, spaces.MultiDiscrete):
-        sizes = np.asarray(space.nvec, np.int64).ravel()
-        start = np.asarray(space.start, np.int64).ravel()
-        shift = np.cumsum(sizes) - sizes
-
-        def write_one_hots(batch: NDArray[Any], i: int, obs: Any) -> None:
-            index = np.asarray(obs).ravel() - start
-            if ((index < 0) | (index >= sizes)).any():
-                raise ValueError(f"an observation is {obs}, outside {space}")
-            batch[i] = 0
-            batch[i, index + shift] = 1
-
-        return ObsFormat((int(sizes.sum()),), "vector", write_one_hots, "one_hot")
+        return _one_hot_format(space, space.nvec.ravel(), space.start.ravel())
     if isinstance(space, spaces.MultiBinary):
-        return ObsFormat((int(np.prod(space.shape)),), "vector", _write_flat, "reshape")
+        size = int(np.prod(space.shape))
+        return _format(space, (size,), "vector", "reshape")
     raise _refused(env_id, "observation", space, "Box, Discrete, MultiDiscrete and MultiBinary")
+
+
+def _one_hot_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> ObsFormat:
+    declared, shift = _Declared(space, exact=False), np.cumsum(sizes) - sizes
+
+    def write(batch: NDArray[Any], i: int, obs: Any) -> None:
+        index = declared.array(obs).reshape(-1) - start
+        if ((index < 0) | (index >= sizes)).any():
+            raise Misfit(f"it is {obs}, outside {space}")
+        batch[i] = 0
+        batch[i, index + shift] = 1
+
+    return ObsFormat((int(sizes.sum()),), "vector", write, "one_hot", declared.shape)
 
 
 def _box_format(env_id: str, space: Any) -> ObsFormat:
     shape = tuple(int(n) for n in space.shape)
     if space.dtype == np.uint8 and len(shape) == 2 and min(shape) >= SMALLEST_IMAGE:
-        return ObsFormat((1, *shape), "pixels", _write, "reshape")
+        return _format(space, (1, *shape), "pixels", "reshape")
     if space.dtype == np.uint8 and len(shape) == 3:
         rows, columns, channels = shape
         if channels <= MAX_CHANNELS and min(rows, columns) >= SMALLEST_IMAGE:
-            return ObsFormat(
-                (channels, rows, columns), "pixels", _write_channels_first, "channels_first"
-            )
+            return _format(space, (channels, rows, columns), "pixels", "channels_first")
         if rows <= MAX_CHANNELS and min(columns, channels) >= SMALLEST_IMAGE:
-            return ObsFormat(shape, "pixels", _write, "reshape")
+            return _format(space, shape, "pixels", "reshape")
     size = int(np.prod(shape))
     if size == 0 or (space.dtype == np.uint8 and len(shape) > 3):
         raise _refused(env_id, "observation", space, "Box images [H, W, C], [C, H, W] and vectors")
     if np.issubdtype(space.dtype, np.complexfloating):
         raise _refused(env_id, "observation", space, "Box of real numbers")
-    write = _write if len(shape) == 1 else _write_flat
-    return ObsFormat((size,), "vector", write, "reshape")
+    return _format(space, (size,), "vector", "reshape")
 
 
-def _write(batch: NDArray[Any], i: int, obs: Any) -> None:
-    batch[i] = obs
+def frames_format(space: Any) -> ObsFormat:
+    """Return the format of a stack of colour frames [K, H, W, 3], which policies see as [3 K, H, W]."""
+    frames, rows, columns, channels = space.shape
+    return _format(space, (frames * channels, rows, columns), "pixels", "frames_channels_first")
 
 
-def _write_flat(batch: NDArray[Any], i: int, obs: Any) -> None:
-    batch[i] = np.asarray(obs).ravel()
+def _format(
+    space: Any, shape: tuple[int, ...], kind: Literal["pixels", "vector"], layout: Layout
+) -> ObsFormat:
+    """Return the format of a space whose numbers are written as they are, in another shape."""
+    declared = _Declared(space, exact=kind == "pixels")
+    axes = {"channels_first": (2, 0, 1), "frames_channels_first": (0, 3, 1, 2)}.get(layout)
+
+    def write(batch: NDArray[Any], i: int, obs: Any) -> None:
+        array = declared.array(obs)
+        batch[i] = array if array.shape == shape else _turned(array, axes).reshape(shape)
+
+    return ObsFormat(shape, kind, write, layout, declared.shape)
 
 
-def _write_channels_first(batch: NDArray[Any], i: int, obs: Any) -> None:
-    batch[i] = np.asarray(obs).transpose(2, 0, 1)
+def _turned(array: NDArray[Any], axes: tuple[int, ...] | None) -> NDArray[Any]:
+    return array if axes is None else array.transpose(axes)
 
 
 def action_format(env_id: str, space: Any) -> ActionFormat:

@@ -25,12 +25,12 @@ from gymnasium.spaces import Box
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from gossamer.envs.episodes import Episodes
-from gossamer.envs.gym import check_logs, gym_spec, gym_stuck_steps
+from gossamer.envs.gym import check_logs, gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env
 from gossamer.envs.seeding import ONE_TASK
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import in_thread
+from gossamer.machine import STOP_SIGNALS, in_thread
 from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
 from gossamer.types import StepResult
 
@@ -47,8 +47,8 @@ if TYPE_CHECKING:
 LOOK_SECONDS = 0.5
 """Pause between two looks at whether the parent lives."""
 _LOST = (EOFError, OSError)
-_OF_THE_TERMINAL = (signal.SIGINT, signal.SIGHUP)
-"""Signals that reach the whole process group; the supervisor decides when workers end."""
+_OF_ALL = [number for number in STOP_SIGNALS if number != signal.SIGTERM]
+"""Signals that a terminal or a cluster sends to all processes of a job; the supervisor decides when workers end."""
 _DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
 _WORDS = 3
 """Words of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
@@ -344,7 +344,7 @@ def gym_workers(
             num_envs=size,
             seeds=seeds.part(i * size),
             tasks=tasks.part(i * size),
-            stuck_steps=gym_stuck_steps(env_id, settings),
+            settings=refuse_of_others(env_id, settings),
         )
         for i in range(num_workers)
     ]
@@ -441,8 +441,9 @@ class WorkerEnvs:
         def begin() -> _Workers:
             # A process begins with the signals blocked that the thread has blocked which starts it; the first start of
             # multiprocessing's tracker would allow them again.
+            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
             resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_THE_TERMINAL)
+            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
             return _Workers(shares)
 
         try:

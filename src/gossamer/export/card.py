@@ -56,14 +56,7 @@ def model_card(
         "## Use",
         "",
         "```python",
-        "import torch",
-        "from gossamer.export.hub import load_hub",
-        "",
-        'policy = load_hub(".")  # this folder',
-        "state, start = policy.initial_state(1), torch.ones(1, 1, dtype=torch.bool)",
-        f"obs = torch.zeros(1, 1, *policy.spec.obs_shape{', dtype=torch.uint8' if policy_sees_pixels(description) else ''})",
-        *_call(description),
-        "action = policy.env_action(policy.distribution(out.action_params).mode())",
+        *_playing(description),
         "```",
         "",
         "`config.json` says how the environment is made and how observations and actions are laid out.",
@@ -87,24 +80,52 @@ def model_card(
     return "\n".join(lines)
 
 
-def policy_sees_pixels(description: Mapping[str, Any]) -> bool:
-    """Whether a described policy takes pixels."""
-    return description["inputs"]["obs"]["dtype"] == "uint8"
+def _playing(description: Mapping[str, Any]) -> list[str]:
+    """Lines of a program that plays an episode."""
+    environment: dict[str, Any] = description["environment"]
+    several = environment["make"] == "ale_py.vector_env.AtariVectorEnv" or environment[
+        "make"
+    ].startswith("envpool.")
+    imports, made = _making(environment)
+    fed = ", reward=reward" if "last_reward" in description["inputs"] else ""
+    return [
+        *imports,
+        "from gossamer.export.hub import load_hub",
+        "",
+        'policy = load_hub(".")  # this folder',
+        f"env = {made}",
+        f"obs, _ = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
+        "state, score, ended = None, 0.0, False",
+        *(["reward = 0.0"] if fed else []),
+        "while not ended:",
+        f"    action, state = policy.act(obs, state{fed})",
+        "    obs, reward, terminated, truncated, _ = env.step(action)",
+        f"    score += float(reward{'[0]' if several else ''})",
+        f"    ended = {'bool(terminated[0] or truncated[0])' if several else 'terminated or truncated'}",
+        "print(score)",
+    ]
 
 
-def _call(description: Mapping[str, Any]) -> list[str]:
-    inputs = description["inputs"]
-    words = ["obs", "start", "state"]
-    lines: list[str] = []
-    if "last_action" in inputs:
-        shape = [1, 1, *inputs["last_action"]["shape"][1:]]
-        lines.append(
-            f"last_action = torch.zeros({shape}, dtype=torch.{inputs['last_action']['dtype']})"
+def _making(environment: Mapping[str, Any]) -> tuple[list[str], str]:
+    """Return lines that import what makes an environment, and the call of it."""
+    made: str = environment["make"]
+    arguments: dict[str, Any] = environment["arguments"]
+    if made == "gymnasium.make":
+        ours = ["from gossamer.envs import multitask"] if "import" in environment else []
+        lines = ["import gymnasium", *ours, *(["", "multitask.register()"] if ours else [])]
+        rest = ", ".join(f"{name}={x!r}" for name, x in arguments.items() if name != "id")
+        return lines, f"gymnasium.make({arguments['id']!r}, {rest})"
+    if made == "ale_py.vector_env.AtariVectorEnv":
+        rest = ", ".join(f"{name}={x!r}" for name, x in arguments.items() if name != "game")
+        return (
+            ["from ale_py.vector_env import AtariVectorEnv"],
+            f"AtariVectorEnv({arguments['game']!r}, num_envs=1, {rest})",
         )
-        words.append("last_action=last_action")
-    if "last_reward" in inputs:
-        words.append("last_reward=torch.zeros(1, 1)")
-    return [*lines, f"out = policy({', '.join(words)})"]
+    if made.startswith("envpool."):
+        rest = ", ".join(f"{name}={x!r}" for name, x in arguments.items() if name != "task_id")
+        return ["import envpool"], f"{made}({arguments['task_id']!r}, num_envs=1, {rest})"
+    module, _, name = made.rpartition(":")
+    return [f"from {module} import {name}"], f"{name}()"
 
 
 def _header(env: str, algorithm: str, scores: Evaluation | None) -> list[str]:

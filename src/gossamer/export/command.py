@@ -13,7 +13,6 @@ import torch
 
 from gossamer.build.evaluation_tasks import build_trials
 from gossamer.config import explicit, to_dict
-from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.export import hub
 from gossamer.export.card import model_card
@@ -22,7 +21,7 @@ from gossamer.export.onnx_file import onnx_bytes, onnx_step, refuse_without_onnx
 from gossamer.export.program import program_bytes, program_step
 from gossamer.export.recording import ENVS, TOLERANCE, Agreement, check, record
 from gossamer.export.step import OneStep
-from gossamer.machine import threads
+from gossamer.machine import same_folder, threads
 from gossamer.record.files import sync_folder, write_whole
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
@@ -35,16 +34,15 @@ from gossamer.run.evaluate import (
     watched,
 )
 from gossamer.run.show import record_video
-from gossamer.system.reading import expand, visible
+from gossamer.system.reading import expand, quoted, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
     from pathlib import Path
 
     from gossamer.config import TrainConfig
-    from gossamer.envs.interface import Interface
     from gossamer.export.recording import Arrays, Recording
-    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.roles.policy import Policy
     from gossamer.run.stopping import Watch
 
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "hub": ""}
@@ -60,8 +58,7 @@ class _Loaded(NamedTuple):
 
     folder: RunFolder
     config: TrainConfig
-    policy: ActorCritic
-    interface: Interface
+    policy: Policy
     step: OneStep
     description: dict[str, Any]
 
@@ -132,7 +129,7 @@ def _target(output: str, kind: str) -> Path:
     path, suffix = expand(output, "; choose another with --output PATH"), SUFFIXES[kind]
     if suffix and path.suffix != suffix:
         raise ConfigError(
-            f"--output is {output}; a file of --format {kind} ends in {suffix}: --output {path.with_suffix(suffix) if path.name else 'policy' + suffix}"
+            f"--output is {output}; a file of --format {kind} ends in {suffix}: --output {quoted(path.with_suffix(suffix) if path.name else 'policy' + suffix)}"
         )
     if os.path.lexists(path):
         raise ConfigError(f"{path} exists already; remove it, or choose another with --output PATH")
@@ -153,24 +150,24 @@ def _default_name(config: TrainConfig, kind: str) -> str:
 
 def _load(folder: RunFolder, config: TrainConfig, which: str | int, learner: int | None) -> _Loaded:
     policy, checkpoint = policy_and_checkpoint(folder, config, which, learner)
-    interface = read_interface(config.env_id, config.env, config.max_episode_steps)
-    step = OneStep(policy, interface.action).eval()
+    step = OneStep(policy, policy.interface.action).eval()
     with torch.no_grad(), threads(1):
         description = describe(
-            step, interface, describe_run(folder, config, checkpoint, which, learner)
+            step, policy.interface, describe_run(folder, config, checkpoint, which, learner)
         )
-    return _Loaded(folder, config, policy, interface, step, description)
+    return _Loaded(folder, config, policy, step, description)
 
 
 def _record(loaded: _Loaded, watch: Watch, say: Callable[[str], None]) -> Recording:
     trial = build_trials(loaded.config, loaded.policy.spec, episodes=ENVS, seed=SEED)[0]
-    say(f"playing {ENVS} episodes for some steps, which the exported policy has to repeat")
+    say(f"Recording {ENVS} episodes to check the export")
     with (
         threads(1),
+        same_folder(),
         stop_on_interrupt(watch) as stop,
         contextlib.closing(trial.make_envs(ENVS)) as envs,
     ):
-        return record(loaded.policy, envs, loaded.interface.decode, stop=stop)
+        return record(loaded.policy, envs, stop=stop)
 
 
 def _write_file(
@@ -223,7 +220,7 @@ def _write_hub(
             partial, policy, {**loaded.description, "settings": _without_paths(settings)}
         )
         own = policy.torso if ":" in policy.config.torso else None
-        step = OneStep(hub.load_hub(partial, torso=own), loaded.interface.action).eval()
+        step = OneStep(hub.load_hub(partial, torso=own), policy.interface.action).eval()
         agreement = check(module_step(step), loaded.description["inputs"], recording)
         shown = _video(loaded, partial, seed, say)
         given = _given_settings(loaded.folder, settings)

@@ -14,10 +14,12 @@ import msgspec
 
 from gossamer.build.roles import build_policy
 from gossamer.config import check_ranges, code_in, from_dict
+from gossamer.envs.interface import interface_from
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
 from gossamer.record.metrics import plain
+from gossamer.roles.policy import Policy
 from gossamer.run.evaluate import put_weights, refuse_misfit
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
 from gossamer.types import EnvSpec
@@ -28,14 +30,13 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gossamer.policies.actor_critic import ActorCritic
 
 CONFIG, WEIGHTS, CARD, VIDEO = "config.json", "model.safetensors", "README.md", "replay.mp4"
 """Names that the Hub looks for."""
 _FROM = "learner.policy."
 
 
-def write_policy(folder: Path, policy: ActorCritic, description: Mapping[str, Any]) -> None:
+def write_policy(folder: Path, policy: Policy, description: Mapping[str, Any]) -> None:
     """Write config.json and model.safetensors into a folder.
 
     Args:
@@ -56,8 +57,10 @@ def write_policy(folder: Path, policy: ActorCritic, description: Mapping[str, An
     write_hashed(folder / WEIGHTS, safetensors_chunks(policy.state_dict()))
 
 
-def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> ActorCritic:
+def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Policy:
     """Load a policy that was exported with `--format hub`, ready to act, in float32 on the CPU.
+
+    `action, state = policy.act(obs, state)` takes the environment's own observations.
 
     Args:
         folder: what was written, or what was downloaded from the Hub.
@@ -70,6 +73,12 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Act
     try:
         content: Any = parse_json(read_plain(path / CONFIG))
         spec = _spec(content["spec"])
+        interface = interface_from(spec.env_id, content)
+        if (interface.obs_format.shape, interface.action_format.spec) != (
+            spec.obs_shape,
+            spec.action,
+        ):
+            raise ValueError("its environment's spaces are not those of the policy")
         config = from_dict(
             {
                 "env_id": spec.env_id,
@@ -95,7 +104,8 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Act
     named = {_FROM + name: x for name, x in tensors.items()}
     found = Checkpoint(0, named, {}, path)
     refuse_misfit(config, spec, found, torso)
-    policy = build_policy(config, spec, torso)
+    policy = build_policy(config, spec, torso, kind=Policy)
+    policy.interface = interface
     put_weights(policy, found, tensors)
     return policy.requires_grad_(False).eval()
 

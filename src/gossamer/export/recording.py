@@ -13,14 +13,14 @@ import torch
 
 from gossamer.errors import RunFailed
 from gossamer.roles.evaluator import Interrupted
-from gossamer.roles.inference import Inference
+from gossamer.roles.inference import Inference, nothing_carried, take_step
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from numpy.typing import NDArray
 
-    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.roles.policy import Policy
     from gossamer.types import ActionSpec, VecEnv
 
 Arrays = dict[str, "NDArray[Any]"]
@@ -68,9 +68,8 @@ class Agreement(NamedTuple):
 
 @torch.no_grad()
 def record(
-    policy: ActorCritic,
+    policy: Policy,
     envs: VecEnv,
-    decode: Callable[[NDArray[Any]], NDArray[Any]],
     *,
     steps: int = STEPS,
     stop: Callable[[], bool] = lambda: False,
@@ -80,40 +79,37 @@ def record(
     Args:
         policy: set up for acting, on the CPU.
         envs: B environments with the evaluation protocol.
-        decode: what becomes of actions on their way to the environment.
         steps: T.
         stop: asked every step; True raises Interrupted.
     """
-    n, action = envs.num_envs, policy.spec.action
+    n = envs.num_envs
     rows: list[tuple[Arrays, Arrays]] = []
     obs: Any = envs.start(np.zeros(n, dtype=np.int64))
-    state = policy.initial_state(n)
+    carried = nothing_carried(policy, n)
     was_over, over = np.ones(n, dtype=bool), np.zeros(n, dtype=bool)
-    kind = torch.float32 if action.kind == "gaussian" else torch.int64
-    last_action = torch.zeros((1, n, *action.shape), dtype=kind)
     last_reward = np.zeros(n, dtype=np.float32)
     with closing(Inference(policy)) as infer:
         for _ in range(steps):
             if stop():
                 raise Interrupted
             seen = {"obs": np.array(obs), "start": was_over.copy(), "last_reward": last_reward}
-            seen["last_action"] = last_action[0].numpy().copy()
-            out = infer(
-                torch.from_numpy(seen["obs"])[None],
-                torch.from_numpy(seen["start"])[None],
-                state,
-                last_action,
-                torch.from_numpy(last_reward)[None],
+            seen["last_action"] = carried.action[0].numpy().copy()
+            out, carried = take_step(
+                policy,
+                infer,
+                torch.from_numpy(seen["obs"]),
+                torch.from_numpy(seen["start"]),
+                torch.from_numpy(last_reward),
+                carried,
+                greedy=True,
             )
-            state = out.core_state
-            last_action = policy.distribution(out.action_params).mode()
-            given = policy.env_action(last_action[0]).numpy()
+            given = policy.env_action(carried.action[0]).numpy()
             said = {
-                "action": np.array(decode(given)),
+                "action": np.array(policy.interface.action_format.decode(given)),
                 "value": out.value[0].numpy(),
                 "action_params": out.action_params[0].numpy(),
-                "next_state": state.T.numpy().copy(),
-                "next_last_action": last_action[0].numpy().copy(),
+                "next_state": out.core_state.T.numpy().copy(),
+                "next_last_action": carried.action[0].numpy().copy(),
             }
             rows.append((seen, said))
             envs.send(given)
@@ -123,7 +119,7 @@ def record(
     seen, said = (
         {name: np.stack([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
     )
-    return Recording(seen, said, _margin(action, said["action_params"]))
+    return Recording(seen, said, _margin(policy.spec.action, said["action_params"]))
 
 
 def _margin(action: ActionSpec, params: NDArray[np.float32]) -> NDArray[np.float32]:

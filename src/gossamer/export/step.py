@@ -105,10 +105,10 @@ class OneStep(nn.Module):
         if self.policy.core_units or config.last_action or config.last_reward:
             found["start"] = torch.ones(batch_size, dtype=torch.bool)
         if self.policy.core_units:
-            found["state"] = torch.zeros(batch_size, self.policy.core_units)
+            found["state"] = torch.zeros((batch_size, self.policy.core_units), dtype=torch.float32)
         if config.last_action:
             kind = torch.float32 if spec.action.kind == "gaussian" else torch.int64
             found["last_action"] = torch.zeros((batch_size, *spec.action.shape), dtype=kind)
         if config.last_reward:
-            found["last_reward"] = torch.zeros(batch_size)
+            found["last_reward"] = torch.zeros(batch_size, dtype=torch.float32)
         return found

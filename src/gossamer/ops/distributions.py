@@ -82,7 +82,8 @@ class Categorical(ActionDistribution):
     ) -> Tensor:
         """Draw the clocks [..., P] of all actions, each of Exp(1)."""
         size = (*shape, spec.sizes[0])
-        return torch.empty(size, device=device).exponential_(generator=generator)
+        drawn = torch.empty(size, dtype=torch.float32, device=device)
+        return drawn.exponential_(generator=generator)
 
     def choose(self, noise: Tensor) -> Tensor:
         """Return the action [...] whose clock is the first: argmax of p_a / E_a with E_a ~ Exp(1)."""
@@ -167,7 +168,8 @@ class Bernoulli(ActionDistribution):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Draw thresholds [..., A] in [0, 1)."""
-        return torch.rand((*shape, spec.sizes[0]), generator=generator, device=device)
+        size = (*shape, spec.sizes[0])
+        return torch.rand(size, generator=generator, dtype=torch.float32, device=device)
 
     def choose(self, noise: Tensor) -> Tensor:
         """Return every component [..., A] int64: 1 where its probability is above the threshold."""
@@ -217,7 +219,8 @@ class DiagonalGaussian(ActionDistribution):
         generator: torch.Generator | None = None,
     ) -> Tensor:
         """Draw standard normal noise [..., A]."""
-        return torch.randn((*shape, spec.sizes[0]), generator=generator, device=device)
+        size = (*shape, spec.sizes[0])
+        return torch.randn(size, generator=generator, dtype=torch.float32, device=device)
 
     def choose(self, noise: Tensor) -> Tensor:
         """Return the actions [..., A] that lie `noise` [..., A] deviations from the means."""

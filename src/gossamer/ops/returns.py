@@ -85,13 +85,15 @@ def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) ->
     """Shift and scale to mean 0 and deviation 1 over the rows of keep, without the weights that are in it.
 
     As PPO does, whose ratio comes after: with the weights in the mean, rows which the policy has left behind
-    would be pushed down for ever, by what others earned.
+    would be pushed down for ever, by what others earned. A lone row stays as it is: compared with itself it would teach
+    nothing.
     """
     if weight is not None:
         advantage = torch.where(weight > 0.0, advantage / weight, 0.0)
     mean = masked_mean(advantage, keep)
     variance = masked_mean((advantage - mean) ** 2, keep)
-    advantage = (advantage - mean) / (variance.sqrt() + 1e-8)
+    scaled = (advantage - mean) / (variance.sqrt() + 1e-8)
+    advantage = torch.where(keep.sum() > 1, scaled, advantage)
     return advantage if weight is None else weight * advantage
 
 

@@ -20,8 +20,9 @@ from gossamer.ops.distributions import (
     make_distribution,
 )
 from gossamer.policies.core import Core
+from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
-from gossamer.policies.torsos import MLP, make_torso, orthogonal
+from gossamer.policies.torsos import MLP, make_torso
 from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
@@ -45,10 +46,11 @@ class ActorCritic(nn.Module):
         value_norm: the value head predicts in units of the targets' running deviation.
         torso: your own feature layers in place of config.torso; [N, *obs_shape] float -> [N, F], with
             an attribute `feature_size`.
+        generator: of initial weights; None: torch's own.
     """
 
     obs_scale: Tensor
-    obs_bias: Tensor
+    obs_shift: Tensor
     value_mean: Tensor
     value_std: Tensor
 
@@ -59,42 +61,45 @@ class ActorCritic(nn.Module):
         *,
         value_norm: bool = False,
         torso: nn.Module | None = None,
+        generator: torch.Generator | None = None,
     ):
         super().__init__()
         _check(spec, config)
         self.spec, self.config, self.value_norm = spec, config, value_norm
         self.pixels = spec.obs_kind == "pixels"
-        self.torso = torso if torso is not None else make_torso(config, spec.obs_shape)
+        self.torso = torso if torso is not None else make_torso(config, spec.obs_shape, generator)
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
         size += past_size
-        self.core = Core(config, size)
+        self.core = Core(config, size, generator)
         size = self.core.output_size
         gaussian = spec.action.kind == "gaussian"
         num_outputs = spec.action.sizes[0] if gaussian else spec.action.num_params
-        self.action_head = orthogonal(nn.Linear(size, num_outputs), 0.01)
+        self.action_head = linear(size, num_outputs, 0.01, generator)
         log_std = config.init_log_std
         if log_std == "auto":
             log_std = 0.5 * math.log(INITIAL_VARIANCE / num_outputs)
-        self.log_std = nn.Parameter(torch.full((num_outputs if gaussian else 0,), log_std))
+        log_stds = torch.full((num_outputs if gaussian else 0,), log_std, dtype=torch.float32)
+        self.log_std = nn.Parameter(log_stds)
         # A recurrent policy shares its state, so only a feed-forward one has a second tower.
         separate = isinstance(self.torso, MLP) and config.separate_value and config.core == "none"
-        self.value_torso = make_torso(config, spec.obs_shape) if separate else None
+        self.value_torso = make_torso(config, spec.obs_shape, generator) if separate else None
         value_size = size
         if self.value_torso is not None:
             value_size = int(self.value_torso.feature_size) + past_size  # type: ignore[arg-type]
-        self.value_head = orthogonal(nn.Linear(value_size, 1), 1.0)
+        self.value_head = linear(value_size, 1, 1.0, generator)
         self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
         self.looks_back = config.last_reward or config.last_action
         self._bounds = _bounds(spec, config)
         self.compute_dtype = torch.float32
+        # Pixels are scaled, then shifted; of vectors the shift, their mean, is taken off first.
         self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
-        self.register_buffer("obs_bias", _like_obs(spec.obs_shape), persistent=False)
+        self.register_buffer("obs_shift", _like_obs(spec.obs_shape), persistent=False)
         # Tensors, as a compiled network would be compiled anew for other numbers.
-        self.register_buffer("value_mean", torch.zeros(()), persistent=False)
-        self.register_buffer("value_std", torch.ones(()), persistent=False)
+        for name, x in (("value_mean", 0.0), ("value_std", 1.0)):
+            self.register_buffer(name, torch.tensor(x, dtype=torch.float32), persistent=False)
         if self.pixels:
             self.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self.refresh()
@@ -145,21 +150,26 @@ class ActorCritic(nn.Module):
 
     def initial_state(self, batch_size: int) -> Tensor:
         """Recurrent state at an episode's start: zeros [S, B]."""
-        return torch.zeros(self.core_units, batch_size, device=self.obs_scale.device)
+        size, device = (self.core_units, batch_size), self.obs_scale.device
+        return torch.zeros(size, dtype=torch.float32, device=device)
 
     def normalize(self, obs: Tensor) -> Tensor:
         """Scale raw observations [..., *obs_shape] for the torso, in its precision."""
-        x = torch.addcmul(self.obs_bias, obs, self.obs_scale)
-        if self.pixels or not self.config.normalize_obs:
-            return x
-        return x.clamp(-self.config.obs_clip, self.config.obs_clip)
+        if self.pixels:
+            return torch.addcmul(self.obs_shift, obs, self.obs_scale)
+        if not self.config.normalize_obs:
+            return obs.to(self.compute_dtype)
+        # The mean first, in float32: air pressure in Pa is far from 0 and varies little.
+        x = torch.sub(obs, self.obs_shift).mul_(self.obs_scale)
+        return x.clamp_(-self.config.obs_clip, self.config.obs_clip).to(self.compute_dtype)
 
     def initial_noise(self, batch_size: int, generator: torch.Generator) -> Tensor | None:
         """Draw what `sample` carries from step to step, [B, A]; None where noise is drawn anew each step."""
         if self.spec.action.kind != "gaussian" or not self.config.noise_correlation:
             return None
         size = (batch_size, *self.spec.action.shape)
-        return torch.randn(size, generator=generator, device=self.obs_scale.device)
+        device = self.obs_scale.device
+        return torch.randn(size, generator=generator, dtype=torch.float32, device=device)
 
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw what `choose` needs anew for every action: [*shape, N] float32, where the policy is."""
@@ -233,10 +243,11 @@ class ActorCritic(nn.Module):
             mean, std = self.obs_moments.mean_std(floor)
             seen = self.obs_moments.count > 0
             self.obs_scale.copy_(torch.where(seen, 1.0 / std, plain))
-            self.obs_bias.copy_(torch.where(seen, -mean / std, 0.0))
+            shift = -mean / std if self.pixels else mean
+            self.obs_shift.copy_(torch.where(seen, shift, 0.0))
         else:
             self.obs_scale.fill_(plain)
-            self.obs_bias.zero_()
+            self.obs_shift.zero_()
         if self.value_norm:
             mean, std = self.value_moments.mean_std(1e-2)
             self.value_mean.copy_(mean)
@@ -259,8 +270,9 @@ class ActorCritic(nn.Module):
     def set_precision(self, dtype: torch.dtype, *, inference: bool = False) -> None:
         """Compute features in `dtype`; for inference the torso's weights are kept in it too."""
         self.compute_dtype = dtype
-        self.obs_scale.data = self.obs_scale.data.to(dtype)
-        self.obs_bias.data = self.obs_bias.data.to(dtype)
+        if self.pixels:
+            self.obs_scale.data = self.obs_scale.data.to(dtype)
+            self.obs_shift.data = self.obs_shift.data.to(dtype)
         if inference:
             self.torso.to(dtype)
             if self.value_torso:
@@ -299,17 +311,17 @@ class ActorCritic(nn.Module):
 
 def _like_obs(shape: tuple[int, ...]) -> Tensor:
     if len(shape) != 3:
-        return torch.zeros(shape)
+        return torch.zeros(shape, dtype=torch.float32)
     # Channels last, as trajectories keep pixels: elementwise work then runs straight through memory.
     channels, height, width = shape
-    return torch.zeros(height, width, channels).permute(2, 0, 1)
+    return torch.zeros((height, width, channels), dtype=torch.float32).permute(2, 0, 1)
 
 
 def _bounds(spec: EnvSpec, config: PolicyConfig) -> tuple[Tensor, Tensor] | None:
     """Centre and half width of each action, by which it is scaled, where environments are; None: it is not."""
     if spec.action.kind != "gaussian" or not (config.squash or config.scale_actions):
         return None
-    low, high = torch.tensor(spec.action.low), torch.tensor(spec.action.high)
+    low, high = (torch.tensor(x, dtype=torch.float32) for x in (spec.action.low, spec.action.high))
     centre, half = (high + low) / 2.0, (high - low) / 2.0
     finite = half.isfinite()
     return torch.where(finite, centre, 0.0), torch.where(finite, half, 1.0)

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from gossamer.ops.recurrence import gru_rows, lstm_rows
+from gossamer.policies.layers import recurrent
 from gossamer.system import devices
 
 if TYPE_CHECKING:
@@ -21,7 +22,9 @@ if TYPE_CHECKING:
 class Core(nn.Module):
     """LSTM, GRU or nothing, over rows of several columns."""
 
-    def __init__(self, config: PolicyConfig, input_size: int):
+    def __init__(
+        self, config: PolicyConfig, input_size: int, generator: torch.Generator | None = None
+    ):
         super().__init__()
         self.num_parts = {"none": 0, "gru": 1, "lstm": 2}[config.core]
         self.layers, self.units = config.core_layers, config.core_size
@@ -30,9 +33,7 @@ class Core(nn.Module):
         self.rnn: nn.LSTM | nn.GRU | None = None
         if self.num_parts:
             kind = nn.LSTM if config.core == "lstm" else nn.GRU
-            self.rnn = kind(input_size, self.units, self.layers)
-            for name, x in self.rnn.named_parameters():
-                (nn.init.zeros_ if "bias" in name else nn.init.orthogonal_)(x)
+            self.rnn = recurrent(kind, input_size, self.units, self.layers, generator)
 
     def forward(self, x: Tensor, starts: Tensor, state: Tensor) -> tuple[Tensor, Tensor]:
         """Run [R * B, input_size] through the rows of starts [R, B] from state [S, B].

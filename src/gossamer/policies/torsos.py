@@ -6,12 +6,15 @@ Shapes: N rows, C, H, W channels and size of an image, F features.
 from __future__ import annotations
 
 import math
+import threading
 from typing import TYPE_CHECKING
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.errors import ConfigError
+from gossamer.policies.layers import conv2d, linear
 from gossamer.system.importing import RAISED, failed, import_module, named_in
 
 if TYPE_CHECKING:
@@ -20,22 +23,27 @@ if TYPE_CHECKING:
 ACTIVATIONS = {"tanh": nn.Tanh, "relu": nn.ReLU, "elu": nn.ELU}
 
 
-def orthogonal(layer: nn.Module, gain: float) -> nn.Module:
-    """Initialise a layer's weight orthogonally with a gain, its bias with 0."""
-    nn.init.orthogonal_(layer.weight, gain)  # type: ignore[arg-type]
-    nn.init.zeros_(layer.bias)  # type: ignore[arg-type]
-    return layer
+_SEEDING = threading.Lock()
+"""Torch's own stream is given a seed by one thread at a time."""
 
 
 class MLP(nn.Module):
     """Fully connected layers over a vector or a flattened image."""
 
-    def __init__(self, input_size: int, hidden_sizes: tuple[int, ...], activation: str):
+    def __init__(
+        self,
+        input_size: int,
+        hidden_sizes: tuple[int, ...],
+        activation: str,
+        generator: torch.Generator | None = None,
+    ):
         super().__init__()
         layers: list[nn.Module] = []
         for size in hidden_sizes:
-            linear = orthogonal(nn.Linear(input_size, size), math.sqrt(2.0))
-            layers += [linear, ACTIVATIONS[activation]()]
+            layers += [
+                linear(input_size, size, math.sqrt(2.0), generator),
+                ACTIVATIONS[activation](),
+            ]
             input_size = size
         self.layers = nn.Sequential(*layers)
         self.feature_size = input_size
@@ -53,6 +61,7 @@ class Convolutions(nn.Module):
         layers: (filters, kernel, stride) of each convolution.
         fc_size: F.
         name: of the network, for the message when an image is too small.
+        generator: of initial weights; None: torch's own.
     """
 
     def __init__(
@@ -62,6 +71,7 @@ class Convolutions(nn.Module):
         *,
         fc_size: int,
         name: str,
+        generator: torch.Generator | None = None,
     ):
         super().__init__()
         channels, height, width = obs_shape
@@ -72,12 +82,12 @@ class Convolutions(nn.Module):
                     f"policy.torso {name} is too deep for images of {obs_shape[1]} x {obs_shape[2]}; "
                     "use --policy.torso impala or mlp"
                 )
-            conv = orthogonal(nn.Conv2d(channels, filters, kernel, stride), math.sqrt(2.0))
+            conv = conv2d(channels, filters, kernel, stride=stride, generator=generator)
             convs += [conv, nn.ReLU()]
             channels = filters
             height, width = ((n - kernel) // stride + 1 for n in (height, width))
         self.convs = nn.Sequential(*convs)
-        self.fc = orthogonal(nn.Linear(channels * height * width, fc_size), math.sqrt(2.0))
+        self.fc = linear(channels * height * width, fc_size, math.sqrt(2.0), generator)
         self.feature_size = fc_size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -91,10 +101,10 @@ def _flatten(x: Tensor) -> Tensor:
 
 
 class _Residual(nn.Module):
-    def __init__(self, channels: int):
+    def __init__(self, channels: int, generator: torch.Generator | None):
         super().__init__()
-        self.conv0 = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2.0))
-        self.conv1 = orthogonal(nn.Conv2d(channels, channels, 3, padding=1), math.sqrt(2.0))
+        self.conv0 = conv2d(channels, channels, 3, padding=1, generator=generator)
+        self.conv1 = conv2d(channels, channels, 3, padding=1, generator=generator)
 
     def forward(self, x: Tensor) -> Tensor:
         return x + self.conv1(F.relu(self.conv0(F.relu(x))))
@@ -103,20 +113,22 @@ class _Residual(nn.Module):
 class Impala(nn.Module):
     """Residual network with sections of 16, 32, 32 filters: Espeholt et al. 2018, figure 3."""
 
-    def __init__(self, obs_shape: tuple[int, ...], *, fc_size: int):
+    def __init__(
+        self, obs_shape: tuple[int, ...], *, fc_size: int, generator: torch.Generator | None = None
+    ):
         super().__init__()
         channels, height, width = obs_shape
         sections: list[nn.Module] = []
         for filters in (16, 32, 32):
             sections += [
-                orthogonal(nn.Conv2d(channels, filters, 3, padding=1), math.sqrt(2.0)),
+                conv2d(channels, filters, 3, padding=1, generator=generator),
                 nn.MaxPool2d(3, 2, padding=1),
-                _Residual(filters),
-                _Residual(filters),
+                _Residual(filters, generator),
+                _Residual(filters, generator),
             ]
             channels, height, width = filters, (height + 1) // 2, (width + 1) // 2
         self.sections = nn.Sequential(*sections)
-        self.fc = orthogonal(nn.Linear(channels * height * width, fc_size), math.sqrt(2.0))
+        self.fc = linear(channels * height * width, fc_size, math.sqrt(2.0), generator)
         self.feature_size = fc_size
 
     def forward(self, x: Tensor) -> Tensor:
@@ -124,8 +136,10 @@ class Impala(nn.Module):
         return F.relu(self.fc(_flatten(F.relu(self.sections(x)))))
 
 
-def _own_torso(name: str, obs_shape: tuple[int, ...]) -> nn.Module:
-    """Make feature layers of the user's own, from `module:NAME`."""
+def _own_torso(
+    name: str, obs_shape: tuple[int, ...], generator: torch.Generator | None
+) -> nn.Module:
+    """Make feature layers of the user's own, from `module:NAME`; they draw from torch's own stream."""
     module_name, _, maker_name = name.rpartition(":")
     maker = named_in(import_module(module_name, name, "a torso"), maker_name)
     if not callable(maker):
@@ -133,7 +147,10 @@ def _own_torso(name: str, obs_shape: tuple[int, ...]) -> nn.Module:
             f"{name} is not a torso: {module_name} has neither a class nor a function {maker_name}"
         )
     try:
-        torso = maker(obs_shape)
+        with _SEEDING, torch.random.fork_rng(devices=[]):
+            if generator is not None:
+                torch.manual_seed(generator.initial_seed())
+            torso = maker(obs_shape)
     except RAISED as error:
         raise failed(
             name, f"cannot be made for observations of {list(obs_shape)}", error
@@ -147,28 +164,29 @@ def _own_torso(name: str, obs_shape: tuple[int, ...]) -> nn.Module:
     return torso
 
 
-def make_torso(config: PolicyConfig, obs_shape: tuple[int, ...]) -> nn.Module:
-    """Build the torso that fits an observation; it has `feature_size`."""
+def make_torso(
+    config: PolicyConfig, obs_shape: tuple[int, ...], generator: torch.Generator | None = None
+) -> nn.Module:
+    """Build the torso that fits an observation; it has `feature_size`. Without a generator torch's own stream is used."""
     if ":" in config.torso:
-        return _own_torso(config.torso, obs_shape)
+        return _own_torso(config.torso, obs_shape, generator)
     pixels = len(obs_shape) == 3
     kind = config.torso if config.torso != "auto" else ("nature" if pixels else "mlp")
     if kind == "mlp":
-        return MLP(math.prod(obs_shape), config.hidden_sizes, config.activation)
+        return MLP(math.prod(obs_shape), config.hidden_sizes, config.activation, generator)
     if not pixels:
         raise ConfigError(
             f"policy.torso {kind} needs images, this environment observes vectors of {obs_shape}; use "
             "--policy.torso mlp"
         )
     if kind == "impala":
-        return Impala(obs_shape, fc_size=config.fc_size or 256)
+        return Impala(obs_shape, fc_size=config.fc_size or 256, generator=generator)
+    size, layers = 512, ((32, 8, 4), (64, 4, 2), (config.last_filters, 3, 1))
+    # "nature": Mnih et al. 2015; GALA used 32 filters in the last convolution.
     if kind == "a3c":  # Mnih et al. 2016, section 8: 16 filters 8x8/4, 32 filters 4x4/2, 256 units
-        return Convolutions(
-            obs_shape, ((16, 8, 4), (32, 4, 2)), fc_size=config.fc_size or 256, name=kind
-        )
-    if kind == "elite":
+        size, layers = 256, ((16, 8, 4), (32, 4, 2))
+    elif kind == "elite":
         layers = ((64, 3, 3), (64, 3, 2), (128, 3, 2))
-        return Convolutions(obs_shape, layers, fc_size=config.fc_size or 512, name=kind)
-    # Mnih et al. 2015; GALA used 32 filters in the last convolution.
-    layers = ((32, 8, 4), (64, 4, 2), (config.last_filters, 3, 1))
-    return Convolutions(obs_shape, layers, fc_size=config.fc_size or 512, name=kind)
+    return Convolutions(
+        obs_shape, layers, fc_size=config.fc_size or size, name=kind, generator=generator
+    )

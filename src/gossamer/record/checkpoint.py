@@ -8,6 +8,7 @@ from __future__ import annotations
 import errno
 import hashlib
 import json
+import math
 import shutil
 import threading
 from contextlib import suppress
@@ -48,6 +49,8 @@ class Score(NamedTuple):
     """Mean return."""
     episodes: int | None = None
     """Behind that mean; None: an older run has not said."""
+    half_width: float | None = None
+    """Half the width of the mean's 95 % interval; None: it is not known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +129,12 @@ class CheckpointStore:
     ) -> None:
         """Save as the best policy, or as the candidate, in place of the one before."""
         with self._writing:
-            facts = {"score": score.mean, "episodes": score.episodes}
+            known = score.half_width is not None and math.isfinite(score.half_width)
+            facts = {
+                "score": score.mean,
+                "episodes": score.episodes,
+                "half_width": score.half_width if known else None,
+            }
             self._write(name, updates, tensors, state, facts)
 
     def score(self, name: Scored = BEST) -> Score | None:
@@ -137,8 +145,12 @@ class CheckpointStore:
         """
         try:
             manifest = self._read_manifest(self._find(name))
-            episodes = manifest.get("episodes")
-            return Score(float(manifest["score"]), episodes if type(episodes) is int else None)
+            episodes, width = manifest.get("episodes"), manifest.get("half_width")
+            return Score(
+                float(manifest["score"]),
+                episodes if type(episodes) is int else None,
+                width if type(width) is float and width >= 0.0 else None,
+            )
         except UnreadableError:
             raise
         except (DamagedError, ConfigError, KeyError, TypeError, ValueError, OverflowError):

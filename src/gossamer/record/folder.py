@@ -23,7 +23,7 @@ from gossamer.record.machine import describe_machine, git_state, package_version
 from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
 from gossamer.record.requests import take
 from gossamer.record.runs import LOCK, find_run
-from gossamer.system.reading import clipped, expand, parse_json, read_plain
+from gossamer.system.reading import clipped, expand, parse_json, quoted, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -53,13 +53,19 @@ class RunFolder:
     """One run's folder. `create` and `open` find it; `lock` makes it this process's alone."""
 
     def __init__(self, path: Path | str) -> None:
-        """Name a folder without touching it."""
-        self.path = Path(path)
+        """Name a folder without touching it; the process may go to another one later."""
+        self._named_in = None if Path(path).is_absolute() else Path.cwd()
+        self.path = Path(path) if self._named_in is None else self._named_in / path
         self._lock: int | None = None
         self._member: int | None = None
         self._created: list[Path] = []  # by this object, outermost first
         self._ours = False  # locked before a run was in it
         self._found: set[str] = set()  # what was in it all the same
+
+    @property
+    def shown(self) -> str:
+        """The path as it was named."""
+        return str(self.path if self._named_in is None else self.path.relative_to(self._named_in))
 
     @classmethod
     def create(
@@ -71,6 +77,7 @@ class RunFolder:
         topology: str,
         seed: int,
         root: str = "runs",
+        named_in: Path | None = None,
         min_free_bytes: int = MIN_FREE_BYTES,
     ) -> RunFolder:
         """Make a new, locked run folder; ConfigError, and nothing left behind, if that cannot be.
@@ -82,6 +89,7 @@ class RunFolder:
             topology: Its name.
             seed: The run's seed.
             root: Where runs are kept.
+            named_in: Folder that a relative path begins in; None: the one that the process is in.
             min_free_bytes: Refuse a disk with less.
         """
         if path:
@@ -90,10 +98,13 @@ class RunFolder:
             stamp = time.strftime("%Y%m%d-%H%M%S")
             target = cls.path_of(env_id, algorithm, topology, root) / f"{stamp}-s{seed}"
         folder = cls(target)
+        if named_in is not None and not target.is_absolute():
+            folder._named_in, folder.path = named_in, named_in / target
+        target = folder.path
         if path and (below := _runs_below(target)):
             raise ConfigError(
                 f"--run-folder {target} has other runs below it, such as {below[0]}, which would be hidden; "
-                f"name a new folder: --run-folder {target}/new"
+                f"name a new folder: --run-folder {quoted(target / 'new')}"
             )
         try:
             if not _holds_run(target):
@@ -106,7 +117,7 @@ class RunFolder:
             if not folder._ours:
                 raise ConfigError(
                     f"--run-folder {target} already holds a run; "
-                    f"continue it with --resume {target}, or name another folder"
+                    f"continue it with --resume {quoted(folder.shown)}, or name another folder"
                 )
         except OSError as error:
             folder.discard()

@@ -189,6 +189,9 @@ METRICS: Mapping[str, Metric] = {
     "share/evaluation": Metric(_SHARE, "wall time during which an evaluation ran"),
     "share/checkpoint": Metric(_SHARE, "learner's time taking checkpoints"),
     "cpu_percent": Metric("percent", "CPU use of all processes of the run; 100 is one core"),
+    "others_cpu_percent": Metric(
+        "percent", "CPU use of everything else on the machine; 100 is one core"
+    ),
     "memory_bytes": Metric("bytes", "resident memory of all processes of the run"),
     "gpu_percent": Metric("percent", "utilisation of the GPU"),
     "gpu_memory_bytes": Metric("bytes", "GPU memory held by the run"),
@@ -281,6 +284,8 @@ _COUNTED = ("env_steps", "updates", "return", "length", "time_s")
 _NUMBER = (int, float, type(None))
 MAX_OPEN_MONITORS = 128
 """Files held open at once; a process may often open only 1,024."""
+LINES_AT_ONCE = 16
+"""Lines that wait for a file which is not open; a resumed run makes up for those that were lost."""
 
 
 class EpisodeLog:
@@ -305,6 +310,7 @@ class EpisodeLog:
         self._folder.mkdir(exist_ok=True)
         self._first_line = "#" + json.dumps({"t_start": t_start, "env_id": env_id})
         self._open: dict[int, tuple[BinaryIO, list[str]]] = {}
+        self._waiting: dict[int, list[tuple[dict[str, Any], Mapping[str, float]]]] = {}
         self._writing = threading.Lock()
 
     def write(
@@ -348,28 +354,41 @@ class EpisodeLog:
         with self._writing:
             self._rows.write(row)
             self.count += 1
-            file, names = self._monitor(env, info or {})
-            _write_all(file, monitor_line(plain(row), names))
+            waiting = self._waiting.setdefault(env, [])
+            waiting.append((row, info or {}))
+            room = env in self._open or len(self._open) < MAX_OPEN_MONITORS
+            if room or len(waiting) >= LINES_AT_ONCE:
+                self._write_waiting(env, keep_open=room)
 
     def close(self) -> None:
-        """Close every file."""
+        """Write what waits, and close every file."""
         with ExitStack() as stack:  # one that cannot be closed leaves the others to be
             stack.callback(self._open.clear)
+            stack.callback(self._waiting.clear)
+            for env in [x for x, waiting in self._waiting.items() if waiting]:
+                stack.callback(self._write_waiting, env, keep_open=False)
             for file, _ in self._open.values():
                 stack.callback(file.close)
             stack.callback(self._rows.close)
 
+    def _write_waiting(self, env: int, *, keep_open: bool) -> None:
+        waiting = self._waiting.pop(env)
+        file, names = self._open.get(env) or self._monitor(env, waiting[0][1])
+        try:
+            _write_all(file, b"".join(monitor_line(plain(row), names) for row, _ in waiting))
+        finally:
+            if keep_open:
+                self._open[env] = file, names
+            elif env not in self._open:
+                file.close()
+
     def _monitor(self, env: int, info: Mapping[str, float]) -> tuple[BinaryIO, list[str]]:
-        if env not in self._open:
-            if len(self._open) >= MAX_OPEN_MONITORS:
-                self._open.pop(next(iter(self._open)))[0].close()
-            path = self._folder / f"{env}.monitor.csv"
-            file = _open_append(path)
-            if file.tell() == 0:
-                columns = ",".join(["r", "l", "t", *info])
-                _write_all(file, f"{self._first_line}\n{columns}\n".encode())
-            self._open[env] = file, monitor_head(path)[1]
-        return self._open[env]
+        path = self._folder / f"{env}.monitor.csv"
+        file = _open_append(path)
+        if file.tell() == 0:
+            columns = ",".join(["r", "l", "t", *info])
+            _write_all(file, f"{self._first_line}\n{columns}\n".encode())
+        return file, monitor_head(path)[1]
 
 
 def monitor_head(path: Path) -> tuple[bytes, list[str]]:

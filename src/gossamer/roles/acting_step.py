@@ -59,7 +59,7 @@ class ActingStep:
         action_size = (num_envs, *spec.action.shape)
         # In the host's memory: observations as simulators return them, then rewards and starts.
         self.obs = devices.pinned(torch.zeros((num_envs, *spec.obs_shape), dtype=obs_dtype))
-        self._last_reward = devices.pinned(torch.zeros(1, num_envs))
+        self._last_reward = devices.pinned(torch.zeros((1, num_envs), dtype=torch.float32))
         self._starts = devices.pinned(torch.zeros((1, num_envs), dtype=torch.bool))
         self.action = devices.pinned(torch.zeros(action_size, dtype=action_dtype))
         self._arrived = torch.zeros_like(self.obs, device=device)
@@ -71,13 +71,14 @@ class ActingStep:
         if pixels:  # channels last, as trajectories keep them
             self._rows = self._rows.movedim(2, -1).contiguous().movedim(-1, 2)
         self._row = torch.zeros_like(self._rows[:1])  # [1, n, *obs_shape]
-        self._params = torch.zeros((*lead, spec.action.num_params), device=device)
-        self._value = torch.zeros(lead, device=device)
+        numbers: dict[str, Any] = {"dtype": torch.float32, "device": device}
+        self._params = torch.zeros((*lead, spec.action.num_params), **numbers)
+        self._value = torch.zeros(lead, **numbers)
         self._actions = torch.zeros(
             (unroll_length, *action_size), dtype=action_dtype, device=device
         )
         self._t = torch.zeros(1, dtype=torch.int64, device=device)
-        self._noise = torch.zeros((*lead, spec.action.noise_size), device=device)
+        self._noise = torch.zeros((*lead, spec.action.noise_size), **numbers)
         self.carried = None if evaluates else policy.initial_noise(num_envs, generator)
         """[n, A] noise that goes on from step to step; None where the policy has none."""
         self.core_state = policy.initial_state(num_envs)

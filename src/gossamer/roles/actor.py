@@ -172,7 +172,7 @@ class _Group:
         action = policy.spec.action
         dtype = torch.float32 if action.kind == "gaussian" else torch.int64
         self.last_action = torch.zeros((n, *action.shape), dtype=dtype)
-        self.last_reward = torch.zeros(n)
+        self.last_reward = torch.zeros(n, dtype=torch.float32)
         # What was sent, step by step, back to the oldest episode's start: with each episode's seed it
         # is all that a resumed run needs to bring the environments back.
         self.sent: deque[NDArray[Any]] = deque()

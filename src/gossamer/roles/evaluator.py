@@ -16,7 +16,7 @@ from gossamer.envs.atari import EPISODES_PER_SEED
 from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
 from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.roles.acting_step import ActingStep
-from gossamer.roles.inference import Inference
+from gossamer.roles.inference import Inference, nothing_carried, take_step
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
 
@@ -31,6 +31,14 @@ if TYPE_CHECKING:
 
 MAX_ENVS = 16
 """Episodes played at once."""
+FEW_EPISODES = 3
+"""Episodes of an evaluation that comes late: the fewest that tell how far their mean may be off."""
+LATE_TIME_FRACTION = 0.1
+"""Largest share of the run's time for evaluations that come late."""
+EVALUATIONS_A_RUN = 20
+"""With fewer in a whole run they come late."""
+T_95 = (12.71, 4.30, 3.18, 2.78, 2.57, 2.45, 2.36, 2.31, 2.26, 2.23)
+"""Student's t of 95 % intervals with 1 to 10 degrees of freedom."""
 MAX_NUMBER = 1 << 40
 """Numbers of evaluations begin again here, so that numbers of their episodes fit into 63 bits."""
 
@@ -67,6 +75,25 @@ class Evaluation:
         n = len(scores)
         return float(np.std(scores, ddof=1) / np.sqrt(n)) if n > 1 else 0.0
 
+    @property
+    def half_width(self) -> float:
+        """Half the width of the mean's 95 % interval; infinite for a single episode, or task."""
+        return half_width(self.standard_error, len(set(self.tasks)) or len(self.returns))
+
+    def minus(self, other: Evaluation) -> Evaluation:
+        """Return by how much more was earned in each of the same episodes."""
+        returns = tuple(a - b for a, b in zip(self.returns, other.returns, strict=True))
+        return Evaluation(returns, self.lengths, self.truncated, self.tasks)
+
+    def plus(self, other: Evaluation) -> Evaluation:
+        """Return both as one evaluation, without what is held out."""
+        return Evaluation(
+            self.returns + other.returns,
+            self.lengths + other.lengths,
+            self.truncated + other.truncated,
+            self.tasks + other.tasks,
+        )
+
     def as_dict(self) -> dict[str, Any]:
         """Return it as it is written into files."""
         row: dict[str, Any] = {
@@ -81,6 +108,14 @@ class Evaluation:
         if self.held_out is not None:
             row["held_out"] = self.held_out.as_dict()
         return row
+
+
+def half_width(standard_error: float, count: int) -> float:
+    """Return half the width of a mean's 95 % interval, of so many values; infinite for one."""
+    if count < 2:
+        return math.inf
+    t = T_95[count - 2] if count - 2 < len(T_95) else 1.96 + 2.7 / (count - 1)
+    return t * standard_error
 
 
 class Trial(NamedTuple):
@@ -140,10 +175,17 @@ class Contest(NamedTuple):
     candidate: list[Tensor]
     best: list[Tensor] | None
     """None: it cannot be read any more."""
+    played: int = 0
+    """Episodes that each of them has played before."""
 
 
 class Keeper(Protocol):
     """Who keeps what evaluations have told, and the best policy."""
+
+    @property
+    def run_seconds(self) -> float:
+        """Seconds that the whole run is expected to take; infinite: that is not known yet."""
+        ...
 
     @property
     def waiting(self) -> bool:
@@ -305,25 +347,21 @@ class _OnCpu:
     ):
         self._policy, self._generator, self._greedy = policy, generator, greedy
         self._infer = Inference(policy, num_threads)
-        self._core_state = policy.initial_state(num_envs)
-        kind = torch.float32 if policy.spec.action.kind == "gaussian" else torch.int64
-        self._last_action = torch.zeros((1, num_envs, *policy.spec.action.shape), dtype=kind)
+        self._carried = nothing_carried(policy, num_envs)
 
     def act(self, obs: NDArray[Any], reward: Tensor, starts: Tensor) -> Tensor:
         """Return actions [n, *action_shape] for observations, the last rewards [n], and where episodes begin [n]."""
-        out = self._infer(
-            torch.from_numpy(obs)[None],
-            starts[None],
-            self._core_state,
-            self._last_action,
-            reward[None],
+        _, self._carried = take_step(
+            self._policy,
+            self._infer,
+            torch.from_numpy(obs),
+            starts,
+            reward,
+            self._carried,
+            greedy=self._greedy,
+            generator=self._generator,
         )
-        self._core_state = out.core_state
-        distribution = self._policy.distribution(out.action_params)
-        self._last_action = (
-            distribution.mode() if self._greedy else distribution.sample(self._generator)
-        )
-        return self._last_action[0]
+        return self._carried.action[0]
 
     def close(self) -> None:
         """End the threads."""
@@ -406,7 +444,8 @@ class Evaluator:
         greedy: take the likeliest action instead of sampling.
         seed: of the streams that sample actions.
         every_seconds: at most one evaluation in this time.
-        max_time_fraction: at most this share of processor time, so long episodes are evaluated less often.
+        max_time_fraction: at most this share of processor time, so long episodes are evaluated less often; where that would
+            be less than 20 times in the run, with fewer episodes each, for at most a tenth of the time.
         confirm_episodes: by which a candidate is confirmed, of a family shared out among its tasks.
         clock: seconds that evaluations have cost, read before and after; by default processor time of the
             evaluator's thread.
@@ -435,7 +474,10 @@ class Evaluator:
         self._greedy, self._seed = greedy, seed
         self._every_seconds, self._max_time_fraction = every_seconds, max_time_fraction
         self._steps: Steps | None = None
-        self._envs: list[VecEnv] = []  # kept open: making a simulator can cost a second
+        self._few = [trial.of(min(trial.episodes, FEW_EPISODES)) for trial in trials]
+        self._late = False  # evaluations take longer than the time that is left for them
+        self._confirms_next = False
+        self._envs: dict[int, list[VecEnv]] = {}  # kept open: making a simulator can cost a second
         self._confirming = trials[0].of(max(confirm_episodes, trials[0].episodes))
         self.budget = max_time_fraction * every_seconds
         """Seconds, by the clock of costs, that were granted and not spent yet; checkpoints keep them."""
@@ -484,40 +526,74 @@ class Evaluator:
         Raises:
             Interrupted: `stop` has said so.
         """
-        began, self.asked = time.monotonic(), False
-        cost = self.evaluate_newest(stop)
-        if self._keeper.waiting and self.budget >= self.confirming_cost:
-            self.budget -= self.confirm(stop)
+        began, asked, self.asked = time.monotonic(), self.asked, False
+        if self._late and self._confirms_next and self._keeper.waiting and not asked:
+            cost, self._confirms_next = self.confirm(stop, few=True), False
+        else:
+            cost, self._confirms_next = self.evaluate_newest(stop, few=self._late), True
+            if self._keeper.waiting and self.budget >= self.confirming_cost:
+                self.budget -= self.confirm(stop)
         cost += self.film(stop)
-        # While a candidate waits, evaluations leave it half of their time.
-        share = self._max_time_fraction * (0.5 if self._keeper.waiting else 1.0)
         took = time.monotonic() - began
         self.longest_seconds = max(self.longest_seconds, took)
-        period = max(self._every_seconds, (cost - min(self.budget, 0.0)) / share, took)
-        self.budget += self._max_time_fraction * period - cost
+        period = self._period(cost, took)
         self.pause = period - took
 
-    def evaluate_newest(self, stop: Callable[[], bool] | None = None) -> float:
-        """Evaluate the newest parameters once; return what that cost, as `work` counts it."""
+    def _period(self, cost: float, took: float) -> float:
+        """Return the seconds between the beginnings of what has been done and of what is next; keep account of the cost."""
+        fraction = self._max_time_fraction
+        # While a candidate waits, evaluations leave it half of their time.
+        share = fraction * (0.5 if self._keeper.waiting else 1.0)
+        whole = self._cost_of(self._trials) if self._late else cost
+        usual = max(self._every_seconds, (whole - min(self.budget, 0.0)) / share, took)
+        due = max(self._every_seconds, self._keeper.run_seconds / EVALUATIONS_A_RUN)
+        self._late = usual > due
+        if not self._late:
+            self.budget += fraction * usual - cost
+            return usual
+        self.budget = 0.0
+        cost = max(cost, self._cost_of(self._few))
+        return max(due, cost / max(fraction, LATE_TIME_FRACTION), took)
+
+    def _cost_of(self, trials: Sequence[Trial]) -> float:
+        return self._episode_cost * sum(trial.episodes for trial in trials)
+
+    def evaluate_newest(
+        self, stop: Callable[[], bool] | None = None, *, few: bool = False
+    ) -> float:
+        """Evaluate the newest parameters once; return what that cost, as `work` counts it.
+
+        Args:
+            stop: asked every step; True raises Interrupted.
+            few: play as few episodes as tell something.
+        """
         began = self._clocks()
         source = self._read(self._params)
-        result = self._play(self._params, self._trials, source.number(confirms=False), stop)
+        trials = self._few if few else self._trials
+        result = self._play(self._params, trials, source.number(confirms=False), stop)
         cost = self._spent_since(began)
         held_out = 0 if result.held_out is None else len(result.held_out.returns)
         self._episode_cost = cost / (len(result.returns) + held_out)
         self._keeper.on_evaluation(result, source, self._params)
         return cost
 
-    def confirm(self, stop: Callable[[], bool] | None = None) -> float:
-        """Let the candidate that waits and the best play the same new episodes; return what that cost."""
+    def confirm(self, stop: Callable[[], bool] | None = None, *, few: bool = False) -> float:
+        """Let the candidate that waits and the best play the same new episodes; return what that cost.
+
+        Args:
+            stop: asked every step; True raises Interrupted.
+            few: play a part of the contest's episodes.
+        """
         began = self._clocks()
         contest = self._keeper.contest()
         if contest is not None:
             number, trials = contest.source.number(confirms=True), [self._confirming]
-            candidate = self._play(contest.candidate, trials, number, stop)
+            if few:
+                trials = self._few[:1]
+            candidate = self._play(contest.candidate, trials, number, stop, contest.played)
             best = None
             if contest.best is not None:
-                best = self._play(contest.best, trials, number, stop)
+                best = self._play(contest.best, trials, number, stop, contest.played)
             self._keeper.decide(candidate, best)
         return self._spent_since(began)
 
@@ -542,36 +618,46 @@ class Evaluator:
         trials: Sequence[Trial],
         number: int,
         stop: Callable[[], bool] | None,
+        played: int = 0,
     ) -> Evaluation:
+        """Play trials with these parameters, in the episodes of a number behind those `played`."""
         with torch.no_grad():
             for target, x in zip(self.policy.shared_tensors(), params, strict=True):
                 target.copy_(x)
         self.policy.refresh()
         self._steps = self._steps or Steps(Graphs(self.device))
-        if not self._envs:
-            self._envs = [trial.open() for trial in self._trials]
+        # A contest has the environments of an evaluation.
+        kept = self._few if trials[0] is self._few[0] else self._trials
+        count = kept[0].num_envs
+        if count not in self._envs:
+            self._envs[count] = [trial.open() for trial in kept]
         return play_trials(
             self.policy,
             trials,
-            self._envs[: len(trials)],
+            self._envs[count][: len(trials)],
             greedy=self._greedy,
             seed=episode_seed(self._seed, CHOOSING_RANK, number, 0),
-            first_episodes=[number * self._episodes_apart(trial) for trial in self._trials],
+            first_episodes=[
+                number * self._episodes_apart(i) + played // count for i in range(len(trials))
+            ],
             stop=stop or (lambda: self._stop.stopped),
             steps=self._steps,
         )
 
-    def _episodes_apart(self, trial: Trial) -> int:
-        """Return how many episodes of an environment lie between the first ones of two evaluations.
+    def _episodes_apart(self, index: int) -> int:
+        """Return how many episodes of an environment lie between the first ones of two evaluations by a trial.
 
         Of a family whole rounds through its tasks: they begin with the same one each time. At seeds of Atari
         games, which are not to be looked for from the seed before.
         """
+        trial = self._trials[index]
         longest = max(trial.episodes, self._confirming.episodes)
         unit = math.lcm(trial.num_tasks, EPISODES_PER_SEED)
-        return -(-longest // (trial.num_envs * unit)) * unit
+        fewest = min(trial.num_envs, self._few[index].num_envs)
+        return -(-longest // (fewest * unit)) * unit
 
     def close(self) -> None:
         """Free the environments."""
-        for envs in self._envs:
-            envs.close()
+        for opened in self._envs.values():
+            for envs in opened:
+                envs.close()

@@ -1,21 +1,71 @@
-"""Inference: a policy's answer to one row of observations, its columns shared out among threads."""
+"""Inference: a policy's answer to one row of observations, its columns shared out among threads.
+
+And steps of it, one after the other, for whoever plays with a policy and does not learn.
+"""
 
 from __future__ import annotations
 
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from torch import Tensor
 
 from gossamer.machine import use_threads
 from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
-    from torch import Tensor
+    from collections.abc import Callable
 
     from gossamer.policies.actor_critic import ActorCritic
+
+
+class Carried(NamedTuple):
+    """What a policy carries from a step of B environments to the next."""
+
+    core_state: Tensor
+    """[S, B] recurrent state."""
+    action: Tensor
+    """[1, B, *action_shape] of its distribution."""
+
+
+def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:
+    """Return what is carried into a first step: zeros."""
+    action, device = policy.spec.action, policy.obs_scale.device
+    dtype = torch.float32 if action.kind == "gaussian" else torch.int64
+    zeros = torch.zeros((1, num_envs, *action.shape), dtype=dtype, device=device)
+    return Carried(policy.initial_state(num_envs), zeros)
+
+
+def take_step(
+    policy: ActorCritic,
+    ask: Callable[..., PolicyOutput],
+    obs: Tensor,
+    starts: Tensor,
+    reward: Tensor,
+    carried: Carried,
+    *,
+    greedy: bool,
+    generator: torch.Generator | None = None,
+) -> tuple[PolicyOutput, Carried]:
+    """Ask a policy about one row of observations, and choose actions; they are the ones then carried.
+
+    Args:
+        policy: that chooses.
+        ask: it, or what asks it.
+        obs: [B, *obs_shape].
+        starts: [B] bool, where episodes begin: what is carried there is forgotten.
+        reward: [B] of the step before.
+        carried: from the step before.
+        greedy: take the likeliest actions instead of sampling.
+        generator: of samples; None: torch's own.
+    """
+    out = ask(obs[None], starts[None], carried.core_state, carried.action, reward[None])
+    distribution = policy.distribution(out.action_params)
+    action = distribution.mode() if greedy else distribution.sample(generator)
+    return out, Carried(out.core_state, action)
 
 
 class Inference:

@@ -94,7 +94,7 @@ def make_optimizer(
     held = list(params)
     lr: Any = config.learning_rate[0]
     if captured:
-        lr = torch.full((), lr, device=held[0].device)
+        lr = torch.full((), lr, dtype=torch.float32, device=held[0].device)
     # The fused Adam kernel makes one pass over parameters and both moments.
     if config.name in ("adam", "adamw"):
         kind = torch.optim.Adam if config.name == "adam" else torch.optim.AdamW

@@ -50,7 +50,11 @@ class OuterStep:
         self._velocity = [torch.zeros_like(p) for p in self._params if momentum]  # u
         self._learning_rate = 0.0  # of the version before; 0: there is none
         # Lengths of phi - theta and of steps, summed since metrics were last taken.
-        self._lengths = [torch.zeros(2, device=p.device) for p in self._params[:1] if momentum]
+        self._lengths = [
+            torch.zeros(2, dtype=torch.float32, device=p.device)
+            for p in self._params[:1]
+            if momentum
+        ]
 
     @torch.no_grad()
     def begin(self) -> None:

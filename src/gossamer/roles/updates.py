@@ -338,7 +338,8 @@ class Updates:
     ) -> Sums:
         """Set `gradient` to the sum over some micro-batches; return the sums of their metrics."""
         sums: Sums = {}
-        with self._policy.accumulating():
+        # A simulator may have turned gradients off in this thread.
+        with torch.enable_grad(), self._policy.accumulating():
             for i, (start, stop) in enumerate(cuts):
                 if not self._on_gpu:
                     self._beat()

@@ -27,22 +27,25 @@ EXPLAINED_AFTER_SECONDS = 2.0
 class BestPolicy:
     """Keeps the best policy, and the candidate for its place.
 
-    The highest of many short evaluations was lucky. So a policy that is evaluated higher than the best's
-    score is a candidate only, the highest of them. It is confirmed in episodes that it was not chosen by, and
-    that the best plays anew, whose score was the higher of two as well: neither is ahead by luck. The better
-    one's mean over these episodes is its score. The first policy to be evaluated has not been chosen from
-    any, and is the best at once.
+    A policy whose interval lies above that of the best's score is the best at once. Of close calls the highest of many
+    short evaluations was lucky. So a policy that is evaluated higher, but not clearly, is a candidate only, the highest of
+    them. It is confirmed in episodes that it was not chosen by, and that the best plays anew, whose score was the higher
+    of two as well: neither is ahead by luck. The better one's mean over these episodes is its score. The first policy to be
+    evaluated has not been chosen from any, and is the best at once.
 
     Args:
         store: of the run's checkpoints, where both are, so that a resumed run goes on with them.
         recorder: told of every score and every contest.
+        confirm_episodes: that each of two policies plays in a contest, unless fewer tell them apart.
     """
 
-    def __init__(self, store: CheckpointStore, recorder: Recorder):
+    def __init__(self, store: CheckpointStore, recorder: Recorder, confirm_episodes: int = 1):
         self._store, self._recorder = store, recorder
+        self._confirm_episodes = confirm_episodes
         # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
         self._scores: dict[Scored, Score | None] = {x: store.score(x) for x in (BEST, CANDIDATE)}
         self._loaded: tuple[Checkpoint, Checkpoint | None] | None = None
+        self._rounds: _Rounds | None = None
         self._decided: dict[str, Any] = {}  # the candidate that was confirmed or not last
 
     @property
@@ -68,7 +71,7 @@ class BestPolicy:
             names: theirs.
             at: updates and env steps behind it.
         """
-        score, best = Score(result.mean, len(result.returns)), self._scores[BEST]
+        score, best = _score_of(result), self._scores[BEST]
         identity = {"version": source.version, "learner": name_of(source.learner)}
         if math.isnan(score.mean) or identity == self._decided:
             return
@@ -76,13 +79,16 @@ class BestPolicy:
             waiting = self._scores[CANDIDATE]
             if score.mean <= max(best.mean, -math.inf if waiting is None else waiting.mean):
                 return
+        wins = best is None or _lies_above(score, best)
         self._save(
-            BEST if best is None else CANDIDATE,
+            BEST if wins else CANDIDATE,
             at[0],
             {POLICY_PREFIX + name: x for name, x in zip(names, tensors, strict=True)},
             {**identity, "env_steps": at[1]},
             score,
         )
+        if wins and self.waiting:  # it was evaluated lower
+            self._discard_candidate()
         self._tell()
 
     def contest(self, names: Sequence[str]) -> Contest | None:
@@ -99,22 +105,33 @@ class BestPolicy:
             self._tell()
             return None
         self._loaded = candidate, best
+        pair = _identity(candidate), None if best is None else _identity(best)
+        if self._rounds is None or self._rounds.pair != pair:
+            self._rounds = _Rounds(pair)
         learner: int | str = candidate.state["learner"]
         return Contest(
             Source(candidate.state["version"], learner if isinstance(learner, int) else None),
             [candidate.tensors[POLICY_PREFIX + name] for name in names],
             None if best is None else [best.tensors[POLICY_PREFIX + name] for name in names],
+            self._rounds.played,
         )
 
     def decide(self, candidate: Evaluation, best: Evaluation | None) -> None:
-        """Keep the better one of a contest.
+        """Keep the better one of a contest, once enough has been played.
 
         Args:
             candidate: what the candidate has earned.
             best: what the best has earned in the same episodes; None: it could not be read.
         """
         assert self._loaded is not None
+        assert self._rounds is not None
         challenger, holder = self._loaded
+        candidate, best = self._rounds.add(candidate, best)
+        if best is not None and self._rounds.played < self._confirm_episodes:
+            ahead = candidate.minus(best)
+            if not abs(ahead.mean) > ahead.half_width:  # which may be NaN
+                return
+        self._rounds = None
         wins = not math.isnan(candidate.mean) and (
             best is None or not candidate.mean <= best.mean  # which may be NaN
         )
@@ -123,8 +140,7 @@ class BestPolicy:
         )
         kept, result = (challenger, candidate) if wins else (holder, best)
         if kept is not None and result is not None and not math.isnan(result.mean):
-            score = Score(result.mean, len(result.returns))
-            self._save(BEST, kept.updates, kept.tensors, kept.state, score)
+            self._save(BEST, kept.updates, kept.tensors, kept.state, _score_of(result))
         self._discard_candidate()
         self._tell()
         self._loaded, self._decided = None, _identity(challenger)
@@ -170,6 +186,40 @@ class BestPolicy:
             raise
         except ConfigError:  # none, or damaged
             return None
+
+
+class _Rounds:
+    """What two policies have earned so far in the same episodes."""
+
+    def __init__(self, pair: tuple[Any, Any]):
+        self.pair = pair
+        self._held: tuple[Evaluation, Evaluation | None] | None = None
+
+    @property
+    def played(self) -> int:
+        """Episodes of each."""
+        return 0 if self._held is None else len(self._held[0].returns)
+
+    def add(
+        self, candidate: Evaluation, best: Evaluation | None
+    ) -> tuple[Evaluation, Evaluation | None]:
+        """Add episodes; return all so far."""
+        if self._held is not None and best is not None and self._held[1] is not None:
+            candidate, best = self._held[0].plus(candidate), self._held[1].plus(best)
+        self._held = candidate, best
+        return self._held
+
+
+def _score_of(result: Evaluation) -> Score:
+    width = result.half_width
+    return Score(result.mean, len(result.returns), width if math.isfinite(width) else None)
+
+
+def _lies_above(score: Score, best: Score) -> bool:
+    """Whether the interval of a score lies above that of the best's."""
+    if score.half_width is None or best.half_width is None:
+        return False
+    return score.mean - score.half_width > best.mean + best.half_width
 
 
 def _identity(policy: Checkpoint) -> dict[str, Any]:

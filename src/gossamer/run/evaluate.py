@@ -18,20 +18,22 @@ from gossamer.build.auto import find_device
 from gossamer.build.evaluation_tasks import build_trials
 from gossamer.build.roles import build_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
-from gossamer.envs.registry import read_spec
+from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import threads
+from gossamer.machine import same_folder, threads
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
+from gossamer.roles.policy import Policy
 from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
 from gossamer.run.snapshot import policy_of
 from gossamer.run.stopping import Overdue, Watch, tell
 from gossamer.system.cores import num_cores
-from gossamer.system.reading import clipped, visible
+from gossamer.system.reading import clipped, quoted, visible
 from gossamer.system.signs import GIVEN_UP
+from gossamer.system.streams import show_result
 from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
@@ -179,8 +181,10 @@ def load_policy(
     torso: torch.nn.Module | None = None,
     env_id: str = "",
     trust: bool = False,
-) -> ActorCritic:
+) -> Policy:
     """Load the policy of a run, ready to act, in float32 on the CPU.
+
+    `action, state = policy.act(obs, state)` takes the environment's own observations.
 
     Args:
         run: a run folder, part of its path, or "last".
@@ -202,12 +206,14 @@ def policy_and_checkpoint(
     which: str | int,
     learner: int | None,
     torso: torch.nn.Module | None = None,
-) -> tuple[ActorCritic, Checkpoint]:
+) -> tuple[Policy, Checkpoint]:
     """Return a run's policy as `load_policy` does, and the checkpoint that it is of; arguments as there."""
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    with same_folder():
+        spec, interface = read_interface(config.env_id, config.env, config.max_episode_steps)
     checkpoint = _read_weights(folder, which)
     refuse_misfit(config, spec, checkpoint, torso)
-    policy = build_policy(config, spec, torso)
+    policy = build_policy(config, spec, torso, kind=Policy)
+    policy.interface = interface
     put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)
@@ -330,7 +336,12 @@ def _play(
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
     cores = num_cores() if policy.pixels and policy.obs_scale.device.type == "cpu" else 1
-    with threads(1), stop_on_interrupt(watch) as stop, contextlib.ExitStack() as stack:
+    with (
+        threads(1),
+        same_folder(),
+        stop_on_interrupt(watch) as stop,
+        contextlib.ExitStack() as stack,
+    ):
         envs = [stack.enter_context(contextlib.closing(trial.open())) for trial in trials]
         return play_trials(
             policy,
@@ -431,7 +442,7 @@ def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
 
 def typed_again(command: str, folder: RunFolder) -> Callable[[str, str], str]:
     """Return what tells, for `config_of`, how a command is typed so that it imports the code of a setting."""
-    typed = f"gossamer {command} {shlex.quote(str(folder.path))}"
+    typed = f"gossamer {command} {quoted(folder.shown)}"
 
     def how(name: str, value: str) -> str:  # quoted: names are a stranger's
         if name != "env_id":
@@ -488,12 +499,14 @@ def _evaluate_run(
         from gossamer.run.show import show
 
         show(config, policy, seed=seed, greedy=not sample, video=video, window=render)
+    for remark in spec.remarks:
+        print(f"gossamer: {visible(remark)}", file=sys.stderr)
     if not json:
-        print(f"{folder.path}\n{spec.protocol}", flush=True)
+        print(f"{folder.shown}\n{spec.protocol}", flush=True)
     result = play_episodes(config, policy, watch, episodes=episodes, sample=sample, seed=seed)
     if json:
         row = {
-            "run": str(folder.path),
+            "run": folder.shown,
             "env": config.env_id,
             "protocol": spec.protocol,
             "checkpoint": checkpoint,
@@ -501,7 +514,7 @@ def _evaluate_run(
             "episodes": len(result.returns),
             **result.as_dict(),
         }
-        print(json_module.dumps(plain(row)))
+        show_result(json_module.dumps(plain(row)))
         return
     how = "sampled" if sample else "greedy"
     count, scores = _count_in_words(result), _scores_in_words(result)

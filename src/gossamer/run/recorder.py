@@ -148,6 +148,7 @@ class Recorder:
         self._lock = threading.Lock()
         self._process = psutil.Process()
         self._process.cpu_percent()
+        psutil.cpu_percent()  # both tell of the time since the last call
         self._workers: dict[int, psutil.Process] = {}
         self._watched: tuple[int, ...] = ()
         # Steps and seconds behind the first update of every session.
@@ -364,7 +365,8 @@ class Recorder:
             return row | self._window.metrics()
 
     def _usage(self) -> dict[str, float]:
-        """Processor and memory use of this process, the workers it started, and those watched."""
+        """Processor and memory use of this process, the workers it started, and those watched; what others use."""
+        machine = psutil.cpu_percent() * (psutil.cpu_count() or 1)
         cpu, memory = self._process.cpu_percent(), self._process.memory_info().rss
         workers = [child.pid or 0 for child in multiprocessing.active_children()]
         for pid in (*workers, *self._watched):
@@ -374,7 +376,8 @@ class Recorder:
                 worker = self._workers[pid]
                 cpu += worker.cpu_percent()
                 memory += worker.memory_info().rss
-        return {"cpu_percent": cpu, "memory_bytes": memory}
+        others = max(0.0, machine - cpu)
+        return {"cpu_percent": cpu, "others_cpu_percent": others, "memory_bytes": memory}
 
     def steps_per_second(self, env_steps: int) -> float | None:
         """Env steps after the first update / seconds since, over all sessions; None before it."""

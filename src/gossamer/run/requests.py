@@ -26,7 +26,7 @@ class Requests:
 
     def __init__(self, folder: Path, watch: Watch, signals: Signals):
         self._folder, self._watch, self._signals = folder, watch, signals
-        self._waiting: set[Request] = set()
+        self._waiting: set[Request] = set()  # two threads add and discard, each at once
 
     def __enter__(self) -> Requests:
         """Begin to look; what was asked since the folder was locked is heard."""
@@ -43,7 +43,7 @@ class Requests:
         found = take(self._folder)
         if "stop" in found:
             self._signals.stop("stopped by request")
-        self._waiting = self._waiting | (found - {"stop"})
+        self._waiting |= found - {"stop"}
 
     def waiting(self, request: Request) -> bool:
         """Whether something has been asked and not been seen to."""
@@ -51,4 +51,4 @@ class Requests:
 
     def done(self, request: Request) -> None:
         """Take notice that a request is being seen to."""
-        self._waiting = self._waiting - {request}
+        self._waiting.discard(request)

@@ -64,7 +64,7 @@ class Scoring:
         """Which of independent learners was best then; its policy is the run's."""
         self._config, self._recorder = config, recorder
         self._names, self._progress, self._videos = names, progress, videos
-        self._best_policy = BestPolicy(store, recorder)
+        self._best_policy = BestPolicy(store, recorder, config.evaluation.confirm_episodes)
         self._scores: dict[int, float] = {}  # by learner that is scored on its own; the latest last
         self._picks_best = config.num_learners > 1 and config.topology.run_policy == "best"
         # Of learners that mix their parameters the average is the run's policy.
@@ -118,6 +118,13 @@ class Scoring:
             self._best_policy.consider(result, source, params, self._names, at=at)
 
     @property
+    def run_seconds(self) -> float:
+        """Seconds that the whole run is expected to take, by how far it has come; infinite: it has only begun."""
+        seconds, (_, env_steps) = self._recorder.seconds(), self._progress()
+        total = seconds * self._config.total_env_steps / env_steps if env_steps else math.inf
+        return min(total, self._config.stop_after_seconds or math.inf)
+
+    @property
     def waiting(self) -> bool:
         """Whether a candidate for the best policy waits for being confirmed."""
         return self._best_policy.waiting
@@ -135,6 +142,10 @@ class Scoring:
         """Record an episode of the best policy, if that is wanted and not done yet."""
         if self._videos is not None:
             self._videos.record(policy, stop)
+
+    def leave(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
+        """Evaluate the policy of a run that is stopped, in few episodes."""
+        evaluator.evaluate_newest(stop, few=True)
 
     def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
         """Evaluate the policy of a run that is done, confirm what has not been confirmed yet, and record the best."""

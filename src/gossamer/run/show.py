@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.build.evaluation_tasks import training_tasks
 from gossamer.envs.render import make_render_env
 from gossamer.errors import ConfigError
-from gossamer.machine import install_command
+from gossamer.machine import install_command, same_folder
 from gossamer.roles.evaluator import evaluate
 from gossamer.system.reading import expand
 
@@ -92,23 +92,23 @@ def _play(
     greedy: bool,
     stop: Callable[[], bool] = lambda: False,
 ) -> Evaluation:
-    env = make_render_env(
-        config.env_id,
-        config.env,
-        seed,
-        config.max_episode_steps,
-        render_mode=mode,
-        tasks=training_tasks(config, policy.spec),
-    )
-
     def on_step(shown: Any, _: int) -> None:
         picture = shown.render()
         if mode == "rgb_array" and picture is not None:
             on_picture(picture)
 
-    return evaluate(
-        policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, stop=stop, on_step=on_step
-    )
+    with same_folder():
+        env = make_render_env(
+            config.env_id,
+            config.env,
+            seed,
+            config.max_episode_steps,
+            render_mode=mode,
+            tasks=training_tasks(config, policy.spec),
+        )
+        return evaluate(
+            policy, lambda _: env, episodes=1, greedy=greedy, seed=seed, stop=stop, on_step=on_step
+        )
 
 
 def _open_video(path: str, encoding: Sequence[str] = ()) -> Any:

@@ -15,6 +15,7 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from gossamer.machine import STOP_SIGNALS
 from gossamer.system.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
 
 if TYPE_CHECKING:
@@ -42,8 +43,6 @@ STOPPING = (
     "Saving a checkpoint, then stopping, within {} s. Press Ctrl-C again to quit without saving."
 )
 ENDED_AT_ONCE = "Ended without saving. The run can be resumed from its last checkpoint."
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-"""Those that end a run cleanly; SIGHUP comes when a terminal is closed."""
 SHOW_CURSOR = "\033[?25h"
 
 
@@ -219,10 +218,13 @@ class Watch:
         """Writes down how the run ended, for want of a main thread that could; returns the exit code."""
         self.left = False
         """Whether the bound is over."""
+        self.ends_process = last_resort
+        """Whether the process may be ended."""
+        self.stopped_by = 0
+        """Number of the signal that has asked to stop; 0: none has."""
         self.on_look = on_look
         """Called at every look, by the watching thread."""
         self._within, self._stop_after = within_seconds, stop_after
-        self._last_resort = last_resort
         self._slow = SlowCalls(patience_seconds)
         self._limit = math.inf  # by the monotonic clock
         self._asked_at = math.inf
@@ -230,7 +232,7 @@ class Watch:
         self._saving = False
         self._written_bytes: int | None = None
         self._written_at = -math.inf
-        self._raising: Overdue | None = None
+        self._raising: Overdue | KeyboardInterrupt | None = None
         self._raised_at = math.inf
         self._closed = threading.Event()
         self._wakeup: Wakeup | None = None
@@ -261,9 +263,14 @@ class Watch:
         return math.ceil(self._within + 2 * self.save_seconds())
 
     @property
+    def left_seconds(self) -> float:
+        """Seconds that are left of the time for stopping; infinite if nobody has asked to stop."""
+        return self._asked_at + self._within - time.monotonic()
+
+    @property
     def failure(self) -> RunFailed | None:
         """Why the run is given up, if it is."""
-        return self._raising.failure if self._raising is not None else None
+        return self._raising.failure if isinstance(self._raising, Overdue) else None
 
     @property
     def over(self) -> bool:
@@ -354,7 +361,12 @@ class Watch:
         if now >= self._limit + 2 * self.save_seconds() + LAST_RESORT_SECONDS:
             self._end_process(now)
 
-    def _interrupt(self, error: Overdue, now: float) -> None:
+    def quit(self) -> None:
+        """Raise KeyboardInterrupt in the main thread, wherever it is; nothing is saved."""
+        self._raising = None
+        self._interrupt(KeyboardInterrupt(), time.monotonic())
+
+    def _interrupt(self, error: Overdue | KeyboardInterrupt, now: float) -> None:
         """Raise in the main thread; sleeping and waiting for others end too."""
         if self._raising is not None or not self._in_main:
             return
@@ -368,7 +380,7 @@ class Watch:
             raise self._raising
 
     def _end_process(self, now: float) -> None:
-        if not self._last_resort or self._writes(now):
+        if not self.ends_process or self._writes(now):
             return
         codes: list[int] = []
         # Whatever the main thread holds may hold this up too.
@@ -390,7 +402,9 @@ class Watch:
 
 
 class Signals:
-    """Context in which the first of SIGNALS asks a run to stop, and the second ends it at once.
+    """Context in which the first of STOP_SIGNALS asks a run to stop, and the second ends it at once.
+
+    In a process that is not ours the second is a KeyboardInterrupt, and `hand_over` is for the first once the run has ended.
 
     Args:
         watch: asked to stop.
@@ -402,6 +416,10 @@ class Signals:
         self._before: dict[int, Any] = {}
         self._count = 0
         self._last_at = 0.0
+        self.saved = False
+        """Whether all is saved, so that the next signal skips what is left to do."""
+        self.skips = False
+        """Whether a signal came after that."""
 
     @property
     def heard(self) -> bool:
@@ -411,10 +429,10 @@ class Signals:
     def __enter__(self) -> Signals:
         """Take the signals over; they can only be taken by the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in STOP_SIGNALS:
                 self._before[number] = signal.signal(number, self._on_signal)
             # Where the main thread does not come to its handlers.
-            self._watch.listen(SIGNALS, self._answer)
+            self._watch.listen(STOP_SIGNALS, self._answer)
             if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)
         return self
@@ -447,9 +465,16 @@ class Signals:
         if self._count and (hangs_up or now - self._last_at < REPEAT_SECONDS):
             return
         self._last_at = now
+        if self._count and self.saved and not self.skips:
+            self.skips = True
+            return
         if self._count:
             tell(f"gossamer: {ENDED_AT_ONCE}")
-            end_at_once(128 + number)
+            if self._watch.ends_process:
+                end_at_once(128 + number)
+            self._watch.quit()
+            return
+        self._watch.stopped_by = number
         self._ask(f"stopped by {signal.Signals(number).name}")
 
     def _ask(self, reason: str) -> None:
@@ -458,6 +483,15 @@ class Signals:
         stopping = STOPPING.format(self._watch.bound)
         if not self._show(stopping):
             tell(f"gossamer: {stopping}")
+
+
+def hand_over(number: int) -> None:
+    """Let a signal do what it would have done without a run that heard it; 0: there was none."""
+    handler = signal.getsignal(number) if number else signal.SIG_IGN
+    if callable(handler):
+        handler(number, None)
+    elif handler == signal.SIG_DFL:
+        signal.raise_signal(signal.Signals(number))
 
 
 def _pipe_without_waiting() -> tuple[int, int]:

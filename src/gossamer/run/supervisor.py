@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
@@ -41,7 +42,7 @@ if TYPE_CHECKING:
     from gossamer.record.folder import RunFolder
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpointing import Checkpointing
-    from gossamer.run.host_protocol import Begin, Event, Host, Placement
+    from gossamer.run.host_protocol import Begin, Event, Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.requests import Requests
     from gossamer.run.scoring import Scoring
@@ -51,6 +52,8 @@ MAX_DEATHS_IN_A_ROW = 3
 """Deaths of a host without a completed version in between, after which the run ends."""
 EXPLAINED_AFTER_SECONDS = 1.5
 """A last evaluation that takes longer is explained."""
+STOPPED_EVALUATION_SECONDS = 10.0
+"""Longest time for evaluating what a stopped run has come to."""
 MAKING_EXPLAINED_AFTER_SECONDS = 2.0
 """Hosts that take longer to make their environments are explained."""
 
@@ -515,20 +518,21 @@ class Supervisor:
         if host.version <= self._began_version[index] and index not in self._learnt:
             in_a_row = self._deaths_in_a_row.get(index, 0) + 1
         self._deaths_in_a_row[index] = in_a_row
-        who = f"learner {host.ranks.start}" + _up_to(host)
+        who = _named(host.ranks)
         if in_a_row >= MAX_DEATHS_IN_A_ROW:
-            raise RunFailed(
-                f"the process of {who} died {in_a_row} times before it had completed a version ({how})"
-            )
+            raise RunFailed(f"{who} died {in_a_row} times before a version was complete ({how})")
         self.restarts += 1
         self._restarts_of[index] = self._restarts_of.get(index, 0) + 1
-        told = f"the process of {who} has died ({how}); "
         # Those that share a process would have to find their way back into step together.
         in_step = topology.staleness == 0
         if topology.on_death == "restart_group" or (in_step and len(host.ranks) > 1):
-            self._recorder.say(told + "the group starts again from the last checkpoint")
+            self._recorder.say(
+                f"{who} died ({how}): all learners begin again at the last checkpoint"
+            )
             raise LockstepBroken
-        self._recorder.say(told + "a new one takes over")
+        self._recorder.say(
+            f"{who} died ({how}) and {'was' if len(host.ranks) == 1 else 'were'} restarted"
+        )
         for known in (self._parts, self._finals, self._held, self._actors):
             known.pop(index, None)
         self._ready.discard(index)
@@ -546,7 +550,10 @@ class Supervisor:
     def _evaluate_last(self) -> None:
         """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
         watch, evaluator = self._watch, self._evaluator
-        if evaluator is None or not self.whole or not self.exit_reason.startswith("done"):
+        if evaluator is None or not self.whole:
+            return
+        if not self.exit_reason.startswith("done"):
+            self._evaluate_stopped(evaluator)
             return
         watch.settle()
         watch.reason = self.exit_reason  # no other end is asked for, but by a signal
@@ -573,6 +580,25 @@ class Supervisor:
                     self._recorder.say(
                         f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
                     )
+
+    def _evaluate_stopped(self, evaluator: Evaluator) -> None:
+        """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
+        watch, passed = self._watch, time.monotonic() - self._scoring.evaluated_at
+        seconds = min(STOPPED_EVALUATION_SECONDS, watch.left_seconds)
+        known = passed < self._config.evaluation.every_seconds / 2
+        if known or self.stuck or seconds < 1.0:
+            return
+        self.finish_saving()
+        self._signals.saved = True
+        self._recorder.say(
+            f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+        )
+        with watch.within(seconds), threads(1), suppress(Interrupted):
+            try:
+                self._scoring.leave(evaluator, lambda: self._signals.skips or watch.over)
+            except Overdue as ended:
+                if ended.failure is not None:
+                    raise
 
     @property
     def saved(self) -> bool:
@@ -601,5 +627,5 @@ class Supervisor:
         )
 
 
-def _up_to(host: Host) -> str:
-    return f" to {host.ranks[-1]}" if len(host.ranks) > 1 else ""
+def _named(ranks: range) -> str:
+    return f"Learner {ranks[0]}" if len(ranks) == 1 else f"Learners {ranks[0]}-{ranks[-1]}"

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import threading
 import time
 import traceback
-from contextlib import contextmanager, suppress
+from collections.abc import Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.auto import Plan, learners_machine, make_plan
@@ -20,11 +21,19 @@ from gossamer.build.preflight import (
     refuse_what_a_gpu_cannot_hold,
     refuse_what_memory_cannot_hold,
 )
-from gossamer.config import TrainConfig, code_in, to_dict, validate, with_ratio
+from gossamer.config import (
+    FOR_REPLAYS,
+    TrainConfig,
+    code_in,
+    make_config,
+    to_dict,
+    validate,
+    with_ratio,
+)
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import Stopped
-from gossamer.machine import keep_freed_memory, process_began, this_machine
+from gossamer.machine import keep_freed_memory, process_began, same_folder, this_machine
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
@@ -39,24 +48,20 @@ from gossamer.run.recorder import Recorder, refuse_missing_writers
 from gossamer.run.requests import Requests
 from gossamer.run.resume_rules import resumed_plan, summary_of
 from gossamer.run.scoring import Scoring
-from gossamer.run.stopping import Overdue, Signals, Watch, at_work, tell
-from gossamer.run.supervisor import MAKING_EXPLAINED_AFTER_SECONDS, Supervisor
+from gossamer.run.stopping import Overdue, Signals, Watch, at_work, hand_over, tell
+from gossamer.run.supervisor import Supervisor
+from gossamer.system.beginning import Beginning
 from gossamer.system.devices import use_deterministic_algorithms
-from gossamer.system.reading import visible
+from gossamer.system.reading import clipped, quoted, visible
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Mapping
-    from pathlib import Path
+    from collections.abc import Callable, Sequence
 
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.host_protocol import Placement
     from gossamer.types import EnvSpec
-
-
-EXPLAINED_AFTER_SECONDS = 1.5
-"""Restoring that takes longer is explained."""
 
 
 @dataclass(frozen=True)
@@ -70,7 +75,87 @@ class TrainResult:
 
 
 def train(
+    task: TrainConfig | str | Mapping[str, Any] = "",
+    *,
+    presets: Sequence[str] = (),
+    resume: str | Path | None = None,
+    trust: bool = False,
+    torso: torch.nn.Module | None = None,
+    quiet: bool = False,
+    **settings: Any,
+) -> TrainResult:
+    """Train a policy and return where the run is: `train("CartPole-v1", total_env_steps=20_000)`.
+
+    Args:
+        task: an environment's id, settings by name (`env_id` among them), or what `make_config` has returned; empty: that
+            of the run to continue, or of a preset.
+        presets: preset names or settings files, as for `make_config`.
+        resume: the run to continue; with a task that is no config, its settings hold where no others are given.
+        trust: import the environment and parts that the run to be continued names, wherever it comes from.
+        torso: your own feature layers, [N, *obs_shape] float -> [N, F] with `feature_size`.
+        quiet: show no progress.
+        settings: by field name, such as `algorithm="ppo"` or `optimizer={"learning_rate": 1e-3}`; none beside a config.
+
+    Raises:
+        ConfigError: a mistake in the settings; nothing was created.
+        RunFailed: the run could not go on; its folder says why.
+        KeyboardInterrupt: Ctrl-C; the run has saved a checkpoint, unless it was pressed twice. So with other signals that
+            stop a run: whoever heard them before hears them once it is saved.
+    """
+    if isinstance(task, TrainConfig):
+        if settings or presets:
+            raise ConfigError(
+                f"{', '.join(settings) or 'presets'} and a config are both given; give them to make_config, which made it"
+            )
+        config = task
+    elif isinstance(task, (str, Mapping)):  # pyright: ignore[reportUnnecessaryIsInstance]
+        env_id, more = (task, {}) if isinstance(task, str) else ("", dict(task))
+        given = {**more, **settings}
+        where = None if resume is None else str(resume)
+        config = make_config(env_id, given, presets=presets, resume=where, trust=trust)
+    else:
+        raise ConfigError(
+            f"train was given {type(task).__name__} {clipped(repr(task), 40)}; it takes an environment's id, settings by "
+            'name, or a config: train("CartPole-v1", total_env_steps=20_000)'
+        )
+    beginning = Beginning(time.time(), told=not quiet)
+    result, stopped_by = _train_watched(config, beginning, resume=resume, torso=torso, quiet=quiet)
+    hand_over(stopped_by)
+    return result
+
+
+def train_command(
     config: TrainConfig,
+    *,
+    layers: Mapping[str, str],
+    argv: list[str],
+    resume: Path | None,
+    config_given: set[str],
+    beginning: Beginning | None = None,
+) -> TrainResult:
+    """Do what `gossamer train` promises, and return where the run is.
+
+    Args:
+        config: every setting.
+        layers: which layer set each, for the record.
+        argv: the command line, for the record.
+        resume: the run to continue, with this config.
+        config_given: names of settings that were asked for, which win over a resumed run's plan.
+        beginning: tells what the command is at so far.
+    """
+    return _train_watched(
+        config,
+        beginning or Beginning(process_began()),
+        layers=layers,
+        argv=argv,
+        resume=resume,
+        config_given=config_given,
+    )[0]
+
+
+def _train_watched(
+    config: TrainConfig,
+    beginning: Beginning,
     *,
     layers: Mapping[str, str] | None = None,
     argv: list[str] | None = None,
@@ -78,22 +163,8 @@ def train(
     config_given: set[str] | frozenset[str] = frozenset(),
     torso: torch.nn.Module | None = None,
     quiet: bool = False,
-) -> TrainResult:
-    """Train a policy and return where the run is.
-
-    Args:
-        config: every setting; `make_config` builds one with the environment's defaults.
-        layers: which layer set each setting, for the record.
-        argv: the command line, for the record.
-        resume: the run to continue, with this config.
-        config_given: names of settings that were asked for, which win over a resumed run's plan.
-        torso: your own feature layers, [N, *obs_shape] float -> [N, F] with `feature_size`.
-        quiet: show no progress.
-
-    Raises:
-        ConfigError: a mistake in the settings; nothing was created.
-        RunFailed: the run could not go on; its folder says why.
-    """
+) -> tuple[TrainResult, int]:
+    """Train within its limits of time; return the signal that stopped it too, 0 if none did."""
     config = with_ratio(config)
     validate(config)
     began = process_began() if argv is not None else time.time()
@@ -107,8 +178,17 @@ def train(
         last_resort=argv is not None,
     ) as watch:
         try:
-            return _train(
-                config, watch, began, layers or {}, argv or [], resume, config_given, torso, quiet
+            result = _train(
+                config,
+                watch,
+                beginning,
+                began,
+                layers or {},
+                argv or [],
+                resume,
+                config_given,
+                torso,
+                quiet,
             )
         except Overdue as overdue:
             at = at_work()
@@ -116,11 +196,15 @@ def train(
                 f"stopped before training began: --stop-after-seconds {config.stop_after_seconds:g} have passed"
                 + f"; {at}" * bool(at)
             ) from None
+        finally:
+            beginning.over()
+    return result, watch.stopped_by
 
 
 def _train(
     config: TrainConfig,
     watch: Watch,
+    beginning: Beginning,
     began: float,
     layers: Mapping[str, str],
     argv: list[str],
@@ -130,7 +214,7 @@ def _train(
     quiet: bool,
 ) -> TrainResult:
     # A run must not change, nor end, with a file that it does not own.
-    config = replace(config, topology=config.topology.written_out())
+    config, home = replace(config, topology=config.topology.written_out()), Path.cwd()
     keep_freed_memory()
     refuse_missing_writers(config)
     refuse_no_videos(config)
@@ -155,22 +239,27 @@ def _train(
                 if reason.endswith("stop_after_seconds reached"):
                     reason += f" by its {summary['seconds']:.0f} s over all sessions"
                 limit = resume_rules.raised(config, reason)
-                print(f"{folder.path} is finished ({reason}); to train it further: gossamer train "
-                      f"--resume {folder.path} {limit}")  # fmt: skip
+                print(f"{folder.shown} is finished ({reason}); to train it further: gossamer train "
+                      f"--resume {quoted(folder.shown)} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
-        spec = read_spec(
-            config.env_id,
-            config.env,
-            config.max_episode_steps,
-            tries=folder is None,
-            before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
-        )
+        beginning.at(f"trying out {config.env_id}")
+        with same_folder():
+            spec = read_spec(
+                config.env_id,
+                config.env,
+                config.max_episode_steps,
+                tries=folder is None,
+                before_trial=lambda spec: refuse_large(
+                    config, spec, make_plan(config, spec), torso
+                ),
+            )
         if folder is not None and checkpoint is not None:
             refuse_misfit(config, spec, checkpoint, torso)
             refuse_other_best(config, spec, folder.checkpoints(), torso)
         differs = None if folder is None else resume_rules.known_to_differ(folder)
         if differs is None and not layout:  # processes try by themselves
-            differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
+            with same_folder():
+                differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
         tried = differs is not None
         spec = replace(spec, differs=spec.differs or differs or "")
         machine = learners_machine(config, this_machine())
@@ -202,11 +291,13 @@ def _train(
             folder,
             checkpoint,
             watch,
+            beginning,
             began=began,
             quiet=quiet,
             replays=replays,
             tried=tried,
             more=more,
+            home=home,
         )
         return session.run(layers, argv, torso)
     finally:
@@ -225,16 +316,19 @@ class _Session:
         folder: RunFolder | None,
         checkpoint: Checkpoint | None,
         watch: Watch,
+        beginning: Beginning,
         *,
         began: float,
         quiet: bool,
         replays: list[str],
         tried: bool,
         more: str,
+        home: Path,
     ):
         self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
-        self.checkpoint, self.watch = checkpoint, watch
+        self.checkpoint, self.watch, self.beginning = checkpoint, watch, beginning
         self.began, self.quiet, self.replays, self.tried = began, quiet, replays, tried
+        self.home = home  # a simulator may take the process elsewhere
         self.more = more  # what the user may like to know of this machine
         self.unmarked = ""
         self.run_folder = folder  # or that of a new run, once it is made
@@ -249,16 +343,21 @@ class _Session:
             refuse_misfit(config, self.spec, read_policy(source), torso)
             self.config = replace(config, init_from=str(source.path.resolve()))
         with contextlib.ExitStack() as stack:
-            with self._patience():
-                placement = place(
-                    self.config,
-                    self.spec,
-                    self.plan,
-                    self._begin,
-                    torso=torso,
-                    tried=self.tried,
-                    hold=lambda: folder.join(),
-                )
+            # Processes make their environments later, which the supervisor tells.
+            resumed = self.checkpoint is not None
+            if resumed or layout_of(self.config) is None:
+                num_envs = self.plan.num_envs
+                making = wording.making_in_words(self.config, num_envs, resumed=resumed)
+                self.beginning.at(making)
+            placement = place(
+                self.config,
+                self.spec,
+                self.plan,
+                self._begin,
+                torso=torso,
+                tried=self.tried,
+                hold=lambda: folder.join(),
+            )
             stack.callback(self._close, placement.close)
             self.spec = placement.spec
             folder = self.run_folder = self._open()
@@ -292,6 +391,11 @@ class _Session:
             before = {} if self.folder is None else folder.read_settings()
             self._write_beginning(folder, supervisor, layers, argv)
             self._introduce(folder, before, placement.restore_seconds or 0.0)
+            if layers.get("algorithm.name") == FOR_REPLAYS and self.checkpoint is None:
+                self.recorder.say(
+                    f"algorithm {config.algorithm.name}, which learns from older data too, as replays hold it; another one: "
+                    "algorithm:vtrace"
+                )
             return self._supervise(supervisor, placement, scoring, folder)
 
     def _close(self, close: Callable[[], None]) -> None:
@@ -302,21 +406,6 @@ class _Session:
         except Overdue:
             at = at_work()
             tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
-
-    @contextmanager
-    def _patience(self) -> Generator[None]:
-        """Tell what takes so long, if it does: environments are made, or long episodes are replayed."""
-        resumed = self.checkpoint is not None
-        told = wording.making_in_words(self.config, self.plan.num_envs, resumed=resumed)
-        seconds = EXPLAINED_AFTER_SECONDS if resumed else MAKING_EXPLAINED_AFTER_SECONDS
-        timer = threading.Timer(seconds, partial(print, told, flush=True))
-        # Processes make theirs later, which the supervisor tells.
-        if not self.quiet and (resumed or layout_of(self.config) is None):
-            timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def _begin(self, wanted: Callable[[str], bool]) -> Checkpoint | None:
         """Return what learners begin with, of its tensors those that are wanted; they may be given up."""
@@ -342,6 +431,7 @@ class _Session:
             algorithm=config.algorithm.name,
             topology=config.topology.name,
             seed=config.seed,
+            named_in=self.home,
         )
         title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
         if config.num_learners > 1:
@@ -425,9 +515,12 @@ class _Session:
 
     def _introduce(self, folder: RunFolder, before: Mapping[str, Any], seconds: float) -> None:
         plan, recorder = self.plan, self.recorder
+        self.beginning.over()
         recorder.say(self.spec.protocol)
         if self.checkpoint is None and (told := wording.new_episodes_in_words(self.spec)):
             recorder.say(told)
+        for remark in self.spec.remarks:
+            recorder.say(remark)
         if tasks := tasks_in_words(self.config, self.spec, num_envs=self.plan.num_envs):
             recorder.say(tasks)
         lag = "free" if plan.lag is None else plan.lag
@@ -443,7 +536,7 @@ class _Session:
                 folder.log(line)
         if mixing := wording.mixing_in_words(self.config, wording.mixing_facts(self.config)):
             recorder.say(mixing)
-        recorder.say(f"run folder {folder.path}")
+        recorder.say(f"run folder {folder.shown}")
         if self.unmarked:
             recorder.say(self.unmarked)
         if self.checkpoint is None or self.progress is None:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.run.best_videos import VIDEOS
 from gossamer.run.placements.layout import layout_of
+from gossamer.system.reading import quoted
 from gossamer.topology.graphs import contraction, expected, outer_contraction
 
 if TYPE_CHECKING:
@@ -185,10 +186,10 @@ def learners_in_words(
 
 def raise_failure(failure: BaseException, folder: RunFolder) -> None:
     """Raise what ends the run as one line, with what to type next, after the traceback of whose fault it is."""
-    if isinstance(failure, ConfigError):
+    if isinstance(failure, (ConfigError, KeyboardInterrupt)):
         raise failure
     resumes = bool(folder.checkpoints().list())
-    hint = f"; next: gossamer train --resume {folder.path}" if resumes else ""
+    hint = f"; next: gossamer train --resume {quoted(folder.shown)}" if resumes else ""
     if isinstance(failure, RunFailed):
         _, _, details = str(failure).strip().partition("\n")
         if details:
@@ -236,6 +237,6 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
     if failed:
         return ", ".join(parts)
     if any((folder.path / VIDEOS).glob("*.mp4")):
-        parts.append(f"videos in {folder.path / VIDEOS}")
+        parts.append(f"videos in {folder.shown}/{VIDEOS}")
     verb = "train --resume" if reason.startswith("stopped") else "eval"
-    return ", ".join(parts) + f"; next: gossamer {verb} {folder.path}"
+    return ", ".join(parts) + f"; next: gossamer {verb} {quoted(folder.shown)}"

@@ -95,6 +95,25 @@ def read_summary(run: Path) -> dict[str, Any]:
     return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
 
 
+def last_evaluation(run: Path) -> float | None:
+    """Return the mean of the last evaluation of a run's policy; None if there was none."""
+    return next(
+        (
+            mean
+            for row in reversed(_of_policy(run))
+            if (mean := _number(row.get("mean"))) is not None
+        ),
+        None,
+    )
+
+
+def _of_policy(run: Path) -> list[dict[str, Any]]:
+    """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner."""
+    rows = [row for row in read_rows(run / "evaluation.jsonl") if not row.get("confirmation")]
+    averages = any(row.get("learner") == "average" for row in rows)
+    return [row for row in rows if row.get("learner") == "average"] if averages else rows
+
+
 def is_done(run: Path) -> bool:
     """Whether a run has reached its end, and nothing of it is left to do."""
     return state_of(read_summary(run).get("exit_reason"), running=False) == "done"
@@ -121,7 +140,7 @@ def measure(
     if objective == "return":
         return _number(summary.get("mean_return_last_100"))
     if objective == "evaluation":
-        return _number(summary.get("best_evaluation"))
+        return last_evaluation(run)
     points = curve(run, num_learners)
     early = "stop_at_return" in str(summary.get("exit_reason"))
     if objective == "area":
@@ -162,14 +181,9 @@ def evaluations(
         stop_after_seconds: where it ends if that is sooner; 0: no limit.
     """
     found: dict[int, float] = {}
-    rows = list(read_rows(run / "evaluation.jsonl"))
-    # Where learners mix, the run's policy is their average, and every second evaluation is of one of them.
-    averages = any(row.get("learner") == "average" for row in rows)
-    for row in rows:
-        if averages and row.get("learner") != "average":
-            continue
+    for row in _of_policy(run):
         mean, steps, seconds = (_number(row.get(x)) for x in ("mean", "env_steps", "time_s"))
-        if row.get("confirmation") or mean is None or steps is None:
+        if mean is None or steps is None:
             continue
         share = steps / max(total_env_steps, 1)
         if stop_after_seconds and seconds is not None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.machine import STOP_SIGNALS
 from gossamer.record.runs import state_of
 from gossamer.sweep.objectives import is_done, read_summary
 
@@ -27,7 +28,6 @@ KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
 REPEAT_SECONDS = 0.5
 """A signal that comes so soon after another was sent together with it."""
-SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 
 @dataclass(frozen=True)
@@ -65,7 +65,7 @@ class Signals:
     def __enter__(self) -> Signals:
         """Take the signals over, if this is the main thread."""
         if threading.current_thread() is threading.main_thread():
-            for number in SIGNALS:
+            for number in STOP_SIGNALS:
                 self._before[number] = signal.signal(number, self._count)
             if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
                 signal.signal(signal.SIGHUP, signal.SIG_IGN)

@@ -19,7 +19,7 @@ from gossamer.sweep.objectives import is_done
 from gossamer.sweep.presets import write_text
 from gossamer.sweep.processes import Run
 from gossamer.sweep.space import encoded
-from gossamer.system.reading import clipped, expand, parse_json, read_plain
+from gossamer.system.reading import clipped, expand, parse_json, quoted, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -87,7 +87,7 @@ class SweepFolder:
             self._refuse_another()
         elif self.path.exists() and not self._was_begun():
             raise ConfigError(
-                f"{self.path} exists and holds no sweep; name another folder: --folder {self.path}-2"
+                f"{self.path} exists and holds no sweep; name another folder: --folder {quoted(f'{self.path}-2')}"
             )
         try:
             if not there and (free := free_disk(self.path)) < MIN_FREE_BYTES:
@@ -138,7 +138,7 @@ class SweepFolder:
         names = [x for x in {**old, **asked} if old.get(x) != asked.get(x)]
         raise ConfigError(
             f"{self.path} holds another sweep (other: {', '.join(names) or 'everything'}); name another folder: "
-            f"--folder {self.path}-2"
+            f"--folder {quoted(f'{self.path}-2')}"
         )
 
     def write_json(self, name: str, content: Any) -> None:

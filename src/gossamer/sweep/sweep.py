@@ -19,6 +19,7 @@ from gossamer.sweep.processes import LocalPlace, jobs_that_fit
 from gossamer.sweep.search import Search, settings_in_words
 from gossamer.sweep.store import SweepFolder, default_folder
 from gossamer.system.reading import expand
+from gossamer.system.streams import show_result
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -190,7 +191,7 @@ def _end(
             f"cannot write into {held.path}: {error.strerror or error}; make room, and type: {again}"
         ) from None
     if as_json:
-        print(json.dumps(found, indent=1))
+        show_result(json.dumps(found, indent=1))
     else:
         print(report.report(sweep, search, presets))
     failed = sum(bool(x.failure) for x in trials)

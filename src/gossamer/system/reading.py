@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shlex
 import stat
 import tomllib
 import unicodedata
@@ -101,6 +102,11 @@ def expand(path: Path | str, hint: str = "") -> Path:
         if b"\0" in name:
             reason = "it holds a NUL character"
     raise ConfigError(f"{clipped(str(path))!r} cannot be a file or folder: {reason}{hint}")
+
+
+def quoted(word: Path | str) -> str:
+    """Return a word of a command as it is typed in a shell, such as a path with a space."""
+    return shlex.quote(str(word))
 
 
 def clipped(text: str, length: int = 80) -> str:

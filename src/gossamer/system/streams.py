@@ -12,8 +12,15 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from typing import TextIO
 
+_apart: list[TextIO] = []
+"""Standard output, where it is for results alone."""
 ERRORS = "gossamer"
 """Name of the way in which text is written that an encoding does not have."""
+
+
+def show_result(text: str) -> None:
+    """Print what a command was asked for on standard output."""
+    print(text, file=_apart[-1] if _apart else sys.stdout, flush=True)
 
 
 def _encode(error: UnicodeError) -> tuple[str | bytes, int]:
@@ -59,19 +66,28 @@ class Streams:
 
     Args:
         breaks: a pipe on standard output that nobody reads ends the command, by BrokenPipeError.
+        results_alone: standard output is for `show_result` alone; what else is written there, by simulators and their
+            libraries too, goes to standard error.
     """
 
-    def __init__(self, *, breaks: bool):
+    def __init__(self, *, breaks: bool, results_alone: bool = False):
         codecs.register_error(ERRORS, _encode)
         for descriptor in range(3):
             _fill(descriptor)  # or the next file that is opened would be taken for it
-        self._output = _Output(_place(1, sys.stdout), breaks=breaks)
-        sys.stdout = _text(self._output, sys.stdout)
+        place = _place(1, sys.stdout)
+        if results_alone:
+            place = os.dup(place)
+            os.dup2(2, 1)
+        self._output = _Output(place, breaks=breaks)
         sys.stderr = _text(_Output(_place(2, sys.stderr), breaks=False), sys.stderr)
+        self._results = _text(self._output, sys.stdout)
+        if results_alone:
+            _apart.append(self._results)
+        sys.stdout = sys.stderr if results_alone else self._results
 
     def lost(self) -> str:
         """Write what waits; return why standard output could not be written, empty if it could."""
-        sys.stdout.flush()
+        self._results.flush()
         error = self._output.lost
         return "" if error is None else error.strerror or str(error)
 

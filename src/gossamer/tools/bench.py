@@ -37,6 +37,7 @@ from gossamer.roles.learner import Learner
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import is_gpu
 from gossamer.system.graphs import Graphs
+from gossamer.system.streams import show_result
 from gossamer.tools.prediction import Rates
 from gossamer.types import empty_trajectory
 
@@ -81,7 +82,7 @@ def main(*, json: bool, seconds: float) -> None:
     begun = time.time() - process_began()
     report = measure(config, seconds=seconds - begun, say=say)
     if json:
-        print(json_module.dumps(report))
+        show_result(json_module.dumps(report))
         return
     limit, trained = report["limit_steps_per_second"], report["train_steps_per_second"]
     if limit is not None:

@@ -55,12 +55,6 @@ def read_hosts(path: str) -> list[Row]:
     table = csv.DictReader(io.StringIO(text), skipinitialspace=True, restkey="", restval="")
     columns = [x.strip() for x in table.fieldnames or ()]
     table.fieldnames = columns
-    for column in columns:
-        if "password" in column.lower():
-            raise ConfigError(
-                f"{clipped(path)} has a column {clipped(column)}: passwords in files are read by others; leave the column "
-                "out, and let ssh use a key (ssh-copy-id USER@HOST)"
-            )
     for name in NEEDED:
         if name not in columns:
             raise ConfigError(
@@ -69,6 +63,12 @@ def read_hosts(path: str) -> list[Row]:
     rows: list[Row] = []
     seen: dict[tuple[str, str], int] = {}
     for number, row in enumerate(table, 2):
+        for column in columns:
+            if "password" in column.lower() and row.get(column, "").strip():
+                raise ConfigError(
+                    f"{clipped(path)}, line {number} has a password in column {clipped(column)}: others can read it there; "
+                    "leave it empty, and let ssh use a key (ssh-copy-id USER@HOST)"
+                )
         made = _row(path, number, row)
         port = row.get("tf_port", "").strip()
         first = seen.setdefault((made.host, port), number) if port else number

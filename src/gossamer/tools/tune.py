@@ -24,7 +24,7 @@ from gossamer.record.files import write_whole
 from gossamer.record.machines import TUNABLE, write_tuned
 from gossamer.run.train import train
 from gossamer.system.cores import num_cores
-from gossamer.system.reading import expand
+from gossamer.system.reading import expand, quoted
 from gossamer.tools.bench import core_rates
 from gossamer.tools.prediction import predicted
 from gossamer.topology.gossip import Gossip
@@ -106,7 +106,7 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     lines += [f"{name} = {_toml(value)}" for name, value in best.items()]
     text = "\n".join(lines) + "\n"
     write_whole(target, lambda file: file.write(text.encode()))
-    _say(f"wrote {target}; use it: gossamer train {env_id} --config {target}")
+    _say(f"wrote {target}; use it: gossamer train {quoted(env_id)} --config {quoted(target)}")
 
 
 def _say(text: str) -> None:

@@ -240,7 +240,8 @@ def end_with(parent: int) -> None:
 
 def ignore_signals() -> None:
     """Leave them to the supervisor, which hears them and tells us."""
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    # STOP_SIGNALS of `gossamer.machine`, which is not imported yet
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1):
         signal.signal(number, signal.SIG_IGN)
 
 

@@ -134,7 +134,7 @@ class PolicyBoards:
     def disagreement(self) -> float:
         """Return the mean over learners that are there of |theta_r - mean| / |mean|, parameters only."""
         there = self.present()
-        thetas = torch.empty(len(there), self.boxes.sizes[0])
+        thetas = torch.empty((len(there), self.boxes.sizes[0]), dtype=torch.float32)
         moments = self._room()[1]
         for i, rank in enumerate(there):
             self._read(rank, (thetas[i], moments))

@@ -1,0 +1,90 @@
+"""Layers whose initial weights come from a given stream, in float32.
+
+Torch draws them from one stream of the process, in the type that the process makes numbers of by default. Another run in a
+thread beside draws from the same stream, and simulators change the type.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import TYPE_CHECKING, TypeVar
+
+import torch
+from torch import nn
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+Layer = TypeVar("Layer", bound=nn.Module)
+Weighted = TypeVar("Weighted", nn.Linear, nn.Conv2d)
+
+
+def linear(
+    input_size: int, output_size: int, gain: float, generator: torch.Generator | None
+) -> nn.Linear:
+    """Make a fully connected layer: weights orthogonal with a gain, biases 0; without a generator from torch's stream."""
+    layer = _empty(nn.Linear, input_size, output_size)
+    return _orthogonal(layer, gain, generator)
+
+
+def conv2d(
+    channels: int,
+    filters: int,
+    kernel: int,
+    *,
+    stride: int = 1,
+    padding: int = 0,
+    generator: torch.Generator | None,
+) -> nn.Conv2d:
+    """Make a convolution for ReLU: weights orthogonal with a gain of sqrt 2, biases 0; generator as of `linear`."""
+    layer = _empty(nn.Conv2d, channels, filters, kernel, stride, padding)
+    return _orthogonal(layer, math.sqrt(2.0), generator)
+
+
+def recurrent(
+    kind: type[nn.LSTM] | type[nn.GRU],
+    input_size: int,
+    units: int,
+    layers: int,
+    generator: torch.Generator | None,
+) -> nn.LSTM | nn.GRU:
+    """Make an LSTM or GRU: weights orthogonal, biases 0; generator as of `linear`."""
+    rnn = _empty(kind, input_size, units, layers)
+    generator = _usable(generator, rnn)
+    for x in rnn.parameters():
+        _as_torch_begins(x, units, generator)
+    for name, x in rnn.named_parameters():
+        if "bias" in name:
+            nn.init.zeros_(x)
+        else:
+            nn.init.orthogonal_(x, generator=generator)
+    return rnn
+
+
+def _empty(kind: Callable[..., Layer], *sizes: int) -> Layer:
+    """Make a layer without drawing anything."""
+    device = torch.get_default_device()
+    return kind(*sizes, device="meta", dtype=torch.float32).to_empty(device=device)
+
+
+def _orthogonal(layer: Weighted, gain: float, generator: torch.Generator | None) -> Weighted:
+    generator = _usable(generator, layer)
+    fan_in = layer.weight[0].numel()
+    for x in (layer.weight, layer.bias):
+        assert x is not None
+        _as_torch_begins(x, fan_in, generator)
+        if x is layer.bias:
+            nn.init.zeros_(x)
+    nn.init.orthogonal_(layer.weight, gain, generator)
+    return layer
+
+
+def _usable(generator: torch.Generator | None, layer: nn.Module) -> torch.Generator | None:
+    """Return the generator, or None for a layer that has sizes only."""
+    return None if any(x.is_meta for x in layer.parameters()) else generator
+
+
+def _as_torch_begins(x: torch.Tensor, fan_in: int, generator: torch.Generator | None) -> None:
+    """Draw what a layer of torch begins with: weights of a seed are what they were when torch drew them first."""
+    bound = 1.0 / math.sqrt(fan_in)
+    nn.init.uniform_(x, -bound, bound, generator)

@@ -1,0 +1,109 @@
+"""A trained policy as users meet it: an environment's own observations in, actions that it takes out."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from gossamer.envs.spaces import Misfit
+from gossamer.policies.actor_critic import ActorCritic
+from gossamer.roles.inference import Carried, nothing_carried, take_step
+
+if TYPE_CHECKING:
+    from gymnasium import Space
+    from numpy.typing import ArrayLike
+
+    from gossamer.envs.interface import Interface
+
+
+class Policy(ActorCritic):
+    """The network of a run, and how its environment's observations and actions become the network's.
+
+    It is a `torch.nn.Module`: `policy(rows, ...)` asks the network itself, see `ActorCritic.forward`.
+    """
+
+    interface: Interface
+    """What passes between it and its environment."""
+
+    @property
+    def observation_space(self) -> Space[Any]:
+        """Space of one environment's observations; of an exported policy, without its bounds."""
+        return self.interface.observation_space
+
+    @property
+    def action_space(self) -> Space[Any]:
+        """Space of one environment's actions."""
+        return self.interface.action_space
+
+    @torch.no_grad()
+    def act(
+        self,
+        obs: ArrayLike,
+        state: Carried | None = None,
+        *,
+        deterministic: bool = True,
+        reward: ArrayLike | None = None,
+        episode_start: ArrayLike | None = None,
+        generator: torch.Generator | None = None,
+    ) -> tuple[Any, Carried]:
+        """Choose an action for an environment's observation, or actions for those of B environments.
+
+        Args:
+            obs: as the environment returns it; of B environments [B, ...].
+            state: what the last call returned; None: an episode begins, in every environment.
+            deterministic: take the likeliest action, as `gossamer.evaluate` does, instead of sampling.
+            reward: of the last step, as the environment paid it, [B] of several; for a network that is fed rewards.
+            episode_start: whether an episode begins with this observation, [B] of several; what is carried is forgotten.
+            generator: of samples; None: torch's own.
+
+        Returns:
+            The action as the environment takes it, [B, ...] of several, and the state for the next call.
+
+        Raises:
+            ValueError: an observation is not of the environment's space, or something has another size.
+        """
+        form = self.interface.obs_format
+        array = np.asarray(obs)
+        alone = array.shape == form.declared
+        if not alone and array.shape[1:] != form.declared:
+            raise Misfit(
+                f"obs has shape {array.shape}; the environment's have {form.declared}, those of B environments "
+                f"({', '.join(['B', *map(str, form.declared)])})"
+            )
+        rows = array[None] if alone else array
+        batch = form.empty(len(rows))
+        for i, row in enumerate(rows):
+            form.write(batch, i, row)
+        if state is not None and self.config.last_reward and reward is None:
+            raise ValueError(
+                "this policy is fed the reward of the last step: act(obs, state, reward=...)"
+            )
+        carried = nothing_carried(self, len(rows)) if state is None else state
+        if carried.action.shape[1] != len(rows):
+            raise ValueError(
+                f"state is of {carried.action.shape[1]} environments, obs of {len(rows)}"
+            )
+        begins = state is None if episode_start is None else episode_start
+        device = self.obs_scale.device
+        _, carried = take_step(
+            self,
+            self,
+            torch.from_numpy(batch).to(device),
+            torch.from_numpy(_of_each(begins, len(rows), np.bool_)).to(device),
+            torch.from_numpy(_of_each(0.0 if reward is None else reward, len(rows), np.float32)).to(
+                device
+            ),
+            carried,
+            greedy=deterministic,
+            generator=generator,
+        )
+        chosen = self.env_action(carried.action[0]).cpu().numpy()
+        action = self.interface.action_format.decode(chosen)
+        return (action[0] if alone else action), carried
+
+
+def _of_each(x: ArrayLike, count: int, dtype: type[np.generic]) -> Any:
+    """Return a number of each environment, [B]; one that is given alone holds for all."""
+    return np.broadcast_to(np.asarray(x, dtype).reshape(-1), (count,)).copy()
