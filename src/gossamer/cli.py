@@ -16,13 +16,14 @@ import re
 import shlex
 import shutil
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 from msgspec import Meta
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import install_command, process_began
+from gossamer.machine import install_command
 from gossamer.system.beginning import Beginning
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
@@ -251,8 +252,8 @@ def _train(words: list[str]) -> int | None:
         from gossamer.dashboard.beside import folder_of, start_beside
 
         where = start_beside(folder_of(resume or (Path(config.run_folder or "runs"))))
-    beginning = Beginning(process_began())
-    beginning.at("importing PyTorch")
+    beginning = Beginning(time.time())
+    beginning.at("importing PyTorch", everywhere=False)
     with _importing():
         from gossamer.run.train import train_command
 

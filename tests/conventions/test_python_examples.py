@@ -21,7 +21,7 @@ def test_train_evaluate_load(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    assert run(EXAMPLES[0], capsys) == ["done: total_env_steps reached", "3 categorical"]
+    assert run(EXAMPLES[0], capsys) == ["done: total_env_steps reached", "3 Discrete(2)"]
 
 
 def test_go_on(
@@ -51,6 +51,7 @@ def test_act_with_a_trained_policy(
     (score,) = run(EXAMPLES[3], capsys)
     assert 8 <= float(score) <= 500
     assert len([line for line in EXAMPLES[3].splitlines() if line.strip()]) < 20
+    run(EXAMPLES[4], capsys)
 
 
 def test_own_environment_and_torso(
@@ -58,14 +59,14 @@ def test_own_environment_and_torso(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     try:
-        assert run(EXAMPLES[4], capsys) == ["True"]
+        assert run(EXAMPLES[5], capsys) == ["True"]
     finally:
         gymnasium.registry.pop("Corridor-v0", None)
 
 
 def test_own_environment_takes_few_lines() -> None:
     """What is not the environment itself is under 20 lines, and the whole is under 30."""
-    lines = [line for line in EXAMPLES[4].splitlines() if line.strip()]
+    lines = [line for line in EXAMPLES[5].splitlines() if line.strip()]
     body = [line for line in lines if line.startswith((" ", "class"))]
     assert len(lines) < 30
     assert len(lines) - len(body) < 20

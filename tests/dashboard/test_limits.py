@@ -6,29 +6,39 @@ from typing import Any
 
 import pytest
 
-from gossamer.dashboard.limits import sentence
+from gossamer.dashboard.limits import Busy, sentence
 
 LOCK_STEP = {"share/learn": 0.6, "share/wait_learner": 0.3, "share/wait_actor": 0.7}
 LEARNING = {"share/learn": 0.95, "share/wait_learner": 0.05, "share/wait_actor": 0.6}
 
 
-def config(algorithm: str, num_learners: int = 1) -> dict[str, Any]:
-    return {"algorithm": {"name": algorithm}, "num_learners": num_learners, "placement": "local"}
+def config(algorithm: str, num_learners: int = 1, passes: int = 3) -> dict[str, Any]:
+    chosen = {"name": algorithm, "passes": passes}
+    return {"algorithm": chosen, "num_learners": num_learners, "placement": "local"}
+
+
+HALF, ALL, CROWDED = Busy(2, 1.0, 0.0), Busy(2, 1.8, 0.0), Busy(2, 0.9, 1.0)
+TURNS = "Acting and learning take turns. Overlap them: --lag 1"
 
 
 @pytest.mark.parametrize(
-    ("shares", "settings", "used", "says"),
+    ("shares", "settings", "cores", "says"),
     [
-        (LOCK_STEP, config("ppo"), 0.5, "try --lag 1, or fewer passes"),
-        (LOCK_STEP, config("a2c"), 0.5, "try --lag 1 with algorithm:vtrace, as a2c does not"),
-        (LOCK_STEP, config("ppo"), 0.5, "; 50% of the cores are idle"),
-        (LEARNING, config("ppo"), 0.5, "50% of the cores are idle: several learners"),
-        (LEARNING, config("ppo", 2), 0.5, "idle: more --learner-threads if the network is large"),
-        (LEARNING, config("ppo"), 0.9, "with more cores, several learners"),
+        (LOCK_STEP, config("ppo"), HALF, f"{TURNS}; the run uses 1.0 of 2 cores"),
+        (LOCK_STEP, config("ppo"), ALL, TURNS),
+        (LOCK_STEP, config("a2c"), HALF, f"{TURNS} with algorithm:vtrace, as a2c does not"),
+        (LEARNING, config("ppo"), HALF, "the run uses 1.0 of 2 cores: several learners"),
+        (LEARNING, config("ppo", 2), HALF, "cores: more --learner-threads if the network is large"),
+        (LEARNING, config("ppo"), ALL, "with more cores, several learners"),
+        (LEARNING, config("ppo"), CROWDED, "the run uses 0.9 of 2 cores, other programs 1.0"),
+        (LEARNING, config("ppo"), ALL, "try fewer --algorithm.passes"),
+        (LEARNING, config("ppo", passes=1), ALL, "try a smaller network"),
         ({}, config("ppo"), None, "not known yet"),
     ],
 )
 def test_advice_fits_the_run(
-    shares: dict[str, float], settings: dict[str, Any], used: float | None, says: str
+    shares: dict[str, float], settings: dict[str, Any], cores: Busy | None, says: str
 ) -> None:
-    assert says in sentence(shares, settings, used)
+    told = sentence(shares, settings, cores)
+    assert says in told
+    assert "idle" not in told, "what others use is not idle"

@@ -8,7 +8,7 @@ import pytest
 import gossamer
 from gossamer.envs.atari import atari_protocol
 from gossamer.envs.registry import make_vec_env, read_spec
-from gossamer.envs.settings import FAMILIES_ONLY, EnvConfig, suite_of
+from gossamer.envs.settings import FAMILIES_ONLY, OF_OWN_ENVIRONMENTS, EnvConfig, suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
 
@@ -70,7 +70,7 @@ def test_every_setting_overrides_the_protocol():
         stuck_steps=9,
     )
     protocol = dataclasses.asdict(atari_protocol("PongNoFrameskip-v4", changed))
-    others = ("workers", *FAMILIES_ONLY)
+    others = ("workers", *FAMILIES_ONLY, *OF_OWN_ENVIRONMENTS)
     assert protocol == {k: v for k, v in dataclasses.asdict(changed).items() if k not in others}
 
 

@@ -195,3 +195,24 @@ def test_a_run_that_is_not_there_is_one_line(
 ) -> None:
     assert cli.main(["export", "nowhere", "--format", "onnx"]) == 2
     assert "nowhere" in capsys.readouterr().err
+
+
+def test_ordinary_physical_units_are_learnt_and_exported(
+    here: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Pressures of 101,325 Pa and a little more or less: bias + obs * scale would cancel in float32."""
+    pytest.importorskip("onnxruntime")
+    settings = {
+        **TINY,
+        "algorithm": "a2c",
+        "num_envs": 8,
+        "unroll_length": 8,
+        "policy.hidden_sizes": [16],
+        "optimizer.learning_rate": 3e-3,
+    }
+    result = train(
+        "cases_envs:Pressure", total_env_steps=16_000, run_folder="run", quiet=True, **settings
+    )
+    assert result.summary["mean_return_last_100"] > 8.0
+    assert cli.main(["export", "run", "--format", "onnx", "--output", "a.onnx"]) == 0
+    assert "same actions" in capsys.readouterr().out

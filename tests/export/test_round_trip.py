@@ -11,7 +11,7 @@ import torch
 from gymnasium import spaces
 from random_envs import RandomEnvs
 
-from gossamer.build.roles import build_policy
+from gossamer.build.roles import build_trained_policy
 from gossamer.config import kinds, make_config
 from gossamer.envs.interface import interface_of
 from gossamer.envs.spaces import action_format
@@ -76,7 +76,9 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     )
     network = {"torso": torso, "hidden_sizes": [12], "fc_size": 24, **CORES[core], **settings}
     config = make_config("CartPole-v1", {"algorithm": algorithm, "policy": network})
-    policy = build_policy(config, spec).requires_grad_(False).eval()
+    own = spaces.Box(0, 255, PIXELS, np.uint8) if shape == PIXELS else spaces.Box(-10, 10, VECTOR)
+    interface = interface_of("Any-v0", {}, own, ACTIONS[action])
+    policy = build_trained_policy(config, spec, interface).requires_grad_(False).eval()
     gen = torch.Generator().manual_seed(1)
     envs = RandomEnvs(spec, 16, seed=2)
     obs = torch.from_numpy(np.stack([envs.obs() for _ in range(4)]))
@@ -112,10 +114,9 @@ def test_a_file_answers_as_the_policy_does(
     from gossamer.export.program import program_bytes, program_step
 
     policy = make_policy(algorithm, torso, core, action, settings)
-    space = spaces.Box(-10.0, 10.0, VECTOR)
-    interface = interface_of("Any-v0", {}, space, ACTIONS[action])
+    interface = policy.interface
     step = OneStep(policy, interface.action).eval()
-    recording = record(policy, RandomEnvs(policy.spec, 3), interface.decode, steps=50)
+    recording = record(policy, RandomEnvs(policy.spec, 3), steps=50)
     description = describe(step, interface, {})
     if interface.action["dtype"].startswith("int"):
         chosen = recording.outputs["action"].reshape(150, -1)

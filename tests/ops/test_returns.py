@@ -12,7 +12,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.ops.returns import clip_reward, masked_mean, masked_sum, vtrace_returns
+from gossamer.ops.returns import (
+    clip_reward,
+    masked_mean,
+    masked_sum,
+    normalized,
+    vtrace_returns,
+)
 
 SHAPES = given(
     t=st.integers(1, 8),
@@ -212,3 +218,14 @@ def test_reward_clips_by_hand():
         torch.testing.assert_close(clip_reward(reward, kind), torch.tensor(values))
     with pytest.raises(AssertionError, match="soft"):
         clip_reward(reward, "soft")
+
+
+def test_a_lone_advantage_stays_as_it_is():
+    """Compared with itself it would be 0 for ever, and nothing would be learnt."""
+    keep = torch.tensor([[False, True], [False, False]])
+    advantage = torch.tensor([[9.0, -2.5], [float("nan"), 4.0]])
+    assert normalized(advantage, keep)[keep].tolist() == [-2.5]
+    weight = torch.tensor([[1.0, 0.5], [1.0, 1.0]])
+    assert normalized(advantage, keep, weight)[keep].tolist() == [-2.5]
+    two = torch.tensor([[True, True], [False, False]])
+    assert normalized(advantage, two)[two].tolist() == pytest.approx([1.0, -1.0])

@@ -12,8 +12,8 @@ from core_fakes import CONTINUOUS, DISCRETE, small_policy, spec_of
 
 from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import ActorCritic
+from gossamer.policies.layers import linear
 from gossamer.policies.settings import PolicyConfig
-from gossamer.policies.torsos import orthogonal
 from gossamer.types import ActionSpec
 
 KINDS = {
@@ -207,7 +207,7 @@ def test_values_are_predicted_in_units_of_their_targets():
 
 @pytest.mark.parametrize("shape", [(6, 6), (4, 9), (9, 4)])
 def test_orthogonal_gains(shape):
-    layer = orthogonal(torch.nn.Linear(*shape), 1.7)
+    layer = linear(*shape, 1.7, torch.Generator().manual_seed(1))
     w = layer.weight.detach()
     product = w @ w.T if shape[1] <= shape[0] else w.T @ w
     torch.testing.assert_close(product, 1.7**2 * torch.eye(min(shape)), atol=1e-5, rtol=0.0)

@@ -236,8 +236,10 @@ def test_open_takes_any_part_that_fits_one_run(
     for part in ("180703", "Pong", "NoFrame", "PongNoFrameskip-v4/ppo-single"):
         assert RunFolder.open(letters(part), root=root).path == pong.path
     monkeypatch.chdir(tmp_path)
-    assert RunFolder.open("runs/PongNoFrameskip-v4").path == pong.path.relative_to(tmp_path)
-    assert RunFolder.open("./runs/PongNoFrameskip-v4/").path == pong.path.relative_to(tmp_path)
+    assert RunFolder.open("runs/PongNoFrameskip-v4").shown == str(pong.path.relative_to(tmp_path))
+    assert RunFolder.open("./runs/PongNoFrameskip-v4/").shown == str(
+        pong.path.relative_to(tmp_path)
+    )
     for part in ("artpole", "-s1", "runs/CartPole-v1"):
         with pytest.raises(ConfigError, match="fits 2 runs"):
             RunFolder.open(part)
@@ -263,7 +265,7 @@ def test_a_typed_path_is_that_run_or_one_below_it(
             "~/runs",
             "../" + tmp_path.name + "/runs",
         ):
-            assert RunFolder.open(f"{above}/{below}").path == pong.path.relative_to(tmp_path)
+            assert RunFolder.open(f"{above}/{below}").shown == str(pong.path.relative_to(tmp_path))
     for path in ("runs/Pong", "./180703", "/tmp/180703", "~/s1", "./s1", "runs/s1", "./runs/a", "../s1",
                  "runs/PongNoFrameskip-v4/ppo-single/20260101-180703-s", "runs/CartPole-v1/ppo"):  # fmt: skip
         with pytest.raises(ConfigError, match="no run"):

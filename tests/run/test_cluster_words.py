@@ -94,8 +94,16 @@ def test_a_password_is_refused_and_never_shown(
     path = file_of(tmp_path, "job,ip,ssh_password\nlearner,10.0.0.1,geheim\n")
     assert main(["cluster", "hosts", path]) == 2
     told = capsys.readouterr()
-    assert "column ssh_password" in told.err
+    assert "line 2 has a password in column ssh_password" in told.err
     assert "geheim" not in told.err + told.out
+
+
+def test_a_column_for_passwords_may_be_there_and_empty(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    path = file_of(tmp_path, "job,ip,ssh_password\nlearner,10.0.0.1,\nactor,10.0.0.2, \n")
+    assert main(["cluster", "hosts", path]) == 0
+    assert "head_ip: " in capsys.readouterr().out
 
 
 def test_files_that_cannot_be_read_are_told_in_one_line(

@@ -314,7 +314,7 @@ def test_another_topology_may_be_resumed_with(tmp_path: Path) -> None:
 def test_one_that_always_dies_ends_the_run(tmp_path: Path, topology: str) -> None:
     made = config(tmp_path / "run", {"name": topology}, 10_000_000, num_learners=2)
     made = dataclasses.replace(made, env_id="broken_envs:Kills")
-    with pytest.raises(RunFailed, match="died 3 times before it had completed a version"):
+    with pytest.raises(RunFailed, match="died 3 times before a version was complete"):
         train(made, quiet=True)
 
 

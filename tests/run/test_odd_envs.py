@@ -40,7 +40,7 @@ def test_learners_that_end_as_if_all_were_well_have_died(tmp_path: Path) -> None
     with Session(begun, tmp_path) as session:
         code, _, err = session.end(240.0)
     assert code == 1
-    assert "times before it had completed a version (exit code 0)" in err.splitlines()[-1]
+    assert "times before a version was complete (exit code 0)" in err.splitlines()[-1]
     (row,) = list_runs(str(tmp_path))
     assert row.state == "failed"
 

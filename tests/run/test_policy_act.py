@@ -18,12 +18,14 @@ from gossamer.export.hub import load_hub
 from gossamer.roles.policy import Policy
 
 TINY = {
+    "algorithm": "a2c",
+    "algorithm.entropy_cost": 0.0,
     "placement": "inline",
     "evaluation.every_seconds": 0,
     "num_envs": 4,
     "unroll_length": 8,
-    "total_env_steps": 2_000,
-    "optimizer.learning_rate": 1e-2,
+    "total_env_steps": 1_200,
+    "optimizer.learning_rate": 3e-2,
     "policy.hidden_sizes": [16],
 }
 

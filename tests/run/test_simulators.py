@@ -189,6 +189,6 @@ def test_statistics_of_wrappers_are_told_of(
 ) -> None:
     run = str(tmp_path / "run")
     gossamer.train("cases_envs:normalized", run_folder=run, **TINY)
-    (line,) = [x for x in capsys.readouterr().err.splitlines() if "statistics" in x]
+    (line,) = [x for x in capsys.readouterr().err.splitlines() if "keep statistics" in x]
     assert "NormalizeObservation and NormalizeReward keep statistics" in line
     assert "--policy.normalize-obs true and --algorithm.value-norm true" in line

@@ -185,7 +185,7 @@ def test_a_host_that_dies_before_it_has_learnt_three_times_in_a_row_ends_the_run
     dies = [(0, Died("exit code 7"))]
     placement = FakePlacement([[ready(0), ready(1)], dies, dies, dies, dies], num_hosts=2)
     run = supervise(placement, **ASYNCHRONOUS)
-    with pytest.raises(RunFailed, match=r"learner 0 died 3 times .* \(exit code 7\)"):
+    with pytest.raises(RunFailed, match=r"Learner 0 died 3 times .* \(exit code 7\)"):
         run.run()
     assert [x for x in placement.asked if x[0] == "replace"] == [
         ("replace", 0, 1),

@@ -26,6 +26,7 @@ def config(folder: Path, env_id: str = "windy_envs:Windy", **settings: Any) -> T
         **SMALL,
         "num_learners": 2,
         "topology": {"name": "diffusion"},
+        "env.family": True,
         "run_folder": str(folder),
         "total_env_steps": 2 * 256,
         **settings,
@@ -42,7 +43,7 @@ def test_everyone_plays_the_same_tasks_wherever_learners_are(tmp_path: Path) -> 
     for name, settings in {
         "inline": {"placement": "inline"},
         "local": {"placement": "local", "env_groups": 2},
-        "workers": {"placement": "local", "env": {"workers": 2}},
+        "workers": {"placement": "local", "env.workers": 2},
     }.items():
         train(config(tmp_path / name, **settings), quiet=True)
         rows = rows_of(tmp_path / name)
@@ -64,7 +65,7 @@ def test_everyone_plays_the_same_tasks_wherever_learners_are(tmp_path: Path) -> 
 
 @pytest.mark.parametrize("workers", [0, 2])
 def test_what_cannot_be_told_ends_the_run_in_words(tmp_path: Path, workers: int) -> None:
-    made = config(tmp_path / "run", "windy_envs:Breaks", env={"workers": workers})
+    made = config(tmp_path / "run", "windy_envs:Breaks", **{"env.workers": workers})
     with pytest.raises(RunFailed, match=r"environment \d failed in episode 0:(.|\n)*no wind"):
         train(made, quiet=True)
 
@@ -102,7 +103,7 @@ def test_a_resumed_run_keeps_its_tasks(tmp_path: Path, name: str, value: int) ->
     more = {**settings, "total_env_steps": 2 * 256}
     message = f"^env.{name} is {value}, but this run was begun with none, which a resumed run keeps"
     with pytest.raises(ConfigError, match=message):
-        train(config(folder, **more, env={name: value}), resume=str(folder), quiet=True)
+        train(config(folder, **more, **{f"env.{name}": value}), resume=str(folder), quiet=True)
     result = train(config(folder, **more), resume=str(folder), quiet=True)
     assert result.summary["env_steps"] >= 2 * 256
 

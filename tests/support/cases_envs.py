@@ -1,5 +1,6 @@
 """Environments that break what they have declared, or do to their process what simulators do."""
 
+import multiprocessing
 import os
 import tempfile
 import types
@@ -108,6 +109,10 @@ class Habits(gymnasium.Env):
             torch.set_default_dtype(torch.float64)
         if mode == "nograd":
             torch.set_grad_enabled(False)
+        if mode == "children":
+            child = multiprocessing.get_context("fork").Process(target=os.getpid)
+            child.start()
+            child.join()
         if mode == "print":
             print("simulator 4.2 started")
             os.write(1, b"and its library\n")
@@ -228,3 +233,9 @@ class Pressure(gymnasium.Env):
         reward = float(action == self.above)
         self.t += 1
         return self.look(), reward, self.t == 10, False, {}
+
+
+def not_in_workers():
+    if multiprocessing.current_process().daemon:
+        raise RuntimeError("no display")
+    return Start()

@@ -40,9 +40,7 @@ def test_the_published_command_is_that_of_the_page(tmp_path: Path) -> None:
     import shlex
 
     (line,) = [
-        x
-        for x in page.splitlines()
-        if x.startswith("gossamer train") and "--policy.torso elite" in x
+        x for x in page.splitlines() if x.startswith("gossamer train") and "--num-envs 50" in x
     ]
     asked = parse_train(shlex.split(line)[2:])
     assert to_dict(sweep.preset(sweep.experiments[0])[1]) == to_dict(resolve(asked.settings)[0])

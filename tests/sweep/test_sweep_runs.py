@@ -235,6 +235,19 @@ def test_seeds_are_ordinary_runs_with_one_summary(
     words[words.index("600")] = "700"
     assert cli.main(words) == 2
     assert "mine holds runs with other settings (total_env_steps)" in capsys.readouterr().err
+    # Without a folder too; another setting has another one.
+    at = words.index("--run-folder")
+    del words[at : at + 2]
+    words[words.index("--seeds") + 1] = "1"
+    assert cli.main(words) == 0
+    words[words.index("--seeds") + 1] = "2"
+    assert cli.main(words) == 0
+    told = capsys.readouterr()
+    assert "1 of 2 seeds are done already" in told.out + told.err
+    assert [len([*x.glob("s*/")]) for x in Path("runs").glob("*/*/*-seeds")] == [2]
+    words[words.index("700")] = "800"
+    assert cli.main(words) == 0
+    assert len([*Path("runs").glob("*/*/*-seeds*")]) == 2
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ import time
 from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, overload
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 import numpy as np
 import torch
@@ -36,6 +36,7 @@ from gossamer.roles.actor import Acting, Actor, Episode
 from gossamer.roles.evaluator import Evaluator
 from gossamer.roles.learner import Learner
 from gossamer.roles.mixer import Outbox
+from gossamer.roles.policy import Policy
 from gossamer.system.cores import num_cores
 from gossamer.system.graphs import Graphs
 from gossamer.types import empty_trajectory
@@ -48,6 +49,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.replays import Blocks
     from gossamer.config import TrainConfig
+    from gossamer.envs.interface import Interface
     from gossamer.links.stopping import StopSignal
     from gossamer.replay.batches import BatchSource
     from gossamer.roles.evaluator import Source
@@ -88,27 +90,32 @@ class MakeTeam(Protocol):
         ...
 
 
-@overload
 def build_policy(
     config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None, *, rank: int = 0
-) -> ActorCritic: ...
-
-
-@overload
-def build_policy(
-    config: TrainConfig, spec: EnvSpec, torso: torch.nn.Module | None = None, *, kind: type[Kind]
-) -> Kind: ...
-
-
-def build_policy(
-    config: TrainConfig,
-    spec: EnvSpec,
-    torso: torch.nn.Module | None = None,
-    *,
-    rank: int = 0,
-    kind: type[ActorCritic] = ActorCritic,
 ) -> ActorCritic:
     """Build the network with its initial weights, by default the same for every learner of a run."""
+    return _build(ActorCritic, config, spec, torso, rank)
+
+
+def build_trained_policy(
+    config: TrainConfig,
+    spec: EnvSpec,
+    interface: Interface,
+    torso: torch.nn.Module | None = None,
+) -> Policy:
+    """Build a network that is going to be given its weights, and acts on its environment's own observations."""
+    policy = _build(Policy, config, spec, torso, 0)
+    policy.interface = interface
+    return policy
+
+
+def _build(
+    kind: type[Kind],
+    config: TrainConfig,
+    spec: EnvSpec,
+    torso: torch.nn.Module | None,
+    rank: int,
+) -> Kind:
     same = config.same_start or rank == 0
     seed = config.seed if same else stream_seed(config.seed, rank, "weights")
     # One thread: orthogonal initialisation differs in the last bits with their number.

@@ -35,6 +35,8 @@ SAME_RUN_SECTIONS = ("evaluation.", "cluster.")
 """Sections likewise: when and where; whether scores are comparable is for `protocols` to say."""
 ABSENT = "-"
 """Shown for a setting that a run does not have, as one of another algorithm."""
+KINDS = ("algorithm.name", "topology.name")
+"""Settings that are told first wherever they differ."""
 MAX_LABEL = 4
 """Settings that a label shows; with more, it tells how many there are."""
 
@@ -136,17 +138,17 @@ def _telling(
 
     # Kinds come first, as they bring their own settings along; then what somebody chose.
     order = sorted(differing, key=lambda x: (not x.endswith("name"), x not in chosen, x))
-    names: list[str] = []
+    names = [x for x in KINDS if x in differing]
     whole = parts(differing)
     for name in order:
         if parts(names) == whole:
             break
         if parts([*names, name]) > parts(names):
             names.append(name)
-    # One that was taken early may have become needless.
+    # One that was taken early may have become needless; but of kinds it is told which they are.
     for name in tuple(names):
         rest = [x for x in names if x != name]
-        if parts(rest) == whole:
+        if parts(rest) == whole and name not in KINDS:
             names = rest
     return tuple(names)
 

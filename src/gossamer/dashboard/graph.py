@@ -39,7 +39,10 @@ LOG_BYTES = 256 << 10
 _EVENT = re.compile(r"learner|group starts again|resumed|machine|host", re.IGNORECASE)
 _PLAIN = re.compile(r"envs each|threads:|learners, |independent learners|\bdone: |next: gossamer")
 _RANK = re.compile(r"\blearner (\d+)")
-_DIED = re.compile(r"process of learner (\d+)(?: to (\d+))? has died")
+_DIED = re.compile(
+    r"Learners? (\d+)(?:-(\d+))? died|process of learner (\d+)(?: to (\d+))? has died"
+)
+"""Also as older runs say it."""
 
 
 @dataclass
@@ -237,7 +240,8 @@ def _nodes(
         if x.get("role") == "learner"
     }
     deaths = [match for event in events if (match := _DIED.search(event["text"]))]
-    died = [rank for x in deaths for rank in range(int(x[1]), min(int(x[2] or x[1]), size) + 1)]
+    spans = [(int(x[1] or x[3]), int(x[2] or x[4] or x[1] or x[3])) for x in deaths]
+    died = [rank for low, high in spans for rank in range(low, min(high, size) + 1)]
     apart = rows[min(rows)].row if rows else {}
     nodes: list[dict[str, Any]] = []
     for rank in range(size):

@@ -21,6 +21,10 @@ FEWEST = 3
 """Runs that an interval takes; of two it would be several times as wide as anything that is drawn."""
 
 
+NEAR = 0.05
+"""Share of all of x: what a run tells holds for as far at least."""
+
+
 class Curve(NamedTuple):
     """A statistic of several runs over x, and its interval, which is NaN where fewer than FEWEST runs are."""
 
@@ -35,19 +39,23 @@ class Curve(NamedTuple):
 def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Statistic) -> Curve:
     """Return a statistic of several runs on one grid of x, with pointwise 95 % intervals over runs.
 
-    The grid reaches from where the last run begins to where half of the runs have ended.
+    A point is of all runs that have a value near it: between two of their rows, or as near to their first or last one as
+    their rows are to each other, or as NEAR. There are points where more than half of the runs are, or as many as there
+    are anywhere.
 
     Args:
         runs: of each its x, ascending, and y, of equal length, at least 1.
         points: of the grid.
         statistic: one of `compare.statistics.STATISTICS`.
     """
-    ends = sorted((float(x[-1]) for x, _ in runs), reverse=True)
-    begin, end = max(float(x[0]) for x, _ in runs), ends[(len(ends) - 1) // 2]
-    grid = np.linspace(begin, end, points) if end > begin else np.array([max(begin, end)])
-    values = np.array([np.interp(grid, x, y, left=np.nan, right=np.nan) for x, y in runs])
-    there = np.isfinite(values)  # [runs, points]
-    keep = there.any(axis=0)
+    begin, end = min(float(x[0]) for x, _ in runs), max(float(x[-1]) for x, _ in runs)
+    grid = np.linspace(begin, end, points) if end > begin else np.array([begin])
+    values = np.array([np.interp(grid, x, y) for x, y in runs])
+    there = np.array([_is_near(grid, x, NEAR * (end - begin)) for x, _ in runs])  # [runs, points]
+    there &= np.isfinite(values)
+    counts = there.sum(axis=0)
+    keep = counts > 0
+    keep &= counts >= min(len(runs) // 2 + 1, counts.max(initial=0))
     grid, values, there = grid[keep], values[:, keep], there[:, keep]
     y, low, high = (np.full(len(grid), np.nan) for _ in range(3))
     # Runs end one after another, so that there are few sets of runs, and each has a stretch of x.
@@ -59,3 +67,9 @@ def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Stati
         if pattern.sum() >= FEWEST:
             low[at], high[at] = found.low, found.high
     return Curve(grid, y, low, high, there.sum(axis=0))
+
+
+def _is_near(grid: Numbers, x: Numbers, least: float) -> NDArray[np.bool_]:
+    """Return which points of a grid are among a run's rows, or near its first or last one."""
+    reach = max(float(np.diff(x).max(initial=0.0)), least)
+    return (grid >= x[0] - reach) & (grid <= x[-1] + reach)

@@ -6,6 +6,7 @@ import difflib
 import importlib
 import inspect
 import re
+import subprocess
 import sys
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping
     from types import ModuleType
 
+LOOK_SECONDS = 60.0
+"""Longest wait for a process that looks which ids it knows."""
 UNLIMITED_STEPS = 1_000
 """Time limit given to an environment that has none."""
 
@@ -182,6 +185,26 @@ def time_limit(env: Any) -> int:
             limits.append(int(env._max_episode_steps))  # noqa: SLF001 - kept nowhere else
         env = env.env  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
     return min(limits, default=0)
+
+
+def registered_here_alone(env_id: str) -> bool:
+    """Whether an id is registered with Gymnasium by this program, so that a process which begins afresh does not know it."""
+    import gymnasium
+
+    registered = gymnasium.registry.get(env_id)
+    if registered is None:
+        return False
+    maker = registered.entry_point
+    module = maker.partition(":")[0] if isinstance(maker, str) else getattr(maker, "__module__", "")
+    if module.partition(".")[0] in ("gymnasium", "gossamer", "ale_py"):
+        return False
+    # A package may register its ids wherever Gymnasium is imported.
+    look = f"import sys, gymnasium; sys.exit({env_id!r} not in gymnasium.registry)"
+    try:
+        asked = [sys.executable, "-c", look]
+        return subprocess.run(asked, capture_output=True, timeout=LOOK_SECONDS).returncode == 1
+    except (OSError, subprocess.TimeoutExpired):
+        return False
 
 
 def known_ids() -> list[str]:

@@ -31,6 +31,7 @@ from gossamer.envs.seeding import ONE_TASK
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS, in_thread
+from gossamer.system.importing import RAISED, failed, readable, refuse_unguarded_main
 from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
 from gossamer.types import StepResult
 
@@ -203,9 +204,13 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
 
     def __init__(self, share: _Share):
         self._envs: Stepped | None = None
+        self._failure = ""  # of the constructors, told at the first reset
         if multiprocessing.current_process().name.startswith("Worker<"):
             die_with_parent()
-            self._envs = share.make(_SharedSign(share.whose, share.words, share.index))
+            try:
+                self._envs = share.make(_SharedSign(share.whose, share.words, share.index))
+            except RAISED as error:
+                self._failure = _why_not_made(share.spec.env_id, error)
         # Else in the process that starts the workers, where gymnasium looks at the spaces of one.
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
         spec = share.spec
@@ -228,6 +233,8 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
     ) -> tuple[NDArray[Any], dict[str, Any]]:
         """Begin the assigned episodes."""
         assert self.assignment is not None
+        if self._failure:
+            return self._no_obs(), {"mistake": self._failure}
         assert self._envs is not None
         try:
             return self._envs.begin(*self.assignment), {}
@@ -265,6 +272,15 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         """Close the share's environments."""
         if self._envs is not None:
             self._envs.close()
+
+
+def _why_not_made(env_id: str, error: BaseException) -> str:
+    """Say in one line why a worker's environments cannot be made."""
+    text = " ".join(str(error).split())
+    if "daemonic processes are not allowed to have children" in text:
+        return f"{env_id} starts processes of its own, which an environment in a worker process cannot: --env.workers 0"
+    told = text if isinstance(error, (ConfigError, RunFailed)) else failed(env_id, "fails", error)
+    return readable(f"in a worker process {told}; --env.workers 0 does without them")
 
 
 class _Workers(AsyncVectorEnv):
@@ -331,6 +347,10 @@ def gym_workers(
     max_episode_steps: int,
 ) -> WorkerEnvs:
     """Share out N Gymnasium environments among worker processes."""
+    refuse_unguarded_main(
+        f"--env.workers {num_workers}",
+        "leave env.workers out, which steps environments in this process",
+    )
     size = share_size(num_envs, num_workers)
     make_env = partial(make_gym_env, env_id, max_episode_steps)
     env = make_env()  # mistakes in the id show here, in words, before any process starts
@@ -374,6 +394,10 @@ def simulator_workers(
         num_threads: of all workers together.
         seeds: of the environments.
     """
+    refuse_unguarded_main(
+        f"--env.workers {num_workers}",
+        "leave env.workers out, which steps environments in this process",
+    )
     size = share_size(num_envs, num_workers)
     one = make(num_envs=1, num_threads=1, seeds=seeds)
     one.close()
@@ -552,6 +576,9 @@ class WorkerEnvs:
         return np.array(obs).reshape(self.num_envs, *self.spec.obs_shape)
 
     def _check(self, info: dict[str, Any]) -> None:
+        for mistake in info.get("mistake", ()):
+            if mistake is not None:
+                raise ConfigError(mistake)
         for failure in info.get("failure", ()):
             if failure is not None:
                 raise RunFailed(failure)

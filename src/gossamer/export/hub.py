@@ -12,14 +12,13 @@ from typing import TYPE_CHECKING, Any, cast
 
 import msgspec
 
-from gossamer.build.roles import build_policy
+from gossamer.build.roles import build_trained_policy
 from gossamer.config import check_ranges, code_in, from_dict
 from gossamer.envs.interface import interface_from
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
 from gossamer.record.metrics import plain
-from gossamer.roles.policy import Policy
 from gossamer.run.evaluate import put_weights, refuse_misfit
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
 from gossamer.types import EnvSpec
@@ -29,6 +28,8 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     import torch
+
+    from gossamer.roles.policy import Policy
 
 
 CONFIG, WEIGHTS, CARD, VIDEO = "config.json", "model.safetensors", "README.md", "replay.mp4"
@@ -104,8 +105,7 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
     named = {_FROM + name: x for name, x in tensors.items()}
     found = Checkpoint(0, named, {}, path)
     refuse_misfit(config, spec, found, torso)
-    policy = build_policy(config, spec, torso, kind=Policy)
-    policy.interface = interface
+    policy = build_trained_policy(config, spec, interface, torso)
     put_weights(policy, found, tensors)
     return policy.requires_grad_(False).eval()
 

@@ -168,6 +168,9 @@ METRICS: Mapping[str, Metric] = {
     "topology/disagreement": Metric(
         "1", "mean over learners of |theta - average| / |average|, parameters only"
     ),
+    "topology/disagreement_of_n": Metric(
+        "1", "|theta - average| / |average| of one learner, whose rank the name ends with"
+    ),
     "topology/staleness_updates": Metric(
         "updates",
         "number of updates by which a message's sender was behind its reader, 0 if ahead: mean over mixed "
@@ -220,7 +223,7 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
-_LINKS = re.compile(r"^(topology/staleness_updates_of_)\d+$")
+_LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 

@@ -16,7 +16,7 @@ import torch
 
 from gossamer.build.auto import find_device
 from gossamer.build.evaluation_tasks import build_trials
-from gossamer.build.roles import build_policy
+from gossamer.build.roles import build_policy, build_trained_policy
 from gossamer.config import check_ranges, from_dict, in_python, saved_settings
 from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError, RunFailed
@@ -26,7 +26,6 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
-from gossamer.roles.policy import Policy
 from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
 from gossamer.run.snapshot import policy_of
 from gossamer.run.stopping import Overdue, Watch, tell
@@ -44,6 +43,7 @@ if TYPE_CHECKING:
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
     from gossamer.roles.evaluator import Trial
+    from gossamer.roles.policy import Policy
     from gossamer.types import EnvSpec, VecEnv
 
 
@@ -212,8 +212,7 @@ def policy_and_checkpoint(
         spec, interface = read_interface(config.env_id, config.env, config.max_episode_steps)
     checkpoint = _read_weights(folder, which)
     refuse_misfit(config, spec, checkpoint, torso)
-    policy = build_policy(config, spec, torso, kind=Policy)
-    policy.interface = interface
+    policy = build_trained_policy(config, spec, interface, torso)
     put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)

@@ -156,6 +156,8 @@ class Placement(Protocol):
     """Time that bringing learners back to a checkpoint took before the run began; None: hosts do so once they start."""
     before_snapshot: Callable[[], None]
     """Called before a snapshot is taken in this process; the supervisor's."""
+    asked_to_stop: Callable[[], bool]
+    """Whether the run is asked to stop while hosts wait for a place; the supervisor's."""
 
     @property
     def hosts(self) -> Sequence[Host]:
@@ -178,8 +180,8 @@ class Placement(Protocol):
         ...
 
     @property
-    def disagreement(self) -> Callable[[], float] | None:
-        """Tells how far learners are apart; None for one learner."""
+    def disagreement(self) -> Callable[[], dict[int, float]] | None:
+        """Tells how far each learner is from their average; None for one learner."""
         ...
 
     @property

@@ -323,7 +323,7 @@ class Recorder:
         rows: list[dict[str, Any]],
         env_steps: int,
         *,
-        disagreement: Callable[[], float] | None,
+        disagreement: Callable[[], dict[int, float]] | None,
         first: int = 0,
     ) -> None:
         """Write rows of learners.
@@ -331,7 +331,7 @@ class Recorder:
         Args:
             rows: as `Rows` makes them, of those whose time has come.
             env_steps: of the run.
-            disagreement: tells how far the learners are apart; None: it is not known, or there is one.
+            disagreement: tells how far each learner is from their average; None: it is not known, or there is one.
             first: of the learners that have a place; its row tells of the run too.
         """
         time_s = round(self.seconds(), 3)
@@ -350,7 +350,7 @@ class Recorder:
             self._metrics.write(row)
 
     def _of_run(
-        self, env_steps: int, disagreement: Callable[[], float] | None
+        self, env_steps: int, disagreement: Callable[[], dict[int, float]] | None
     ) -> dict[str, float | None]:
         row = {
             "steps_per_second": self.steps_per_second(env_steps),
@@ -360,7 +360,9 @@ class Recorder:
             **_told_of(self.best, self.candidate),
         }
         if disagreement is not None:
-            row["topology/disagreement"] = disagreement()
+            apart = disagreement()
+            row["topology/disagreement"] = sum(apart.values()) / len(apart)
+            row |= {f"topology/disagreement_of_{rank}": x for rank, x in apart.items()}
         with self._lock:
             return row | self._window.metrics()
 

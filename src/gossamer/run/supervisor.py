@@ -114,6 +114,7 @@ class Supervisor:
         self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._differs = placement.spec.differs
         placement.before_snapshot = self.finish_saving
+        placement.asked_to_stop = lambda: bool(watch.reason)
         self._forget()
 
     def _forget(self) -> None:

@@ -119,7 +119,13 @@ def train(
             'name, or a config: train("CartPole-v1", total_env_steps=20_000)'
         )
     beginning = Beginning(time.time(), told=not quiet)
-    result, stopped_by = _train_watched(config, beginning, resume=resume, torso=torso, quiet=quiet)
+    try:
+        result, stopped_by = _train_watched(
+            config, beginning, resume=resume, torso=torso, quiet=quiet
+        )
+    except ConfigError as error:
+        # The mistake is the caller's: where in here it was noticed tells nothing.
+        raise error.with_traceback(None) from None
     hand_over(stopped_by)
     return result
 
@@ -145,7 +151,7 @@ def train_command(
     """
     return _train_watched(
         config,
-        beginning or Beginning(process_began()),
+        beginning or Beginning(time.time()),
         layers=layers,
         argv=argv,
         resume=resume,
@@ -242,7 +248,7 @@ def _train(
                 print(f"{folder.shown} is finished ({reason}); to train it further: gossamer train "
                       f"--resume {quoted(folder.shown)} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
-        beginning.at(f"trying out {config.env_id}")
+        beginning.at(f"trying out {config.env_id}", everywhere=False)
         with same_folder():
             spec = read_spec(
                 config.env_id,

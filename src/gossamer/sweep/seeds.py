@@ -46,7 +46,8 @@ def train_seeds(
 ) -> int:
     """Train a config with several seeds, from its own on; return the exit code.
 
-    Runs that the folder holds already are gone on with, and those that are done are left as they are.
+    Runs that the folder holds already are gone on with, and those that are done are left as they are. Without a folder it is
+    the newest one that holds seeds of these very settings, or a new one.
 
     Args:
         config: every setting.
@@ -59,8 +60,8 @@ def train_seeds(
         ConfigError: the folder holds something else.
         RunFailed: a run failed; the others were trained to their end.
     """
-    folder = expand(config.run_folder) if config.run_folder else _new_folder(config)
     identity = plain(json.loads(json.dumps(to_dict(replace(config, run_folder="", seed=0)))))
+    folder = expand(config.run_folder) if config.run_folder else _folder_of(config, identity)
     _refuse_another(folder, identity)
     seeds = range(config.seed, config.seed + count)
     settings = folder / SETTINGS
@@ -87,6 +88,9 @@ def train_seeds(
     source.say = board.say
     try:
         board.say(f"{config.env_id}: {count} seeds, {jobs} at a time; folder {folder}")
+        if done := sum(is_done(run.folder) for run in runs):
+            anew = "" if config.run_folder else "; to train them anew, name a new --run-folder"
+            board.say(f"{done} of {count} seeds are done already{anew}")
         if watched is not None:
             board.say(watched())
         place = LocalPlace(jobs, device=config.device)
@@ -110,6 +114,19 @@ def train_seeds(
             f"{len(source.failures)} of {count} seeds failed, {name}: {reason}; to go on, type: {again}"
         )
     return 0
+
+
+def _folder_of(config: TrainConfig, identity: Any) -> Path:
+    """Return the newest folder of seeds of these settings, or that of new ones."""
+    made = RunFolder.path_of(config.env_id, config.algorithm.name, config.topology.name)
+    for path in sorted(made.glob("*-seeds*"), reverse=True):
+        try:
+            held: Any = parse_json(read_plain(path / MANIFEST))
+        except (OSError, ValueError):
+            continue
+        if held == identity:
+            return path
+    return _new_folder(config)
 
 
 def _new_folder(config: TrainConfig) -> Path:

@@ -26,10 +26,10 @@ class Beginning:
         if told:
             threading.Thread(target=self._tell, name="beginning", daemon=True).start()
 
-    def at(self, doing: str) -> None:
-        """Take notice of what begins now."""
+    def at(self, doing: str, *, everywhere: bool = True) -> None:
+        """Take notice of what begins now; unless it is to be told everywhere, somebody must be looking on."""
         with self._changed:
-            self._doing = doing
+            self._doing = doing if everywhere or sys.stdout.isatty() else ""
             self._changed.notify()
 
     def over(self) -> None:
@@ -43,9 +43,10 @@ class Beginning:
         with self._changed:
             while not self._over:
                 left = self._due - time.time()
-                if left > 0 or self._doing == said:
+                if left > 0 or self._doing in ("", said):
                     self._changed.wait(left if left > 0 else None)
                     continue
                 said = self._doing
                 with suppress(OSError, ValueError):  # nobody may be there to read it
-                    sys.stderr.write(f"{said}\n")
+                    sys.stdout.write(f"{said}\n")
+                    sys.stdout.flush()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import importlib
 import os
 import re
@@ -66,6 +67,33 @@ def main_is_ours() -> bool:
         return spec.name.split(".")[0] == "gossamer"
     file = getattr(main, "__file__", None) or ""
     return os.path.basename(file).removesuffix(".exe") == "gossamer"  # noqa: PTH119
+
+
+def refuse_unguarded_main(what: str, way_out: str) -> None:
+    """Refuse to start processes that import a script again which would do everything again.
+
+    Args:
+        what: needs them.
+        way_out: what to type instead.
+
+    Raises:
+        ConfigError: the script has no main guard.
+    """
+    main = sys.modules.get("__main__")
+    file = getattr(main, "__file__", None)
+    if main_is_ours() or file is None or getattr(main, "__spec__", None) is not None:
+        return
+    try:
+        with open(file, encoding="utf-8") as script:  # noqa: PTH123 - a name that Python itself has opened
+            tree = ast.parse(script.read())
+    except (OSError, ValueError, SyntaxError):
+        return
+    names = (x.id for x in ast.walk(tree) if isinstance(x, ast.Name))
+    if "__name__" not in names:
+        raise ConfigError(
+            f'{what} needs processes that import {file} again: put what it does below if __name__ == "__main__":, '
+            f"or {way_out}"
+        )
 
 
 def named_in(module: ModuleType, name: str) -> Any:

@@ -23,23 +23,18 @@ function written(name, text) {
 /**
  * Return a short label for each group, {label, settings}.
  *
- * Algorithms differ in a dozen settings at once, of which one tells them apart: the setting with the most values left is
- * taken until no two groups look alike.
+ * Environment, algorithm and topology are told wherever they differ, as what somebody has varied. Algorithms differ in a
+ * dozen settings at once: the others are taken in their order, each that tells more groups apart, until no two look alike.
  */
 export function groupLabels(groups) {
   const names = [...new Set(groups.flatMap((group) => Object.keys(group.settings ?? {})))];
   const rank = (name) => (FIRST.includes(name) ? FIRST.indexOf(name) : FIRST.length);
   names.sort((a, b) => rank(a) - rank(b) || a.localeCompare(b));
   const kinds = (chosen) => new Set(groups.map((group) => JSON.stringify(chosen.map((name) => group.settings[name] ?? null)))).size;
-  const chosen = [];
-  while (kinds(chosen) < groups.length) {
-    let best = null;
-    for (const name of names) {
-      const found = kinds([...chosen, name]);
-      if (found > (best?.found ?? kinds(chosen))) best = { name, found };
-    }
-    if (!best) break;
-    chosen.push(best.name);
+  const chosen = names.filter((name) => PLAIN.test(name) && kinds([name]) > 1);
+  for (const name of names) {
+    if (kinds(chosen) === groups.length) break;
+    if (kinds([...chosen, name]) > kinds(chosen)) chosen.push(name);
   }
   chosen.sort((a, b) => names.indexOf(a) - names.indexOf(b));
   const texts = new Map(chosen.map((name) => [name, shortSettings(groups.map((group) => group.settings[name]))]));

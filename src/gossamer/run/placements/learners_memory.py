@@ -131,8 +131,8 @@ class PolicyBoards:
             torch._foreach_copy_(into, mean)
         return min(found)
 
-    def disagreement(self) -> float:
-        """Return the mean over learners that are there of |theta_r - mean| / |mean|, parameters only."""
+    def disagreement(self) -> dict[int, float]:
+        """Return |theta_r - mean| / |mean| of every learner that is there, by rank, parameters only."""
         there = self.present()
         thetas = torch.empty((len(there), self.boxes.sizes[0]), dtype=torch.float32)
         moments = self._room()[1]
@@ -141,7 +141,8 @@ class PolicyBoards:
         size_of_mean = torch.linalg.vector_norm(thetas.mean(0)).clamp(min=1e-30)
         thetas -= thetas[0].clone()  # so that alike is 0 and not rounding
         thetas -= thetas.mean(0)
-        return float(torch.linalg.vector_norm(thetas, dim=1).mean() / size_of_mean)
+        apart = torch.linalg.vector_norm(thetas, dim=1) / size_of_mean
+        return dict(zip(there, apart.tolist(), strict=True))
 
     def _room(self) -> tuple[Tensor, Tensor]:
         return vectors(self.boxes.sizes, torch.device("cpu"))

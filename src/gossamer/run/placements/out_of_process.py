@@ -53,6 +53,7 @@ class OutOfProcess:
         self.config, self.spec, self.plan, self.layout = config, spec, plan, layout
         self.stop = StopSignal()
         self.before_snapshot: Callable[[], None] = lambda: None
+        self.asked_to_stop: Callable[[], bool] = lambda: False
         self.policy = build_policy(config, spec)
         self.names = self.policy.shared_names()
         self._tried = tried
@@ -79,8 +80,8 @@ class OutOfProcess:
         return max(self.memory.versions.updates(0), self._resumed[0])
 
     @property
-    def disagreement(self) -> Callable[[], float] | None:
-        """Tells how far learners are apart; None for one learner."""
+    def disagreement(self) -> Callable[[], dict[int, float]] | None:
+        """Tells how far each learner is from their average; None for one learner."""
         return self.memory.versions.disagreement if self.config.num_learners > 1 else None
 
     @property

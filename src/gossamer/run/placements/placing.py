@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from gossamer.build.roles import build_policy
 from gossamer.config import code_in, refuse_unimportable, to_dict
+from gossamer.envs.making import registered_here_alone
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
 from gossamer.run import resume_rules, snapshot
@@ -63,6 +64,12 @@ def place(
         )
     for name in code_in(to_dict(config)).values():
         refuse_unimportable(name)
+    if registered_here_alone(config.env_id):
+        raise ConfigError(
+            f"{config.env_id} is registered in this program alone, and learners in processes of their own do not know it: name "
+            f"a function of a module that makes it, module:function, or module:{config.env_id} where the module registers it; "
+            "or use placement inline"
+        )
     if config.placement == "cluster":
         made = _cluster(config, spec, plan, layout, tried=tried)
     else:

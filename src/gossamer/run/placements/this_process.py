@@ -79,6 +79,7 @@ class ThisProcess:
         self.machine, self.here, self.away = "", True, False
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
+        self.asked_to_stop: Callable[[], bool] = lambda: False
         resumes = checkpoint is not None and bool(checkpoint.state)
         self._loop: HostLoop
         self._learners = learners = build_local_learners(
@@ -129,8 +130,8 @@ class ThisProcess:
         return self._learners.updates
 
     @property
-    def disagreement(self) -> Callable[[], float] | None:
-        """Tells how far learners are apart; None for one learner."""
+    def disagreement(self) -> Callable[[], dict[int, float]] | None:
+        """Tells how far each learner is from their average; None for one learner."""
         memory = self._learners.memory
         return None if memory is None else memory.versions.disagreement
 

@@ -394,7 +394,7 @@ class Cluster(OutOfProcess):
         waiting, seconds = {x.placed: x for x in self.hosts}, self.config.cluster.wait_seconds
         began = came = time.monotonic()
         while waiting and (now := time.monotonic()) < began + seconds:
-            if self.stop.stopped:
+            if self.stop.stopped or self.asked_to_stop():
                 raise self.stop.error or Stopped
             if self._num_placed >= self._fewest and now >= came + SETTLE_SECONDS:
                 break

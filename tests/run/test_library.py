@@ -1,0 +1,216 @@
+"""gossamer in somebody else's program: settings by name, signals handed over, scripts that are imported again."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+import gossamer
+from gossamer.errors import ConfigError
+
+SUPPORT = Path(__file__).parents[1] / "support"
+SHORT = {
+    "algorithm": "a2c",
+    "placement": "inline",
+    "evaluation.every_seconds": 0,
+    "num_envs": 2,
+    "unroll_length": 8,
+}
+
+
+def script(folder: Path, text: str, name: str = "script.py") -> subprocess.Popen[str]:
+    (folder / name).write_text(text)
+    paths = os.pathsep.join([str(SUPPORT), *sys.path])
+    return subprocess.Popen(
+        [sys.executable, name],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": paths},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_settings_are_given_as_people_do(tmp_path: Path) -> None:
+    run = str(tmp_path / "run")
+    first = gossamer.train("CartPole-v1", run_folder=run, total_env_steps=160, quiet=True, **SHORT)
+    assert first.folder == tmp_path / "run"
+    again = gossamer.train(resume=run, total_env_steps=320, quiet=True)
+    assert again.summary["env_steps"] >= 320
+    told = {"env_id": "CartPole-v1", "run_folder": str(tmp_path / "b"), **SHORT}
+    found = gossamer.train(told, total_env_steps=160, quiet=True, optimizer={"learning_rate": 1e-3})
+    assert found.summary["exit_reason"].startswith("done")
+    made = gossamer.make_config("CartPole-v1", {**told, "run_folder": str(tmp_path / "c")})
+    with pytest.raises(ConfigError, match="total_env_steps and a config are both given"):
+        gossamer.train(made, total_env_steps=160)
+    for wrong in (3, None, ["CartPole-v1"]):
+        with pytest.raises(
+            ConfigError, match="it takes an environment's id, settings by name"
+        ) as x:
+            gossamer.train(wrong)  # type: ignore[arg-type]
+        assert "\n" not in str(x.value)
+    with pytest.raises(ConfigError, match="did you mean total_env_steps"):
+        gossamer.train("CartPole-v1", total_env_step=100)
+
+
+LOOP = """\
+import signal, sys, gossamer
+{before}
+for seed in range(3):
+    print("training", seed, flush=True)
+    try:
+        gossamer.train("CartPole-v1", seed=seed, run_folder=f"run{{seed}}", **{short})
+    except KeyboardInterrupt:
+        print("interrupted", flush=True)
+        raise SystemExit(7)
+    finally:
+        print("left", flush=True)
+"""
+
+
+def when_it_learns(process: subprocess.Popen[str], folder: Path) -> None:
+    until = time.monotonic() + 60
+    while not (folder / "metrics.jsonl").exists() or not (folder / "metrics.jsonl").read_text():
+        assert process.poll() is None, process.communicate()
+        assert time.monotonic() < until
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize(
+    ("number", "before", "code", "said"),
+    [
+        (signal.SIGINT, "", 7, ["training 0", "interrupted", "left"]),
+        (signal.SIGTERM, "", -signal.SIGTERM, ["training 0"]),
+        (signal.SIGUSR1, "", -signal.SIGUSR1, ["training 0"]),
+        (
+            signal.SIGTERM,
+            "signal.signal(signal.SIGTERM, lambda *_: (print('heard', flush=True), sys.exit(5)))",
+            5,
+            ["training 0", "heard", "left"],
+        ),
+    ],
+)
+def test_a_signal_saves_and_is_then_handed_over(
+    tmp_path: Path, number: int, before: str, code: int, said: list[str]
+) -> None:
+    process = script(tmp_path, LOOP.format(before=before, short=SHORT))
+    when_it_learns(process, tmp_path / "run0")
+    process.send_signal(number)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == code, err
+    assert out.splitlines() == said
+    assert (
+        f"stopped by {signal.Signals(number).name}" in (tmp_path / "run0/summary.json").read_text()
+    )
+    assert [*(tmp_path / "run0" / "checkpoints").glob("[0-9]*")]
+    assert not (tmp_path / "run1").exists()
+
+
+def test_two_interrupts_leave_the_users_process_alive(tmp_path: Path) -> None:
+    text = f"""\
+import signal, time, gossamer
+import gossamer.run.supervisor as supervisor
+
+saves = supervisor.Supervisor.finish_saving
+def slow(self):  # saving takes so long that the second one comes meanwhile
+    supervisor.Supervisor.finish_saving = saves
+    for _ in range(100):
+        time.sleep(0.1)
+    saves(self)
+try:
+    supervisor.Supervisor.finish_saving = slow
+    gossamer.train("CartPole-v1", run_folder="run", **{SHORT})
+except KeyboardInterrupt:
+    print("interrupted", flush=True)
+print("goes on", flush=True)
+"""
+    process = script(tmp_path, text)
+    when_it_learns(process, tmp_path / "run")
+    process.send_signal(signal.SIGINT)
+    time.sleep(1.5)
+    process.send_signal(signal.SIGINT)
+    out, err = process.communicate(timeout=30)
+    assert (process.returncode, out.splitlines()) == (0, ["interrupted", "goes on"]), err
+
+
+NO_GUARD = """\
+import gossamer
+print(gossamer.train("cases_envs:Start", run_folder="run", total_env_steps=100, **{settings}).summary)
+"""
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_script_that_would_do_everything_again_is_told_of_the_guard(
+    tmp_path: Path, guarded: bool
+) -> None:
+    text = NO_GUARD.format(settings={**SHORT, "env.workers": 2})
+    if guarded:
+        first, rest = text.split("\n", 1)
+        text = f'{first}\nif __name__ == "__main__":\n    {rest}'
+    process = script(tmp_path, text)
+    out, err = process.communicate(timeout=60)
+    if guarded:
+        assert process.returncode == 0, err
+        assert "total_env_steps reached" in out
+        return
+    assert process.returncode == 1
+    last = err.strip().splitlines()[-1]
+    assert 'put what it does below if __name__ == "__main__":' in last
+    assert "leave env.workers out" in last
+    assert len(err.splitlines()) < 12, "the traceback of one refusal"
+    assert not (tmp_path / "run").exists()
+
+
+OWN_ID = """\
+import gymnasium, gossamer, cases_envs
+gymnasium.register("Mine-v0", entry_point=cases_envs.Start)
+settings = {settings}
+if __name__ == "__main__":
+    gossamer.train("Mine-v0", run_folder="run", total_env_steps=100, **settings)
+"""
+
+
+def test_ids_of_this_program_alone_are_told_of_before_a_folder_is_made(tmp_path: Path) -> None:
+    two = {"num_learners": 2, "topology": "gossip", **SHORT, "placement": "local"}
+    process = script(tmp_path, OWN_ID.format(settings=two))
+    _, err = process.communicate(timeout=60)
+    last = err.strip().splitlines()[-1]
+    assert "Mine-v0 is registered in this program alone" in last
+    assert "module:Mine-v0" in last
+    assert "placement inline" in last
+    assert not (tmp_path / "run").exists()
+    process = script(tmp_path, OWN_ID.format(settings=SHORT))
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 0, err
+
+
+def test_a_simulator_with_processes_of_its_own_is_told_of_in_one_line(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MODE", "children")
+    with pytest.raises(ConfigError, match=r"starts processes of its own.*: --env\.workers 0$"):
+        gossamer.train(
+            "cases_envs:Habits",
+            run_folder=str(tmp_path / "run"),
+            total_env_steps=100,
+            **{**SHORT, "env.workers": 2},
+        )
+    assert "Traceback" not in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+def test_any_other_simulator_that_workers_cannot_make(tmp_path: Path) -> None:
+    said = r"in a worker process .* cannot be made: RuntimeError: no display .*--env\.workers 0"
+    with pytest.raises(ConfigError, match=said):
+        gossamer.train(
+            "cases_envs:not_in_workers",
+            run_folder=str(tmp_path / "run"),
+            total_env_steps=100,
+            **{**SHORT, "env.workers": 2},
+        )
