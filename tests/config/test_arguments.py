@@ -276,3 +276,52 @@ def test_names_from_elsewhere_lead_to_settings_that_exist():
     others = [other for names in ELSEWHERE.values() for other in names]
     assert len(others) == len(set(others))
     assert not set(others) & last_parts, "a setting of ours is not a wrong name"
+
+
+@pytest.mark.parametrize(
+    ("word", "on"),
+    [
+        ("--watch", True),
+        ("--watch=yes", True),
+        ("--watch=true", True),
+        ("--watch=no", False),
+        ("--watch=false", False),
+        ("--no-watch", False),
+    ],
+)
+def test_switches_of_the_command_can_be_off(word: str, on: bool) -> None:
+    assert parse_train(["CartPole-v1", word]).watch is on
+    name = word.replace("watch", "show-config")
+    assert parse_train(["CartPole-v1", name]).show_config is on
+
+
+def test_a_switch_that_is_neither_is_refused() -> None:
+    with pytest.raises(ConfigError, match='--watch is "perhaps"; it must be true or false'):
+        parse_train(["CartPole-v1", "--watch=perhaps"])
+
+
+@pytest.mark.parametrize(
+    ("words", "algorithm"),
+    [
+        (["--replay-ratio", "3"], "laser"),
+        (
+            [
+                "--replays",
+                '[{"type": "queue", "sample_ratio": 0.5}, {"type": "standard", "sample_ratio": 0.5}]',
+            ],
+            "laser",
+        ),
+        (["--replays.1.name", "elite"], "laser"),
+        (["--replay-ratio", "3", "algorithm:vtrace"], "vtrace"),
+        (["--replay-ratio", "0"], "ppo"),
+        (["--replays", '[{"name": "queue"}]'], "ppo"),
+        (["--replays.0.capacity", "2"], "ppo"),
+    ],
+)
+def test_replays_are_learnt_from_by_an_algorithm_that_can(words: list[str], algorithm: str) -> None:
+    from gossamer.config import FOR_REPLAYS, merge_layers
+
+    asked = parse_train(["PongNoFrameskip-v4", *words])
+    config, layers, _ = merge_layers(asked.settings)
+    assert config.algorithm.name == algorithm
+    assert (layers["algorithm.name"] == FOR_REPLAYS) == (algorithm == "laser")

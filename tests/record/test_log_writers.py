@@ -35,6 +35,30 @@ def test_tensorboard_reads_back_what_was_written(tmp_path: Path) -> None:
     assert loss == [(10, 0.5), (20, 0.75)]
 
 
+def test_tensorboard_tells_an_evaluation_once_and_settings(tmp_path: Path) -> None:
+    pytest.importorskip("tensorboard")
+    from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+    settings = {"optimizer.learning_rate": [1e-3], "seed": 1, "env_id": "Pong", "wandb": False}
+    writer = TensorboardWriter(tmp_path, settings=settings)
+    told = {"evaluation_mean": 500.0, "evaluation_best": 500.0}
+    for at, evaluated in ((10, None), (20, 12), (30, 12), (40, 33), (50, 33)):
+        row: dict[str, float] = {"return_mean_100": float(at)}
+        if evaluated is not None:
+            row |= {**told, "evaluation_env_steps": evaluated}
+        writer.write(row, at)
+    writer.close()
+    events = EventAccumulator(str(tmp_path / "tensorboard"))
+    events.Reload()
+    means = [(event.step, event.value) for event in events.Scalars("evaluation_mean")]
+    assert means == [(12, 500.0), (33, 500.0)]
+    assert len(events.Scalars("return_mean_100")) == 5
+    assert "evaluation_env_steps" not in events.Tags()["scalars"]
+    assert events.Scalars("hparam/return_mean_100")[-1].value == 50.0
+    data = events.SummaryMetadata("_hparams_/session_start_info").plugin_data.content
+    assert b"optimizer.learning_rate" in data
+
+
 @pytest.mark.parametrize("name", ["tensorboard", "wandb"])
 def test_a_missing_package_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str

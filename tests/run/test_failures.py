@@ -7,6 +7,7 @@ import json
 import os
 import re
 import resource
+import shlex
 import shutil
 import threading
 import time
@@ -46,7 +47,8 @@ def failed(folder: Path, capsys: Any) -> list[str]:
     assert lines[-1].startswith("gossamer: ")
     why, _, then = lines[-1].removeprefix("gossamer: ").partition("; next: ")
     assert why in summary["exit_reason"] or "write" in why
-    assert then == (f"gossamer train --resume {folder}" if checkpoints(folder) else "")
+    words = ["gossamer", "train", "--resume", str(folder)] if checkpoints(folder) else []
+    assert shlex.split(then) == words, "what can be typed again, with a space too"
     (ended,) = [line for line in lines if line.startswith("failed")]
     assert re.match(r"failed: [\d,]+ env steps, \d+ s", ended), (
         "the reason is said once, at the end"
@@ -57,8 +59,8 @@ def failed(folder: Path, capsys: Any) -> list[str]:
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
 def test_an_env_that_raises(tmp_path: Path, placement: str, capsys: Any) -> None:
-    assert train("broken_envs:Raises", tmp_path / "run", "--placement", placement) == 1
-    lines = failed(tmp_path / "run", capsys)
+    assert train("broken_envs:Raises", tmp_path / "a run", "--placement", placement) == 1
+    lines = failed(tmp_path / "a run", capsys)
     assert lines[-2] == "ValueError: the motor is on fire", "its traceback is the last thing"
     assert any("_ignite_motor" in line for line in lines)
     assert lines[-1].startswith("gossamer: environment ")
@@ -66,8 +68,8 @@ def test_an_env_that_raises(tmp_path: Path, placement: str, capsys: Any) -> None
 
 
 def test_an_env_that_raises_in_a_worker(tmp_path: Path, capsys: Any) -> None:
-    assert train("broken_envs:Raises", tmp_path / "run", "--env.workers", "2") == 1
-    lines = failed(tmp_path / "run", capsys)
+    assert train("broken_envs:Raises", tmp_path / "a run", "--env.workers", "2") == 1
+    lines = failed(tmp_path / "a run", capsys)
     assert lines[-2] == "ValueError: the motor is on fire"
     assert not env_workers(), "the other one has ended"
 
@@ -76,18 +78,18 @@ def test_a_killed_worker(tmp_path: Path, capsys: Any) -> None:
     killed_at: list[float] = []
 
     def kill_one() -> None:
-        log = tmp_path / "run" / "metrics.jsonl"
+        log = tmp_path / "a run" / "metrics.jsonl"
         wait_for(lambda: log.exists() and log.stat().st_size, "training")
         env_workers()[-1].kill()
         killed_at.append(time.monotonic())
 
     killer = threading.Thread(target=kill_one)
     killer.start()
-    code = train("CartPole-v1", tmp_path / "run", "--env.workers", "2", steps=10_000_000)
+    code = train("CartPole-v1", tmp_path / "a run", "--env.workers", "2", steps=10_000_000)
     killer.join()
     assert code == 1
     assert time.monotonic() - killed_at[0] < 10.0
-    assert "exit code -9) died" in failed(tmp_path / "run", capsys)[-1]
+    assert "exit code -9) died" in failed(tmp_path / "a run", capsys)[-1]
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
@@ -101,17 +103,17 @@ def test_a_killed_worker(tmp_path: Path, capsys: Any) -> None:
 def test_numbers_that_are_not_finite_end_the_run(
     tmp_path: Path, env_id: str, said: str, placement: str, capsys: Any
 ) -> None:
-    assert train(env_id, tmp_path / "run", "--placement", placement) == 1
-    assert said in failed(tmp_path / "run", capsys)[-1]
+    assert train(env_id, tmp_path / "a run", "--placement", placement) == 1
+    assert said in failed(tmp_path / "a run", capsys)[-1]
 
 
 def test_one_number_that_is_not_finite_is_skipped_and_counted(tmp_path: Path) -> None:
     broken_envs.NanOnce.steps_of_all, broken_envs.NanOnce.spoilt = 0, False
-    assert train("broken_envs:NanOnce", tmp_path / "run", steps=640) == 0
+    assert train("broken_envs:NanOnce", tmp_path / "a run", steps=640) == 0
     assert broken_envs.NanOnce.spoilt
-    last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
+    last = json.loads((tmp_path / "a run" / "metrics.jsonl").read_text().splitlines()[-1])
     assert last["learner/nonfinite_updates"] == 1
-    tensors = CheckpointStore(tmp_path / "run" / "checkpoints", 0).load("last").tensors
+    tensors = CheckpointStore(tmp_path / "a run" / "checkpoints", 0).load("last").tensors
     learnt = [x for name, x in tensors.items() if name.startswith("learner.")]
     assert all(x.isfinite().all() for x in learnt if x.is_floating_point())
 
@@ -138,16 +140,16 @@ def saved(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_a_disk_that_fills_up_keeps_the_last_checkpoint(
     tmp_path: Path, saved: Path, capsys: Any
 ) -> None:
-    shutil.copytree(saved, tmp_path / "run")
+    shutil.copytree(saved, tmp_path / "a run")
     before = checkpoints(saved)
     words = ["--total-env-steps=1e6", "--checkpoint-every-seconds", "0.05"]
     capsys.readouterr()
     with largest_file(20_000):  # logs fit, a checkpoint does not
-        assert cli.main(["train", "--resume", str(tmp_path / "run"), *words]) == 1
-    assert "the last checkpoint is kept" in failed(tmp_path / "run", capsys)[-1]
-    assert checkpoints(tmp_path / "run") == before
-    assert not list((tmp_path / "run").rglob("*.partial"))
-    again = ["train", "--resume", str(tmp_path / "run"), "--total-env-steps", "512"]
+        assert cli.main(["train", "--resume", str(tmp_path / "a run"), *words]) == 1
+    assert "the last checkpoint is kept" in failed(tmp_path / "a run", capsys)[-1]
+    assert checkpoints(tmp_path / "a run") == before
+    assert not list((tmp_path / "a run").rglob("*.partial"))
+    again = ["train", "--resume", str(tmp_path / "a run"), "--total-env-steps", "512"]
     assert cli.main(again) == 0, "with room it goes on"
 
 
@@ -167,7 +169,7 @@ def test_a_disk_too_full_for_the_logs(
     monkeypatch.setattr(
         RunFolder, "log", lambda self, text: full() if "Traceback" in text else log(self, text)
     )
-    assert train("CartPole-v1", tmp_path / "run") == 1
+    assert train("CartPole-v1", tmp_path / "a run") == 1
     err = capsys.readouterr().err.splitlines()
     assert "No space left on device" in err[-1]
     assert "Traceback" not in "\n".join(err)
@@ -182,10 +184,10 @@ def test_a_stuck_env_is_given_up(
     broken_envs.RELEASED.clear()
     try:
         words = ["--placement", placement, "--patience-seconds", "1"]
-        assert train("broken_envs:Stuck", tmp_path / "run", *words) == 1
+        assert train("broken_envs:Stuck", tmp_path / "a run", *words) == 1
     finally:
         broken_envs.RELEASED.set()
-    last = failed(tmp_path / "run", capsys)[-1]
+    last = failed(tmp_path / "a run", capsys)[-1]
     assert "no sign of life" in last
     assert re.search(r"environment 0 .*is in step; .*--patience-seconds \d", last)
 
@@ -205,10 +207,12 @@ def test_an_error_of_the_evaluator_ends_the_run(
 
     monkeypatch.setattr("gossamer.roles.evaluator.play", broken)
     began = time.monotonic()
-    code = train("CartPole-v1", tmp_path / "run", "--evaluation.every-seconds", "0.01", steps=10**7)
+    code = train(
+        "CartPole-v1", tmp_path / "a run", "--evaluation.every-seconds", "0.01", steps=10**7
+    )
     assert code == 1
     assert time.monotonic() - began < 20.0
-    assert says in failed(tmp_path / "run", capsys)[-1]
+    assert says in failed(tmp_path / "a run", capsys)[-1]
 
 
 def test_an_error_of_the_checkpoint_writer_ends_the_run(
@@ -218,8 +222,8 @@ def test_an_error_of_the_checkpoint_writer_ends_the_run(
         raise TypeError("cannot be written")
 
     monkeypatch.setattr(CheckpointStore, "save", broken)
-    assert train("CartPole-v1", tmp_path / "run", steps=64) == 1
-    assert "cannot be written" in failed(tmp_path / "run", capsys)[-1]
+    assert train("CartPole-v1", tmp_path / "a run", steps=64) == 1
+    assert "cannot be written" in failed(tmp_path / "a run", capsys)[-1]
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
@@ -227,9 +231,9 @@ def test_an_env_that_cannot_come_back_resumes_with_new_episodes(
     tmp_path: Path, placement: str, capsys: Any
 ) -> None:
     words = ["--placement", placement, "--lag", "1"]
-    assert train("broken_envs:Unseeded-v0", tmp_path / "run", *words, steps=256) == 0
-    again = ["train", "--resume", str(tmp_path / "run"), "--total-env-steps", "512"]
+    assert train("broken_envs:Unseeded-v0", tmp_path / "a run", *words, steps=256) == 0
+    again = ["train", "--resume", str(tmp_path / "a run"), "--total-env-steps", "512"]
     assert cli.main(again) == 0
     told = "resumed with new episodes (not exactly: it is registered as nondeterministic) at "
     assert told in capsys.readouterr().err
-    assert summary_of(tmp_path / "run")["env_steps"] >= 512
+    assert summary_of(tmp_path / "a run")["env_steps"] >= 512

@@ -115,6 +115,19 @@ def test_where_learners_mix_evaluations_are_those_of_their_average(tmp_path: Pat
     assert evaluations(tmp_path, total_env_steps=1000) == {1: 2.0}
 
 
+def test_the_objective_evaluation_is_the_last_one(tmp_path: Path) -> None:
+    run = write_run(tmp_path / "x", [], best_evaluation=9.0)
+    assert measure(run, "evaluation") is None, "there was none"
+    rows = [
+        {"env_steps": 10, "mean": 9.0, "time_s": 1.0, "learner": "average"},
+        {"env_steps": 20, "mean": 2.0, "time_s": 2.0, "learner": "average"},
+        {"env_steps": 20, "mean": 7.0, "time_s": 3.0, "learner": "average", "confirmation": True},
+        {"env_steps": 30, "mean": 5.0, "time_s": 4.0, "learner": 1},
+    ]
+    (run / "evaluation.jsonl").write_text("".join(json.dumps(x) + "\n" for x in rows))
+    assert measure(run, "evaluation") == 2.0
+
+
 @given(st.lists(st.tuples(st.integers(0, 5), st.integers(0, 5)), min_size=1, max_size=12))
 def test_a_front_is_what_nothing_beats(values: list[tuple[int, int]]) -> None:
     judge = Judge(("return", "seconds_to_score"), 1.0)

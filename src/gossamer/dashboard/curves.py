@@ -105,7 +105,8 @@ def curves(
             "exact": exact,
         }
         if len(there) > 1:
-            found = curve(there, min(points, GRID_POINTS), statistic)
+            most, at_0 = min(points, GRID_POINTS), axis != "time"
+            found = curve(there, most, statistic, begins_at_0=at_0)
             entry |= {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
             entry["counts"] = found.counts
         else:

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
 LINK = "topology/staleness_updates_of_"
 APART = "topology/disagreement_of_"
+RETURN = "learner/return_of_"
 MAX_NODES = 256
 """Learners that are drawn; of more the first."""
 WINDOW_BYTES = (256 << 10, 4 << 20)
@@ -251,7 +252,8 @@ def _nodes(
         there = told_at is not None and moment - told_at <= SILENT_SECONDS
         if live and (process_alive := alive(process)) is not None:
             there = process_alive
-        own = row.get("learner/return_mean_100")
+        # All at one moment, and of the episodes that the run's return is of; older runs tell it in each learner's rows.
+        own = apart.get(f"{RETURN}{rank}", row.get("learner/return_mean_100"))
         nodes.append(
             {
                 "rank": rank,
@@ -261,7 +263,7 @@ def _nodes(
                 "host": word(process.get("machine") or run["where"]),
                 "alive": there,
                 "updates": whole(row.get("updates")),
-                "env_steps": whole(row.get("env_steps")),
+                "env_steps": whole(row.get("learner/env_steps", row.get("env_steps"))),
             }
         )
     return nodes

@@ -220,7 +220,7 @@ def _read(
         "seed": whole(config.get("seed")),
         "state": state,
         "exit_reason": reason or None,
-        "progress": _progress(config, env_steps, seconds, done=state == "done"),
+        "progress": _progress(config, env_steps, seconds, reached="stop_at_return" in reason),
         "env_steps": env_steps,
         "total_env_steps": total,
         "mean_return": told("mean_return_last_100", "return_mean_100"),
@@ -268,16 +268,15 @@ def _damage(files: RunFiles) -> str:
 
 
 def _progress(
-    config: dict[str, Any], env_steps: float | None, seconds: float | None, *, done: bool
+    config: dict[str, Any], env_steps: float | None, seconds: float | None, *, reached: bool
 ) -> float | None:
-    if done:
+    """Return how much of what was asked for a run has done: all, if it has reached its return; of a limit of time nothing is asked."""
+    total, limit = (number(config.get(x)) for x in ("total_env_steps", "stop_after_seconds"))
+    if reached:
         return 1.0
-    ends = (
-        (env_steps, number(config.get("total_env_steps"))),
-        (seconds, number(config.get("stop_after_seconds"))),
-    )
-    parts = [at / end for at, end in ends if at is not None and end]
-    return min(max(parts), 1.0) if parts else None
+    if env_steps is not None and total:
+        return min(env_steps / total, 1.0)
+    return min(seconds / limit, 1.0) if seconds is not None and limit else None
 
 
 def _last_evaluation(files: RunFiles, config: dict[str, Any]) -> float | None:

@@ -36,7 +36,13 @@ class Curve(NamedTuple):
     """Runs behind each point: those that have come so far."""
 
 
-def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Statistic) -> Curve:
+def curve(
+    runs: Sequence[tuple[Numbers, Numbers]],
+    points: int,
+    statistic: Statistic,
+    *,
+    begins_at_0: bool = True,
+) -> Curve:
     """Return a statistic of several runs on one grid of x, with pointwise 95 % intervals over runs.
 
     A point is of all runs that have a value near it: between two of their rows, or as near to their first or last one as
@@ -47,11 +53,13 @@ def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Stati
         runs: of each its x, ascending, and y, of equal length, at least 1.
         points: of the grid.
         statistic: one of `compare.statistics.STATISTICS`.
+        begins_at_0: x counts from the beginning of a run; else it is a time of day.
     """
     begin, end = min(float(x[0]) for x, _ in runs), max(float(x[-1]) for x, _ in runs)
     grid = np.linspace(begin, end, points) if end > begin else np.array([begin])
     values = np.array([np.interp(grid, x, y) for x, y in runs])
-    there = np.array([_is_near(grid, x, NEAR * (end - begin)) for x, _ in runs])  # [runs, points]
+    least = NEAR * (end if begins_at_0 else end - begin)
+    there = np.array([_is_near(grid, x, least) for x, _ in runs])  # [runs, points]
     there &= np.isfinite(values)
     counts = there.sum(axis=0)
     keep = counts > 0

@@ -79,6 +79,13 @@ METRICS: Mapping[str, Metric] = {
         "return",
         "mean return of this learner's own last 100 training episodes; only with several learners",
     ),
+    "learner/return_of_n": Metric(
+        "return",
+        "mean return of one learner's share of the episodes in return_mean_100, whose rank the name ends with; only with several",
+    ),
+    "learner/env_steps": Metric(
+        "steps", "env steps of this learner's own actors; only with several learners"
+    ),
     "learner/loss": Metric(
         "1", "the minimised loss: its sum over valid rows, divided by their number"
     ),
@@ -203,6 +210,7 @@ METRICS: Mapping[str, Metric] = {
         "return",
         "standard error of evaluation_mean; with several tasks, the standard error over their means",
     ),
+    "evaluation_env_steps": Metric("steps", "the run's env steps at that evaluation"),
     "evaluation_episodes": Metric("episodes", "number of episodes in the last evaluation"),
     "evaluation_learner": Metric(
         "rank", "rank of the learner that was evaluated; only for independent learners"
@@ -223,7 +231,7 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
-_LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_)\d+$")
+_LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_|learner/return_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 

@@ -348,6 +348,11 @@ class Learner:
         self._updates.set_learning_rates(rates)
         self._learning_rate = rates[0]
 
+    @property
+    def own_env_steps(self) -> int:
+        """Env steps behind the newest version that this learner's own actors have taken."""
+        return self._own_env_steps
+
     def take_metrics(self) -> dict[str, float]:
         """Return the means over the updates since the last call, and forget them."""
         sums, self._row_sums = self._row_sums, {}

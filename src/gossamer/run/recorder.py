@@ -68,7 +68,7 @@ class Window:
         own.append((episode_return, length))
 
     def _last(self) -> list[list[tuple[float, int]]]:
-        return [list(own)[-self._each :] for own in self._own.values() if own]
+        return [self._share(rank) for rank, own in self._own.items() if own]
 
     def mean(self, episodes: int = WINDOW) -> float | None:
         """Mean return, of several learners the mean of theirs; None before the first episode.
@@ -85,6 +85,15 @@ class Window:
         """Mean return of a learner's own last 100 episodes; None before its first."""
         own = self._own.get(learner)
         return sum(x for x, _ in own) / len(own) if own else None
+
+    def shares(self) -> dict[int, float]:
+        """Mean return of each learner's share of the last 100 episodes, whose mean `mean` is; of those that have finished one."""
+        there = sorted(rank for rank, own in self._own.items() if own)
+        lasts = {rank: self._share(rank) for rank in there}
+        return {rank: sum(x for x, _ in last) / len(last) for rank, last in lasts.items()}
+
+    def _share(self, learner: int) -> list[tuple[float, int]]:
+        return list(self._own[learner])[-self._each :]
 
     @property
     def full(self) -> bool:
@@ -184,9 +193,14 @@ class Recorder:
         self._evaluations = JsonLog(folder.path / "evaluation.jsonl")
         self._others: list[Any] = []
         if config.tensorboard:
+            from gossamer.config import to_dict
+            from gossamer.config.tree import flatten
             from gossamer.record.tensorboard import TensorboardWriter
 
-            self._others.append(TensorboardWriter(folder.path, resumed_at=resumed_at))
+            settings = dict(flatten(to_dict(config)))
+            self._others.append(
+                TensorboardWriter(folder.path, settings=settings, resumed_at=resumed_at)
+            )
         if config.wandb:
             from gossamer.record.wandb_log import WandbLog
 
@@ -266,6 +280,7 @@ class Recorder:
                 "evaluation_mean": result.mean,
                 "evaluation_standard_error": result.standard_error,
                 "evaluation_episodes": len(result.returns),
+                "evaluation_env_steps": env_steps,
             }
             if self._config.num_learners > 1 and self._config.topology.run_policy == "best":
                 self.last_evaluation["evaluation_learner"] = learner or 0
@@ -364,6 +379,9 @@ class Recorder:
             row["topology/disagreement"] = sum(apart.values()) / len(apart)
             row |= {f"topology/disagreement_of_{rank}": x for rank, x in apart.items()}
         with self._lock:
+            if self._config.num_learners > 1:
+                means = self._window.shares()
+                row |= {f"learner/return_of_{rank}": x for rank, x in means.items()}
             return row | self._window.metrics()
 
     def _usage(self) -> dict[str, float]:

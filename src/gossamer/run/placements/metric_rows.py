@@ -22,6 +22,8 @@ _OWN_TURN = (
 """Metrics of what a learner does, or waits for, while others of its process cannot do anything."""
 
 
+LEAST_SECONDS = 0.2
+"""Of a shorter time, as between the last two rows of a run, shares tell nothing."""
 OTHERS_ROW_SECONDS = 10.0
 """Pause between two rows of a learner other than 0, which would fill disks with a hundred learners."""
 
@@ -70,7 +72,9 @@ class Rows:
                 "lag_versions_max": self._lag_max[i],
                 **learner.take_metrics(),
             }
-            if before:
+            if learner.num_learners > 1:
+                row["learner/env_steps"] = learner.own_env_steps
+            if before and now - self._at[i] >= LEAST_SECONDS:
                 took = max(now - self._at[i], 1e-9)
                 # A wait counts where it ends, and may have begun before.
                 row |= {name: min((x - before[name]) / took, 1.0) for name, x in spent.items()}

@@ -1,0 +1,52 @@
+"""Seeds as one curve: every point is of all runs that have a value near it, and n is their number."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gossamer.dashboard.statistics import curve
+
+
+def made(x: list[float], y: list[float]) -> tuple[np.ndarray, np.ndarray]:
+    return np.array(x, float), np.array(y, float)
+
+
+def test_one_evaluation_of_each_seed_is_one_mean_of_all() -> None:
+    """Their ends differ by a batch or two: no seed passes for the mean of five."""
+    scores = [250.0, 261, 275, 262, 347]
+    runs = [made([100_000 + 300 * i], [y]) for i, y in enumerate(scores)]
+    found = curve(runs, 300, "mean")
+    assert set(found.counts.tolist()) == {5}
+    assert found.y == pytest.approx(279.0)
+
+
+def test_evaluations_at_other_steps_are_interpolated() -> None:
+    runs = [made([10 + i, 50 + i, 90 + i], [i, 10.0 + i, 20.0 + i]) for i in range(5)]
+    found = curve(runs, 50, "mean")
+    assert set(found.counts.tolist()) == {5}
+    assert found.x[0] == 10
+    assert found.x[-1] == 94
+    assert np.all(np.diff(found.y) >= 0)
+
+
+def test_a_run_that_goes_on_alone_draws_no_spike() -> None:
+    runs = [made([0, 10, 20, 30], [0, 1, 2, 3]) for _ in range(4)]
+    runs.append(made([0, 10, 20, 30, 40, 50, 60], [0, 1, 2, 3, 500, 500, 500]))
+    found = curve(runs, 61, "mean")
+    assert found.x[-1] <= 40, "as far as rows of the others reach"
+    assert found.counts[found.x <= 30].tolist() == [5] * int((found.x <= 30).sum())
+    assert found.y[found.x <= 30].max() == pytest.approx(3.0)
+
+
+def test_two_runs_far_apart_are_two_points() -> None:
+    found = curve([made([0.0], [1.0]), made([100.0], [3.0])], 11, "mean")
+    assert found.counts.max() == 1
+    assert set(found.y.tolist()) == {1.0, 3.0}
+    assert np.isnan(found.low).all()
+
+
+def test_times_of_day_begin_at_no_0() -> None:
+    later = [made([1.7e9 + at, 1.7e9 + at + 60], [1.0, 1.0]) for at in (0, 3600)]
+    found = curve(later, 600, "mean", begins_at_0=False)
+    assert found.counts.max() == 1

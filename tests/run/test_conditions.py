@@ -1,0 +1,113 @@
+"""Runs under conditions that are none of theirs: how Python was started, a umask, being suspended, a clock that jumps."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import stat
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import gossamer
+
+TINY = ["--num-envs=2", "--unroll-length=8", "--evaluation.every-seconds=0", "--algorithm=a2c"]
+
+
+def start(folder: Path, flags: list[str], *words: str, **how: Any) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [sys.executable, *flags, "-m", "gossamer", "train", "CartPole-v1", *TINY, *words,
+         "--run-folder=run"],
+        cwd=folder, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, **how,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("flags", "words"),
+    [
+        (["-O"], ["--placement=inline", "--replay-ratio=1", "--algorithm=laser"]),
+        (["-OO"], ["--num-learners=2", "topology:gossip"]),
+        (["-W", "error"], ["--num-learners=2", "topology:allreduce"]),
+        (["-W", "error"], ["--env.workers=2", "--placement=inline"]),
+    ],
+)
+def test_however_python_was_started(tmp_path: Path, flags: list[str], words: list[str]) -> None:
+    words = [*words, "--total-env-steps=256"]
+    process = start(tmp_path, flags, *words)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, out + err
+    assert "Warning" not in err
+    assert "done: total_env_steps reached" in err
+
+
+def test_a_umask_holds_and_does_no_harm(tmp_path: Path) -> None:
+    words = ["--placement=local", "--num-learners=2", "topology:gossip", "--total-env-steps=256"]
+    process = start(tmp_path, [], *words, umask=0o077)
+    out, err = process.communicate(timeout=100)
+    assert process.returncode == 0, out + err
+    for path in (tmp_path / "run").rglob("*"):
+        assert not stat.S_IMODE(path.lstat().st_mode) & 0o077, path
+    again = [sys.executable, "-m", "gossamer", "train", "--resume=run", "--total-env-steps=512"]
+    assert subprocess.run(again, cwd=tmp_path, umask=0o022, check=False).returncode == 0
+
+
+@pytest.mark.parametrize("words", [[], ["--num-learners=2", "topology:gossip"]])
+def test_a_run_that_is_suspended_goes_on(tmp_path: Path, words: list[str]) -> None:
+    """As by Ctrl-Z, or by a laptop's lid: all its processes stand still for longer than it has patience."""
+    process = start(tmp_path, [], *words, "--total-env-steps=1e9", "--patience-seconds=3",
+                    start_new_session=True)  # fmt: skip
+    metrics = tmp_path / "run" / "metrics.jsonl"
+
+    def steps() -> int:
+        rows = metrics.read_text().splitlines() if metrics.exists() else []
+        return json.loads(rows[-1])["env_steps"] if rows else 0
+
+    def wait_for_more_than(count: int) -> None:
+        until = time.monotonic() + 60
+        while steps() <= count:
+            assert process.poll() is None, process.communicate()
+            assert time.monotonic() < until
+            time.sleep(0.05)
+
+    wait_for_more_than(0)
+    family = [process.pid, *map(int, _children(process.pid))]
+    for pid in family:
+        os.kill(pid, signal.SIGSTOP)
+    time.sleep(6)
+    before = steps()
+    for pid in reversed(family):
+        os.kill(pid, signal.SIGCONT)
+    wait_for_more_than(before)
+    process.send_signal(signal.SIGTERM)
+    out, err = process.communicate(timeout=60)
+    assert process.returncode == 0, out + err
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["exit_reason"] == "stopped by SIGTERM"
+    assert summary["restarts"] == 0
+
+
+def _children(pid: int) -> list[str]:
+    import psutil
+
+    return [str(x.pid) for x in psutil.Process(pid).children(recursive=True)]
+
+
+def test_a_clock_that_jumps_ends_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Set back by an hour, and on by a day, while it trains: only times of day are told by it."""
+    real, ticks = time.time, iter(range(10**9))
+    monkeypatch.setattr(time, "time", lambda: real() + (-3600, 0, 86_400)[next(ticks) % 3])
+    result = gossamer.train(
+        "CartPole-v1",
+        algorithm="a2c",
+        num_envs=2,
+        unroll_length=8,
+        total_env_steps=2_000,
+        run_folder=str(tmp_path / "run"),
+        quiet=True,
+    )
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
