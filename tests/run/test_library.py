@@ -61,11 +61,12 @@ def test_settings_are_given_as_people_do(tmp_path: Path) -> None:
 
 LOOP = """\
 import signal, sys, gossamer
+signal.signal(signal.SIGINT, signal.default_int_handler)  # which a shell has perhaps turned off for what runs behind it
 {before}
 for seed in range(3):
     print("training", seed, flush=True)
     try:
-        gossamer.train("CartPole-v1", seed=seed, run_folder=f"run{{seed}}", **{short})
+        gossamer.train("CartPole-v1", seed=seed, run_folder=f"run{{seed}}", quiet=True, **{short})
     except KeyboardInterrupt:
         print("interrupted", flush=True)
         raise SystemExit(7)
@@ -115,6 +116,7 @@ def test_a_signal_saves_and_is_then_handed_over(
 def test_two_interrupts_leave_the_users_process_alive(tmp_path: Path) -> None:
     text = f"""\
 import signal, time, gossamer
+signal.signal(signal.SIGINT, signal.default_int_handler)
 import gossamer.run.supervisor as supervisor
 
 saves = supervisor.Supervisor.finish_saving

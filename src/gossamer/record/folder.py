@@ -100,11 +100,11 @@ class RunFolder:
         folder = cls(target)
         if named_in is not None and not target.is_absolute():
             folder._named_in, folder.path = named_in, named_in / target
-        target = folder.path
+        target, shown = folder.path, folder.shown
         if path and (below := _runs_below(target)):
             raise ConfigError(
-                f"--run-folder {target} has other runs below it, such as {below[0]}, which would be hidden; "
-                f"name a new folder: --run-folder {quoted(target / 'new')}"
+                f"--run-folder {shown} has other runs below it, such as {below[0]}, which would be hidden; "
+                f"name a new folder: --run-folder {quoted(f'{shown}/new')}"
             )
         try:
             if not _holds_run(target):
@@ -116,13 +116,13 @@ class RunFolder:
             folder._found = {x for x in ("log.txt", *_OWN_FOLDERS) if (folder.path / x).exists()}
             if not folder._ours:
                 raise ConfigError(
-                    f"--run-folder {target} already holds a run; "
+                    f"--run-folder {shown} already holds a run; "
                     f"continue it with --resume {quoted(folder.shown)}, or name another folder"
                 )
         except OSError as error:
             folder.discard()
             raise ConfigError(
-                f"cannot write run folder {target}: {error.strerror}; "
+                f"cannot write run folder {shown}: {error.strerror}; "
                 "choose another with --run-folder PATH"
             ) from None
         except ConfigError:

@@ -145,7 +145,8 @@ class Recorder:
     """Collects what roles report and writes it; safe to call from their threads."""
 
     def __init__(self, config: TrainConfig, folder: RunFolder, *, began: float, title: str | None):
-        self.began = began
+        # A clock of its own from here on: that of the day may be set.
+        self._ticks_before = time.time() - began - time.monotonic()
         self.seconds_before = 0.0
         self.best: Score | None = None
         self.candidate: Score | None = None
@@ -221,7 +222,7 @@ class Recorder:
 
     def seconds(self) -> float:
         """Wall time of the run, over all sessions."""
-        return self.seconds_before + time.time() - self.began
+        return self.seconds_before + self._ticks_before + time.monotonic()
 
     def say(self, text: str) -> None:
         """Show a line and keep it in log.txt."""

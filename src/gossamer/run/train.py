@@ -174,13 +174,14 @@ def _train_watched(
     config = with_ratio(config)
     validate(config)
     began = process_began() if argv is not None else time.time()
+    ticks_before = time.time() - began - time.monotonic()  # the clock of the day may be set
 
     with Watch(
         config.patience_seconds,
         lambda text: tell(f"gossamer: {text}"),
         within_seconds=config.stop_within_seconds,
         stop_after=config.stop_after_seconds,
-        seconds=lambda: time.time() - began,
+        seconds=lambda: ticks_before + time.monotonic(),
         last_resort=argv is not None,
     ) as watch:
         try:

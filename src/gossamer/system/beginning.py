@@ -8,7 +8,9 @@ import time
 from contextlib import suppress
 
 AFTER_SECONDS = 2.0
-"""Nothing is told of what begins sooner."""
+"""Nothing is told of what ends sooner after the start."""
+LASTS_SECONDS = 1.0
+"""Nor of what does not last as long."""
 
 
 class Beginning:
@@ -30,6 +32,7 @@ class Beginning:
         """Take notice of what begins now; unless it is to be told everywhere, somebody must be looking on."""
         with self._changed:
             self._doing = doing if everywhere or sys.stdout.isatty() else ""
+            self._due = max(self._due, time.time() + LASTS_SECONDS)
             self._changed.notify()
 
     def over(self) -> None:
