@@ -74,7 +74,8 @@ class _Declared:
         self.shape = tuple(int(n) for n in space.shape)
         self._exact, self._size = exact, int(np.prod(self.shape))
         self._dtype: np.dtype[Any] = np.dtype(space.dtype)
-        self._usual = self._dtype  # the type that came last and loses nothing
+        self.usual = self._dtype
+        """The type that came last and loses nothing."""
 
     def array(self, obs: Any) -> NDArray[Any]:
         """Return an observation as an array of the declared size, whose numbers the declared type can hold."""
@@ -82,13 +83,13 @@ class _Declared:
             obs = _as_array(obs)
         if obs.shape != self.shape and (self._exact or obs.size != self._size):
             raise Misfit(f"it has shape {obs.shape}, declared is {self.shape}")
-        if obs.dtype is not self._usual:
+        if obs.dtype is not self.usual:
             self._compare(obs)
         return obs
 
     def _compare(self, obs: NDArray[Any]) -> None:
         if np.can_cast(obs.dtype, self._dtype, "same_kind"):
-            self._usual = obs.dtype
+            self.usual = obs.dtype
             return
         if obs.dtype.kind in "iu" and self._dtype.kind in "iub":
             least, most = (0, 1) if self._dtype.kind == "b" else _range(self._dtype)
@@ -182,6 +183,12 @@ def _format(
     axes = {"channels_first": (2, 0, 1), "frames_channels_first": (0, 3, 1, 2)}.get(layout)
 
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
+        try:  # the usual way first, which every step of every environment takes
+            if obs.shape == shape and obs.dtype is declared.usual:
+                batch[i] = obs
+                return
+        except AttributeError:  # it is no array
+            pass
         array = declared.array(obs)
         batch[i] = array if array.shape == shape else _turned(array, axes).reshape(shape)
 

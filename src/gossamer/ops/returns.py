@@ -90,10 +90,10 @@ def normalized(advantage: Tensor, keep: Tensor, weight: Tensor | None = None) ->
     """
     if weight is not None:
         advantage = torch.where(weight > 0.0, advantage / weight, 0.0)
-    mean = masked_mean(advantage, keep)
-    variance = masked_mean((advantage - mean) ** 2, keep)
-    scaled = (advantage - mean) / (variance.sqrt() + 1e-8)
-    advantage = torch.where(keep.sum() > 1, scaled, advantage)
+    count = keep.sum()
+    apart = advantage - masked_sum(advantage, keep) / count.clamp(min=1)
+    variance = masked_sum(apart**2, keep) / count.clamp(min=1)
+    advantage = torch.where(count > 1, apart / (variance.sqrt() + 1e-8), advantage)
     return advantage if weight is None else weight * advantage
 
 

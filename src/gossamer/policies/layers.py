@@ -7,13 +7,10 @@ thread beside draws from the same stream, and simulators change the type.
 from __future__ import annotations
 
 import math
-from typing import TYPE_CHECKING, TypeVar
+from typing import Any, TypeVar
 
 import torch
 from torch import nn
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
 
 Layer = TypeVar("Layer", bound=nn.Module)
 Weighted = TypeVar("Weighted", nn.Linear, nn.Conv2d)
@@ -61,10 +58,17 @@ def recurrent(
     return rnn
 
 
-def _empty(kind: Callable[..., Layer], *sizes: int) -> Layer:
+def _empty(kind: type[Layer], *sizes: int) -> Layer:
     """Make a layer without drawing anything."""
-    device = torch.get_default_device()
-    return kind(*sizes, device="meta", dtype=torch.float32).to_empty(device=device)
+    # Not on the device meta, whose first use imports ten thousand things.
+    still: Any = type(kind.__name__, (kind,), {"reset_parameters": _nothing})
+    layer = still(*sizes, dtype=torch.float32)
+    layer.__class__ = kind
+    return layer
+
+
+def _nothing(layer: nn.Module) -> None:
+    del layer
 
 
 def _orthogonal(layer: Weighted, gain: float, generator: torch.Generator | None) -> Weighted:

@@ -8,6 +8,7 @@ Shapes: T unroll length, B columns, M metrics, U updates of a version.
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
@@ -40,6 +41,11 @@ CONTROL_VALUES = 64
 
 SAME_IN_A_LAYOUT = {"replayed", *(k for k, kind in kinds_of(Batch).items() if kind.on_host)}
 """Fields that are the same in all batches of a layout, or that updates do not use."""
+
+
+def gradients() -> contextlib.AbstractContextManager[None]:
+    """Return a context with gradients: a simulator may have turned them off in this thread."""
+    return contextlib.nullcontext() if torch.is_grad_enabled() else torch.enable_grad()
 
 
 class Update(NamedTuple):
@@ -338,8 +344,7 @@ class Updates:
     ) -> Sums:
         """Set `gradient` to the sum over some micro-batches; return the sums of their metrics."""
         sums: Sums = {}
-        # A simulator may have turned gradients off in this thread.
-        with torch.enable_grad(), self._policy.accumulating():
+        with gradients(), self._policy.accumulating():
             for i, (start, stop) in enumerate(cuts):
                 if not self._on_gpu:
                     self._beat()

@@ -52,6 +52,8 @@ MAX_DEATHS_IN_A_ROW = 3
 """Deaths of a host without a completed version in between, after which the run ends."""
 EXPLAINED_AFTER_SECONDS = 1.5
 """A last evaluation that takes longer is explained."""
+KNOWN_SECONDS = 5.0
+"""For so long an evaluation tells what a policy has become."""
 STOPPED_EVALUATION_SECONDS = 10.0
 """Longest time for evaluating what a stopped run has come to."""
 MAKING_EXPLAINED_AFTER_SECONDS = 2.0
@@ -586,8 +588,10 @@ class Supervisor:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
         watch, passed = self._watch, time.monotonic() - self._scoring.evaluated_at
         seconds = min(STOPPED_EVALUATION_SECONDS, watch.left_seconds)
-        known = passed < self._config.evaluation.every_seconds / 2
-        if known or self.stuck or seconds < 1.0:
+        first_due = self._config.evaluation.every_seconds
+        if passed < KNOWN_SECONDS or self._recorder.seconds() < first_due:
+            return  # it is known, or would not have been by now
+        if self.stuck or seconds < 1.0:
             return
         self.finish_saving()
         self._signals.saved = True
