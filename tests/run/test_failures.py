@@ -43,7 +43,7 @@ def failed(folder: Path, capsys: Any) -> list[str]:
     out, err = capsys.readouterr()
     lines = err.splitlines()
     assert summary["exit_reason"].startswith("failed: ")
-    assert out == ""
+    assert all(x.startswith("making ") for x in out.splitlines()), "as on a busy machine"
     assert lines[-1].startswith("gossamer: ")
     why, _, then = lines[-1].removeprefix("gossamer: ").partition("; next: ")
     assert why in summary["exit_reason"] or "write" in why

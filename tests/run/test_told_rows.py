@@ -18,6 +18,7 @@ class Learner:
         self.rank, self.learnt, self.told, self.lag_versions = rank, 0, 0, 0.0
         self.env_steps = self.update = self.version = 0
         self.mixer, self.replay = None, SimpleNamespace(replays=[])
+        self.num_learners, self.own_env_steps = 6, 0
         self.seconds = {"learn": 0.0, "wait": 0.0}
 
     def learn(self, lag):

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 AFTER_SECONDS = 2.0
 """Nothing is told of what ends sooner after the start."""
-LASTS_SECONDS = 1.0
+LASTS_SECONDS = 1.5
 """Nor of what does not last as long."""
 
 

@@ -2,8 +2,8 @@
 
 import { loadPlotly } from "./api.js";
 import { button, el } from "./dom.js";
-import { extent, figure, fromAxis, toAxis, X_KINDS } from "./figure.js";
-import { duration, moment, number, short } from "./format.js";
+import { extent, figure, fromAxis, toAxis, undrawable, X_KINDS } from "./figure.js";
+import { count, duration, moment, number, short } from "./format.js";
 
 const CONFIG = { displayModeBar: false, doubleClick: false, showTips: false, displaylogo: false, scrollZoom: false };
 const SHOWN = 8;
@@ -50,6 +50,7 @@ export class Chart {
   #unit = el("small", {});
   #title;
   #sample = el("small", { hidden: true });
+  #dropped = el("small", { hidden: true });
   #waiting = 0;
   #visible = false;
   #stale = false;
@@ -72,7 +73,7 @@ export class Chart {
       class: "link",
       "aria-label": `Save ${options.title} as ${format.toUpperCase()}`,
     });
-    this.#title = el("h3", {}, options.title, this.#unit, this.#sample);
+    this.#title = el("h3", {}, options.title, this.#unit, this.#sample, this.#dropped);
     this.describe(options.help, options.unit);
     this.node = el(
       "article",
@@ -108,6 +109,9 @@ export class Chart {
     const points = lines.reduce((sum, line) => sum + line.y.filter((value) => value !== null).length, 0);
     this.note(points ? "" : "No rows yet.");
     this.#sampled(lines.some((line) => line.exact === false));
+    const dropped = undrawable(lines, view);
+    this.#dropped.hidden = dropped === 0;
+    this.#dropped.textContent = `${count(dropped)} values of 0 or less are not on a logarithmic axis`;
     this.#legend.replaceChildren(
       ...lines.map((line) =>
         el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}`, css: { "--color": line.color } }), line.label),

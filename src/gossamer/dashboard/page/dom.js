@@ -87,6 +87,9 @@ export function popover(label, build, attributes = {}) {
   details.addEventListener("toggle", () => {
     if (!details.open) return;
     panel.replaceChildren(build());
+    // Near the right edge it opens to the left.
+    panel.classList.remove("leftwards");
+    panel.classList.toggle("leftwards", panel.getBoundingClientRect().right > document.documentElement.clientWidth);
     panel.querySelector("input, button, select")?.focus();
   });
   details.addEventListener("keydown", (event) => {
@@ -138,7 +141,15 @@ export function checklist(items, placeholder, change) {
       type: "search",
       placeholder,
       "aria-label": placeholder,
-      on: { input: (event) => draw(event.target.value) },
+      on: {
+        input: (event) => draw(event.target.value),
+        // Enter takes the first that fits.
+        keydown: (event) => {
+          if (event.key !== "Enter") return;
+          event.preventDefault();
+          list.querySelector("input")?.click();
+        },
+      },
     }),
     list,
   );

@@ -103,6 +103,15 @@ function band({ x, low, high }, kind, xLog, yLog) {
   return { x: outX, y: outY };
 }
 
+/** Return how many values a view cannot show: on a logarithmic axis those of 0 or less. */
+export function undrawable(lines, view) {
+  const below = (values, log) => (log ? values.map((value) => value !== null && value <= 0) : values.map(() => false));
+  return lines.reduce((sum, { x, y }) => {
+    const [byX, byY] = [below(x, view.xLog && view.xKind !== "time"), below(y, view.yLog)];
+    return sum + y.filter((value, i) => value !== null && (byX[i] || byY[i])).length;
+  }, 0);
+}
+
 function traces(lines, view) {
   const span = view.zoom ?? extent(lines) ?? [0, 1];
   const width = ((view.smoothing ?? 0) / 100) * 0.1 * (span[1] - span[0]);
@@ -113,10 +122,12 @@ function traces(lines, view) {
   for (const line of lines) {
     const x = view.xKind === "time" ? line.x.map((value) => toAxis("time", value)) : line.x;
     const common = { type: "scatter", name: line.label, meta: line.key, hoverinfo: "skip", connectgaps: false };
+    const smoothed = width > 0 && !line.markers;
     if (line.low && line.high && line.band !== false) {
+      const even = (values) => (smoothed ? smooth(line.x, values, width) : values);
       bands.push({
         ...common,
-        ...band(line, view.xKind, view.xLog, view.yLog),
+        ...band({ x: line.x, low: even(line.low), high: even(line.high) }, view.xKind, view.xLog, view.yLog),
         mode: "lines",
         fill: "toself",
         fillcolor: faded(line.color, opacity),
@@ -124,7 +135,6 @@ function traces(lines, view) {
         showlegend: false,
       });
     }
-    const smoothed = width > 0 && !line.markers;
     const stroke = { color: line.color, width: 1.8, dash: line.dash ?? "solid" };
     if (smoothed) {
       raw.push({ ...common, x, y: line.y, mode: "lines", line: { ...stroke, width: 1 }, opacity: 0.28, showlegend: false });

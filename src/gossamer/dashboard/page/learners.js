@@ -166,12 +166,18 @@ export class Learners {
         const cell = (content, right = true) => el("td", { class: right ? "right" : null }, content);
         return el(
           "tr",
-          { class: node.alive ? null : "dead" },
+          { class: this.#state(node) === "dead" ? "dead" : null },
           cell(String(node.rank)), cell(number(node.return)), cell(number(node.disagreement)), cell(count(node.restarts ?? 0)),
-          cell(node.host ?? "\u2013", false), cell(node.alive ? "alive" : "dead", false), cell(count(node.updates)), cell(count(node.env_steps)),
+          cell(node.host ?? "\u2013", false), cell(this.#state(node), false), cell(count(node.updates)), cell(count(node.env_steps)),
         );
       }),
     );
+  }
+
+  // Of a run that is over nobody is alive, and nobody has died of that.
+  #state(node) {
+    if (node.alive) return "alive";
+    return store.runs.get(this.#id)?.state === "running" ? "dead" : "ended";
   }
 
   #time() {
@@ -210,7 +216,7 @@ export class Learners {
     if (what?.node) {
       const { node } = what;
       this.#details.replaceChildren(
-        el("h3", {}, `Learner ${node.rank}${node.alive ? "" : ", dead"}`),
+        el("h3", {}, `Learner ${node.rank}, ${this.#state(node)}`),
         facts([
           ["Return", number(node.return)],
           ["Disagreement", number(node.disagreement)],

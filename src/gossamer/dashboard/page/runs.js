@@ -307,7 +307,9 @@ export class Runs {
     const ids = this.#ids(runs);
     const ticked = ids.filter((id) => store.selected.has(id)).length;
     const returns = runs.map((run) => run.mean_return).filter((value) => typeof value === "number");
-    const mean = returns.length ? returns.reduce((sum, value) => sum + value, 0) / returns.length : null;
+    // Returns of different environments have no mean, and none is the best.
+    const alike = new Set(runs.map((run) => run.env_id)).size === 1;
+    const mean = returns.length && alike ? returns.reduce((sum, value) => sum + value, 0) / returns.length : null;
     const best = Math.max(...runs.map((run) => run.best_evaluation ?? -Infinity));
     const box = el("input", {
       type: "checkbox",
@@ -340,7 +342,7 @@ export class Runs {
     );
     const facts = [
       mean !== null && `mean return ${number(mean)}`,
-      Number.isFinite(best) && `best evaluation ${number(best)}`,
+      Number.isFinite(best) && alike && `best evaluation ${number(best)}`,
     ].filter(Boolean);
     return el("tr", { class: "group-row" }, el("td", { class: "c-tick" }, box), el("th", { scope: "rowgroup", colspan: "30" }, toggle, el("span", { class: "quiet" }, facts.join(" \u00b7 "))));
   }

@@ -10,6 +10,8 @@ import os
 import tempfile
 from typing import TYPE_CHECKING
 
+import psutil
+
 from gossamer.build.replays import shared_blocks
 from gossamer.config import to_dict
 from gossamer.links.mailboxes import make_memory
@@ -100,7 +102,7 @@ class Processes(OutOfProcess):
         if host.version >= 0:
             self._orders.patch()  # before counts may differ
         for other in self.hosts:  # one that has died too, which is told next, is nobody's donor
-            if not other.done and other.popen.poll() is not None:
+            if not other.done and _has_ended(other):
                 for rank in other.ranks:
                     self.memory.versions.boxes.mark_left(rank)
         donors = self._leave(host)
@@ -189,3 +191,13 @@ class Processes(OutOfProcess):
         )
         part, patience = part_of(checkpoint, ranks), self.config.patience_seconds
         return ProcessHost(task, part, self.memory, self.plan.device, patience)
+
+
+def _has_ended(host: ProcessHost) -> bool:
+    """Whether a host's process is there no more, also where the fork server has not told of it yet."""
+    if host.popen.poll() is not None:
+        return True
+    try:
+        return psutil.Process(host.pid).status() == psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return True
