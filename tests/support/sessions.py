@@ -14,6 +14,7 @@ from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import held_envs
 import pytest
 import torch
 from programs import Program
@@ -72,10 +73,14 @@ class Session:
         self.stuck = cwd / "stuck"
         """There once an environment of `broken_envs` hangs."""
         self.stuck.unlink(missing_ok=True)
+        self.released = cwd / "released"
+        """There once environments of `held_envs` need not wait any more."""
+        self.released.unlink(missing_ok=True)
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "STUCK_FILE": str(self.stuck.absolute()),
+            held_envs.VARIABLE: str(self.released.absolute()),
         }
         self.process: subprocess.Popen[bytes] | Program
         if forked:
@@ -106,6 +111,10 @@ class Session:
             file.seek(0)
             texts.append(file.read().decode())
         return code, texts[0], texts[1]
+
+    def release(self) -> None:
+        """Let a run of `held_envs` go on to its end."""
+        self.released.touch()
 
     def let_run(self, seconds: float) -> None:
         """Wait, or until it ends if that is sooner."""
