@@ -18,6 +18,7 @@ import broken_envs
 import psutil
 import pytest
 from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
+from slow_algorithms import UPDATE_SECONDS
 
 from gossamer import cli
 from gossamer.run import stopping
@@ -285,19 +286,27 @@ def test_a_process_whose_supervisor_has_gone_imports_nothing() -> None:
 )
 def test_what_is_slow_but_lives_is_waited_for(tmp_path: Path, words: list[str]) -> None:
     """A trajectory takes twice as long as anybody is waited for who shows no sign of life."""
-    steps = ["--unroll-length", "30", "--total-env-steps", "120", "--patience-seconds", "3"]
+    steps = ["--unroll-length", "40", "--total-env-steps", "160", "--patience-seconds", "3"]
+    steps += ["--run-folder", "run"]
     with Session(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path) as session:
         code, _, err = session.end(90.0)
     assert code == 0, err
+    summary = summary_of(tmp_path / "run")
+    assert summary["exit_reason"] == "done: total_env_steps reached"
+    assert (summary["restarts"], summary["env_steps"] >= 160) == (0, True)
+    assert summary["seconds"] > 3.0, "longer than anyone's patience"
 
 
 def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> None:
-    words = ["CartPole-v1", *QUICK, "--total-env-steps", "32", "--patience-seconds", "1"]
-    words += ["--run-folder", "run", "--algorithm.passes", "1500", "--lag", "0"]
-    with Session(words, tmp_path) as session:
-        code, _, err = session.end(180.0)
+    """Every update is a sign of life, however long all of them take."""
+    words = ["CartPole-v1", "algorithm:slow_algorithms:SlowPPO", *QUICK, "--lag", "0"]
+    words += ["--total-env-steps", "32", "--patience-seconds", "3", "--run-folder", "run"]
+    updates = round(2 * 3.0 / UPDATE_SECONDS)
+    with Session([*words, "--algorithm.passes", str(updates)], tmp_path) as session:
+        code, _, err = session.end(100.0)
     assert code == 0, err
-    assert summary_of(tmp_path / "run")["seconds"] > 1.0, "longer than anyone's patience"
+    assert summary_of(tmp_path / "run")["updates"] >= updates
+    assert summary_of(tmp_path / "run")["seconds"] > 3.0, "longer than anyone's patience"
 
 
 @pytest.mark.parametrize(
