@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import leaky_envs
 import numpy as np
@@ -60,13 +59,13 @@ def test_the_trial_ends_in_time_whatever_the_environment_does(monkeypatch):
     released = threading.Event()
 
     def waits(self, action):
-        released.wait(60)
+        released.wait(600)  # longer than pytest waits for this test
 
     monkeypatch.setattr(leaky_envs.Repeats, "step", waits)
-    began = time.monotonic()
-    assert differs("leaky_envs:Repeats") == ""
-    assert time.monotonic() - began < 30
-    released.set()
+    try:
+        assert differs("leaky_envs:Repeats") == ""
+    finally:
+        released.set()
 
 
 def test_a_trial_that_nobody_waits_for_makes_nothing_more(monkeypatch):

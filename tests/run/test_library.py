@@ -122,6 +122,7 @@ import gossamer.run.supervisor as supervisor
 saves = supervisor.Supervisor.finish_saving
 def slow(self):  # saving takes so long that the second one comes meanwhile
     supervisor.Supervisor.finish_saving = saves
+    print("saving", flush=True)
     for _ in range(100):
         time.sleep(0.1)
     saves(self)
@@ -135,7 +136,9 @@ print("goes on", flush=True)
     process = script(tmp_path, text)
     when_it_learns(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
-    time.sleep(1.5)
+    assert process.stdout
+    assert process.stdout.readline() == "saving\n"
+    time.sleep(2 * REPEAT_SECONDS)  # else both are one
     process.send_signal(signal.SIGINT)
     out, err = process.communicate(timeout=30)
     assert (process.returncode, out.splitlines()) == (0, ["interrupted", "goes on"]), err

@@ -8,7 +8,6 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
@@ -18,11 +17,10 @@ import held_envs
 import pytest
 import torch
 from programs import Program
+from waiting import PATIENCE_SECONDS, wait_for
 
 from gossamer.record.checkpoint import CheckpointStore
 
-PATIENCE_SECONDS = 60.0
-"""A shared machine is slow now and then."""
 QUICK = [
     "--num-envs",
     "4",
@@ -127,13 +125,6 @@ class Session:
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         wait_for(lambda: happened() or self.process.poll() is not None, what)
         assert self.process.poll() is None, f"ended before {what}: {self.end()}"
-
-
-def wait_for(happened: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while not happened():
-        assert time.monotonic() < give_up, f"waited for {what}"
-        time.sleep(0.02)
 
 
 def checkpoints(folder: Path) -> list[int]:
