@@ -318,6 +318,31 @@ def steps_of(folder: Path) -> int:
         return 0
 
 
+@pytest.mark.skipif(os.name != "posix", reason="signals")
+def test_ctrl_c_is_heard_while_no_machine_has_room(tmp_path: Path) -> None:
+    class Tenant:
+        def here(self) -> bool:
+            return True
+
+    tenants = [ray.remote(num_cpus=2)(Tenant).remote() for _ in range(2)]
+    try:
+        ray.get([x.here.remote() for x in tenants], timeout=60)
+        pressed = threading.Timer(3.0, os.kill, (os.getpid(), signal.SIGINT))
+        pressed.start()
+        began = time.monotonic()
+        with pytest.raises(KeyboardInterrupt):
+            run(tmp_path, placement="cluster", **{"cluster.wait_seconds": 100.0})
+        # It would have waited for its hundred seconds, and then have failed.
+        assert time.monotonic() - began < 60
+    finally:
+        pressed.cancel()
+        for one in tenants:
+            ray.kill(one)
+        until = time.monotonic() + 30
+        while ray.available_resources().get("CPU", 0.0) < 4 and time.monotonic() < until:
+            time.sleep(0.1)
+
+
 @pytest.mark.parametrize(
     ("settings", "says"),
     [

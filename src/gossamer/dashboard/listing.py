@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE
 from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
+from gossamer.record.exits import exit_of, state_of
 from gossamer.record.metrics import parse_row
-from gossamer.record.runs import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,13 +198,12 @@ def _read(
     best = number(begins.get("best_evaluation"))
     if best is None:
         best = number(files.json("checkpoints/best/manifest.json").get("score"))
-    reason = "" if running else word(summary.get("exit_reason") or "")
-    state: str = state_of(reason, running=running)
-    state = "died" if state == "killed" else state
+    ended = None if running else exit_of(summary)
+    state: str = state_of(summary, running=running)
     problem = None
     if not config:
         state, problem = "damaged", _damage(files)
-    elif not row and not running and not reason:
+    elif not row and not running and ended is None:
         state, problem = "empty", "it ended before it had learnt anything, and says not why"
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
@@ -219,8 +218,13 @@ def _read(
         "placement": word(config.get("placement", "")),
         "seed": whole(config.get("seed")),
         "state": state,
-        "exit_reason": reason or None,
-        "progress": _progress(config, env_steps, seconds, reached="stop_at_return" in reason),
+        "exit_reason": None if ended is None else word(str(ended)),
+        "progress": _progress(
+            config,
+            env_steps,
+            seconds,
+            reached=ended is not None and ended.cause == "stop_at_return",
+        ),
         "env_steps": env_steps,
         "total_env_steps": total,
         "mean_return": told("mean_return_last_100", "return_mean_100"),
@@ -306,7 +310,7 @@ def _acts(files: RunFiles, config: dict[str, Any], state: str, *, running: bool)
     if running:
         evaluates = number(mapping(config.get("evaluation")).get("every_seconds")) != 0
         return ["stop", "checkpoint", *(["evaluate"] if evaluates else [])]
-    if state in ("stopped", "failed", "died") and any(
+    if state in ("stopped", "failed", "killed") and any(
         map(str.isdecimal, files.names("checkpoints"))
     ):
         return ["resume"]

@@ -10,9 +10,10 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
+from gossamer.record.exits import state_of
 from gossamer.record.files import is_locked
 from gossamer.record.metrics import last_row
 from gossamer.system.reading import clipped, expand, parse_json, read_plain, visible
@@ -20,14 +21,12 @@ from gossamer.system.reading import clipped, expand, parse_json, read_plain, vis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gossamer.record.exits import State
+
 LARGEST = 1e18
 """Number that a table shows."""
 LOCK = ".lock"
 """File that the process which trains holds locked."""
-State = Literal["running", "done", "stopped", "failed", "killed"]
-
-_STOPPED = ("signal", "stopped", "interrupt", "sig")
-_FAILED = ("fail", "error", "crash", "dead", "nonfinite", "non_finite")
 
 
 def find_run(run: str | Path, root: str = "runs") -> Path:
@@ -213,18 +212,6 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     )
 
 
-def state_of(exit_reason: Any, *, running: bool) -> State:
-    """Tell a run's state from `summary.json`; one that ended without a word was killed."""
-    if running:
-        return "running"
-    if not exit_reason or not isinstance(exit_reason, str):
-        return "killed"
-    reason = exit_reason.lower()
-    if any(word in reason for word in _FAILED):
-        return "failed"
-    return "stopped" if any(word in reason for word in _STOPPED) else "done"
-
-
 def _read_run(path: Path) -> RunRow:
     config, summary = _read(path / "config.json"), _read(path / "summary.json")
     row = last_row(path / "metrics.jsonl")
@@ -256,7 +243,7 @@ def _read_run(path: Path) -> RunRow:
         steps_per_second=_number(summary.get("steps_per_second")),
         mean_return_last_100=_number(summary.get(_RETURN)),
         best_evaluation=best,
-        state=state_of(summary.get("exit_reason"), running=running),
+        state=state_of(summary, running=running),
     )
 
 

@@ -10,7 +10,7 @@ import { store } from "./store.js";
 const ROWS = 400;
 const FIRST = 60; // on the screen before the others
 const NONE = "not known";
-const ATTENTION = ["failed", "died", "damaged", "empty"];
+const ATTENTION = ["failed", "killed", "damaged", "empty"];
 
 const COLUMNS = {
   state: { title: "State", value: (run) => Object.keys(STATES).indexOf(run.state), cell: (run) => stateMark(run.state) },

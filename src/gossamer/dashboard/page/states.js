@@ -7,7 +7,7 @@ const SHAPES = {
   done: ["path", { d: "M2 6.5 5 9.3 10.2 3", class: "stroke" }],
   stopped: ["rect", { x: 2.5, y: 2.5, width: 7, height: 7, rx: 1 }],
   failed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
-  died: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
+  killed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
   damaged: ["path", { d: "M6 1.2 11.4 10.8H.6Z" }],
   empty: ["circle", { cx: 6, cy: 6, r: 3.8, class: "stroke" }],
 };
@@ -18,7 +18,7 @@ export const STATES = {
   done: "reached its end",
   stopped: "was stopped; it can be resumed",
   failed: "ended with an error",
-  died: "was killed, or its machine went away; it can be resumed",
+  killed: "was killed, or its machine went away; it can be resumed",
   damaged: "cannot be read whole",
   empty: "a folder that holds no run yet",
 };
