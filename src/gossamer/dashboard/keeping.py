@@ -82,7 +82,9 @@ class Keeping:
             return f"{done[0]} is {name}" if len(done) == 1 else f"{len(done)} runs are {name}"
         more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
         count = (
-            f"{len(done)} of {len(done) + len(problems)} runs are {name}; " if done or more else ""
+            f"{len(done)} of {len(done) + len(problems)} runs {'is' if len(done) == 1 else 'are'} {name}; "
+            if done or more
+            else ""
         )
         raise ConfigError(f"{count}{problems[0]}{more}")
 
