@@ -71,6 +71,10 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
     run = {
         "id": run_id,
         "name": name,
+        "folder_name": name,
+        "tags": [],
+        "note": "",
+        "archived": False,
         "env_id": env_id,
         "algorithm": algorithm,
         "topology": topology,
@@ -105,6 +109,10 @@ def unread(run_id: str, state: str, problem: str) -> dict[str, Any]:
         **run,
         "id": run_id,
         "name": run_id.split("/")[-1],
+        "folder_name": run_id.split("/")[-1],
+        "tags": [],
+        "note": "",
+        "archived": False,
         "state": state,
         "problem": problem,
         "settings": {},
@@ -592,6 +600,9 @@ class FakeWatch:
             "events": events,
         }
 
+    def views(self, asked: dict[str, str]) -> Any:
+        return {"views": []}
+
     def replay(self, asked: dict[str, str]) -> Any:
         if self.runs[asked["run"]]["algorithm"] != "laser":
             return {"replays": []}
@@ -607,6 +618,7 @@ ANSWERS = {
     "difference": "difference",
     "graph": "graph",
     "replay": "replay",
+    "views": "views",
 }
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
+from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
 from gossamer.record.files import is_locked
 from gossamer.record.metrics import last_row
@@ -178,6 +179,10 @@ class RunRow:
     mean_return_last_100: float | None
     best_evaluation: float | None
     state: State
+    name: str = ""
+    """What somebody calls it; empty: nothing."""
+    tags: tuple[str, ...] = ()
+    archived: bool = False
 
 
 def list_runs(root: str = "runs") -> list[RunRow]:
@@ -228,6 +233,7 @@ def _read_run(path: Path) -> RunRow:
         found = _number(manifest.get("score"))
         best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
+    about = read_about(path)
     return RunRow(
         run=str(path),
         env=_word(config.get("env_id", path.parent.parent.name)),
@@ -244,6 +250,9 @@ def _read_run(path: Path) -> RunRow:
         mean_return_last_100=_number(summary.get(_RETURN)),
         best_evaluation=best,
         state=state_of(summary, running=running),
+        name=visible(about.name),
+        tags=tuple(map(visible, about.tags)),
+        archived=about.archived,
     )
 
 
@@ -283,8 +292,8 @@ def _began(path: Path) -> tuple[float, str]:
     return _number(meta.get("started_unix")) or 0.0, str(path)
 
 
-_TEXTS = ("env", "algorithm", "replay", "state", "run")
-_PLAIN = {"replay": "-", "learners": "1", "seed": "-"}
+_TEXTS = ("env", "algorithm", "replay", "state", "name", "tags", "run")
+_PLAIN = {"replay": "-", "learners": "1", "seed": "-", "name": "-", "tags": "-"}
 
 
 def _cells(row: RunRow) -> dict[str, str]:
@@ -300,7 +309,9 @@ def _cells(row: RunRow) -> dict[str, str]:
         "steps/s": _show(row.steps_per_second, ",.0f"),
         "return": _show(row.mean_return_last_100, ".4g"),
         "best eval": _show(row.best_evaluation, ".4g"),
-        "state": row.state,
+        "state": f"{row.state}, archived" if row.archived else row.state,
+        "name": clipped(row.name, 40) or "-",
+        "tags": clipped(", ".join(row.tags), 40) or "-",
         "run": visible(row.run),
     }
 

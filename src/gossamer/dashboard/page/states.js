@@ -10,6 +10,7 @@ const SHAPES = {
   killed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
   damaged: ["path", { d: "M6 1.2 11.4 10.8H.6Z" }],
   empty: ["circle", { cx: 6, cy: 6, r: 3.8, class: "stroke" }],
+  archived: ["path", { d: "M1.8 4.2h8.4v5.6H1.8zM1 2.2h10", class: "stroke" }],
 };
 
 /** Every state in the order in which people look for them, with its meaning. */
@@ -21,7 +22,13 @@ export const STATES = {
   killed: "was killed, or its machine went away; it can be resumed",
   damaged: "cannot be read whole",
   empty: "a folder that holds no run yet",
+  archived: "was put away; it can be taken back",
 };
+
+/** Return the state by which a run is filtered: archived ones are out of sight, except while they train. */
+export function filedUnder(run) {
+  return run.archived && run.state !== "running" ? "archived" : run.state;
+}
 
 /** Return a run's state as a sign and a word. */
 export function stateMark(state) {
