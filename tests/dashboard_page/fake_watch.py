@@ -71,6 +71,10 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
     run = {
         "id": run_id,
         "name": name,
+        "folder_name": name,
+        "tags": [],
+        "note": "",
+        "archived": False,
         "env_id": env_id,
         "algorithm": algorithm,
         "topology": topology,
@@ -102,18 +106,23 @@ def acts_of(state: str) -> list[str]:
     """Return what can be done to a run that has a checkpoint."""
     if state == "running":
         return ["stop", "checkpoint", "evaluate"]
-    return ["resume"] if state in ("stopped", "failed", "died") else []
+    return ["resume"] if state in ("stopped", "failed", "killed") else []
 
 
 def unread(run_id: str, state: str, problem: str) -> dict[str, Any]:
     """Return a run of which nothing can be read, but what its folders' names say."""
     whole = make_run(run_id)
     run = dict.fromkeys(whole)
-    kept = ("id", "name", "env_id", "algorithm", "topology", "num_learners", "where", "changed")
+    kept = (
+        "id", "name", "folder_name", "env_id", "algorithm", "topology", "num_learners", "where", "changed",
+    )  # fmt: skip
     return {
         **run,
         **{name: whole[name] for name in kept},
         "placement": "",
+        "tags": [],
+        "note": "",
+        "archived": False,
         "state": state,
         "problem": problem,
         "settings": {},
@@ -179,7 +188,7 @@ def usual_runs() -> list[dict[str, Any]]:
         ),
         make_run(
             "Acrobot-v1/ppo-diffusion/20260102-200000-s4",
-            state="died",
+            state="killed",
             exit_reason=None,
             seed=4,
             started=now - 50_000,
@@ -227,7 +236,7 @@ def many_runs(count: int) -> list[dict[str, Any]]:
             seed=n % 5,
             started=time.time() - 200_000 - 4000 * n,
             mean_return=round(1000 + 37.5 * n % 800, 2),
-            state=("done", "done", "stopped", "done", "died")[n % 5],
+            state=("done", "done", "stopped", "done", "killed")[n % 5],
             settings={
                 "seed": n % 5,
                 "env_id": envs[n % 3],
@@ -626,6 +635,9 @@ class FakeWatch:
             "events": events,
         }
 
+    def views(self, asked: dict[str, str]) -> Any:
+        return {"views": [{"name": "seeds of Pong", "address": "#/runs?q=Pong"}]}
+
     def replay(self, asked: dict[str, str]) -> Any:
         if self.runs[asked["run"]]["algorithm"] != "laser":
             return {"replays": []}
@@ -641,6 +653,7 @@ ANSWERS = {
     "difference": "difference",
     "graph": "graph",
     "replay": "replay",
+    "views": "views",
 }
 
 

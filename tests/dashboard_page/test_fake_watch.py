@@ -20,6 +20,7 @@ from made_runs import made_runs
 from sessions import QUICK
 
 pytest.importorskip("starlette", reason="needs the extra dashboard")
+from starlette.routing import Route
 from starlette.testclient import TestClient
 
 from gossamer import cli
@@ -32,16 +33,16 @@ pytestmark = pytest.mark.xdist_group("fake_watch")
 
 ADDRESS = "http://127.0.0.1:8765"
 ELSEWHERE = {
-    "/",
-    "/static/{name}",
-    "/plotly.js",
-    "/video",
-    "/events",
-    "/api/export.csv",
-    "/api/act",
+    "GET /",
+    "GET /static/{name}",
+    "GET /plotly.js",
+    "GET /video",
+    "GET /events",
+    "GET /api/export.csv",
+    "POST /api/act",
 }
 """Routes that the made-up server answers by hand; what they answer is compared below, or is a file."""
-NOT_FAKED: set[str] = set()
+NOT_FAKED = {"POST /api/views"}
 """Routes that no test of the page on the made-up server uses."""
 ANYTHING = {"value", "a", "b"}
 """Keys whose values are of any kind: those of settings."""
@@ -82,16 +83,16 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     }.items():
         assert cli.main(["train", *words, "--run-folder", str(root / name)]) == 0
     made_runs(root, 10, 60)
-    for name, reason in {
-        "stopped": "stopped by SIGINT",
-        "failed": "failed: the loss was not finite",
-        "died": "",
-        "trains": "",
+    for name, ended in {
+        "stopped": {"kind": "stopped", "cause": "SIGINT"},
+        "failed": {"kind": "failed", "cause": "the loss was not finite"},
+        "killed": None,
+        "trains": None,
     }.items():
         shutil.copytree(root / "mixes", root / name)
         summary = json.loads((root / name / "summary.json").read_text())
-        if reason:
-            text = json.dumps({**summary, "exit_reason": reason})
+        if ended:
+            text = json.dumps({**summary, "exit": ended})
             (root / name / "summary.json").write_text(text)
         else:
             (root / name / "summary.json").unlink()
@@ -105,9 +106,11 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         (root / name / "summary.json").unlink()
     (root / "damaged" / "config.json").write_text("{")
     (root / "damaged" / "meta.json").unlink()
-    shutil.rmtree(root / "died" / "checkpoints" / "best")
+    shutil.rmtree(root / "killed" / "checkpoints" / "best")
     for path in (root / "empty").glob("*.jsonl"):
         path.unlink()
+    kept = [{"name": "all runs", "address": "#/runs"}]
+    (root / "views.json").write_text(json.dumps({"views": kept}))
     videos = root / "mixes" / "videos"
     videos.mkdir(exist_ok=True)
     (videos / "best-640.mp4").write_bytes(b"a video")
@@ -193,6 +196,7 @@ QUESTIONS: dict[str, Callable[[list[dict[str, Any]]], list[str]]] = {
     "/api/difference": pairs,
     "/api/graph": lambda runs: [f"run={x}{at}" for x in sound(runs) for at in ("", "&at=2")],
     "/api/replay": lambda runs: [f"run={x}" for x in sound(runs)],
+    "/api/views": lambda _: [""],
 }
 """What is asked of both servers, by route; a route that is added needs an entry."""
 
@@ -203,8 +207,13 @@ def answers(ask: Ask, route: str) -> list[Any]:
 
 
 def test_every_route_has_its_counterpart(root: Path) -> None:
-    routes = {route.path for route in Dashboard(root).app.routes}  # type: ignore[attr-defined]
-    faked = {f"/api/{name}" for name in ANSWERS} | ELSEWHERE
+    routes = {
+        f"{method} {route.path}"
+        for route in Dashboard(root).app.routes
+        if isinstance(route, Route)
+        for method in (route.methods or set()) - {"HEAD"}
+    }
+    faked = {f"GET /api/{name}" for name in ANSWERS} | ELSEWHERE
     assert routes - faked == NOT_FAKED, "the made-up server lacks these; add them, or to NOT_FAKED"
     assert faked <= routes, "the made-up server answers these, and the real one does not"
     assert {f"/api/{name}" for name in ANSWERS} == QUESTIONS.keys(), "nothing is asked of these"
@@ -222,7 +231,7 @@ def test_what_can_be_done_follows_from_a_runs_state(real: Ask, fake: Ask) -> Non
         for ask in (real, fake)
     )
     assert {state for state, _ in done} == {
-        "done", "stopped", "failed", "died", "running", "damaged", "empty"
+        "done", "stopped", "failed", "killed", "running", "damaged", "empty"
     }  # fmt: skip
     assert made_up <= done
 
