@@ -13,6 +13,7 @@ import pytest
 
 import gossamer
 from gossamer.errors import ConfigError
+from gossamer.run.stopping import REPEAT_SECONDS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHORT = {

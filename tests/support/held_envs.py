@@ -17,7 +17,7 @@ WAIT_SECONDS = 0.05
 """Of a step while the file is not there."""
 STEPS_PER_SECOND = 20
 """Of a process, at most, while the file is not there."""
-LONGEST_SECONDS = 120.0
+LONGEST_SECONDS = 300.0
 """Longest time for which a test holds a run, as pytest ends it then."""
 
 
