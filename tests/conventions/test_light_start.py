@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 HEAVY = (
     "torch",
@@ -57,7 +58,7 @@ def probe(body: str, folder: Path) -> tuple[str, int, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     word, heavy, count = done.stderr.strip().splitlines()[-1].split()

@@ -10,6 +10,7 @@ from multiprocessing.context import SpawnProcess
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
@@ -154,7 +155,11 @@ def test_workers_of_groups_that_start_at_once_ignore_ctrl_c(tmp_path):
     script = tmp_path / "groups.py"
     script.write_text(GROUPS)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.stdout.strip() == "stepped [4, 4]", done.stderr
 

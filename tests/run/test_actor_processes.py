@@ -136,7 +136,7 @@ def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
             session.wait_for(lambda: actors_of(folder)[1] != before[1], "a new actor")  # noqa: B023
             assert actors_of(folder)[0] == before[0]
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert err.count("actor 1 has died (signal 9); a new one begins new episodes") == 2
     assert summary_of(folder)["env_steps"] >= total
@@ -154,7 +154,7 @@ def test_after_a_death_a_run_does_not_go_on_exactly_and_says_so(tmp_path: Path) 
         os.kill(victim, signal.SIGKILL)
         session.wait_for(lambda: actors_of(folder)[0] != victim, "a new actor")
         session.release()
-        code, _, err = session.end(100.0)
+        code, _, err = session.end()
     assert code == 0, err
     words = ["--resume", str(folder), "--total-env-steps", str(total + 1000)]
     with Session(words, tmp_path) as session:

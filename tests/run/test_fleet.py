@@ -112,7 +112,7 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
             os.kill(before[1], signal.SIGKILL)
             session.wait_for(lambda before=before: pids_of(folder)[1] != before[1], "a new process")
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     summary = summary_of(folder)
     assert summary["restarts"] == deaths
@@ -169,7 +169,7 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         os.kill(before[2], signal.SIGKILL)
         session.wait_for(lambda: not set(pids_of(folder)) & set(before), "new processes")
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
     assert summary_of(folder)["env_steps"] >= total
@@ -270,7 +270,7 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         seen = checkpoints(folder)[-1]
         session.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
         session.process.send_signal(signal.SIGTERM)
-        code, out, err = session.end(60.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     total = summary_of(folder)["env_steps"] + steps_for(3)
     # Without the checkpoint it was resumed from, another death is survived too.
@@ -289,7 +289,7 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         os.kill(before[1], signal.SIGKILL)
         session.wait_for(lambda: pids_of(folder)[1] != before[1], "a new process")
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["env_steps"] >= total
     assert summary_of(folder)["restarts"] == 1
@@ -338,7 +338,7 @@ def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: _rows(folder) > 1, "progress")
         session.process.send_signal(signal.SIGINT)
-        code, out, err = session.end(60.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     summary = summary_of(folder)
     assert summary["exit_reason"] == "stopped by SIGINT"

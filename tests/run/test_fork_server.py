@@ -15,6 +15,7 @@ from fleets import assert_same_rows, pids_of
 from held_envs import steps_for
 from runs import SMALL
 from sessions import QUICK, Session, summary_of
+from waiting import PATIENCE_SECONDS
 
 from gossamer.config import make_config
 from gossamer.run.placements.fork_server import fork_server
@@ -92,7 +93,7 @@ def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_pat
         os.kill(parent, signal.SIGKILL)
         session.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert err.count("died (signal 9) and was restarted") == 2
     assert summary_of(folder)["restarts"] == 2
@@ -105,8 +106,8 @@ def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:
         session.wait_for(lambda: len(set(pids_of(tmp_path / "run"))) == 2, "two processes")
         everyone = psutil.Process(session.process.pid).children(recursive=True)
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert len(everyone) >= 3
-    _, alive = psutil.wait_procs(everyone, timeout=5.0)
+    _, alive = psutil.wait_procs(everyone, timeout=PATIENCE_SECONDS)
     assert not alive

@@ -91,7 +91,7 @@ def test_a_learner_that_took_over_plays_the_same_tasks(tmp_path: Path) -> None:
         os.kill(victim, signal.SIGKILL)
         session.wait_for(lambda: pid() not in (0, victim), "a new process")
         session.release()
-        code, out, err = session.end(100.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
     tasks = {(row["env"], row["task"], row["info"]["wind"]) for row in rows_of(folder)}
