@@ -14,9 +14,10 @@ from gossamer.compare.protocols import protocol_facts
 from gossamer.config.layers import explicit
 from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
+from gossamer.record.exits import state_of
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import MAX_ROW_BYTES, read_rows
-from gossamer.record.runs import LARGEST, is_running, state_of
+from gossamer.record.runs import LARGEST, is_running
 from gossamer.system.reading import clipped, open_plain, visible
 
 if TYPE_CHECKING:
@@ -106,7 +107,7 @@ def read_run(path: Path) -> Run:
         chosen=frozenset(explicit({x: y for x, y in layers.items() if isinstance(y, str)})),
         protocol=protocol,
         described=described,
-        state=state_of(_table(folder, "summary.json").get("exit_reason"), running=is_running(path)),
+        state=state_of(_table(folder, "summary.json"), running=is_running(path)),
         machine=_machine(meta),
         curve=curve,
         evaluation=_last_evaluation(
