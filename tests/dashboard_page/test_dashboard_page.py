@@ -12,7 +12,7 @@ import pytest
 from fake_watch import TOKEN, FakeServer, FakeWatch, make_run, many_runs
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 from playwright.sync_api import expect
@@ -307,6 +307,35 @@ def test_charts_fill_the_window(page: Page, width: int, height: int, metrics: li
         assert plot["x"] + plot["width"] <= box["x"] + box["width"]
 
 
+def test_a_window_that_shrinks_before_the_first_picture_cuts_nothing(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/plotly.js", lambda route: held.append(route))
+    visit(page, curves("return_mean_100"))
+    page.locator(".group").first.wait_for()
+    while not held:
+        page.wait_for_timeout(20)
+    page.set_viewport_size({"width": 900, "height": 600})
+    page.wait_for_timeout(200)
+    held[0].continue_()
+    drawn(page, "return_mean_100")
+    picture = "document.querySelector('.main-svg').getBoundingClientRect()"
+    frame = "document.querySelector('.plot').getBoundingClientRect()"
+    until(page, f"{picture}.height <= {frame}.height && {picture}.width <= {frame}.width")
+
+
+def test_a_line_that_is_too_short_to_be_seen_is_drawn_as_a_point(
+    page: Page, watch: FakeWatch
+) -> None:
+    short = make_run("CartPole-v1/ppo-single/short", env_steps=2 * 200)
+    watch.add(short)
+    visit(page, curves("return_mean_100", runs=[SEEDS[0], short["id"]], more="&stat=runs"))
+    until(page, "document.querySelector('.plot')?.data?.length >= 2")
+    modes = (
+        "document.querySelector('.plot').data.filter((x) => x.fill !== 'toself').map((x) => x.mode)"
+    )
+    assert sorted(page.evaluate(modes)) == ["lines", "lines+markers"]
+
+
 def test_groups_are_named_by_the_fewest_settings_that_tell_them_apart(page: Page) -> None:
     visit(page, "")
     groups = [
@@ -546,7 +575,8 @@ def test_a_grouped_chart_is_saved_as_it_is_drawn(page: Page, watch: FakeWatch) -
 
 def test_a_chart_of_one_learner_is_saved_with_its_rows(page: Page, watch: FakeWatch) -> None:
     visit(page, f"#/run?run={quote(GOSSIP)}&learner=3")
-    page.locator('[data-chart="loss"][data-drawn]').wait_for()
+    page.locator('[data-chart="loss"]').scroll_into_view_if_needed()
+    drawn(page, "loss")
     assert saved_table(page, watch, "loss")["learner"] == "3"
     page.get_by_label("Rows of").select_option("5")
     until(page, "location.hash.includes('learner=5')")
@@ -594,6 +624,15 @@ def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
     expect(page.locator("tbody tr td:not(:first-child)")).to_have_text(
         ["0.001 suite classic", "0.003 command line"]
     )
+
+
+def test_an_option_in_a_sentence_is_not_broken_over_two_lines(page: Page) -> None:
+    visit(page, f"#/run?run={PONG}")
+    option = page.locator(".sentence span", has_text="--precision")
+    expect(option).to_have_text("--precision")
+    for width in range(360, 480, 20):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert option.evaluate("(node) => node.getClientRects().length") == 1
 
 
 def test_a_setting_tells_its_meaning_to_pointer_keyboard_and_reader(page: Page) -> None:

@@ -203,7 +203,7 @@ export class Chart {
     );
     this.#watching.observe(this.node);
     this.resizing = new ResizeObserver(() => {
-      if (!this.#drawn) return;
+      if (!this.#drawing) return; // a first picture that is still on its way has the size from before
       this.#stale = true;
       this.#draw();
     });

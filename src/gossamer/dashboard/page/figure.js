@@ -47,6 +47,7 @@ export function extent(lines) {
 // Means of returns are a run's result: none is ever left out.
 const RESULTS = new Set(["return_mean_100", "evaluation/mean"]);
 const CORE = 0.02; // of the values on each side may be outliers
+const SHORT = 0.005; // of the axis
 const FEWEST = 50; // points of which any may be called an outlier
 
 // Where the far outliers are cut off: all but the outermost values span a core, and what lies another core's height
@@ -136,6 +137,12 @@ export function undrawable(lines, view) {
   }, 0);
 }
 
+// How far apart on the axis the first and the last point of a line are that are drawn.
+function length(x, y, log) {
+  const [low, high] = extent([{ x: x.filter((value, i) => y[i] !== null && (!log || value > 0)) }]) ?? [1, 1];
+  return log ? Math.log10(high / low) : high - low;
+}
+
 function traces(lines, view) {
   const span = view.zoom ?? extent(lines) ?? [0, 1];
   const width = ((view.smoothing ?? 0) / 100) * 0.1 * (span[1] - span[0]);
@@ -164,7 +171,8 @@ function traces(lines, view) {
       raw.push({ ...common, x, y: line.y, mode: "lines", line: { ...stroke, width: 1 }, opacity: 0.28, showlegend: false });
     }
     const y = smoothed ? smooth(line.x, line.y, width) : line.y;
-    const lonely = line.y.reduce((found, value) => found + (value !== null), 0) < 2;
+    // A line too short to be seen is a point: evaluations of seeds that ended almost at one step, for example.
+    const lonely = length(line.x, line.y, view.xLog) <= SHORT * length(span, span, view.xLog);
     main.push({
       ...common,
       x,

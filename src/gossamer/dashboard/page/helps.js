@@ -21,6 +21,11 @@ export class Helps {
     this.#tip.addEventListener("pointerleave", () => this.hide());
   }
 
+  /** Whether any setting has a help. */
+  get some() {
+    return Object.keys(this.#meanings).length > 0;
+  }
+
   /** Return a setting's name, which tells its help. */
   name(name) {
     const meaning = this.#meanings[name];

@@ -376,7 +376,7 @@ export class Run {
           }),
           "without defaults",
         ),
-        el("span", { class: "quiet" }, `Layers: ${layers.join(", ")}`),
+        el("span", { class: "quiet" }, `Layers: ${layers.join(", ")}${helps.some ? ". Point at a name for its help." : ""}`),
       ),
       body,
     );
@@ -462,7 +462,7 @@ export class Run {
     this.#content.replaceChildren(
       el(
         "div",
-        { class: "two" },
+        { class: "two wide" },
         el("section", { class: "card" }, el("h2", {}, "Checkpoints"), saved),
         el(
           "section",
