@@ -349,7 +349,7 @@ export class Run {
         el("input", {
           type: "search",
           class: "search",
-          placeholder: "Search settings: a name, a value or a layer",
+          placeholder: "Search: a name, a value or a layer",
           "aria-label": "Search settings",
           value: this.#search,
           on: {
@@ -453,8 +453,8 @@ export class Run {
     const { checkpoints, evaluations } = this.#detail;
     const saved = checkpoints?.length
       ? table(
-          [{ text: "Updates", right: true }, { text: "Env steps", right: true }, "Saved", "Kind", { text: "Score", right: true }, { text: "Size", right: true }, ""],
-          checkpoints.toReversed().map((each) => el("tr", {}, cell(count(each.updates), true), cell(count(each.env_steps), true), cell(moment(each.time)), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(number(each.score), true), cell(bytes(each.bytes), true), el("td", { class: "stay" }, this.#download(each)))),
+          [{ text: "Updates", right: true }, "Kind", { text: "Score", right: true }, { text: "Size", right: true }, { text: "Env steps", right: true }, "Saved", ""],
+          checkpoints.toReversed().map((each) => el("tr", {}, cell(count(each.updates), true), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(number(each.score), true), cell(bytes(each.bytes), true), cell(count(each.env_steps), true), cell(moment(each.time)), el("td", { class: "stay" }, this.#download(each)))),
           "Checkpoints",
         )
       : el("p", { class: "quiet" }, "None yet.");
