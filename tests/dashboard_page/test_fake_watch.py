@@ -37,6 +37,7 @@ ELSEWHERE = {
     "GET /static/{name}",
     "GET /plotly.js",
     "GET /video",
+    "GET /checkpoint",
     "GET /events",
     "GET /api/export.csv",
     "POST /api/act",
@@ -46,7 +47,7 @@ NOT_FAKED = {"POST /api/views"}
 """Routes that no test of the page on the made-up server uses."""
 ANYTHING = {"value", "a", "b"}
 """Keys whose values are of any kind: those of settings."""
-BY_NAME = {"settings", "versions", "git"}
+BY_NAME = {"settings", "meanings", "versions", "git"}
 """Keys whose objects have names of a user's or of packages as keys."""
 Kinds = dict[str, set[str]]
 Ask = Callable[[str], Any]
@@ -197,6 +198,8 @@ QUESTIONS: dict[str, Callable[[list[dict[str, Any]]], list[str]]] = {
     "/api/graph": lambda runs: [f"run={x}{at}" for x in sound(runs) for at in ("", "&at=2")],
     "/api/replay": lambda runs: [f"run={x}" for x in sound(runs)],
     "/api/views": lambda _: [""],
+    "/api/groups": lambda runs: [f"runs={','.join(sound(runs))}{by}" for by in ("", "&by=seed")],
+    "/api/meanings": lambda runs: [f"run={x}" for x in everyone(runs)],
 }
 """What is asked of both servers, by route; a route that is added needs an entry."""
 
