@@ -15,7 +15,7 @@ from gossamer.machine import free_disk
 from gossamer.record.files import take_lock
 from gossamer.record.folder import MIN_FREE_BYTES
 from gossamer.record.metrics import plain
-from gossamer.sweep.objectives import is_done
+from gossamer.record.objectives import is_done
 from gossamer.sweep.presets import write_text
 from gossamer.sweep.processes import Run
 from gossamer.sweep.space import encoded
