@@ -20,9 +20,11 @@ from starlette.middleware import Middleware
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gossamer.compare.curves import AXES as COMPARED_AXES
 from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
 from gossamer.dashboard.columns import Columns
+from gossamer.dashboard.comparisons import Asked, Comparisons
 from gossamer.dashboard.curves import curves
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
@@ -41,6 +43,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from gossamer.compare.reading import Source
     from gossamer.dashboard.listing import Run
     from gossamer.dashboard.root import RunFiles
     from gossamer.dashboard.series import Axis
@@ -58,6 +61,12 @@ TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
 POINTS, MAX_POINTS = 1500, 20_000
 MAX_RUNS = 1000
 """Most runs of one chart."""
+SCORES: dict[str, Source | None] = {
+    "auto": None,
+    "evaluation": "evaluation",
+    "training": "training",
+}
+"""Which scores of runs to compare, as the page asks for them; None: see `compare_runs`."""
 
 
 class Mistake(Exception):
@@ -86,6 +95,7 @@ class Dashboard:
         self.listing = Listing(self.root)
         self.events = Events(self.listing)
         self.columns = Columns(self.root, self.events.rows_read)
+        self._comparisons = Comparisons(self.root)
         self._acts = Acts()
         get = {
             "/": self._index,
@@ -95,6 +105,7 @@ class Dashboard:
             "/api/metrics": self._metrics,
             "/api/series": self._series,
             "/api/curves": self._curves,
+            "/api/compare": self._compare,
             "/api/run": self._run,
             "/api/difference": self._difference,
             "/api/graph": self._graph,
@@ -192,6 +203,16 @@ class Dashboard:
             learner=_number(request, "learner", int, None),
             wait=wait,
         )
+
+    def _compare(self, request: Request) -> Response:
+        asked = Asked(
+            runs=tuple(self._asked_runs(request)),
+            by=tuple(_list(request, "by")),
+            axis=_one_of(request, "x", COMPARED_AXES),
+            threshold=_number(request, "threshold", float, None),
+            source=SCORES[_one_of(request, "score", tuple(SCORES))],
+        )
+        return _json(self._comparisons.of(asked))
 
     def _run(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, run):
