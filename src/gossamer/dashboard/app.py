@@ -34,6 +34,7 @@ from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
+from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
 from gossamer.errors import ConfigError
 from gossamer.system.reading import visible
@@ -96,6 +97,7 @@ class Dashboard:
         self.events = Events(self.listing)
         self.columns = Columns(self.root, self.events.rows_read)
         self._comparisons = Comparisons(self.root)
+        self._all_sweeps = Sweeps(self.root, self.listing)
         self._acts = Acts()
         get = {
             "/": self._index,
@@ -106,6 +108,8 @@ class Dashboard:
             "/api/series": self._series,
             "/api/curves": self._curves,
             "/api/compare": self._compare,
+            "/api/sweeps": self._sweeps,
+            "/api/sweep": self._sweep,
             "/api/run": self._run,
             "/api/difference": self._difference,
             "/api/graph": self._graph,
@@ -213,6 +217,18 @@ class Dashboard:
             source=SCORES[_one_of(request, "score", tuple(SCORES))],
         )
         return _json(self._comparisons.of(asked))
+
+    def _sweeps(self, _: Request) -> Response:
+        return _json({"sweeps": self._all_sweeps.all()})
+
+    def _sweep(self, request: Request) -> Response:
+        sweep = _asked(request, "sweep")
+        if not self.listing.version:  # no page has asked for runs
+            self.listing.look()
+        try:
+            return _json(self._all_sweeps.sweep(sweep))
+        except OSError:
+            raise Mistake("there is no such sweep", 404) from None
 
     def _run(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, run):

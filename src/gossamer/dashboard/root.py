@@ -15,6 +15,8 @@ from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+SWEEP = "sweep.json"
+"""File by which the folder of a sweep is known."""
 HERE = "."
 """Id of a run that is the folder itself."""
 MAX_DEPTH = 6
@@ -55,9 +57,18 @@ class Root:
 
         A folder whose name is not UTF-8 is passed over: no answer could hold its id.
         """
-        yield from self._walk(self.path, "", MAX_DEPTH)
+        for name, names in self._walk(self.path, "", MAX_DEPTH):
+            if _is_run(names):
+                yield name
 
-    def _walk(self, folder: Path | str, name: str, depth: int) -> Iterator[str]:
+    def find_sweeps(self) -> Iterator[str]:
+        """Yield the id of every folder of a sweep likewise."""
+        for name, names in self._walk(self.path, "", MAX_DEPTH):
+            if SWEEP in names:
+                yield name
+
+    def _walk(self, folder: Path | str, name: str, depth: int) -> Iterator[tuple[str, set[str]]]:
+        """Yield folders, by their ids, and the names in them; there is nothing to find in a run."""
         names: set[str] = set()
         below: list[str] = []
         with suppress(OSError), os.scandir(folder) as entries:
@@ -66,9 +77,8 @@ class Root:
                 shown = not entry.name.startswith(".") and _is_text(entry.name)
                 if shown and entry.is_dir(follow_symlinks=False):
                     below.append(entry.name)
-        if _is_run(names):
-            yield name or HERE
-        elif depth:
+        yield name or HERE, names
+        if depth and not _is_run(names):
             for child in sorted(below):
                 path = f"{name}/{child}" if name else child
                 yield from self._walk(f"{folder}/{child}", path, depth - 1)

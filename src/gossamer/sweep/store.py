@@ -100,7 +100,9 @@ class SweepFolder:
                 raise ConfigError(
                     f"another gossamer sweep works in {self.path}; stop that one first, or use --folder"
                 )
-            if not there:
+            if (
+                not there or _read_object(manifest) != self._manifest()
+            ):  # there are to be more trials
                 self.write_json(MANIFEST, self._manifest())
             for left in self.path.glob("*.partial"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -126,6 +128,7 @@ class SweepFolder:
     def _manifest(self) -> dict[str, Any]:
         return {
             "file": self.sweep.file,
+            "trials": self.sweep.trials,
             "sweep": plain(json.loads(json.dumps(self.sweep.identity))),
         }
 
