@@ -468,6 +468,7 @@ export class Runs {
     this.#bar.replaceChildren(
       el("b", {}, `${count(ids.length)} selected`),
       el("a", { class: "button primary", href: address("curves", { runs: ids }) }, "Curves"),
+      el("a", { class: "button", href: address("compare", { runs: ids }) }, "Compare"),
       ids.length === 2 ? el("a", { class: "button", href: address("run", { run: ids[0], section: "difference", with: ids[1] }) }, "Difference") : "",
       button("Clear", () => store.select(ids, false), { class: "link" }),
     );
