@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.config import from_dict, parse_train, resolve, to_dict
+from gossamer.record.exits import exit_of, state_of
 from gossamer.run.resume_rules import changes
 
 if TYPE_CHECKING:
@@ -93,15 +94,16 @@ def train(run: Path, words: list[str]) -> None:
     command, summary = [sys.executable, "-m", "gossamer", "train"], run / "summary.json"
     if (run / "config.json").exists():
         refuse_others(run, words)
-        if summary.exists() and json.loads(summary.read_text())["exit_reason"].startswith("done"):
+        if summary.exists() and state_of(json.loads(summary.read_text()), running=False) == "done":
             return
         command += ["--resume", str(run)]
     else:
         command += [*words, "--run-folder", str(run)]
     with (run.parent / f"{run.name}.txt").open("a") as output:
         subprocess.run(command, stdout=output, stderr=subprocess.STDOUT, check=True)
-    if not (reason := json.loads(summary.read_text())["exit_reason"]).startswith("done"):
-        sys.exit(f"{run} has ended early: {reason}; the same command goes on with it")
+    ended = exit_of(json.loads(summary.read_text()))
+    if ended is None or ended.kind != "done":
+        sys.exit(f"{run} has ended early: {ended}; the same command goes on with it")
 
 
 def refuse_others(run: Path, words: list[str]) -> None:

@@ -123,7 +123,7 @@ def _cores(asked: argparse.Namespace, gpus: int) -> list[dict[str, Any]]:
         row = {"name": name, **_train(words, asked.seconds, before=before)}
         learnt = _train([*words, "--stop-at-return", "18"], asked.longest, before=before)
         row["seconds_to_18"] = (
-            learnt["seconds"] if "stop_at_return" in learnt["exit_reason"] else None
+            learnt["seconds"] if learnt["exit"]["cause"] == "stop_at_return" else None
         )
         print(
             f"  {name:16s} {row['steps_per_second']:9,.0f} steps/s, 18 after {row['seconds_to_18']} s",

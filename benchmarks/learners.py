@@ -169,7 +169,7 @@ def result_of(
     train(run, [*words, "--stop-after-seconds", f"{budget_seconds:g}"])
     summary = json.loads((run / "summary.json").read_text())
     steps, seconds, last = until(run / "episodes.jsonl", TASKS[kind.task].score)
-    if steps is None and "stop_at_return" in summary["exit_reason"]:
+    if steps is None and summary["exit"]["cause"] == "stop_at_return":
         # A run's last games are as many of each learner.
         steps, seconds = summary["env_steps"], summary["seconds"]
     shutil.rmtree(run)
@@ -177,7 +177,7 @@ def result_of(
         **asdict(kind),
         "seed": seed,
         "reached": steps is not None,
-        "ended": "stop_after_seconds" not in summary["exit_reason"],
+        "ended": summary["exit"]["cause"] != "stop_after_seconds",
         "steps_to_score": steps,
         "seconds_to_score": seconds,
         "last": last,

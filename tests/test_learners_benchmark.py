@@ -70,7 +70,7 @@ def test_runs_are_made_once_and_told(
         mean = 480.0 if words[words.index("--seed") + 1] == "1" else 200.0
         rows = games(first, mean, 101)
         (run / "episodes.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-        summary = {"exit_reason": "done: stop_after_seconds reached", "seconds": 5.0}
+        summary = {"exit": {"kind": "done", "cause": "stop_after_seconds"}, "seconds": 5.0}
         summary |= {"env_steps": 4000, "steps_per_second": 800.0}
         (run / "summary.json").write_text(json.dumps(summary))
 

@@ -115,7 +115,7 @@ class Gossamer:
             run_quietly(command, seconds, {"PYTHONPATH": str(ROOT / "src")})
             wall = time.monotonic() - began
             summary = json.loads((folder / "summary.json").read_text())
-        reached = "stop_at_return" in summary["exit_reason"]
+        reached = summary["exit"]["cause"] == "stop_at_return"
         return {
             "steps_per_second": summary["steps_per_second"],
             "env_steps": summary["env_steps"],

@@ -107,7 +107,7 @@ def test_states_and_what_may_be_done(root: Path) -> None:
     assert (told[running]["state"], told[running]["acts"]) == (
         "running", ["stop", "checkpoint", "evaluate"],
     )  # fmt: skip
-    assert (told[died]["state"], told[died]["acts"]) == ("died", ["resume"])
+    assert (told[died]["state"], told[died]["acts"]) == ("killed", ["resume"])
     assert (told[stopped]["state"], told[stopped]["acts"]) == ("stopped", ["resume"])
     for run in (damaged, link):
         assert told[run]["state"] == "damaged"

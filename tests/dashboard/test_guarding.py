@@ -89,7 +89,7 @@ def test_only_a_page_of_this_server_acts(root: Path) -> None:
     told = act(asked, run, "stop", token)
     assert (told.status_code, requests()) == (200, [".asked-stop"])
     assert "asked before" in act(asked, run, "stop", token).json()["said"]
-    assert act(asked, run, "delete", token).status_code == 409
+    assert act(asked, run, "explode", token).status_code == 409
     assert act(asked, run, "resume", token).json()["error"].endswith("it need not be resumed")
     folder.unlock()
     assert act(asked, run, "checkpoint", token).status_code == 409
@@ -187,7 +187,7 @@ def test_a_resumed_run_gives_way_to_nobody_and_keeps_its_words(
         ("/api/series?run=RUN&metric=learner%2Floss&x=furlongs", "x must be one of env_steps, updates, seconds, time"),
         ("/api/series?run=RUN&metric=learner%2Floss&points=many", "points"),
         ("/api/curves?runs=RUN&metric=learner%2Floss&statistic=mode", "statistic must be one of iqm, mean, median"),
-        ("/api/curves?runs=&metric=learner%2Floss", "a chart shows 1 to"),
+        ("/api/curves?runs=&metric=learner%2Floss", "1 to 1000 can be named"),
         ("/api/graph?run=RUN&at=soon", "at"),
     ],
 )  # fmt: skip

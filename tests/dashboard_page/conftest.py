@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -92,3 +94,32 @@ def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
 
 def watch_was_down(server: FakeServer) -> bool:
     return server.watch.was_down
+
+
+@pytest.fixture
+def address(root: Path) -> Iterator[str]:
+    """Of the real server, which watches the folder that a test file's own `root` returns."""
+    command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
+    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    assert child.stdout
+    found = re.search(r"http://\S+", child.stdout.readline())
+    assert found
+    yield found[0].rstrip("/")
+    child.kill()
+    child.wait()
+    child.stdout.close()
+
+
+@pytest.fixture
+def live(browser: Browser, address: str) -> Iterator[Page]:
+    """A page that complains of nothing and asks nobody but the server; that this refuses an act the browser itself says."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    complaints: list[str] = []
+    page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") and "status of 409" not in x.text else None)  # fmt: skip
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    page.on("request", lambda x: None if x.url.startswith((address, "data:", "blob:")) else complaints.append(x.url))  # fmt: skip
+    yield page
+    context.close()
+    assert complaints == []

@@ -71,6 +71,10 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
     run = {
         "id": run_id,
         "name": name,
+        "folder_name": name,
+        "tags": [],
+        "note": "",
+        "archived": False,
         "env_id": env_id,
         "algorithm": algorithm,
         "topology": topology,
@@ -78,7 +82,7 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
         "placement": "local",
         "seed": 1,
         "state": "done",
-        "exit_reason": "total_env_steps reached",
+        "exit_reason": "done: total_env_steps reached",
         "progress": 1.0,
         "env_steps": 100_000,
         "total_env_steps": 100_000,
@@ -105,6 +109,10 @@ def unread(run_id: str, state: str, problem: str) -> dict[str, Any]:
         **run,
         "id": run_id,
         "name": run_id.split("/")[-1],
+        "folder_name": run_id.split("/")[-1],
+        "tags": [],
+        "note": "",
+        "archived": False,
         "state": state,
         "problem": problem,
         "settings": {},
@@ -171,8 +179,8 @@ def usual_runs() -> list[dict[str, Any]]:
         ),
         make_run(
             "Acrobot-v1/ppo-diffusion/20260102-200000-s4",
-            state="died",
-            exit_reason="the process was killed",
+            state="killed",
+            exit_reason=None,
             seed=4,
             started=now - 50_000,
             num_learners=30,
@@ -188,7 +196,7 @@ def usual_runs() -> list[dict[str, Any]]:
         make_run(
             "LunarLander-v3/impact-single/20260102-210000-s1",
             state="failed",
-            exit_reason="loss was not finite 100 times",
+            exit_reason="failed: loss was not finite 100 times",
             started=now - 40_000,
             mean_return=-180.0,
             best_evaluation=None,
@@ -219,7 +227,7 @@ def many_runs(count: int) -> list[dict[str, Any]]:
             seed=n % 5,
             started=time.time() - 200_000 - 4000 * n,
             mean_return=round(1000 + 37.5 * n % 800, 2),
-            state=("done", "done", "stopped", "done", "died")[n % 5],
+            state=("done", "done", "stopped", "done", "killed")[n % 5],
             settings={
                 "seed": n % 5,
                 "env_id": envs[n % 3],
@@ -592,6 +600,9 @@ class FakeWatch:
             "events": events,
         }
 
+    def views(self, asked: dict[str, str]) -> Any:
+        return {"views": []}
+
     def replay(self, asked: dict[str, str]) -> Any:
         if self.runs[asked["run"]]["algorithm"] != "laser":
             return {"replays": []}
@@ -607,6 +618,7 @@ ANSWERS = {
     "difference": "difference",
     "graph": "graph",
     "replay": "replay",
+    "views": "views",
 }
 
 

@@ -154,7 +154,7 @@ def test_ticked_runs_are_compared_in_the_words_of_the_command(page: Page, root: 
     expect(page.locator(".comparison-head")).to_contain_text("6 runs in 2 groups")
     page.keyboard.press("1")
     page.locator(".selection").wait_for()
-    page.keyboard.press("v")
+    page.keyboard.press("b")
     expect(page.locator(".verdicts b").first).to_have_text("B is better than A")
     scores.get_by_role("link", name="optimizer.learning_rate=0.01").click()
     expect(page).to_have_url(re.compile("#/curves.*0.01-s3"))
@@ -188,7 +188,7 @@ def test_what_cannot_be_compared_is_one_line(browser: Browser, address: str, roo
     with opened(browser, address) as page:
         visit(page, "#/compare")
         expect(page.locator(".nothing")).to_contain_text(
-            "Tick runs in the table of runs and press v"
+            "Tick runs in the table of runs and press b"
         )
         page.get_by_role("button", name=re.compile("all of CartPole-v1")).click()
         expect(page.locator(".comparison")).to_have_count(1)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -19,7 +18,7 @@ from made_runs import made_runs
 from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Page
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytest.importorskip("starlette", reason="needs the extra dashboard")
@@ -33,34 +32,6 @@ def root(tmp_path: Path) -> Path:
     made_runs(tmp_path / "runs", 10, 60)
     made_runs(tmp_path / "runs/graphs", 1, 60, learners=4)
     return tmp_path / "runs"
-
-
-@pytest.fixture
-def address(root: Path) -> Iterator[str]:
-    command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert child.stdout
-    found = re.search(r"http://\S+", child.stdout.readline())
-    assert found
-    yield found[0].rstrip("/")
-    child.kill()
-    child.wait()
-    child.stdout.close()
-
-
-@pytest.fixture
-def live(browser: Browser, address: str) -> Iterator[Page]:
-    """A page that complains of nothing and asks nobody but the server."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
-    page = context.new_page()
-    page.set_default_timeout(20_000)
-    complaints: list[str] = []
-    page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") else None)  # fmt: skip
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda x: None if x.url.startswith((address, "data:", "blob:")) else complaints.append(x.url))  # fmt: skip
-    yield page
-    context.close()
-    assert complaints == []
 
 
 def test_every_view_shows_what_the_real_server_tells(live: Page, root: Path) -> None:

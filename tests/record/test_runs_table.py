@@ -16,7 +16,7 @@ from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Score
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import MetricLog
-from gossamer.record.runs import list_runs, runs_text, state_of
+from gossamer.record.runs import list_runs, runs_text
 
 
 def make(root: Path, name: str, summary: dict[str, Any] | None) -> RunFolder:
@@ -46,7 +46,8 @@ SUMMARY = {
     "steps_per_second": 321.5,
     "mean_return_last_100": 480.25,
     "best_evaluation": 500.0,
-    "exit_reason": "total_env_steps",
+    "exit_reason": "done: total_env_steps reached",
+    "exit": {"kind": "done", "cause": "total_env_steps"},
 }
 
 
@@ -92,24 +93,6 @@ def test_a_resumed_run_is_not_shown_by_its_old_summary(tmp_path: Path) -> None:
     (row,) = list_runs(str(tmp_path))
     assert (row.state, row.env_steps, row.best_evaluation) == ("running", 640, 99.0)
     run.unlock()
-
-
-@pytest.mark.parametrize(
-    ("reason", "state"),
-    [
-        ("total_env_steps", "done"),
-        ("stop_at_return", "done"),
-        ("stop_after_seconds", "done"),
-        ("signal", "stopped"),
-        ("SIGTERM", "stopped"),
-        ("failed: ValueError", "failed"),
-        (None, "killed"),
-        ("", "killed"),
-    ],
-)
-def test_states(reason: str | None, state: str) -> None:
-    assert state_of(reason, running=False) == state
-    assert state_of(reason, running=True) == "running"
 
 
 def test_damaged_files_do_not_hide_a_run(tmp_path: Path) -> None:

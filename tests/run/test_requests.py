@@ -12,6 +12,7 @@ import torch
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
 from sessions import QUICK, Session, checkpoints, summary_of
 
+from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.requests import REQUESTS, ask, take
 from gossamer.run.requests import Requests
@@ -50,7 +51,7 @@ def test_a_request_to_stop_is_as_good_as_the_first_signal(tmp_path: Path) -> Non
             ask(tmp_path, "stop")
             watch.on_look()
     assert signals.heard
-    assert watch.reason == "stopped by request"
+    assert watch.exit == Exit("stopped", "request")
     assert len(shown) == 1
 
 

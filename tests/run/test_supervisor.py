@@ -11,6 +11,7 @@ from fake_placement import FakePlacement, Supervised, done, part, ready, told
 
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
+from gossamer.record.exits import Exit
 from gossamer.run.host_protocol import FINAL, Died, Failed, Notice
 
 SYNCHRONOUS = {"topology": {"name": "diffusion"}}
@@ -42,7 +43,7 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     run = supervise(placement, total_env_steps=100)
     run.run()
     assert run.supervisor.whole
-    assert run.supervisor.exit_reason == "done: total_env_steps reached"
+    assert run.supervisor.exit == Exit("done", "total_env_steps")
     # the order at the beginning asks for what the run begins with
     assert placement.asked == ["start", ("order", 1, False), "end"]
     assert [x["updates"] for x in run.rows()] == [1, 2, 3]
@@ -56,7 +57,7 @@ def test_an_end_that_learners_do_not_know_is_ordered(supervise):
     )
     run = supervise(placement, stop_at_return=0.5)
     run.run()
-    assert run.supervisor.exit_reason == "done: stop_at_return reached"
+    assert run.supervisor.exit == Exit("done", "stop_at_return")
     assert placement.asked[2:] == [("order", 2, True), "end"]
 
 

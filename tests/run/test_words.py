@@ -11,6 +11,7 @@ from runs import SMALL
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import Score
+from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.run.resume_rules import summary_of
 from gossamer.run.train import train
@@ -103,7 +104,7 @@ def test_the_last_line_tells_what_was_confirmed(
     best, candidate = scores
     summary = summary_of(
         env_steps=1, updates=1, restarts=0, seconds=1.0, steps_per_second=None, mean_return=20.0,
-        best=best, candidate=candidate, best_learner=None, exit_reason="stopped by SIGINT",
+        best=best, candidate=candidate, best_learner=None, ended=Exit("stopped", "SIGINT"),
     )  # fmt: skip
     assert said in ending(summary, RunFolder(tmp_path))
 

@@ -14,9 +14,10 @@ from gossamer.compare.protocols import protocol_facts
 from gossamer.config.layers import explicit
 from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
+from gossamer.record.exits import state_of
 from gossamer.record.metrics import MAX_ROW_BYTES
 from gossamer.record.readers import FolderReader, rows_in, settings_in, table_in
-from gossamer.record.runs import LARGEST, state_of
+from gossamer.record.runs import LARGEST
 from gossamer.system.reading import clipped, visible
 
 if TYPE_CHECKING:
@@ -112,7 +113,7 @@ def read_run(path: Path, files: Reader | None = None) -> Run:
         chosen=frozenset(explicit({x: y for x, y in layers.items() if isinstance(y, str)})),
         protocol=protocol,
         described=described,
-        state=state_of(table_in(files, "summary.json").get("exit_reason"), running=files.running),
+        state=state_of(table_in(files, "summary.json"), running=files.running),
         machine=_machine(meta),
         curve=curve,
         evaluation=_last_evaluation(

@@ -7,15 +7,17 @@ import importlib.util
 import io
 import itertools
 import math
+import threading
 from contextlib import asynccontextmanager, contextmanager
 from importlib import metadata
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar, cast
 from urllib.parse import unquote
 
 import msgspec
 import numpy as np
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -30,14 +32,17 @@ from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference,
 from gossamer.dashboard.events import Events
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
+from gossamer.dashboard.keeping import KEEPING, Keeping
 from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.ranges import parts_of, requested
+from gossamer.dashboard.removal import remove_leftovers
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
+from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
-from gossamer.system.reading import visible
+from gossamer.system.reading import parse_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -61,7 +66,9 @@ PAGE_TYPES = {
 TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
 POINTS, MAX_POINTS = 1500, 20_000
 MAX_RUNS = 1000
-"""Most runs of one chart."""
+"""Most runs of one chart, of one comparison, and of one act."""
+MAX_BODY_BYTES = 256 << 10
+"""Of what a page sends: the longest note, or the longest address of a view, takes a tenth."""
 SCORES: dict[str, Source | None] = {
     "auto": None,
     "evaluation": "evaluation",
@@ -98,7 +105,9 @@ class Dashboard:
         self.columns = Columns(self.root, self.events.rows_read)
         self._comparisons = Comparisons(self.root)
         self._all_sweeps = Sweeps(self.root, self.listing)
+        self.views = Views(self.root)
         self._acts = Acts()
+        self._keeping = Keeping(self.root)
         get = {
             "/": self._index,
             "/static/{name}": self._static,
@@ -115,11 +124,13 @@ class Dashboard:
             "/api/graph": self._graph,
             "/api/replay": self._replay,
             "/api/export.csv": self._export,
+            "/api/views": self._views,
             "/video": self._video,
             "/events": self._events,
         }
         routes = [Route(path, endpoint) for path, endpoint in get.items()]
         routes.append(Route("/api/act", self._act, methods=["POST"]))
+        routes.append(Route("/api/views", self._change_views, methods=["POST"]))
         self.app = Starlette(
             routes=routes,
             middleware=[Middleware(Guard, host=host)],
@@ -136,6 +147,8 @@ class Dashboard:
 
     @asynccontextmanager
     async def _lifespan(self, _: Starlette) -> AsyncGenerator[None]:
+        # A large folder takes a while to look through, and nobody waits for this.
+        threading.Thread(target=remove_leftovers, args=(self.root,), daemon=True).start()
         yield
         self.close()
 
@@ -318,20 +331,47 @@ class Dashboard:
         headers = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
         return StreamingResponse(stream, media_type="text/event-stream", headers=headers)
 
-    def _act(self, request: Request) -> Response:
-        run, act = _asked(request, "run"), _asked(request, "act")
+    async def _act(self, request: Request) -> Response:
+        return await run_in_threadpool(self._do, request, await _body(request))
+
+    def _do(self, request: Request, body: dict[str, Any]) -> Response:
+        act = _asked(request, "act")
         self.listing.look()
+        try:
+            if act in KEEPING:
+                there = {run["id"] for run in self.listing.runs()}
+                said = self._keeping.do(act, _several(request), there)
+            elif act == "describe":
+                said = self._keeping.describe(self._known(_asked(request, "run"))["id"], body)
+            else:
+                return self._do_to_run(_asked(request, "run"), act)
+        finally:
+            self.listing.look()  # pages see at once what has been done
+        return _json({"said": visible(said)})
+
+    def _do_to_run(self, run: str, act: str) -> Response:
         told = self._known(run)
         folder = self.root.path if run == HERE else self.root.path / run
         with self._files(run):  # there, and no link on the way to it
             return _json({"said": visible(self._acts.do(act, told, folder))})
 
+    def _views(self, _: Request) -> Response:
+        return _json({"views": self.views.all()})
+
+    async def _change_views(self, request: Request) -> Response:
+        return await run_in_threadpool(self._change_view, request, await _body(request))
+
+    def _change_view(self, request: Request, body: dict[str, Any]) -> Response:
+        act = _one_of(request, "act", ("save", "delete"))
+        if act == "save":
+            said = self.views.save(body.get("name"), body.get("address"))
+        else:
+            said = self.views.delete(body.get("name"))
+        return _json({"said": said, "views": self.views.all()})
+
     def _asked_runs(self, request: Request) -> list[str]:
         """Return the runs of a chart, all of which there are."""
-        runs = _list(request, "runs")
-        if not 0 < len(runs) <= MAX_RUNS:
-            raise Mistake(f"runs names {len(runs)} runs; a chart shows 1 to {MAX_RUNS}")
-        return [self._known(run)["id"] for run in runs]
+        return [self._known(run)["id"] for run in _several(request)]
 
     def _known(self, run: str) -> Run:
         """Return a run that there is; those that began since the last look are looked for."""
@@ -370,6 +410,22 @@ def _asked(request: Request, name: str) -> str:
     return value
 
 
+async def _body(request: Request) -> dict[str, Any]:
+    """Return the object that a page has sent along; empty where there is none."""
+    content = b""
+    async for chunk in request.stream():
+        content += chunk
+        if len(content) > MAX_BODY_BYTES:
+            raise Mistake(f"more than {MAX_BODY_BYTES >> 10} KiB were sent", 413)
+    try:
+        found = parse_json(content) if content else {}
+    except ValueError:
+        found = None
+    if not isinstance(found, dict):
+        raise Mistake("an object in JSON is sent along")
+    return cast("dict[str, Any]", found)
+
+
 def _list(request: Request, name: str) -> list[str]:
     """Return the items of a list, each of which was encoded by itself, as it may hold a comma."""
     text = request.scope["query_string"].decode("ascii", "replace")
@@ -378,6 +434,13 @@ def _list(request: Request, name: str) -> list[str]:
         if unquote(key) == name:
             return list(dict.fromkeys(unquote(x.replace("+", " ")) for x in value.split(",") if x))
     return []
+
+
+def _several(request: Request) -> list[str]:
+    runs = _list(request, "runs")
+    if not 0 < len(runs) <= MAX_RUNS:
+        raise Mistake(f"runs names {len(runs)} runs; 1 to {MAX_RUNS} can be named")
+    return runs
 
 
 def _one_of(request: Request, name: str, allowed: tuple[T, ...]) -> T:

@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE
 from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
+from gossamer.record.about import ABOUT, MAX_ABOUT_BYTES, About, about_of
+from gossamer.record.exits import exit_of, state_of
 from gossamer.record.metrics import parse_row
-from gossamer.record.runs import state_of
+from gossamer.system.reading import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -20,7 +22,7 @@ if TYPE_CHECKING:
 
 FILES = (
     "config.json", "meta.json", "summary.json", "metrics.jsonl", "evaluation.jsonl", "episodes.jsonl",
-    "processes.json", "checkpoints", "checkpoints/best/manifest.json",
+    "processes.json", "checkpoints", "checkpoints/best/manifest.json", ABOUT,
 )  # fmt: skip
 """Files by whose times and sizes a change is noticed."""
 ROW_FILES = ("metrics.jsonl", "evaluation.jsonl", "episodes.jsonl")
@@ -130,7 +132,9 @@ class Listing:
         sizes = tuple(x.st_size if (x := stats[name]) else 0 for name in ROW_FILES)
         if known is not None and known.sizes != sizes:
             rows[run] = dict(zip(("metrics", "evaluations", "episodes"), sizes, strict=True))
-        made["changed"] = max((x.st_mtime for x in stats.values() if x), default=0.0)
+        # A note is no change of the run.
+        times = (x.st_mtime for name, x in stats.items() if x and name != ABOUT)
+        made["changed"] = max(times, default=0.0)
         before = {} if known is None else known.shown
         self._known[run] = _Known(signature, sizes, made, settings, before)
         return "run" if known is not None and known.settings == settings else "settings"
@@ -198,20 +202,24 @@ def _read(
     best = number(begins.get("best_evaluation"))
     if best is None:
         best = number(files.json("checkpoints/best/manifest.json").get("score"))
-    reason = "" if running else word(summary.get("exit_reason") or "")
-    state: str = state_of(reason, running=running)
-    state = "died" if state == "killed" else state
+    ended = None if running else exit_of(summary)
+    state: str = state_of(summary, running=running)
     problem = None
     if not config:
         state, problem = "damaged", _damage(files)
-    elif not row and not running and not reason:
+    elif not row and not running and ended is None:
         state, problem = "empty", "it ended before it had learnt anything, and says not why"
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
     sessions = listed(meta.get("sessions"))
+    about, name = _about(files), _name(run, root_name)
     made: Run = {
         "id": run,
-        "name": _name(run, root_name),
+        "name": about.name or name,
+        "folder_name": name,
+        "tags": list(about.tags),
+        "note": about.note,
+        "archived": about.archived,
         "env_id": word(config.get("env_id", path[-3] if len(path) > 2 else "")),
         "algorithm": _kind(config, "algorithm", path, 0),
         "topology": _kind(config, "topology", path, 1),
@@ -219,8 +227,13 @@ def _read(
         "placement": word(config.get("placement", "")),
         "seed": whole(config.get("seed")),
         "state": state,
-        "exit_reason": reason or None,
-        "progress": _progress(config, env_steps, seconds, reached="stop_at_return" in reason),
+        "exit_reason": None if ended is None else word(str(ended)),
+        "progress": _progress(
+            config,
+            env_steps,
+            seconds,
+            reached=ended is not None and ended.cause == "stop_at_return",
+        ),
         "env_steps": env_steps,
         "total_env_steps": total,
         "mean_return": told("mean_return_last_100", "return_mean_100"),
@@ -244,6 +257,13 @@ def _name(run: str, root_name: str) -> str:
     if len(path) > 1 and _SEED.fullmatch(path[-1]):
         parts = 3 if path[-2].isdecimal() else 2
     return word("/".join(x for x in path[-parts:] if x))
+
+
+def _about(files: RunFiles) -> About:
+    try:
+        return about_of(parse_json(files.read(ABOUT, MAX_ABOUT_BYTES)))
+    except (OSError, ValueError):
+        return About()
 
 
 def _candidate(files: RunFiles) -> float | None:
@@ -306,7 +326,7 @@ def _acts(files: RunFiles, config: dict[str, Any], state: str, *, running: bool)
     if running:
         evaluates = number(mapping(config.get("evaluation")).get("every_seconds")) != 0
         return ["stop", "checkpoint", *(["evaluate"] if evaluates else [])]
-    if state in ("stopped", "failed", "died") and any(
+    if state in ("stopped", "failed", "killed") and any(
         map(str.isdecimal, files.names("checkpoints"))
     ):
         return ["resume"]

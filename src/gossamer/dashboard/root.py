@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
-from gossamer.record.files import is_locked
+from gossamer.record.files import is_locked, write_whole_in
 from gossamer.record.runs import LOCK
 from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
 
@@ -45,10 +45,23 @@ class Root:
         Raises:
             OSError: there is no such folder below the root, or a link is on the way to it.
         """
-        parts = () if run == HERE else _parts(run)
+        with self.folder(run) as handle:
+            yield RunFiles(handle)
+
+    @contextmanager
+    def folder(self, name: str = HERE) -> Generator[int]:
+        """Context with the descriptor of a folder below the root, or of the root itself.
+
+        Args:
+            name: its path below the root, or HERE.
+
+        Raises:
+            OSError: there is no such folder below the root, or a link is on the way to it.
+        """
+        parts = () if name == HERE else _parts(name)
         handle = _descend(os.open(self.path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC), parts)
         try:
-            yield RunFiles(handle)
+            yield handle
         finally:
             os.close(handle)
 
@@ -57,31 +70,48 @@ class Root:
 
         A folder whose name is not UTF-8 is passed over: no answer could hold its id.
         """
-        for name, names in self._walk(self.path, "", MAX_DEPTH):
-            if _is_run(names):
-                yield name
+        yield from (name or HERE for name, names, _ in self._walk("", MAX_DEPTH) if _is_run(names))
 
     def find_sweeps(self) -> Iterator[str]:
         """Yield the id of every folder of a sweep likewise."""
-        for name, names in self._walk(self.path, "", MAX_DEPTH):
-            if SWEEP in names:
-                yield name
+        yield from (name or HERE for name, names, _ in self._walk("", MAX_DEPTH) if SWEEP in names)
 
-    def _walk(self, folder: Path | str, name: str, depth: int) -> Iterator[tuple[str, set[str]]]:
-        """Yield folders, by their ids, and the names in them; there is nothing to find in a run."""
+    def find_hidden(self, prefix: str) -> Iterator[tuple[str, str]]:
+        """Yield folders that are hidden beside runs, each as the folder that it is in and its name; links are not followed.
+
+        Args:
+            prefix: beginning of their names.
+        """
+        for name, names, hidden in self._walk("", MAX_DEPTH):
+            if not _is_run(names):
+                yield from ((name or HERE, x) for x in hidden if x.startswith(prefix))
+
+    def runs_below(self, run: str) -> list[str]:
+        """Return the runs that are hidden in a run's own folder, as no run is looked for inside of another."""
+        folders = self._folders(run)[1]
+        found = (self._walk(f"{run}/{x}", MAX_DEPTH) for x in folders if not x.startswith("."))
+        return [name for walk in found for name, names, _ in walk if _is_run(names)]
+
+    def _walk(self, name: str, depth: int) -> Iterator[tuple[str, set[str], list[str]]]:
+        """Yield every folder that may hold runs: its path, all names in it, and those of hidden folders."""
+        names, folders = self._folders(name)
+        yield name, names, [x for x in folders if x.startswith(".")]
+        if _is_run(names) or not depth:
+            return
+        for child in folders:
+            if not child.startswith("."):
+                yield from self._walk(f"{name}/{child}" if name else child, depth - 1)
+
+    def _folders(self, name: str) -> tuple[set[str], list[str]]:
+        """Return all names in a folder, and those of folders, sorted."""
         names: set[str] = set()
-        below: list[str] = []
-        with suppress(OSError), os.scandir(folder) as entries:
+        folders: list[str] = []
+        with suppress(OSError), os.scandir(f"{self.path}/{name}") as entries:
             for entry in entries:
                 names.add(entry.name)
-                shown = not entry.name.startswith(".") and _is_text(entry.name)
-                if shown and entry.is_dir(follow_symlinks=False):
-                    below.append(entry.name)
-        yield name or HERE, names
-        if depth and not _is_run(names):
-            for child in sorted(below):
-                path = f"{name}/{child}" if name else child
-                yield from self._walk(f"{folder}/{child}", path, depth - 1)
+                if _is_text(entry.name) and entry.is_dir(follow_symlinks=False):
+                    folders.append(entry.name)
+        return names, sorted(folders)
 
 
 class RunFiles:
@@ -155,6 +185,15 @@ class RunFiles:
             return []
         finally:
             os.close(at)
+
+    def write(self, name: str, content: bytes) -> None:
+        """Replace a file of the folder whole; OSError if it cannot be, or something else than a plain file has its name."""
+        write_whole_in(self._handle, name, content)
+
+    def remove(self, name: str) -> None:
+        """Remove a file of the folder, if there is one; of a link the link."""
+        with suppress(FileNotFoundError):
+            os.unlink(name, dir_fd=self._handle)
 
     @property
     def running(self) -> bool:

@@ -76,7 +76,7 @@ def watch(
         _say(f"port {port} is taken; {found} is free")
     if not is_loopback(host):
         _say(
-            f"whoever can reach {host} can see these runs and stop them; 127.0.0.1 is this machine alone"
+            f"whoever can reach {host} can see these runs, stop and delete them; 127.0.0.1 is this machine alone"
         )
     if beside is None and not find_runs(path):
         _say(

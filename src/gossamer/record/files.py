@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import hashlib
 import json
 import math
 import mmap
 import os
+import stat
 import time
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple, cast
@@ -74,6 +76,38 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             partial.unlink()
         raise
     sync_folder(path.parent)
+
+
+def write_whole_in(folder: int, name: str, content: bytes) -> None:
+    """Write a file in an open folder that is either complete under its name, or as it was before; no link is followed.
+
+    Args:
+        folder: descriptor of the folder, which may have been moved or linked to since it was opened.
+        name: of the file; a plain file of that name is replaced.
+        content: of the file.
+
+    Raises:
+        OSError: it cannot be written, or something else than a plain file has its name.
+    """
+    with suppress(FileNotFoundError):
+        if not stat.S_ISREG(os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode):
+            raise OSError(errno.EEXIST, f"{name} is not a plain file; remove it")
+    partial = f".{name}.{os.getpid()}.partial"
+    with suppress(FileNotFoundError):
+        os.unlink(partial, dir_fd=folder)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    handle = os.open(partial, flags, 0o644, dir_fd=folder)
+    try:
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
+            file.flush()
+            os.fsync(file.fileno())
+        os.replace(partial, name, src_dir_fd=folder, dst_dir_fd=folder)
+    except BaseException:
+        with suppress(OSError):
+            os.unlink(partial, dir_fd=folder)
+        raise
+    os.fsync(folder)
 
 
 def is_locked(path: Path | str, *, flags: int = 0, dir_fd: int | None = None) -> bool:

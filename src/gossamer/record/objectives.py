@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
+from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, rows_in, table_in
-from gossamer.record.runs import state_of
 
 if TYPE_CHECKING:
     from gossamer.record.readers import Reader
@@ -116,7 +116,7 @@ def _of_policy(run: Path | Reader) -> list[dict[str, Any]]:
 
 def is_done(run: Path | Reader) -> bool:
     """Whether a run has reached its end, and nothing of it is left to do."""
-    return state_of(read_summary(run).get("exit_reason"), running=False) == "done"
+    return state_of(read_summary(run), running=False) == "done"
 
 
 def measure(
@@ -142,7 +142,8 @@ def measure(
     if objective == "evaluation":
         return last_evaluation(run)
     points = curve(run, num_learners)
-    early = "stop_at_return" in str(summary.get("exit_reason"))
+    ended = exit_of(summary)
+    early = ended is not None and ended.cause == "stop_at_return"
     if objective == "area":
         return area(points, total_env_steps if early else 0.0) if points else None
     reached = next((x for x in points if x.full and x.mean >= score), None)

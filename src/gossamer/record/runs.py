@@ -10,9 +10,11 @@ import os
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.errors import ConfigError
+from gossamer.record.about import read_about
+from gossamer.record.exits import state_of
 from gossamer.record.files import is_locked
 from gossamer.record.metrics import last_row
 from gossamer.system.reading import clipped, expand, parse_json, read_plain, visible
@@ -20,14 +22,12 @@ from gossamer.system.reading import clipped, expand, parse_json, read_plain, vis
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from gossamer.record.exits import State
+
 LARGEST = 1e18
 """Number that a table shows."""
 LOCK = ".lock"
 """File that the process which trains holds locked."""
-State = Literal["running", "done", "stopped", "failed", "killed"]
-
-_STOPPED = ("signal", "stopped", "interrupt", "sig")
-_FAILED = ("fail", "error", "crash", "dead", "nonfinite", "non_finite")
 
 
 def find_run(run: str | Path, root: str = "runs") -> Path:
@@ -179,6 +179,10 @@ class RunRow:
     mean_return_last_100: float | None
     best_evaluation: float | None
     state: State
+    name: str = ""
+    """What somebody calls it; empty: nothing."""
+    tags: tuple[str, ...] = ()
+    archived: bool = False
 
 
 def list_runs(root: str = "runs") -> list[RunRow]:
@@ -213,18 +217,6 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     )
 
 
-def state_of(exit_reason: Any, *, running: bool) -> State:
-    """Tell a run's state from `summary.json`; one that ended without a word was killed."""
-    if running:
-        return "running"
-    if not exit_reason or not isinstance(exit_reason, str):
-        return "killed"
-    reason = exit_reason.lower()
-    if any(word in reason for word in _FAILED):
-        return "failed"
-    return "stopped" if any(word in reason for word in _STOPPED) else "done"
-
-
 def _read_run(path: Path) -> RunRow:
     config, summary = _read(path / "config.json"), _read(path / "summary.json")
     row = last_row(path / "metrics.jsonl")
@@ -241,6 +233,7 @@ def _read_run(path: Path) -> RunRow:
         found = _number(manifest.get("score"))
         best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
+    about = read_about(path)
     return RunRow(
         run=str(path),
         env=_word(config.get("env_id", path.parent.parent.name)),
@@ -256,7 +249,10 @@ def _read_run(path: Path) -> RunRow:
         steps_per_second=_number(summary.get("steps_per_second")),
         mean_return_last_100=_number(summary.get(_RETURN)),
         best_evaluation=best,
-        state=state_of(summary.get("exit_reason"), running=running),
+        state=state_of(summary, running=running),
+        name=visible(about.name),
+        tags=tuple(map(visible, about.tags)),
+        archived=about.archived,
     )
 
 
@@ -296,8 +292,8 @@ def _began(path: Path) -> tuple[float, str]:
     return _number(meta.get("started_unix")) or 0.0, str(path)
 
 
-_TEXTS = ("env", "algorithm", "replay", "state", "run")
-_PLAIN = {"replay": "-", "learners": "1", "seed": "-"}
+_TEXTS = ("env", "algorithm", "replay", "state", "name", "tags", "run")
+_PLAIN = {"replay": "-", "learners": "1", "seed": "-", "name": "-", "tags": "-"}
 
 
 def _cells(row: RunRow) -> dict[str, str]:
@@ -313,7 +309,9 @@ def _cells(row: RunRow) -> dict[str, str]:
         "steps/s": _show(row.steps_per_second, ",.0f"),
         "return": _show(row.mean_return_last_100, ".4g"),
         "best eval": _show(row.best_evaluation, ".4g"),
-        "state": row.state,
+        "state": f"{row.state}, archived" if row.archived else row.state,
+        "name": clipped(row.name, 40) or "-",
+        "tags": clipped(", ".join(row.tags), 40) or "-",
         "run": visible(row.run),
     }
 

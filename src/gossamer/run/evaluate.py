@@ -22,6 +22,7 @@ from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import same_folder, threads
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
+from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
@@ -427,7 +428,7 @@ def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
 
     def on_signal(number: int, frame: FrameType | None) -> None:
         asked.append(number)
-        watch.ask("interrupted", announced=False)
+        watch.ask(Exit("stopped", "SIGINT"), announced=False)
         signal.signal(signal.SIGINT, before)
 
     before = signal.signal(signal.SIGINT, on_signal)

@@ -42,7 +42,7 @@ class Requests:
         """Look into the folder."""
         found = take(self._folder)
         if "stop" in found:
-            self._signals.stop("stopped by request")
+            self._signals.stop("request")
         self._waiting |= found - {"stop"}
 
     def waiting(self, request: Request) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.build.auto import make_plan
@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from gossamer.machine import Machine
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, Score
+    from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
     from gossamer.types import EnvSpec
 
@@ -117,22 +118,22 @@ def rows_to_fill(config: TrainConfig, plan: Plan, checkpoint: Checkpoint | None)
 
 def finished(
     config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint
-) -> tuple[str, dict[str, Any]]:
-    """Return why a run has nothing left to do, and its summary; empty if it has something to do.
+) -> tuple[Exit | None, dict[str, Any]]:
+    """Return why a run has nothing left to do, and its summary; None if it has something to do.
 
     A run killed between its last checkpoint and its summary gets the summary now.
     """
     record, env_steps = checkpoint.state["recorder"], progress_of(checkpoint)[1]
     window = Window.of(record, config.num_learners)
     mean = window.mean()
-    reason = end_of(
+    ended = end_of(
         config,
         env_steps=env_steps,
         seconds=record["seconds"],
         mean_return=mean if window.full else None,
     )
-    if not reason:
-        return "", {}
+    if ended is None:
+        return None, {}
     summary: dict[str, Any] = {}
     with suppress(ConfigError):
         found: Any = folder.read_json("summary.json")
@@ -150,17 +151,17 @@ def finished(
             best=store.score(),
             candidate=store.score(CANDIDATE),
             best_learner=best_saved_in(checkpoint.state),
-            exit_reason=reason,
+            ended=ended,
         )
         folder.write_json("summary.json", summary)
-    return reason, summary
+    return ended, summary
 
 
-def raised(config: TrainConfig, reason: str) -> str:
+def raised(config: TrainConfig, ended: Exit) -> str:
     """Return what to type so that a finished run goes on."""
-    if "total_env_steps" in reason:
+    if ended.cause == "total_env_steps":
         return f"--total-env-steps {2 * config.total_env_steps:_}"
-    if "stop_after_seconds" in reason:
+    if ended.cause == "stop_after_seconds":
         return f"--stop-after-seconds {2 * config.stop_after_seconds:g}"
     return "--stop-at-return none"
 
@@ -176,7 +177,7 @@ def summary_of(
     best: Score | None,
     candidate: Score | None,
     best_learner: int | None,
-    exit_reason: str,
+    ended: Exit | None,
 ) -> dict[str, Any]:
     """Return the content of summary.json."""
     return {
@@ -190,7 +191,8 @@ def summary_of(
         "best_evaluation_episodes": None if best is None else best.episodes,
         "candidate_evaluation": None if candidate is None else candidate.mean,
         "best_learner": best_learner,
-        "exit_reason": exit_reason,
+        "exit_reason": "" if ended is None else str(ended),
+        "exit": None if ended is None else asdict(ended),
     }
 
 

@@ -16,6 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import STOP_SIGNALS
+from gossamer.record.exits import Exit
 from gossamer.system.signs import CONSTRUCTOR, START_SECONDS, TIMES_THE_LONGEST, all_signs, given_up
 
 if TYPE_CHECKING:
@@ -68,8 +69,8 @@ class _Seen:
 
 def end_of(
     config: TrainConfig, *, env_steps: int, seconds: float, mean_return: float | None
-) -> str:
-    """Say which end a run has reached; empty: none.
+) -> Exit | None:
+    """Return the end that a run has reached; None: it has reached none.
 
     Args:
         config: where the run ends.
@@ -78,13 +79,13 @@ def end_of(
         mean_return: of the last 100 training episodes; None before there are 100.
     """
     if env_steps >= config.total_env_steps:
-        return "done: total_env_steps reached"
+        return Exit("done", "total_env_steps")
     if config.stop_after_seconds and seconds >= config.stop_after_seconds:
-        return "done: stop_after_seconds reached"
+        return Exit("done", "stop_after_seconds")
     goal = config.stop_at_return
     if goal is not None and mean_return is not None and mean_return >= goal:
-        return "done: stop_at_return reached"
-    return ""
+        return Exit("done", "stop_at_return")
+    return None
 
 
 class SlowCalls:
@@ -205,8 +206,8 @@ class Watch:
         last_resort: bool = False,
         on_look: Callable[[], None] = lambda: None,
     ):
-        self.reason = ""
-        """Why the run is asked to stop."""
+        self.exit: Exit | None = None
+        """Why the run is asked to stop; None: nothing has asked."""
         self.say, self.seconds = say, seconds
         self.leave: Callable[[], object] = lambda: None
         """Asks roles to leave what they are at; the bound is over."""
@@ -296,9 +297,9 @@ class Watch:
         """Take notice that the main thread handles a signal; return whether that was answered before."""
         return self._wakeup is not None and self._wakeup.heard(number)
 
-    def ask(self, reason: str, *, announced: bool = True) -> None:
+    def ask(self, why: Exit, *, announced: bool = True) -> None:
         """Ask to stop, from now on within the bound; from a signal handler too."""
-        self.reason = self.reason or reason
+        self.exit = self.exit or why
         self._asked_at = time.monotonic()
         self._announced = announced
         self._limit = min(self._limit, self._asked_at + self._within)
@@ -343,8 +344,8 @@ class Watch:
             self._look_at_stop(now)
 
     def _look_at_stop(self, now: float) -> None:
-        if self._stop_after and not self.reason and self.seconds() >= self._stop_after:
-            self.ask("done: stop_after_seconds reached", announced=False)
+        if self._stop_after and self.exit is None and self.seconds() >= self._stop_after:
+            self.ask(Exit("done", "stop_after_seconds"), announced=False)
         if not self._announced and now >= self._asked_at + ANNOUNCE_SECONDS:
             self._announced = True
             words = at_work()
@@ -444,15 +445,15 @@ class Signals:
         for number, handler in self._before.items():
             signal.signal(number, handler)
 
-    def stop(self, reason: str) -> None:
+    def stop(self, cause: str) -> None:
         """Ask the run to stop as the first signal does; nothing happens if it was asked before.
 
         Args:
-            reason: for `summary.json`.
+            cause: who asks, for `summary.json`.
         """
         if self._count == 0:
             self._last_at = time.monotonic()
-            self._ask(reason)
+            self._ask(cause)
 
     def _on_signal(self, number: int, _frame: object) -> None:
         if not self._watch.heard(number):
@@ -475,11 +476,11 @@ class Signals:
             self._watch.quit()
             return
         self._watch.stopped_by = number
-        self._ask(f"stopped by {signal.Signals(number).name}")
+        self._ask(signal.Signals(number).name)
 
-    def _ask(self, reason: str) -> None:
+    def _ask(self, cause: str) -> None:
         self._count += 1
-        self._watch.ask(reason)
+        self._watch.ask(Exit("stopped", cause))
         stopping = STOPPING.format(self._watch.bound)
         if not self._show(stopping):
             tell(f"gossamer: {stopping}")

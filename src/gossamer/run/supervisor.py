@@ -39,6 +39,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
     from gossamer.config import TrainConfig
+    from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpointing import Checkpointing
@@ -96,7 +97,8 @@ class Supervisor:
         requests: Requests | None = None,
         making: str = "",
     ):
-        self.exit_reason = ""
+        self.exit: Exit | None = None
+        """How the run ends, once that is known."""
         self.whole = False
         """Whether the final snapshot of every host has been handed to the writer."""
         self.restarts = 0
@@ -116,7 +118,7 @@ class Supervisor:
         self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._differs = placement.spec.differs
         placement.before_snapshot = self.finish_saving
-        placement.asked_to_stop = lambda: bool(watch.reason)
+        placement.asked_to_stop = lambda: watch.exit is not None
         self._forget()
 
     def _forget(self) -> None:
@@ -167,7 +169,7 @@ class Supervisor:
                 self.finish_saving()
                 self._checkpoints.forget()
                 self._forget()
-                self.exit_reason = ""  # an end that was reached is not reached any more
+                self.exit = None  # an end that was reached is not reached any more
                 self._resumed = go_back()
         self.finish_saving()
         self._placement.score_policy_next(self._scoring.best_saved)
@@ -193,7 +195,7 @@ class Supervisor:
                 self._order_what_is_due()
                 self._see_to_requests()
                 self._evaluate_in_turn()
-            if not self.exit_reason:
+            if self.exit is None:
                 self._reached_end()
         finally:
             placement.end()
@@ -446,19 +448,19 @@ class Supervisor:
                 self._hear(index, event)
 
     def _reached_end(self) -> bool:
-        """Return whether the run has reached an end; `exit_reason` then says which."""
-        if not self.exit_reason:
+        """Return whether the run has reached an end; `exit` then says which."""
+        if self.exit is None:
             recorder = self._recorder
             # Of many learners the mean takes milliseconds.
             asked = self._config.stop_at_return is not None and recorder.full_window()
-            self.exit_reason = end_of(
+            self.exit = end_of(
                 self._config,
                 env_steps=self._placement.env_steps,
                 seconds=recorder.seconds(),
                 mean_return=recorder.mean_return() if asked else None,
             )
-        self.exit_reason = self.exit_reason or self._watch.reason
-        return bool(self.exit_reason)
+        self.exit = self.exit or self._watch.exit
+        return self.exit is not None
 
     def _order_what_is_due(self) -> None:
         placement = self._placement
@@ -555,18 +557,18 @@ class Supervisor:
         watch, evaluator = self._watch, self._evaluator
         if evaluator is None or not self.whole:
             return
-        if not self.exit_reason.startswith("done"):
+        if self.exit is None or self.exit.kind != "done":
             self._evaluate_stopped(evaluator)
             return
         watch.settle()
-        watch.reason = self.exit_reason  # no other end is asked for, but by a signal
+        watch.exit = self.exit  # no other end is asked for, but by a signal
         if self.stuck:
             self._recorder.say(
                 "The final evaluation was skipped: an environment is still in a step or an evaluation"
             )
             return
         seconds = math.inf
-        if "total_env_steps" not in self.exit_reason:
+        if self.exit.cause != "total_env_steps":
             before = evaluator.longest_seconds + evaluator.confirming_cost
             seconds = max(self._config.stop_within_seconds, 2 * before)
             if before > EXPLAINED_AFTER_SECONDS:
@@ -624,7 +626,7 @@ class Supervisor:
         self._tell_lost(self._checkpoints.on_disk)
 
     def _tell_lost(self, saved: int | None) -> None:
-        self.exit_reason = self.exit_reason or self._watch.reason
+        self.exit = self.exit or self._watch.exit
         at = "at all" if saved is None else f"after env step {saved:,}"
         words = at_work()
         self._recorder.say(

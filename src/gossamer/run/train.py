@@ -34,6 +34,7 @@ from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.machine import keep_freed_memory, process_began, same_folder, this_machine
+from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
@@ -241,12 +242,13 @@ def _train(
             refuse_damaged(checkpoint, config.num_learners)
             for warning in checkpoint.warnings:
                 print(f"gossamer: {visible(warning)}", file=sys.stderr)
-            reason, summary = resume_rules.finished(config, folder, checkpoint)
-            if reason:
-                if reason.endswith("stop_after_seconds reached"):
-                    reason += f" by its {summary['seconds']:.0f} s over all sessions"
-                limit = resume_rules.raised(config, reason)
-                print(f"{folder.shown} is finished ({reason}); to train it further: gossamer train "
+            ended, summary = resume_rules.finished(config, folder, checkpoint)
+            if ended is not None:
+                told = str(ended)
+                if ended.cause == "stop_after_seconds":
+                    told += f" by its {summary['seconds']:.0f} s over all sessions"
+                limit = resume_rules.raised(config, ended)
+                print(f"{folder.shown} is finished ({told}); to train it further: gossamer train "
                       f"--resume {quoted(folder.shown)} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
         beginning.at(f"trying out {config.env_id}", everywhere=False)
@@ -587,13 +589,13 @@ class _Session:
                 best=recorder.best,
                 candidate=recorder.candidate,
                 best_learner=scoring.best_saved,
-                exit_reason=supervisor.exit_reason,
+                ended=supervisor.exit,
             )
 
         def last_words() -> int:
             """Write down how the run ended, from a thread beside one that does not come back."""
             if watch.failure is not None:
-                supervisor.exit_reason = f"failed: {wording.headline(watch.failure)}"
+                supervisor.exit = Exit("failed", wording.headline(watch.failure))
             elif not supervisor.saved:
                 supervisor.leave_at_once()
             with suppress(OSError):
@@ -619,7 +621,7 @@ class _Session:
             watch.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
-            supervisor.exit_reason = f"failed: {wording.headline(error)}"
+            supervisor.exit = Exit("failed", wording.headline(error))
             with suppress(OSError):  # of a full disk
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end

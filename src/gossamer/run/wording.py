@@ -9,6 +9,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.exits import exit_of
 from gossamer.run.best_videos import VIDEOS
 from gossamer.run.placements.layout import layout_of
 from gossamer.system.reading import quoted
@@ -219,10 +220,11 @@ def headline(error: BaseException) -> str:
 
 def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
     """Say in one line what came of a run, and what to type next."""
-    reason: str = summary["exit_reason"]
-    failed = reason.startswith("failed")
+    ended = exit_of(summary)
+    kind = "" if ended is None else ended.kind
+    failed = kind == "failed"
     # Why is said once, by the error that follows.
-    parts = [f"{'failed' if failed else reason}: {summary['env_steps']:,} env steps"]
+    parts = [f"{'failed' if failed else ended}: {summary['env_steps']:,} env steps"]
     parts.append(f"{summary['seconds']:.0f} s")
     if summary["steps_per_second"]:
         parts.append(f"{summary['steps_per_second']:,.0f} steps/s")
@@ -238,5 +240,5 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         return ", ".join(parts)
     if any((folder.path / VIDEOS).glob("*.mp4")):
         parts.append(f"videos in {folder.shown}/{VIDEOS}")
-    verb = "train --resume" if reason.startswith("stopped") else "eval"
+    verb = "train --resume" if kind == "stopped" else "eval"
     return ", ".join(parts) + f"; next: gossamer {verb} {quoted(folder.shown)}"

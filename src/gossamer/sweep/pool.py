@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS
+from gossamer.record.exits import exit_of
 from gossamer.record.objectives import is_done, read_summary
-from gossamer.record.runs import state_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -244,11 +244,10 @@ def outcome_of(run: Run, code: int, *, was_asked: bool) -> Outcome | None:
         return Outcome("stopped")
     if code < 0 or code == 137:
         return None
-    reason = str(read_summary(run.folder).get("exit_reason") or "")
-    state = state_of(reason, running=False)
-    if code == 0 and state == "killed":
+    ended = exit_of(read_summary(run.folder))
+    if code == 0 and ended is None:
         return None
-    if code == 0 and state == "stopped":
-        return Outcome("failed", f"it was {reason}, from outside")
-    told = run.last_words()
-    return Outcome("failed", told or reason or f"it ended with exit code {code}")
+    if code == 0 and ended is not None and ended.kind == "stopped":
+        return Outcome("failed", f"it was {ended}, from outside")
+    told = run.last_words() or (str(ended) if ended is not None else "")
+    return Outcome("failed", told or f"it ended with exit code {code}")

@@ -31,6 +31,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.machine import keep_freed_memory, process_began, use_threads
 from gossamer.ops.micro_batches import MicroBatches
+from gossamer.record.exits import exit_of
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.learner import Learner
@@ -427,7 +428,8 @@ def trained_rate(
         if done.returncode:
             raise RunFailed(f"training for the benchmark failed: {done.stderr.strip()[-500:]}")
         summary = json_module.loads((Path(folder) / "run" / "summary.json").read_text())
-    if summary["exit_reason"].startswith("stopped"):
+    ended = exit_of(summary)
+    if ended is not None and ended.kind == "stopped":
         raise KeyboardInterrupt
     if summary["steps_per_second"] is None:
         say(short)

@@ -20,6 +20,7 @@ from gossamer.config.layers import with_learners
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import has_bf16, this_machine
+from gossamer.record.exits import exit_of
 from gossamer.record.files import write_whole
 from gossamer.record.machines import TUNABLE, write_tuned
 from gossamer.run.train import train
@@ -210,7 +211,8 @@ def measured_rate(config: TrainConfig, changes: Changes, seconds: float) -> floa
             if "stopped before training began" not in str(error):
                 raise
             return None
-    if summary["exit_reason"].startswith("stopped"):
+    ended = exit_of(summary)
+    if ended is not None and ended.kind == "stopped":
         raise KeyboardInterrupt
     return summary["steps_per_second"]
 

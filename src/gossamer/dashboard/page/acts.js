@@ -1,7 +1,8 @@
-// What may be done to a run from here: stop, checkpoint now, evaluate, resume. Each is asked about first.
+// What may be done to runs from here: stop, checkpoint now, evaluate, resume, archive, delete. Each is asked about first.
 
-import { act } from "./api.js";
+import { act, post } from "./api.js";
 import { button, el } from "./dom.js";
+import { store } from "./store.js";
 
 const ACTS = {
   stop: {
@@ -26,6 +27,23 @@ const ACTS = {
   },
 };
 
+// What is done to several runs at once; `count` is "3 runs", or "this run".
+const KEEPING = {
+  archive: {
+    text: (count) => `Archive ${count}`,
+    means: "The table hides them, unless \u201carchived\u201d is chosen among the states. Nothing is removed, and they can be taken back.",
+  },
+  restore: {
+    text: (count) => `Take back ${count}`,
+    means: "The table shows them again.",
+  },
+  delete: {
+    text: (count) => `Delete ${count}`,
+    means: "Their folders are removed from the disk, with checkpoints, rows, logs and videos. This cannot be undone.",
+    danger: true,
+  },
+};
+
 let said = null;
 
 /** Show one line at the edge of the page for some seconds: what the server said. */
@@ -36,20 +54,22 @@ export function say(text, wrong = false) {
   setTimeout(() => note.remove(), wrong ? 12_000 : 7_000);
 }
 
-/** Ask whether something is meant; resolves to a boolean. Escape and a click beside it mean no. */
-function confirmed({ ask, means, text }, name) {
+/** Ask whether something is meant for some runs; resolves to a boolean. Escape and a click beside it mean no. */
+function confirmed({ ask, means, text, danger, but }, names) {
   return new Promise((resolve) => {
     const dialog = el(
       "dialog",
       { class: "dialog", "aria-labelledby": "ask" },
       el("h2", { id: "ask" }, ask),
-      el("p", { class: "mono" }, name),
+      el("ul", { class: "dialog-names mono", tabindex: names.length > 1 ? 0 : null, "aria-label": "Runs" }, names.map((name) => el("li", {}, name))),
       el("p", {}, means),
+      but && el("p", { class: "problem" }, but),
       el(
         "div",
         { class: "dialog-buttons" },
-        button("Cancel", () => dialog.close("")),
-        button(text, () => dialog.close("yes"), { class: "button primary", "data-confirm": true, autofocus: true }),
+        // What cannot be undone is not what Enter does.
+        button("Cancel", () => dialog.close(""), { autofocus: danger }),
+        button(text, () => dialog.close("yes"), { class: danger ? "button deletes" : "button primary", "data-confirm": true, autofocus: !danger }),
       ),
     );
     dialog.addEventListener("click", (event) => {
@@ -72,7 +92,7 @@ export function actButtons(run) {
       const node = button(
         ACTS[name].text,
         async () => {
-          if (!(await confirmed(ACTS[name], run.id))) return;
+          if (!(await confirmed(ACTS[name], [run.id]))) return;
           node.disabled = true;
           try {
             say(await act(run.id, name));
@@ -85,4 +105,34 @@ export function actButtons(run) {
       );
       return node;
     });
+}
+
+// A run's id, and the name that somebody gave it.
+function called(run) {
+  return run.folder_name && run.name !== run.folder_name ? `${run.name} (${run.id})` : run.id;
+}
+
+/** Ask about runs whether to archive, take back or delete them, and do so; resolves to whether it was done. */
+export async function keep(name, ids) {
+  const runs = ids.map((id) => store.runs.get(id)).filter(Boolean);
+  // What trains stays, and stays seen.
+  const able = name === "restore" ? runs : runs.filter((run) => run.state !== "running");
+  const left = runs.length - able.length;
+  if (!able.length) {
+    if (left) say(left === 1 ? "This run is running; stop it first." : `These ${left} runs are running; stop them first.`, true);
+    return false;
+  }
+  const { text, means, danger } = KEEPING[name];
+  const label = text(able.length === 1 ? "this run" : `${able.length} runs`);
+  const but = left > 0 && `${left} of the ${runs.length} runs ${left === 1 ? "is" : "are"} running and ${left === 1 ? "stays" : "stay"} as ${left === 1 ? "it is" : "they are"}.`;
+  const told = able.length === 1 ? means.replace(/\bthem\b/g, "it").replace(/\bthey\b/g, "it").replace(/^Their folders are/, "Its folder is") : means;
+  if (!(await confirmed({ ask: `${label}?`, means: told, text: label, danger, but }, able.map(called)))) return false;
+  try {
+    say((await post("api/act", { act: name, runs: able.map((run) => run.id) })).said);
+  } catch (error) {
+    say(error.message, true);
+    return false;
+  }
+  store.select(able.map((run) => run.id), false);
+  return true;
 }

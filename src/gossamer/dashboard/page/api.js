@@ -50,11 +50,16 @@ export function get(path, params, signal) {
   return answer(url(path, params), { signal, cache: "no-store" });
 }
 
+/** Return what POST answers: only this page has the token that the server wants; `body` is sent along as JSON. */
+export function post(path, params, body) {
+  const token = document.querySelector("meta[name=gossamer-token]")?.content ?? "";
+  const headers = { "X-Gossamer-Token": token };
+  return answer(url(path, params), { method: "POST", headers, body: body && JSON.stringify(body) });
+}
+
 /** Ask a run to stop, save a checkpoint, evaluate or resume; return what the server said, one line. */
 export async function act(run, name) {
-  const token = document.querySelector("meta[name=gossamer-token]")?.content ?? "";
-  const options = { method: "POST", headers: { "X-Gossamer-Token": token } };
-  return (await answer(url("api/act", { run, act: name }), options)).said;
+  return (await post("api/act", { run, act: name })).said;
 }
 
 let metrics = new Map();

@@ -3,6 +3,7 @@
 import { address, go, read, text } from "./address.js";
 import { loadPlotly } from "./api.js";
 import { el } from "./dom.js";
+import { savedViews } from "./saved.js";
 import { store } from "./store.js";
 
 // Each view comes with its modules when it is first seen, or once the first one is there.
@@ -27,9 +28,11 @@ const KEYS = [
   ["j  k  or arrows", "next and previous run of the table"],
   ["Enter", "open the run"],
   ["x", "select the run"],
+  ["e", "give the run a name, tags or a note"],
   ["c", "curves of the selected runs"],
-  ["v", "verdicts on the selected runs"],
+  ["b", "which of the selected runs are better"],
   ["+  \u2212  \u2190  \u2192  0", "zoom, move and reset the chart that has the focus"],
+  ["v", "saved views"],
   ["t", "dark or light"],
   ["?", "these keys"],
   ["Esc", "close"],
@@ -114,10 +117,11 @@ function key(event) {
   const search = document.querySelector("main .search");
   if (event.key >= "1" && event.key <= String(views.length)) document.querySelector(`nav a[data-view=${views[event.key - 1]}]`).click();
   else if (event.key === "/" && search) search.focus();
+  else if (event.key === "v") document.querySelector("#saved > details").open = true;
   else if (event.key === "t") themed();
   else if (event.key === "?") help();
-  else if (event.key === "c" && store.selected.size) go("curves", { runs: [...store.selected] });
-  else if (event.key === "v" && store.selected.size) go("compare", { runs: [...store.selected] });
+  else if (event.key === "c" && store.plottable().length) go("curves", { runs: store.plottable() });
+  else if (event.key === "b" && store.plottable().length) go("compare", { runs: store.plottable() });
   else if (view?.focusFirst && ["j", "ArrowDown"].includes(event.key) && !event.target.closest?.("tr, .picture")) view.focusFirst();
   else return;
   event.preventDefault();
@@ -132,6 +136,7 @@ function begin() {
   addEventListener("pointerdown", menus);
   document.querySelector("#theme").addEventListener("click", themed);
   document.querySelector("#help").addEventListener("click", help);
+  document.querySelector("#saved").replaceChildren(savedViews());
   globalThis.gossamerTheme.follow(() => view?.onTheme?.());
   store.addEventListener("runs", ({ detail }) => {
     document.querySelector("#root").textContent = `\u200e${store.root}`; // a mark, as the beginning of a long path is cut off

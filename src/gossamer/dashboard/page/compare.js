@@ -38,7 +38,7 @@ export class Compare {
       score: one(params, "score", SCORES.map(([key]) => key)),
       threshold: numeric(params, "reach"),
     };
-    if (text(params, "runs") === "" && store.selected.size) this.#state.runs = [...store.selected];
+    if (text(params, "runs") === "" && store.selected.size) this.#state.runs = store.plottable();
     this.#answer = null;
     document.title = "Compare \u00b7 gossamer";
     this.#draw();
@@ -97,7 +97,7 @@ export class Compare {
     const alike = newest ? runs.filter((run) => run.env_id === newest.env_id).slice(0, 40) : [];
     return nothing(
       "Which runs?",
-      "Tick runs in the table of runs and press v, open the menu Runs above, or begin with",
+      "Tick runs in the table of runs and press b, open the menu Runs above, or begin with",
       alike.length ? el("p", { class: "picks" }, button(`all of ${newest.env_id} (${alike.length})`, () => this.#setRuns(alike.map((run) => run.id)))) : el("pre", {}, "gossamer train CartPole-v1 --seeds 3"),
     );
   }

@@ -52,7 +52,7 @@ export class Curves {
       by: list(params, "by"),
       hidden: new Set(list(params, "hide")),
     };
-    if (text(params, "runs") === "" && store.selected.size) this.#state.runs = [...store.selected];
+    if (text(params, "runs") === "" && store.selected.size) this.#state.runs = store.plottable();
     this.#linked = new Linked(readView(params), (_, fresh) => {
       this.#remember();
       if (fresh) this.#load();

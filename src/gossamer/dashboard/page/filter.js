@@ -1,10 +1,11 @@
-// The words typed into the search of runs: plain words, and comparisons such as lr>0.001 or seed=3.
+// The words typed into the search of runs: plain words, and comparisons such as lr>0.001, seed=3 or tag="long run".
 
 const FIELDS = {
   env: "env_id", algo: "algorithm", return: "mean_return", best: "best_evaluation", steps: "env_steps",
   speed: "steps_per_second", learners: "num_learners", machine: "where",
 };
 const MISTYPED = 2; // letters
+const WORDS = /(?:[^\s"]|"[^"]*"?)+/g; // blanks between quotation marks belong to a word
 const COMPARISON = /^([^<>=!]+)(>=|<=|!=|=|>|<)(.*)$/;
 
 /** Return the value of a run's field or setting, by its name or the end of its dotted name; undefined: none has it. */
@@ -17,7 +18,17 @@ export function valueOf(run, name) {
   return found === undefined ? undefined : settings[found];
 }
 
+function words(typed) {
+  return (typed.match(WORDS) ?? []).map((word) => word.replace(/"/g, "")).filter(Boolean);
+}
+
+// A tag is a whole: baseline is not baseline-2.
+function isTagged(run, wanted) {
+  return (run.tags ?? []).some((tag) => tag.toLowerCase() === wanted.toLowerCase());
+}
+
 function compares(run, name, sign, wanted) {
+  if (name === "tag" || name === "tags") return { "=": isTagged(run, wanted), "!=": !isTagged(run, wanted) }[sign] ?? false;
   const value = valueOf(run, name);
   if (value === undefined || value === null) return false;
   const [a, b] = [Number(Array.isArray(value) ? value[0] : value), Number(wanted)];
@@ -55,9 +66,9 @@ function nearest(name, names) {
 
 /** Return the names in what was typed that no run has, each with the one that was probably meant, {name, near}. */
 export function strangers(typed, runs) {
-  const names = typed.split(/\s+/).map((word) => COMPARISON.exec(word)?.[1]).filter(Boolean);
-  const unknown = [...new Set(names)].filter((name) => runs.every((run) => valueOf(run, name) === undefined));
-  const known = new Set(Object.keys(FIELDS));
+  const names = words(typed).map((word) => COMPARISON.exec(word)?.[1]).filter(Boolean);
+  const unknown = [...new Set(names)].filter((name) => name !== "tag" && name !== "tags").filter((name) => runs.every((run) => valueOf(run, name) === undefined));
+  const known = new Set([...Object.keys(FIELDS), "tag"]);
   for (const run of unknown.length ? runs : []) {
     for (const each of Object.keys(run.settings ?? {})) known.add(each.split(".").at(-1));
     for (const each of Object.keys(run)) if (typeof run[each] !== "object") known.add(each);
@@ -67,17 +78,13 @@ export function strangers(typed, runs) {
 
 /** Return a function that says whether a run fits what was typed. */
 export function filterOf(typed) {
-  const tests = typed
-    .trim()
-    .split(/\s+/)
-    .filter(Boolean)
-    .map((word) => {
-      const [, name, sign, wanted] = COMPARISON.exec(word) ?? [];
-      if (name) return (run) => compares(run, name, sign, wanted);
-      const plain = word.toLowerCase();
-      return (run) =>
-        [run.id, run.name, run.env_id, run.algorithm, run.topology, run.state, run.where, run.exit_reason]
-          .some((text) => String(text ?? "").toLowerCase().includes(plain));
-    });
+  const tests = words(typed).map((word) => {
+    const [, name, sign, wanted] = COMPARISON.exec(word) ?? [];
+    if (name) return (run) => compares(run, name, sign, wanted);
+    const plain = word.toLowerCase();
+    return (run) =>
+      [run.id, run.name, run.note, ...(run.tags ?? []), run.env_id, run.algorithm, run.topology, run.state, run.where, run.exit_reason]
+        .some((text) => String(text ?? "").toLowerCase().includes(plain));
+  });
   return (run) => tests.every((test) => test(run));
 }

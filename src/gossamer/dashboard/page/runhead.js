@@ -1,15 +1,16 @@
 // The head of every view of one run: which run, its state and progress, what may be done to it.
 
-import { actButtons } from "./acts.js";
+import { describe, tagsOf } from "./about.js";
+import { actButtons, keep } from "./acts.js";
 import { go } from "./address.js";
 import { button, checklist, el, nothing, popover } from "./dom.js";
 import { count, duration, number, percent } from "./format.js";
-import { progressBar, stateMark } from "./states.js";
+import { filedUnder, progressBar, stateMark } from "./states.js";
 import { store } from "./store.js";
 
 /** Return the id of the run to show where none is named: the newest that trains, or else the newest. */
 export function usualRun() {
-  const runs = [...store.runs.values()].filter((run) => !["damaged", "empty"].includes(run.state));
+  const runs = [...store.runs.values()].filter((run) => !["damaged", "empty", "archived"].includes(filedUnder(run)));
   runs.sort((a, b) => (b.state === "running") - (a.state === "running") || (b.started ?? 0) - (a.started ?? 0));
   return runs[0]?.id ?? null;
 }
@@ -20,8 +21,9 @@ export function runMenu(label, pick, attributes = {}) {
     label,
     () => {
       const items = [...store.runs.values()]
+        .filter((run) => filedUnder(run) !== "archived")
         .sort((a, b) => (b.started ?? 0) - (a.started ?? 0))
-        .map((run) => ({ key: run.id, text: run.name, note: [run.env_id, run.algorithm && `${run.algorithm}-${run.topology}`, run.state].filter(Boolean).join(" \u00b7 "), on: false }));
+        .map((run) => ({ key: run.id, text: run.name, note: [run.tags?.join(", "), run.env_id, run.algorithm && `${run.algorithm}-${run.topology}`, run.state].filter(Boolean).join(" \u00b7 "), on: false }));
       return checklist(items, "Search runs", (_, item) => {
         menu.open = false;
         pick(item.key);
@@ -46,8 +48,10 @@ export class RunHead {
   #id;
   #acts = el("div", { class: "acts" });
   #facts = el("div", { class: "run-facts" });
+  #about = el("div", { class: "run-about" });
   #menu;
   #shownActs = null;
+  #shownAbout = null;
 
   constructor(view, id) {
     this.#view = view;
@@ -56,7 +60,7 @@ export class RunHead {
     this.node = el(
       "header",
       { class: "run-head" },
-      el("div", { class: "run-title" }, el("h1", {}, this.#menu), this.#facts),
+      el("div", { class: "run-title" }, el("h1", {}, this.#menu), this.#facts, this.#about),
       this.#acts,
     );
   }
@@ -66,6 +70,8 @@ export class RunHead {
     const left = run.progress > 0 && run.progress < 1 && run.state === "running" ? (run.seconds / run.progress) * (1 - run.progress) : null;
     this.#facts.replaceChildren(
       stateMark(run.state),
+      run.archived ? stateMark("archived") : "",
+      run.folder_name && run.name !== run.folder_name ? el("span", { class: "mono" }, run.id) : "",
       el("span", {}, run.env_id ?? ""),
       el("span", {}, run.algorithm ? `${run.algorithm}-${run.topology}` : ""),
       run.num_learners > 1 ? el("span", {}, `${count(run.num_learners)} learners`) : "",
@@ -76,11 +82,37 @@ export class RunHead {
         : "",
       run.exit_reason && run.state !== "running" ? el("span", { class: "quiet" }, run.exit_reason) : "",
     );
-    const acts = JSON.stringify(run.acts);
+    const about = JSON.stringify([run.name, run.tags, run.note]);
+    if (about !== this.#shownAbout) {
+      this.#shownAbout = about;
+      this.#menu.rename(run.name);
+      const scrolls = { class: "run-note", tabindex: 0, role: "note", "aria-label": "Note" };
+      this.#about.replaceChildren(tagsOf(run), run.note ? el("p", scrolls, run.note) : "");
+    }
+    const acts = JSON.stringify([run.acts, run.state === "running", run.archived]);
     if (acts !== this.#shownActs) {
       this.#shownActs = acts;
-      this.#acts.replaceChildren(...actButtons(run), button("In Curves", () => go("curves", { runs: [run.id] }), { class: "link" }));
+      // "Archive" becomes "Take back": what has the focus is known by its place, too.
+      const place = [...this.#acts.children].indexOf(document.activeElement);
+      const focused = this.#acts.children[place]?.textContent;
+      this.#acts.replaceChildren(
+        ...actButtons(run),
+        ...this.#keeping(run),
+        button("In Curves", () => go("curves", { runs: [run.id] }), { class: "link" }),
+      );
+      if (place >= 0) ([...this.#acts.children].find((each) => each.textContent === focused) ?? this.#acts.children[place])?.focus();
     }
+  }
+
+  #keeping(run) {
+    const edit = button("Name and tags", () => describe(store.runs.get(run.id) ?? run), { "data-act": "describe" });
+    if (run.state === "running") return [edit];
+    const away = run.archived ? "restore" : "archive";
+    return [
+      edit,
+      button(run.archived ? "Take back" : "Archive", () => keep(away, [run.id]), { "data-act": away }),
+      button("Delete", async () => (await keep("delete", [run.id])) && go("runs"), { "data-act": "delete", class: "button danger" }),
+    ];
   }
 }
 

@@ -1,19 +1,22 @@
 // The view Runs: a live table of all runs; searched, filtered, sorted, grouped; ticked runs go to Curves.
 
+import { describe, tagsOf } from "./about.js";
+import { keep } from "./acts.js";
 import { address, go, list, one, remember, text } from "./address.js";
-import { button, checklist, el, nothing, popover, select } from "./dom.js";
+import { button, checklist, el, nothing, popover, select, svg } from "./dom.js";
 import { filterOf, strangers, valueOf } from "./filter.js";
 import { ago, count, duration, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
-import { progressBar, stateMark, STATES } from "./states.js";
+import { filedUnder, progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
 
 const ROWS = 400;
 const FIRST = 60; // on the screen before the others
+const TAGS = 5; // of a run in the table
 const NONE = "not known";
-const ATTENTION = ["failed", "died", "damaged", "empty"];
+const ATTENTION = ["failed", "killed", "damaged", "empty"];
 
 const COLUMNS = {
-  state: { title: "State", value: (run) => Object.keys(STATES).indexOf(run.state), cell: (run) => stateMark(run.state) },
+  state: { title: "State", value: (run) => Object.keys(STATES).indexOf(run.state), cell: stateCell },
   name: { title: "Run", value: (run) => run.name, cell: nameCell },
   env_id: { title: "Environment", value: (run) => run.env_id, cell: (run) => run.env_id ?? "\u2013" },
   algorithm: { title: "Algorithm", value: (run) => run.algorithm, cell: (run) => run.algorithm ?? "\u2013" },
@@ -27,9 +30,25 @@ const COLUMNS = {
   started: { title: "Age", help: "time since the run was started", value: (run) => -(run.started ?? 0), cell: ageCell, right: true },
 };
 
+const ALWAYS = ["name"]; // columns that cannot be hidden
+
+function stateCell(run) {
+  return [stateMark(run.state), run.archived && el("span", { class: "under-state" }, stateMark("archived"))];
+}
+
+function pencil() {
+  return svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: "M3 13l.7-3L11 2.7l2.3 2.3L6 12.3z", fill: "none", stroke: "currentColor", "stroke-width": 1.4, "stroke-linejoin": "round" }));
+}
+
 function nameCell(run) {
   return [
-    el("a", { href: address("run", { run: run.id }), class: "run-name", title: run.id }, run.name),
+    el(
+      "span",
+      { class: "run-line" },
+      el("a", { href: address("run", { run: run.id }), class: "run-name", title: run.name === run.folder_name ? run.id : `${run.name}\n${run.id}` }, run.name),
+      button(pencil(), () => describe(store.runs.get(run.id) ?? run), { class: "icon edit", "aria-label": `Name, tags and note of ${run.name}`, title: "Name, tags and note (e)" }),
+    ),
+    (run.tags?.length > 0 || run.note) && el("span", { class: "about" }, tagsOf(run, TAGS), run.note && el("span", { class: "note", title: run.note }, run.note.split("\n")[0])),
     el("span", { class: "under" }, [run.env_id, run.algorithm && `${run.algorithm}-${run.topology}`].filter(Boolean).join(" \u00b7 ")),
     run.problem && el("span", { class: "problem" }, run.problem),
   ];
@@ -56,7 +75,7 @@ function ageCell(run) {
 // What a row shows: two runs of one mark are drawn alike, so that a row is made anew when it must.
 function markOf(run, columns) {
   return JSON.stringify([
-    run.state, run.name, run.env_id, run.algorithm, run.topology, run.num_learners, run.seed, run.progress, run.env_steps,
+    run.state, run.archived, run.name, run.tags, run.note, run.env_id, run.algorithm, run.topology, run.num_learners, run.seed, run.progress, run.env_steps,
     run.mean_return, run.best_evaluation, run.steps_per_second, run.where, run.problem, ago(run.started),
     columns.map((name) => run.settings?.[name]),
   ]);
@@ -82,6 +101,7 @@ export class Runs {
   #body = null;
   #head = null;
   #last = null;
+  #shownBar = "";
   #limit = FIRST;
   #clock;
 
@@ -101,13 +121,15 @@ export class Runs {
       group: text(params, "group"),
       closed: new Set(list(params, "closed")),
       columns: list(params, "columns"),
+      hidden: new Set(list(params, "hidden").filter((name) => COLUMNS[name] && !ALWAYS.includes(name))),
     };
+    this.#head = null; // the address may have brought other columns
     this.#draw();
   }
 
   #remember() {
-    const { search, states, sort, down, group, closed, columns } = this.#state;
-    const params = { search, state: [...states], sort: sort === "started" ? null : sort, down, group, closed: [...closed], columns };
+    const { search, states, sort, down, group, closed, columns, hidden } = this.#state;
+    const params = { search, state: [...states], sort: sort === "started" ? null : sort, down, group, closed: [...closed], columns, hidden: [...hidden] };
     remember("runs", params);
   }
 
@@ -122,8 +144,8 @@ export class Runs {
     this.search = el("input", {
       type: "search",
       class: "search",
-      placeholder: "Search: pong seed=2 return>15",
-      title: "Words, or comparisons of any column or setting: env=pong, seed=2, learning_rate<0.001, return>15",
+      placeholder: "Search: pong seed=2 return>15 tag=baseline",
+      title: "Words, also of notes and tags, or comparisons of any column or setting: env=pong, seed=2, learning_rate<0.001, return>15, tag=baseline",
       "aria-label": "Search runs",
       value: this.#state.search,
       on: { input: (event) => this.#change({ search: event.target.value }) },
@@ -153,17 +175,22 @@ export class Runs {
     this.groupField.replaceChildren(select("Group by", groups, this.#state.group, (group) => this.#change({ group, closed: new Set() })));
     this.columnField.replaceChildren(
       popover("Columns", () => {
-        const items = store.differing().map((name) => ({ key: name, text: name, on: this.#state.columns.includes(name) }));
+        const usual = Object.entries(COLUMNS).filter(([name]) => !ALWAYS.includes(name));
+        const items = [
+          ...usual.map(([name, { title, help }]) => ({ key: name, text: title, note: help, on: !this.#state.hidden.has(name) })),
+          ...store.differing().map((name) => ({ key: name, text: name, on: this.#state.columns.includes(name) })),
+        ];
         return el(
           "div",
           {},
-          el("p", { class: "quiet" }, "Settings that differ among these runs."),
-          checklist(items, "Search settings", (columns) => {
-            this.#state.columns = columns;
+          el("p", { class: "quiet" }, "Columns, and below them settings that differ among these runs."),
+          checklist(items, "Search columns", (chosen) => {
+            this.#state.columns = chosen.filter((name) => !COLUMNS[name]);
+            this.#state.hidden = new Set(usual.map(([name]) => name).filter((name) => !chosen.includes(name)));
             this.#head = null;
-            this.#rows.clear();
             this.#remember();
             this.#fill();
+            this.#drawSelection();
           }),
         );
       }),
@@ -173,7 +200,8 @@ export class Runs {
   #found() {
     const { search, states, sort, down } = this.#state;
     const fits = filterOf(search);
-    const runs = [...store.runs.values()].filter((run) => fits(run) && (!states.size || states.has(run.state)));
+    const chosen = (run) => (states.size ? states.has(filedUnder(run)) : filedUnder(run) !== "archived");
+    const runs = [...store.runs.values()].filter((run) => fits(run) && chosen(run));
     const value = COLUMNS[sort]?.value ?? ((run) => run.settings?.[sort]);
     const sign = down ? -1 : 1;
     // Runs without a value stand at the end either way.
@@ -234,7 +262,7 @@ export class Runs {
   }
 
   #names() {
-    return [...Object.keys(COLUMNS), ...this.#state.columns];
+    return [...Object.keys(COLUMNS).filter((name) => !this.#state.hidden.has(name)), ...this.#state.columns];
   }
 
   #frame() {
@@ -362,7 +390,6 @@ export class Runs {
       type: "checkbox",
       checked: store.selected.has(run.id),
       "aria-label": `Select ${run.name}`,
-      disabled: ["damaged", "empty"].includes(run.state),
       on: { click: (event) => this.#tick(run.id, event) },
     });
     const row = el(
@@ -387,20 +414,15 @@ export class Runs {
     const on = event.target.checked;
     if (event.shiftKey && this.#last) {
       const [from, to] = [shown.indexOf(this.#last), shown.indexOf(id)].sort((a, b) => a - b);
-      if (from >= 0) store.select(shown.slice(from, to + 1).filter((each) => !this.#disabled(each)), on);
+      if (from >= 0) store.select(shown.slice(from, to + 1), on);
     } else {
       store.select([id], on);
     }
     this.#last = id;
   }
 
-  // Runs that can be plotted.
   #ids(runs) {
-    return runs.map((run) => run.id).filter((id) => !this.#disabled(id));
-  }
-
-  #disabled(id) {
-    return ["damaged", "empty"].includes(store.runs.get(id)?.state);
+    return runs.map((run) => run.id);
   }
 
   #open(id, event) {
@@ -415,7 +437,9 @@ export class Runs {
     const step = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 }[event.key];
     if (step) {
       rows[rows.indexOf(row) + step]?.querySelector(".run-name").focus();
-    } else if (event.key === "x" && !this.#disabled(row.dataset.run)) {
+    } else if (event.key === "e") {
+      describe(store.runs.get(row.dataset.run));
+    } else if (event.key === "x") {
       store.select([row.dataset.run], !store.selected.has(row.dataset.run));
     } else {
       return;
@@ -425,7 +449,7 @@ export class Runs {
 
   #drawChips() {
     const counts = {};
-    for (const run of store.runs.values()) counts[run.state] = (counts[run.state] ?? 0) + 1;
+    for (const run of store.runs.values()) counts[filedUnder(run)] = (counts[filedUnder(run)] ?? 0) + 1;
     const { states } = this.#state;
     const chip = (label, on, click, classes = "") =>
       el("button", { type: "button", class: `chip ${classes}`, "aria-pressed": String(on), on: { click } }, label);
@@ -437,7 +461,7 @@ export class Runs {
     };
     const focused = [...this.#chips.children].indexOf(document.activeElement);
     this.#chips.replaceChildren(
-      chip(["All ", el("b", {}, count(store.runs.size))], !states.size, () => this.#change({ states: new Set() })),
+      chip(["All ", el("b", {}, count(store.runs.size - (counts.archived ?? 0)))], !states.size, () => this.#change({ states: new Set() })),
       ...Object.keys(STATES)
         .filter((name) => counts[name] || states.has(name))
         .map((name) => chip([stateMark(name), " ", el("b", {}, count(counts[name] ?? 0))], states.has(name), () => toggle(name), ATTENTION.includes(name) ? "attention" : "")),
@@ -464,12 +488,21 @@ export class Runs {
       this.all.checked = ticked > 0 && ticked === found.length;
       this.all.indeterminate = ticked > 0 && ticked < found.length;
     }
+    const plottable = store.plottable();
+    const away = ids.every((id) => store.runs.get(id)?.archived) ? "restore" : "archive";
     this.#bar.hidden = !ids.length;
+    // Made anew only when it must: a button that has the focus keeps it while runs train.
+    const shown = JSON.stringify([ids, plottable, away]);
+    if (shown === this.#shownBar) return;
+    this.#shownBar = shown;
     this.#bar.replaceChildren(
       el("b", {}, `${count(ids.length)} selected`),
-      el("a", { class: "button primary", href: address("curves", { runs: ids }) }, "Curves"),
-      el("a", { class: "button", href: address("compare", { runs: ids }) }, "Compare"),
-      ids.length === 2 ? el("a", { class: "button", href: address("run", { run: ids[0], section: "difference", with: ids[1] }) }, "Difference") : "",
+      plottable.length ? el("a", { class: "button primary", href: address("curves", { runs: plottable }) }, "Curves") : "",
+      plottable.length ? el("a", { class: "button", href: address("compare", { runs: plottable }) }, "Compare") : "",
+      ids.length === 2 && plottable.length === 2 ? el("a", { class: "button", href: address("run", { run: ids[0], section: "difference", with: ids[1] }) }, "Difference") : "",
+      ids.length === 1 ? button("Name and tags", () => describe(store.runs.get(ids[0])), { "data-act": "describe" }) : "",
+      button(away === "restore" ? "Take back" : "Archive", () => keep(away, ids), { "data-act": away }),
+      button("Delete", () => keep("delete", ids), { "data-act": "delete", class: "button danger" }),
       button("Clear", () => store.select(ids, false), { class: "link" }),
     );
   }

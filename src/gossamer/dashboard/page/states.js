@@ -7,9 +7,10 @@ const SHAPES = {
   done: ["path", { d: "M2 6.5 5 9.3 10.2 3", class: "stroke" }],
   stopped: ["rect", { x: 2.5, y: 2.5, width: 7, height: 7, rx: 1 }],
   failed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
-  died: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
+  killed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
   damaged: ["path", { d: "M6 1.2 11.4 10.8H.6Z" }],
   empty: ["circle", { cx: 6, cy: 6, r: 3.8, class: "stroke" }],
+  archived: ["path", { d: "M1.8 4.2h8.4v5.6H1.8zM1 2.2h10", class: "stroke" }],
 };
 
 /** Every state in the order in which people look for them, with its meaning. */
@@ -18,10 +19,16 @@ export const STATES = {
   done: "reached its end",
   stopped: "was stopped; it can be resumed",
   failed: "ended with an error",
-  died: "was killed, or its machine went away; it can be resumed",
+  killed: "was killed, or its machine went away; it can be resumed",
   damaged: "cannot be read whole",
   empty: "a folder that holds no run yet",
+  archived: "was put away; it can be taken back",
 };
+
+/** Return the state by which a run is filtered: archived ones are out of sight, except while they train. */
+export function filedUnder(run) {
+  return run.archived && run.state !== "running" ? "archived" : run.state;
+}
 
 /** Return a run's state as a sign and a word; other things than runs have words of their own. */
 export function stateMark(state, word = state, meaning = STATES[state] ?? "") {

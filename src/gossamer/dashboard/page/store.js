@@ -27,6 +27,11 @@ class Store extends EventTarget {
     return [...names].sort();
   }
 
+  /** Return the ids of the selected runs that have something to draw. */
+  plottable() {
+    return [...this.selected].filter((id) => !["damaged", "empty"].includes(this.runs.get(id)?.state));
+  }
+
   /** Read all runs anew; calls at the same time share one answer. */
   load() {
     this.#loading ??= this.#load().finally(() => (this.#loading = null));

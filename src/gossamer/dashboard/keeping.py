@@ -1,0 +1,131 @@
+"""What the page keeps about runs in their folders: names, tags, notes, and which are archived."""
+
+from __future__ import annotations
+
+import threading
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+from gossamer.dashboard.removal import GONE, refusal, remove_run
+from gossamer.errors import ConfigError
+from gossamer.record.about import ABOUT, MAX_ABOUT_BYTES, About, about_bytes, about_of, changed
+from gossamer.system.reading import clipped, parse_json
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Generator, Iterable, Mapping
+
+    from gossamer.dashboard.root import Root, RunFiles
+
+KEEPING = ("archive", "restore", "delete")
+"""What is done to several runs at once."""
+_DONE = {
+    "archive": "archived",
+    "restore": "taken back",
+    "delete": "deleted",
+}
+
+
+class Keeping:
+    """Changes what is kept about the runs of a folder; safe to ask from several threads.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: Root):
+        self._root = root
+        self._lock = threading.Lock()
+
+    def describe(self, run: str, given: Mapping[str, Any]) -> str:
+        """Give a run a name, tags or a note, and say in one line so.
+
+        Args:
+            run: its id.
+            given: some of name, tags and note.
+
+        Raises:
+            ConfigError: one of them cannot be kept, or the folder cannot be written.
+        """
+        with self._about(run) as (files, about):
+            _write(files, changed(about, given))
+        return f"the name, tags and note of {run} are kept"
+
+    def do(self, act: str, runs: Iterable[str], there: Container[str]) -> str:
+        """Archive runs, take them back, or delete them; say in one line what was done.
+
+        Args:
+            act: one of KEEPING.
+            runs: their ids. Those that it cannot be done to keep nothing from the others.
+            there: ids of all runs; no other name is ever looked up.
+
+        Raises:
+            ConfigError: it could not be done to one of them at least; one line says to how many, and why.
+        """
+        work: dict[str, Callable[[str], None]] = {
+            "archive": lambda run: self._archive(run, archived=True),
+            "restore": lambda run: self._archive(run, archived=False),
+            "delete": lambda run: remove_run(self._root, run),
+        }
+        done: list[str] = []
+        problems: list[str] = []
+        for run in runs:
+            try:
+                if run not in there:
+                    raise ConfigError(GONE)
+                work[act](run)
+            except ConfigError as error:
+                problems.append(f"{run}: {error}")
+            else:
+                done.append(run)
+        name = _DONE[act]
+        if not problems:
+            return f"{done[0]} is {name}" if len(done) == 1 else f"{len(done)} runs are {name}"
+        more = f" (and {len(problems) - 1} more)" if len(problems) > 1 else ""
+        count = (
+            f"{len(done)} of {len(done) + len(problems)} runs {'is' if len(done) == 1 else 'are'} {name}; "
+            if done or more
+            else ""
+        )
+        raise ConfigError(f"{count}{problems[0]}{more}")
+
+    def _archive(self, run: str, *, archived: bool) -> None:
+        with self._about(run) as (files, about):
+            if archived and files.running:
+                raise ConfigError("it is running; stop it first")
+            _write(files, About(about.name, about.tags, about.note, archived))
+
+    @contextmanager
+    def _about(self, run: str) -> Generator[tuple[RunFiles, About]]:
+        """Context with the files of a run and what is said about it."""
+        try:
+            with self._lock, self._root.run(run) as files:
+                if (problem := refusal(files)) is not None:
+                    raise ConfigError(problem)
+                yield files, _read(files)
+        except FileNotFoundError:
+            raise ConfigError(GONE) from None
+        except OSError as error:
+            raise ConfigError(f"{ABOUT} cannot be written: {error.strerror}") from None
+
+
+def _read(files: RunFiles) -> About:
+    """Return what is said about a run; ConfigError for a file that would be lost if it were written again."""
+    if files.stat(ABOUT) is None:
+        return About()
+    try:
+        content = parse_json(files.read(ABOUT, MAX_ABOUT_BYTES))
+        if not isinstance(content, dict):
+            raise ValueError("it holds no object")
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ConfigError(
+            f"{ABOUT} cannot be read ({clipped(reason)}); repair or remove it"
+        ) from None
+    return about_of(content)
+
+
+def _write(files: RunFiles, about: About) -> None:
+    if about == About():
+        files.remove(ABOUT)
+    else:
+        files.write(ABOUT, about_bytes(about))

@@ -1,0 +1,149 @@
+"""Removes runs from the disk, so that a kill in the midst of it leaves nothing that looks like a run."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import re
+import secrets
+import shutil
+from contextlib import ExitStack, contextmanager, suppress
+from typing import TYPE_CHECKING
+
+from gossamer.dashboard.root import HERE, RunFiles
+from gossamer.errors import ConfigError
+from gossamer.record.folder import MEMBERS
+from gossamer.record.runs import LOCK
+
+if TYPE_CHECKING:
+    from collections.abc import Generator
+
+    from gossamer.dashboard.root import Root
+
+GONE = "there is no such run any more"
+DELETED = ".gossamer-deleted-"
+"""Beginning of the hidden name that a run's folder has while it is removed."""
+_DELETED = re.compile(rf"{re.escape(DELETED)}[0-9a-f]{{16}}", re.ASCII)
+_FIRST = ("config.json", "meta.json", "metrics.jsonl")
+"""Files by which a folder is known for a run; they go first."""
+_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+_LOCK = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+_TRIES = 3
+
+
+def refusal(files: RunFiles) -> str | None:
+    """Return why a folder is not taken for a run of ours, which other programs' folders may look like; None: it is one."""
+    config, meta = files.json("config.json"), files.json("meta.json")
+    if {"env_id", "algorithm"} <= config.keys() or "started_unix" in meta:
+        return None
+    return (
+        "it holds neither a config.json nor a meta.json that gossamer has written, so it may be something else than a run; "
+        "it stays as it is"
+    )
+
+
+def remove_run(root: Root, run: str) -> None:
+    """Remove a run's folder with all that is in it. Links in it are removed, and not followed.
+
+    The folder gets a hidden name first, in one step.
+
+    Args:
+        root: the folder of runs.
+        run: its id.
+
+    Raises:
+        ConfigError: the run is running, or is none, or its folder cannot be removed; one line says why.
+    """
+    if run == HERE:
+        raise ConfigError(
+            "it is the folder that is watched; watch the folder above it to delete it"
+        )
+    above, _, name = run.rpartition("/")
+    try:
+        with root.folder(above or HERE) as parent, root.folder(run) as handle:
+            files = RunFiles(handle)
+            if (problem := refusal(files)) is not None:
+                raise ConfigError(problem)
+            if below := root.runs_below(run):
+                raise ConfigError(
+                    f"it has other runs below it, such as {below[0]}; delete them first"
+                )
+            with _kept_from_training(handle):
+                hidden = _hide(parent, name, handle)
+                _remove(parent, hidden)
+    except FileNotFoundError:
+        raise ConfigError(GONE) from None
+    except OSError as error:
+        raise ConfigError(f"it cannot be deleted: {error.strerror}") from None
+
+
+def remove_leftovers(root: Root) -> int:
+    """Remove what is left of runs whose removal was cut short; return how many there were."""
+    found = [(x, name) for x, name in root.find_hidden(DELETED) if _DELETED.fullmatch(name)]
+    for above, name in found:
+        with suppress(OSError, ConfigError), root.folder(above) as parent:
+            _remove(parent, name)
+    return len(found)
+
+
+@contextmanager
+def _kept_from_training(handle: int) -> Generator[None]:
+    """Context in which no session of a run begins; ConfigError while one is there, or processes of one."""
+    with ExitStack() as locks:
+        for name in (LOCK, MEMBERS):
+            try:
+                lock = os.open(name, _LOCK, dir_fd=handle)
+            except FileNotFoundError:  # it has never been trained here
+                continue
+            locks.callback(os.close, lock)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                raise ConfigError("it is running; stop it first") from None
+        yield
+
+
+def _hide(parent: int, name: str, handle: int) -> str:
+    """Give a folder a hidden name beside its own, and return that name.
+
+    Args:
+        parent: descriptor of the folder that it is in.
+        name: of the folder.
+        handle: its descriptor; another folder that has got its name meanwhile keeps it.
+    """
+    hidden = f"{DELETED}{secrets.token_hex(8)}"
+    os.rename(name, hidden, src_dir_fd=parent, dst_dir_fd=parent)
+    if not os.path.samestat(
+        os.stat(hidden, dir_fd=parent, follow_symlinks=False), os.fstat(handle)
+    ):
+        os.rename(hidden, name, src_dir_fd=parent, dst_dir_fd=parent)
+        raise ConfigError("another folder has its name by now; look again")
+    os.fsync(parent)  # not to come back half removed after a power cut
+    return hidden
+
+
+def _remove(parent: int, hidden: str) -> None:
+    """Remove a folder that has its hidden name; ConfigError if some of it stays."""
+    problem = ""
+    for _ in range(_TRIES):
+        try:
+            handle = os.open(hidden, _FOLDER, dir_fd=parent)
+        except FileNotFoundError:
+            return
+        try:
+            for name in _FIRST:
+                with suppress(OSError):
+                    os.unlink(name, dir_fd=handle)
+        finally:
+            os.close(handle)
+        try:
+            shutil.rmtree(hidden, dir_fd=parent)
+        except FileNotFoundError:  # another server removes leftovers too
+            continue
+        except OSError as error:
+            problem = f"{error.strerror}"
+            break
+        return
+    raise ConfigError(
+        f"not all of its files could be removed: {problem}; the rest is in {hidden}, and is tried again at the next start of gossamer watch"
+    )

@@ -1,0 +1,133 @@
+"""What people say about a run: a name, tags and a note, kept in one small JSON file in its folder; and whether it is archived."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import asdict, dataclass, replace
+from typing import TYPE_CHECKING, Any, cast
+
+from gossamer.errors import ConfigError
+from gossamer.system.reading import clipped, parse_json, read_plain
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+ABOUT = "about.json"
+MAX_NAME, MAX_TAGS, MAX_TAG, MAX_NOTE = 200, 20, 50, 5_000
+"""Characters of a name, tags of a run, characters of a tag and of a note."""
+MAX_ABOUT_BYTES = 256 << 10
+"""Largest file; the longest texts take a quarter of this."""
+_JOINERS = "\u200c\u200d"
+"""Not printable, but parts of words in some scripts, and of emoji."""
+
+
+@dataclass(frozen=True, slots=True)
+class About:
+    """What people say about a run; training neither reads nor writes it."""
+
+    name: str = ""
+    """Shown in place of the folder's; empty: the folder's is shown."""
+    tags: tuple[str, ...] = ()
+    note: str = ""
+    """May have several lines."""
+    archived: bool = False
+    """Whether the run is hidden from tables."""
+
+
+def read_about(folder: Path) -> About:
+    """Return what is said about a run; nothing where its file is missing or damaged."""
+    try:
+        return about_of(parse_json(read_plain(folder / ABOUT, MAX_ABOUT_BYTES)))
+    except (OSError, ValueError):
+        return About()
+
+
+def about_of(content: Any) -> About:
+    """Return what the content of a file says, whoever has written it: too long texts are cut, all else is left out."""
+    told = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    tags = told.get("tags")
+    words = cast("list[Any]", tags) if isinstance(tags, list) else []
+    found = [clipped(_line(x), MAX_TAG) for x in words[:MAX_TAGS] if isinstance(x, str)]
+    return About(
+        name=clipped(_line(_text(told.get("name"))), MAX_NAME),
+        tags=tuple(dict.fromkeys(x for x in found if x)),
+        note=clipped(_lines(_text(told.get("note"))), MAX_NOTE),
+        archived=told.get("archived") is True,
+    )
+
+
+def changed(about: About, given: Mapping[str, Any]) -> About:
+    """Return what is said about a run after somebody has said more.
+
+    Args:
+        about: so far.
+        given: some of name, tags (a list) and note, as they were typed; the others stay as they are.
+
+    Raises:
+        ConfigError: one of them is too long, or is no text.
+    """
+    for name in given:
+        if name not in ("name", "tags", "note"):
+            raise ConfigError(
+                f"{clipped(name)} is nothing that is kept; there are name, tags, note"
+            )
+    if "name" in given:
+        about = replace(about, name=_short("name", _line(_typed("name", given["name"])), MAX_NAME))
+    if "note" in given:
+        about = replace(about, note=_short("note", _lines(_typed("note", given["note"])), MAX_NOTE))
+    if "tags" in given:
+        about = replace(about, tags=_tags(given["tags"]))
+    return about
+
+
+def about_bytes(about: About) -> bytes:
+    """Return the file that says this."""
+    return json.dumps(asdict(about), indent=1).encode() + b"\n"
+
+
+def _tags(given: Any) -> tuple[str, ...]:
+    if not isinstance(given, list):
+        raise ConfigError("tags must be a list of texts")
+    tags = [_line(_typed("a tag", x)) for x in cast("list[Any]", given)]
+    tags = list(dict.fromkeys(x for x in tags if x))
+    if len(tags) > MAX_TAGS:
+        raise ConfigError(f"a run has at most {MAX_TAGS} tags, not {len(tags)}")
+    for tag in tags:
+        _short(f"tag {clipped(tag, 20)}", tag, MAX_TAG)
+        if "," in tag or '"' in tag:
+            raise ConfigError(
+                f"tag {clipped(tag, MAX_TAG)} holds a comma or a quotation mark; leave it out"
+            )
+    return tuple(tags)
+
+
+def _typed(name: str, value: Any) -> str:
+    if not isinstance(value, str):
+        raise ConfigError(f"{name} must be a text, not {clipped(repr(value), 40)}")
+    return value
+
+
+def _short(name: str, text: str, most: int) -> str:
+    if len(text) > most:
+        raise ConfigError(f"{name} has {len(text)} characters; at most {most} are kept")
+    return text
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _line(text: str) -> str:
+    return " ".join(_visible(" ".join(text.split())).split())
+
+
+def _lines(text: str) -> str:
+    lines = [_visible(re.sub(r"\s", " ", x)) for x in text.splitlines()]
+    return "\n".join(line.rstrip() for line in lines).strip("\n")
+
+
+def _visible(text: str) -> str:
+    """Return a text in which nothing moves a cursor or turns the direction of writing: such characters are spelt out."""
+    return "".join(c if c.isprintable() or c in _JOINERS else ascii(c)[1:-1] for c in text)
