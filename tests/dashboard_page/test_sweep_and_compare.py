@@ -7,7 +7,7 @@ import json
 import re
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -30,7 +30,7 @@ SIZES = ((1440, 900), (1024, 768), (390, 844))
 
 
 @contextmanager
-def served(root: Path) -> Iterator[str]:
+def served(root: Path) -> Generator[str]:
     """Context with the address of a server."""
     command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
     with subprocess.Popen(
@@ -46,7 +46,7 @@ def served(root: Path) -> Iterator[str]:
 
 
 @contextmanager
-def opened(browser: Browser, address: str, allowed: str = "no complaint") -> Iterator[Page]:
+def opened(browser: Browser, address: str, allowed: str = "no complaint") -> Generator[Page]:
     """Context with a page that complains of nothing but what is allowed."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
     page = context.new_page()

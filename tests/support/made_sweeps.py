@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 from scored_runs import make_run
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator
 
 SEARCH: dict[str, Any] = {
     "optimizer.learning_rate": {"min": 1e-5, "max": 1e-2, "log": True},
@@ -83,7 +83,7 @@ def add_trial(
 
 
 @contextmanager
-def working(folder: Path) -> Iterator[None]:
+def working(folder: Path) -> Generator[None]:
     """Context in which a folder is locked, as by the sweep or the run that works there."""
     with (folder / ".lock").open("a+") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
