@@ -63,8 +63,16 @@ def test_every_seed_is_a_dot(tmp_path: Path) -> None:
     axis = panel(compared(tmp_path, *scores), "scores")
     assert dots(axis) == scores
     # Each group's dots stand in its own lane, beside its interval and not on it.
-    lanes = [set(x.get_ydata()) for x in axis.get_lines() if x.get_gid() == "seeds"]
-    intervals = [set(x.get_ydata()) for x in axis.get_lines() if x.get_gid() != "seeds"]
+    lanes = [
+        set(np.asarray(x.get_ydata(), float).tolist())
+        for x in axis.get_lines()
+        if x.get_gid() == "seeds"
+    ]
+    intervals = [
+        set(np.asarray(x.get_ydata(), float).tolist())
+        for x in axis.get_lines()
+        if x.get_gid() != "seeds"
+    ]
     assert len(lanes) == 2
     assert all(len(lane) == 1 and lane not in intervals for lane in lanes)
     assert lanes[0] != lanes[1]

@@ -128,6 +128,14 @@ def cut(page: Page, what: str) -> list[Any]:
     )
 
 
+def scrolled(page: Page) -> list[Any]:
+    """The tables of which a part is out of sight."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll(".table-frame")]
+            .filter((frame) => frame.scrollWidth > frame.clientWidth).map((frame) => frame.textContent)"""
+    )
+
+
 def rows(page: Page) -> Locator:
     return page.locator("tr[data-trial]")
 
@@ -306,9 +314,11 @@ def test_nothing_is_cut_on_any_screen(browser: Browser, address: str, root: Path
         visit(page, compare(root))
         page.locator(".verdicts b").first.wait_for()
         assert fits(page)
+        assert scrolled(page) == []
         visit(page, "#/sweep")
         page.locator('[data-picture="parallel"]').wait_for()
         assert fits(page)
+        assert scrolled(page) == []
         assert cut(page, ".picture text, .picture circle") == []
         current = page.locator("nav a[aria-current]").bounding_box()
         assert current

@@ -13,6 +13,7 @@ const PAIRS = 15;
 const SCORES = [["auto", "as all runs have"], ["evaluation", "last evaluation"], ["training", "training returns"]];
 const AXES = [["env_steps", "Env steps"], ["seconds", "Seconds"]];
 const READABLE = (run) => !["damaged", "empty"].includes(run.state);
+const STRIP = "seeds, and the interval of the IQM";
 const EDGE = 3; // per cent of a strip beside its outermost dots
 
 /** The view Compare. */
@@ -180,8 +181,8 @@ export class Compare {
       "section",
       { class: "comparison", "aria-label": `Comparison in ${tasks.join(", ")}` },
       el("div", { class: "comparison-head" }, el("h2", {}, what), el("ul", { class: "quiet" }, how.map((each) => el("li", {}, each)))),
-      this.#verdicts(comparison),
       scores.map((table) => this.#table(table, comparison)),
+      this.#verdicts(comparison),
       others.map((table) => this.#table(table, comparison)),
       notes.length ? el("section", { class: "card", "aria-label": "Notes" }, el("h2", {}, "Notes"), el("ul", { class: "notes" }, notes.map((each) => el("li", {}, each)))) : "",
     );
@@ -222,8 +223,8 @@ export class Compare {
         { class: "table-frame" },
         el(
           "table",
-          { class: "compared" },
-          el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)), task && el("th", { scope: "col", class: "strip-head" }, "seeds, and the interval of the IQM"))),
+          { class: "compared stacked" },
+          el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)), task && el("th", { scope: "col", class: "strip-head" }, STRIP))),
           el(
             "tbody",
             {},
@@ -233,8 +234,8 @@ export class Compare {
                 "tr",
                 {},
                 this.#groupCell(name, groups[at], at),
-                cells.map((each) => el("td", {}, each)),
-                task && el("td", { class: "strip-cell" }, strip(groups[at]?.scores[task], span, line(Math.max(0, at)).color)),
+                cells.map((each, n) => el("td", { "data-label": head[n + 1] }, each)),
+                task && el("td", { class: "strip-cell", "data-label": STRIP }, strip(groups[at]?.scores[task], span, line(Math.max(0, at)).color)),
               );
             }),
           ),
@@ -251,7 +252,7 @@ export class Compare {
       { scope: "row" },
       el("span", { class: "bead", css: { "--color": look.color } }),
       el("b", {}, group.letter),
-      el("a", { href: address("curves", { runs: group.runs }), title: `Curves of these ${group.runs.length} runs` }, group.label),
+      el("a", { href: address("curves", { runs: group.runs }), title: `Curves of these ${group.runs.length} runs` }, breakable(group.label)),
     );
   }
 
@@ -274,6 +275,11 @@ export class Compare {
   leave() {
     this.#abort.abort();
   }
+}
+
+// A group's settings, which may go on in a new line between the parts of a dotted name, and not within a part.
+function breakable(label) {
+  return label.split(/(?<=\.)(?=[a-z])/).flatMap((part, at) => (at ? [el("wbr", {}), part] : [part]));
 }
 
 // What strips of an environment span: all scores, and of intervals as much again at most, as those of few seeds are huge.

@@ -51,7 +51,7 @@ export function scale(value, low, high) {
 
 // From what is hardly seen to what is seen best, on a light and on a dark ground; read the same with and without red-green vision.
 const MERIT_LIGHT = ["#c3cbd9", "#9db4d3", "#5f93c9", "#22699f", "#00335f"];
-const MERIT_DARK = ["#3a4357", "#4d6285", "#8d8d78", "#cbb765", "#ffe45c"];
+const MERIT_DARK = ["#4a566f", "#56709a", "#8d8d78", "#cbb765", "#ffe45c"];
 
 /** Return the colour of what is worth a share in [0, 1] of the best. */
 export function merit(share) {

@@ -305,7 +305,7 @@ export class SweepView {
           el("th", { scope: "col", class: right ? "right" : null, "data-column": key }, el("button", { type: "button", title: help, "data-focus": `sort ${key}`, on: { click: () => this.#sortBy(key, right) } }, title)),
         ),
       );
-      this.#table.replaceChildren(el("table", { class: "sorted trials", "aria-label": "Trials" }, el("thead", {}, this.#heads), this.#trials));
+      this.#table.replaceChildren(el("table", { class: "sorted trials stacked", "aria-label": "Trials" }, el("thead", {}, this.#heads), this.#trials));
     }
     this.#columns = columns;
     for (const head of this.#heads.children) {
@@ -328,7 +328,7 @@ export class SweepView {
               click: (event) => event.target.closest("a, button") || getSelection().toString() || this.#open(trial),
             },
           },
-          columns.map((column) => el("td", { class: [column.right && "right", column.strong && "strong"].filter(Boolean).join(" ") || null, title: column.hint?.(trial) }, column.cell(trial))),
+          columns.map((column) => el("td", { class: [column.right && "right", column.strong && "strong"].filter(Boolean).join(" ") || null, "data-label": column.title, title: column.hint?.(trial) }, column.cell(trial))),
         );
         this.#rows.set(trial.trial, row);
         return row;

@@ -7,7 +7,7 @@ import { merit } from "./palette.js";
 import { numericAxis, settingAxis } from "./scales.js";
 
 const AXIS_WIDTH = 128;
-const PARALLEL = { height: 300, top: 34, bottom: 16, left: 74, right: 46 };
+const PARALLEL = { height: 300, top: 34, bottom: 16, left: 74, right: 72 };
 const SCATTER = { height: 210, top: 12, bottom: 38, left: 54, right: 16 };
 const LONGEST = 15;
 
@@ -141,9 +141,11 @@ export class TrialPictures {
         svg("line", { x1: x(n), x2: x(n), y1: top, y2: height - bottom }),
         svg("text", { x: x(n), y: 14, class: "axis-title" }, svg("title", {}, settings[n]?.name ?? objective.name), clipped(titles[n], 18)),
         thinned(axis.ticks, height - top - bottom, 15).map((tick) => [
-          svg("line", { x1: x(n) - 4, x2: x(n), y1: y(tick.at), y2: y(tick.at) }),
-          // A little higher than its place, where lines meet.
-          svg("text", { x: x(n) - 7, y: y(tick.at) - 5, class: "axis-tick" }, svg("title", {}, tick.full), clipped(tick.text, 12)),
+          svg("line", { x1: x(n) - (n < settings.length ? 4 : -4), x2: x(n), y1: y(tick.at), y2: y(tick.at) }),
+          // Where lines meet, a little higher than its place; of the last axis, where no line is.
+          n < settings.length
+            ? svg("text", { x: x(n) - 7, y: y(tick.at) - 5, class: "axis-tick" }, svg("title", {}, tick.full), clipped(tick.text, 12))
+            : svg("text", { x: x(n) + 8, y: y(tick.at), class: "axis-tick last" }, svg("title", {}, tick.full), clipped(tick.text, 9)),
         ]),
       ),
     );
