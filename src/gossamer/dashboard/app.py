@@ -25,17 +25,20 @@ from starlette.routing import Route
 from gossamer.compare.curves import AXES as COMPARED_AXES
 from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
+from gossamer.dashboard.archive import checkpoint_archive
 from gossamer.dashboard.columns import Columns
 from gossamer.dashboard.comparisons import Asked, Comparisons
-from gossamer.dashboard.curves import curves
+from gossamer.dashboard.curves import curves, group
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
 from gossamer.dashboard.keeping import KEEPING, Keeping
 from gossamer.dashboard.listing import Listing
+from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.removal import remove_leftovers
+from gossamer.dashboard.returns import Returns
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.sweeps import Sweeps
@@ -107,6 +110,7 @@ class Dashboard:
         self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
+        self._returns = Returns()
         self._keeping = Keeping(self.root)
         get = {
             "/": self._index,
@@ -119,13 +123,16 @@ class Dashboard:
             "/api/compare": self._compare,
             "/api/sweeps": self._sweeps,
             "/api/sweep": self._sweep,
+            "/api/groups": self._groups,
             "/api/run": self._run,
+            "/api/meanings": self._meanings,
             "/api/difference": self._difference,
             "/api/graph": self._graph,
             "/api/replay": self._replay,
             "/api/export.csv": self._export,
             "/api/views": self._views,
             "/video": self._video,
+            "/checkpoint": self._checkpoint,
             "/events": self._events,
         }
         routes = [Route(path, endpoint) for path, endpoint in get.items()]
@@ -203,6 +210,12 @@ class Dashboard:
     def _curves(self, request: Request) -> Response:
         return _json({"groups": self._curves_of(request, _asked(request, "metric"))})
 
+    def _groups(self, request: Request) -> Response:
+        runs, by = self._asked_runs(request), _list(request, "by")
+        found = group({run: self.listing.settings(run) for run in runs}, by or None)
+        told = [{"label": x.label, "settings": x.settings, "runs": x.runs} for x in found]
+        return _json({"groups": told})
+
     def _curves_of(
         self, request: Request, metric: str, *, wait: bool = False
     ) -> list[dict[str, Any]]:
@@ -247,6 +260,10 @@ class Dashboard:
         with self._files(_asked(request, "run")) as (files, run):
             return _json(details(files, run))
 
+    def _meanings(self, request: Request) -> Response:
+        with self._files(_asked(request, "run")) as (files, _):
+            return _json({"meanings": meanings(files.json("config.json"))})
+
     def _difference(self, request: Request) -> Response:
         with (
             self._files(_asked(request, "a")) as (a, _),
@@ -257,7 +274,8 @@ class Dashboard:
     def _graph(self, request: Request) -> Response:
         at = _number(request, "at", float, None)
         with self._files(_asked(request, "run")) as (files, run):
-            return _json(graph(files, run, at))
+            returns = self._returns.range_of(files, run["id"], int(run["num_learners"]))
+            return _json({**graph(files, run, at), "returns": returns})
 
     def _replay(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, _):
@@ -288,10 +306,7 @@ class Dashboard:
                 low, high = (found.y if x is None else x for x in (found.low, found.high))
                 for row in zip(found.x, found.y, low, high, strict=True):
                     table.writerow([_cell(metric), _cell(run), *map(_cell, row)])
-        name = "".join(
-            c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in metrics[0]
-        )
-        headers = {"Content-Disposition": f'attachment; filename="{name[:100]}.csv"'}
+        headers = _saved_as(f"{metrics[0][:100]}.csv")
         return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
     def _video(self, request: Request) -> Response:
@@ -325,6 +340,25 @@ class Dashboard:
             media_type=kind,
             headers=headers,
         )
+
+    def _checkpoint(self, request: Request) -> Response:
+        name = _asked(request, "name")
+        with self._files(_asked(request, "run")) as (files, run):
+            folder = _plain_name(f"{run['name'][:100]}-{name}")
+            try:
+                archive = checkpoint_archive(files, name, folder)
+            except ValueError as error:
+                raise Mistake(str(error), 404) from None
+        headers = {
+            **_saved_as(f"{folder}.tar"),
+            "Cache-Control": "no-cache",
+            "Content-Encoding": "identity",
+            "Content-Length": str(archive.num_bytes),
+        }
+        if request.method == "HEAD":
+            archive.close()
+            return Response(media_type="application/x-tar", headers=headers)
+        return StreamingResponse(archive.pieces(), media_type="application/x-tar", headers=headers)
 
     async def _events(self, request: Request) -> Response:
         stream = self.events.stream(request.is_disconnected)
@@ -470,6 +504,16 @@ def _number(request: Request, name: str, kind: Callable[[str], T], otherwise: T 
 
 def _points(request: Request) -> int:
     return min(max(_number(request, "points", int, POINTS) or POINTS, 2), MAX_POINTS)
+
+
+def _plain_name(name: str) -> str:
+    """Return a name that no file system and no header takes for anything else."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    return kept.lstrip(".") or "-"
+
+
+def _saved_as(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{_plain_name(name)}"'}
 
 
 def _cell(value: Any) -> str:
