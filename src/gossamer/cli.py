@@ -127,9 +127,15 @@ def _told_exits() -> Generator[None]:
         os._exit = ends
 
 
+def _whole_if_path(word: str) -> str:
+    """Return a long word of a complaint: paths that exist stay whole, so that they can be copied."""
+    return word if os.path.lexists(word.strip("'\"(),;:")) else clipped(word, MAX_WORD)
+
+
 def _complain(error: Exception) -> None:
     line = re.sub(r"\s*[\n\r\t]\s*", " ", str(error).strip())
     line = re.sub(r"[^\s/]+", lambda word: clipped(word[0], MAX_WORD), line)
+    line = re.sub(r"\S{1000,}", lambda word: _whole_if_path(word[0]), line)
     print(f"gossamer: {visible(clipped(line, MAX_LINE))}", file=sys.stderr)
 
 
