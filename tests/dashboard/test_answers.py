@@ -9,6 +9,7 @@ import json
 import math
 import os
 import shutil
+import tarfile
 import time
 from pathlib import Path
 from typing import Any
@@ -24,6 +25,7 @@ pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
 from gossamer.compare.statistics import estimate
+from gossamer.config import train_help
 from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.ranges import requested
 from gossamer.dashboard.thinning import thin
@@ -264,6 +266,38 @@ def test_learners_are_nodes_and_messages_links(tmp_path: Path) -> None:
     assert early["nodes"][0]["updates"] == newest[-1]["updates"]
 
 
+def test_the_range_of_returns_is_that_of_the_whole_run(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+    of_all = [row["learner/return_mean_100"] for row in rows_of(tmp_path, run)]
+    with client(tmp_path) as asked:
+        for at in (None, 1.0, 30.0):
+            told = asked.get("/api/graph", params={"run": run, "at": at} if at else {"run": run})
+            assert told.json()["returns"] == pytest.approx([min(of_all), max(of_all)])
+        # Newer runs tell all returns in the rows of learner 0, and those are what the graph shows.
+        with (folder / "metrics.jsonl").open("a") as file:
+            row = {"time_s": 99.0, "env_steps": 1, "updates": 1, "learner": 0}
+            returns = {f"learner/return_of_{rank}": -50.0 * rank for rank in range(4)}
+            file.write(json.dumps({**row, **returns}) + "\n")
+            file.write('{"learner/return_of_0": 7')
+        told = asked.get("/api/graph", params={"run": run, "at": 5.0}).json()
+        assert told["returns"] == [-150.0, 0.0]
+        with (folder / "metrics.jsonl").open("a") as file:
+            file.write(".5}\n")
+        assert asked.get("/api/graph", params={"run": run}).json()["returns"] == [-150.0, 7.5]
+
+
+def test_the_range_of_returns_of_a_long_run_is_of_parts_of_it(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 2)
+    run = str(folder.relative_to(tmp_path))
+    row = {**rows_of(tmp_path, run)[-1], "padding": "x" * 4000}
+    with (folder / "metrics.jsonl").open("w") as file:
+        for i in range(2500):
+            file.write(json.dumps({**row, "time_s": float(i), "return_mean_100": float(i)}) + "\n")
+    low, high = ask(tmp_path, "/api/graph", run=run, at=7.0)["returns"]
+    assert (low, high) == (0.0, 2499.0)
+
+
 def test_one_learner_is_one_node(made: Path) -> None:
     told = ask(made, "/api/graph", run=ids(made)[0])
     assert (len(told["nodes"]), told["edges"]) == (1, [])
@@ -329,6 +363,95 @@ def test_a_video_is_sent_in_parts(root: Path, header: str, status: int, want: sl
     query = {"run": run, "name": video["name"]}
     answer = client(root).get("/video", params=query, headers=headers)
     assert (answer.status_code, answer.content) == (status, film[want])
+
+
+def saved_checkpoint(root: Path, run: str, name: str = "40") -> dict[str, bytes]:
+    """Make a checkpoint of a run and return what its files hold."""
+    held = {"tensors.safetensors": bytes(range(256)) * 3001, "state.json": b"{}", "empty": b""}
+    folder = root / run / "checkpoints" / name
+    folder.mkdir(parents=True)
+    for file, content in held.items():
+        (folder / file).write_bytes(content)
+    (folder / "not named.txt").write_text("private")
+    manifest = json.dumps({"updates": 40, "files": {x: {"bytes": 1} for x in held}})
+    (folder / "manifest.json").write_text(manifest)
+    return {**held, "manifest.json": manifest.encode()}
+
+
+@pytest.mark.parametrize("name", ["40", "best"])
+def test_a_checkpoint_is_sent_as_an_archive(root: Path, name: str) -> None:
+    run = ids(root)[0]
+    held = saved_checkpoint(root, run, name)
+    assert name in {x["name"] for x in ask(root, "/api/run", run=run)["checkpoints"]}
+    query = {"run": run, "name": name}
+    answer = client(root).get("/checkpoint", params=query)
+    assert answer.status_code == 200
+    folder = f"{Path(run).name}-{name}"
+    assert answer.headers["content-disposition"] == f'attachment; filename="{folder}.tar"'
+    assert int(answer.headers["content-length"]) == len(answer.content)
+    with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:") as archive:
+        found = {x.name: archive.extractfile(x) for x in archive}
+        told = {x: file.read() for x, file in found.items() if file}
+    config = (root / run / "config.json").read_bytes()
+    wanted = {f"{folder}/checkpoints/{name}/{x}": content for x, content in held.items()}
+    assert told == {f"{folder}/config.json": config, **wanted}
+    head = client(root).head("/checkpoint", params=query)
+    assert (head.status_code, head.content) == (200, b"")
+    assert head.headers["content-length"] == answer.headers["content-length"]
+
+
+@pytest.mark.parametrize("name", ["41", "best", "../40", "not named.txt", "40/state.json"])
+def test_other_names_are_no_checkpoints(root: Path, name: str) -> None:
+    run = ids(root)[0]
+    saved_checkpoint(root, run)
+    answer = client(root).get("/checkpoint", params={"run": run, "name": name})
+    assert (answer.status_code, answer.json()["error"]) == (404, "there is no such checkpoint")
+
+
+def test_a_checkpoint_that_lacks_a_file_is_not_sent(root: Path) -> None:
+    run = ids(root)[0]
+    saved_checkpoint(root, run)
+    (root / run / "checkpoints/40/state.json").unlink()
+    before = os.listdir("/dev/fd")  # noqa: PTH208
+    answer = client(root).get("/checkpoint", params={"run": run, "name": "40"})
+    assert (answer.status_code, answer.json()["error"]) == (
+        404, "a file of the checkpoint is missing",
+    )  # fmt: skip
+    (root / run / "checkpoints/40/state.json").mkdir()
+    assert client(root).get("/checkpoint", params={"run": run, "name": "40"}).status_code == 404
+    assert len(os.listdir("/dev/fd")) == len(before)  # noqa: PTH208
+
+
+def test_runs_are_grouped_as_their_curves_are(made: Path) -> None:
+    runs = ids(made)
+    groups = client(made).get(f"/api/groups?runs={joined(runs)}").json()["groups"]
+    drawn = curves(made, runs, metric="return_mean_100", x="env_steps", statistic="mean")
+    assert [(x["label"], x["runs"]) for x in groups] == [(x["label"], x["runs"]) for x in drawn]
+    assert len(groups) == 2
+    by_seed = client(made).get(f"/api/groups?runs={joined(runs)}&by=seed").json()["groups"]
+    assert len(by_seed) == SEEDS
+
+
+def test_every_setting_of_a_run_has_its_meaning(root: Path) -> None:
+    """The text of the command line's help, of the kinds that the run has."""
+    run = ids(root)[0]
+    config = json.loads((root / run / "config.json").read_text())
+    config["replays"] = [{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]
+    (root / run / "config.json").write_text(json.dumps(config))
+    told = ask(root, "/api/meanings", run=run)["meanings"]
+    names = [x["name"] for x in ask(root, "/api/run", run=run)["settings"]]
+    assert [name for name in names if not told.get(name)] == []
+    text = train_help(every=True, width=10_000)
+    for name in (
+        "num_envs",
+        "algorithm.clip_ratio",
+        "optimizer.learning_rate",
+        "replays.1.fraction",
+    ):
+        assert told[name] in text
+    assert told["algorithm.name"].startswith("ppo: Proximal policy optimisation")
+    assert "replays.1.name" in told
+    assert told["replays.0.name"] != told["replays.1.name"]
 
 
 @given(st.text("bytes=-0123456789, ", max_size=20), st.integers(0, 50))

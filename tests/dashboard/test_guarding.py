@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import random
 import re
@@ -104,7 +105,9 @@ def test_only_a_page_of_this_server_acts(root: Path) -> None:
         "/api/run?run=../outside", "/api/run?run=/etc", "/api/run?run=link", "/api/run?run=%00",
         "/api/run?run=RUN/..", "/api/series?run=../outside&metric=x&x=updates",
         "/video?run=RUN&name=../../outside/film.mp4", "/video?run=RUN&name=film.mp4",
-        "/video?run=../outside&name=film.mp4", "/static/..%2fapp.py", "/static/../app.py", "/static/%2e%2e%2fapp.py",
+        "/video?run=../outside&name=film.mp4", "/checkpoint?run=../outside&name=40", "/checkpoint?run=RUN&name=../../outside",
+        "/checkpoint?run=RUN&name=40", "/checkpoint?run=RUN&name=50", "/checkpoint?run=RUN&name=60",
+        "/checkpoint?run=RUN&name=60/..", "/checkpoint?run=RUN&name=%C2%B2", "/static/..%2fapp.py", "/static/../app.py", "/static/%2e%2e%2fapp.py",
         "/static//etc/passwd", "/etc/passwd",
     ],
 )  # fmt: skip
@@ -113,6 +116,12 @@ def test_nothing_outside_the_folder_is_opened(root: Path, path: str) -> None:
     (root / "link").symlink_to(root.parent / "outside")
     (root / run / "videos").mkdir()
     (root / run / "videos/film.mp4").symlink_to(root.parent / "outside/film.mp4")
+    checkpoints = root / run / "checkpoints"
+    for name, named in (("50", "film.mp4"), ("60", "../../../../outside/film.mp4")):
+        (checkpoints / name).mkdir(parents=True)
+        (checkpoints / name / "manifest.json").write_text(json.dumps({"files": {named: {}}}))
+    (checkpoints / "50/film.mp4").symlink_to(root.parent / "outside/film.mp4")
+    (checkpoints / "40").symlink_to(root.parent / "outside")
     answer = client(root).get(path.replace("RUN", run))
     assert answer.status_code == 404, answer.text
     assert OUTSIDE not in answer.text
@@ -210,13 +219,19 @@ def test_every_answer_keeps_the_page_to_this_server(root: Path) -> None:
 def test_damaged_files_are_answered_all_the_same(root: Path, seed: int) -> None:
     rng = random.Random(seed)
     run = run_of(root)
+    (root / run / "checkpoints/40").mkdir(parents=True)
+    (root / run / "checkpoints/40/state.json").write_text("{}")
+    (root / run / "checkpoints/40/manifest.json").write_text(
+        '{"files": {"state.json": {"bytes": 2}}}'
+    )
     good = root.parent / "good"
     shutil.copytree(root / run, good)
     answers = (
         "/api/runs", "/api/metrics?run=RUN", "/api/series?run=RUN&metric=learner%2Floss&x=env_steps",
         "/api/series?run=RUN&metric=evaluation%2Fmean&x=time", "/api/curves?runs=RUN&metric=return_mean_100&statistic=iqm&x=seconds",
         "/api/run?run=RUN", "/api/graph?run=RUN", "/api/replay?run=RUN", "/api/difference?a=RUN&b=RUN",
-        "/api/export.csv?runs=RUN&metric=learner%2Floss&x=updates",
+        "/api/export.csv?runs=RUN&metric=learner%2Floss&x=updates", "/api/meanings?run=RUN", "/api/groups?runs=RUN",
+        "/checkpoint?run=RUN&name=40",
     )  # fmt: skip
     for path in sorted(good.rglob("*.json*")):
         held = path.read_bytes()

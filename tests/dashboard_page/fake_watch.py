@@ -267,6 +267,9 @@ class FakeWatch:
         self.was_down = False
         self.exact = True  # all rows stand behind what is drawn
         self.machine = "this machine"
+        self.spikes: dict[
+            str, list[int]
+        ] = {}  # rows in which a metric is a thousand times as large
         self.first_row_seconds = 0.0
 
     def tell(self, event: str, data: Any) -> None:
@@ -360,6 +363,8 @@ class FakeWatch:
                 "p90": 1.9,
                 "chosen": 0.7,
             }[metric.rpartition("_")[2]]
+        for row in self.spikes.get(metric, []):
+            y[row] *= 1000
         if metric == "evaluation/mean":
             at, y = at[19::20], y[19::20]
         seconds = at * STEPS / 2000
@@ -390,7 +395,7 @@ class FakeWatch:
             "exact": self.exact,
         }
 
-    def curves(self, asked: dict[str, str]) -> Any:
+    def groups_of(self, asked: dict[str, str]) -> dict[str, tuple[dict[str, Any], list[str]]]:
         by = [
             name for name in asked.get("by", "").split(",") if name
         ]  # settings' names hold no comma
@@ -406,8 +411,24 @@ class FakeWatch:
             }
             label = ", ".join(f"{name} {value}" for name, value in settings.items())
             groups.setdefault(label, (settings, []))[1].append(run_id)
+        return groups
+
+    def groups(self, asked: dict[str, str]) -> Any:
+        found = self.groups_of(asked).items()
+        told = [{"label": x, "settings": settings, "runs": runs} for x, (settings, runs) in found]
+        return {"groups": told}
+
+    def meanings(self, asked: dict[str, str]) -> Any:
+        return {
+            "meanings": {
+                "seed": "Seed of everything random in the run, >= 0.",
+                "optimizer.learning_rate": "Learning rate: one for all learners, or one each.",
+            }
+        }
+
+    def curves(self, asked: dict[str, str]) -> Any:
         told = []
-        for label, (settings, ids) in groups.items():
+        for label, (settings, ids) in self.groups_of(asked).items():
             found = [self.curve(run_id, asked["metric"], asked["x"]) for run_id in ids]
             grid = np.linspace(
                 max(x[0] for x, _ in found),
@@ -464,6 +485,7 @@ class FakeWatch:
             if bad
             else [
                 {
+                    "name": "best" if n == 4 else str(400 * n),
                     "updates": 400 * n,
                     "env_steps": 20_000 * n,
                     "time": now - 900 * (6 - n),
@@ -596,6 +618,7 @@ class FakeWatch:
             "at": at,
             "directed": directed,
             "nodes": nodes,
+            "returns": [-450.0, -50.0],
             "edges": edges,
             "events": events,
         }
@@ -614,6 +637,8 @@ ANSWERS = {
     "metrics": "metrics",
     "series": "series",
     "curves": "curves",
+    "groups": "groups",
+    "meanings": "meanings",
     "run": "run",
     "difference": "difference",
     "graph": "graph",
@@ -671,6 +696,9 @@ class Handler(BaseHTTPRequestHandler):
             self.send(b"run,env_steps,value\nx,1,2\n", "text/csv")
         elif path == "/video":
             self.send(video(), "video/mp4")
+        elif path == "/checkpoint":
+            saved = 'attachment; filename="run.tar"'
+            self.send(b"an archive", "application/x-tar", Content_Disposition=saved)
         else:
             self.answer(path.removeprefix("/api/"))
 

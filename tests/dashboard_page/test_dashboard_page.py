@@ -12,7 +12,7 @@ import pytest
 from fake_watch import TOKEN, FakeServer, FakeWatch, make_run, many_runs
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Page
+    from playwright.sync_api import Page, Route
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 from playwright.sync_api import expect
@@ -138,17 +138,202 @@ def test_ticked_runs_become_curves_with_seeds_grouped(page: Page) -> None:
     page.get_by_label("Select all runs that are shown").check()
     expect(page.locator(".selection")).to_contain_text("6 selected")
     page.keyboard.press("c")
-    drawn(page, "return_mean_100", "evaluation/mean", "learner/loss")
-    expect(page.locator(".group-label")).to_have_text(
-        ["learning_rate 0.001", "learning_rate 0.003"]
+    drawn(page, "return_mean_100", "evaluation/mean")
+    expect(page.locator(".chart h3")).to_have_text(
+        [re.compile("^Returnreturn_mean_100"), re.compile("^Evaluation returnevaluation/mean")]
     )
+    groups = ["learning_rate 0.001", "learning_rate 0.003"]
+    expect(page.locator(".group-label")).to_have_text(groups)
     expect(page.locator(".group-n").first).to_have_text("n\u00a0=\u00a03")
     expect(page.locator(".groups")).to_contain_text("95 % studentized bootstrap interval")
     page.get_by_role("button", name="Each run").click()
-    expect(page.locator(".group")).to_have_count(6)
+    expect(page.locator(".groups")).to_contain_text("Each line is one run")
+    expect(page.locator(".group-label")).to_have_text(groups)
     page.get_by_role("button", name="Median").click()
     expect(page.locator(".group")).to_have_count(2)
     assert "stat=median" in page.url
+
+
+def test_seeds_of_a_group_have_one_colour_and_stand_out_together(page: Page) -> None:
+    visit(page, curves("return_mean_100", more="&stat=runs"))
+    drawn(page, "return_mean_100")
+    lines = """document.querySelector('.plot').data.filter((trace) => trace.fill !== 'toself')
+        .map((trace) => trace.line.color)"""
+    until(page, "document.querySelector('.plot').data.length >= 6")
+    colors = page.evaluate(lines)
+    assert len(colors) == 6
+    assert len(set(colors[:3])) == len(set(colors[3:])) == 1
+    assert colors[0] != colors[3]
+    second = page.locator(".group").nth(1)
+    second.focus()
+    faint = "[...document.querySelectorAll('.scatterlayer .trace')].filter((x) => x.classList.contains('faint')).length"
+    assert page.evaluate(faint) == 3
+    second.blur()
+    assert page.evaluate(faint) == 0
+    second.click()
+    until(page, "document.querySelector('.plot').data.length === 3")
+    assert page.evaluate(lines) == colors[:3]
+    expect(page).to_have_url(re.compile("hide=learning_rate"))
+
+
+def luminance(color: str) -> float:
+    """Return the relative luminance of WCAG 2."""
+    parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    return float(linear @ [0.2126, 0.7152, 0.0722])
+
+
+def seen_by(colors: list[str], vision: np.ndarray) -> np.ndarray:
+    """Return colours [N] in Oklab [N, 3] as somebody with a vision [3, 3] of linear RGB sees them."""
+    parts = np.array([[int(x[i : i + 2], 16) / 255 for i in (1, 3, 5)] for x in colors])
+    linear = np.where(parts <= 0.04045, parts / 12.92, ((parts + 0.055) / 1.055) ** 2.4)
+    linear = np.clip(linear @ vision.T, 0, 1)
+    cones = [[0.4122, 0.5363, 0.0514], [0.2119, 0.6807, 0.1074], [0.0883, 0.2817, 0.6300]]
+    lab = [[0.2105, 0.7936, -0.0041], [1.9780, -2.4286, 0.4506], [0.0259, 0.7828, -0.8087]]
+    return np.cbrt(linear @ np.array(cones).T) @ np.array(lab).T
+
+
+# Machado, Oliveira and Fernandes 2009, severity 1: without the cones for red, green or blue.
+VISIONS = {
+    "all": np.eye(3),
+    "no red": [[0.1523, 1.0526, -0.2049], [0.1145, 0.7863, 0.0992], [-0.0039, -0.0481, 1.0520]],
+    "no green": [[0.3673, 0.8606, -0.2280], [0.2801, 0.6725, 0.0474], [-0.0118, 0.0429, 0.9689]],
+    "no blue": [[1.2555, -0.0767, -0.1788], [-0.0784, 0.9308, 0.1476], [0.0047, 0.6914, 0.3039]],
+}
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_eight_lines_are_told_apart_by_colour(page: Page, theme: str) -> None:
+    visit(page, "")
+    looks, card = page.evaluate(
+        """async (theme) => {
+          document.documentElement.dataset.theme = theme;
+          const { line, themed } = await import("/static/palette.js");
+          return [[...Array(10).keys()].map(line), themed("card")];
+        }""",
+        theme,
+    )
+    colors = [look["color"] for look in looks[:8]]
+    assert [look["dash"] for look in looks] == ["solid"] * 8 + ["dash"] * 2
+    assert looks[8]["color"] == colors[0]
+    for color in colors:
+        light, dark = sorted([luminance(color), luminance(card)], reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 3, color
+    for name, vision in VISIONS.items():
+        lab = seen_by(colors, np.array(vision))
+        apart = np.linalg.norm(lab[:, None] - lab[None], axis=-1)[np.triu_indices(8, 1)]
+        assert apart.min() > (0.12 if name == "all" else 0.08), name
+
+
+def y_range(page: Page, metric: str) -> list[float]:
+    return page.evaluate(
+        "(metric) => document.querySelector(`[data-chart='${metric}'] .plot`).layout.yaxis.range",
+        metric,
+    )
+
+
+def test_spikes_do_not_flatten_a_chart_and_are_told(page: Page, watch: FakeWatch) -> None:
+    watch.spikes["learner/loss"] = [100, 333]
+    visit(page, curves("learner/loss", runs=SEEDS[:1]))
+    drawn(page, "learner/loss")
+    chart = page.locator('[data-chart="learner/loss"]')
+    expect(chart.locator(".outliers")).to_contain_text("2 values outside")
+    _, loss = watch.curve(SEEDS[0], "learner/loss", "env_steps")
+    usual = np.delete(loss, [100, 333])
+    low, high = y_range(page, "learner/loss")
+    assert low < usual.min()
+    assert usual.max() < high < 2 * usual.max()
+    chart.get_by_role("button", name="show all").click()
+    expect(page).to_have_url(re.compile("whole=learner/loss"))
+    expect(chart.locator(".outliers")).to_contain_text("2 values far from the rest")
+    assert y_range(page, "learner/loss")[1] > loss.max()
+    page.reload()
+    drawn(page, "learner/loss")
+    assert y_range(page, "learner/loss")[1] > loss.max()
+    chart.get_by_role("button", name="leave out").click()
+    expect(page).not_to_have_url(re.compile("whole="))
+    assert y_range(page, "learner/loss")[1] < 2 * usual.max()
+    # A logarithmic axis has room for more, and for these too few of them.
+    page.get_by_role("group", name="y scale").get_by_role("button", name="Log").click()
+    expect(chart.locator(".outliers")).to_contain_text("2 values outside")
+
+
+def test_among_few_points_none_is_an_outlier(page: Page, watch: FakeWatch) -> None:
+    watch.spikes["learner/loss"] = [7]
+    few = make_run("CartPole-v1/ppo-single/few", env_steps=40 * 200)
+    watch.add(few)
+    visit(page, curves("learner/loss", runs=[few["id"]]))
+    drawn(page, "learner/loss")
+    _, loss = watch.curve(few["id"], "learner/loss", "updates")
+    assert y_range(page, "learner/loss")[1] > loss[7]
+    expect(page.locator(".outliers")).to_be_hidden()
+
+
+def test_returns_have_no_outliers(page: Page, watch: FakeWatch) -> None:
+    watch.spikes = {"return_mean_100": [100], "evaluation/mean": [119]}
+    metrics = ("return_mean_100", "evaluation/mean")
+    visit(page, curves(*metrics, runs=SEEDS[:1]))
+    drawn(page, *metrics)
+    for metric in metrics:
+        _, values = watch.curve(SEEDS[0], metric, "updates")
+        assert y_range(page, metric)[1] > values.max()
+    expect(page.locator(".outliers:visible")).to_have_count(0)
+
+
+@pytest.mark.parametrize(
+    ("width", "height", "metrics"),
+    [
+        (1440, 900, ["return_mean_100"]),
+        (1440, 900, ["return_mean_100", "evaluation/mean"]),
+        (1440, 900, ["return_mean_100", "evaluation/mean", "learner/loss"]),
+        (1024, 768, ["return_mean_100"]),
+        (390, 844, ["return_mean_100"]),
+    ],
+)
+def test_charts_fill_the_window(page: Page, width: int, height: int, metrics: list[str]) -> None:
+    page.set_viewport_size({"width": width, "height": height})
+    visit(page, curves(*metrics))
+    drawn(page, *metrics)
+    boxes = [page.locator(f'[data-chart="{x}"]').bounding_box() for x in metrics]
+    found = [box for box in boxes if box]
+    assert page.evaluate("document.documentElement.scrollWidth") == width
+    right = width - 16 if width < 1100 else width - 24 - 280
+    assert max(x["x"] + x["width"] for x in found) >= right - 24
+    assert height - 40 <= max(x["y"] + x["height"] for x in found) <= height
+    for metric, box in zip(metrics, found, strict=True):
+        plot = page.locator(f'[data-chart="{metric}"] .main-svg').first.bounding_box()
+        assert plot
+        assert plot["height"] > box["height"] - 70, "the picture fills its card"
+        assert plot["x"] + plot["width"] <= box["x"] + box["width"]
+
+
+def test_a_window_that_shrinks_before_the_first_picture_cuts_nothing(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/plotly.js", lambda route: held.append(route))
+    visit(page, curves("return_mean_100"))
+    page.locator(".group").first.wait_for()
+    while not held:
+        page.wait_for_timeout(20)
+    page.set_viewport_size({"width": 900, "height": 600})
+    page.wait_for_timeout(200)
+    held[0].continue_()
+    drawn(page, "return_mean_100")
+    picture = "document.querySelector('.main-svg').getBoundingClientRect()"
+    frame = "document.querySelector('.plot').getBoundingClientRect()"
+    until(page, f"{picture}.height <= {frame}.height && {picture}.width <= {frame}.width")
+
+
+def test_a_line_that_is_too_short_to_be_seen_is_drawn_as_a_point(
+    page: Page, watch: FakeWatch
+) -> None:
+    short = make_run("CartPole-v1/ppo-single/short", env_steps=2 * 200)
+    watch.add(short)
+    visit(page, curves("return_mean_100", runs=[SEEDS[0], short["id"]], more="&stat=runs"))
+    until(page, "document.querySelector('.plot')?.data?.length >= 2")
+    modes = (
+        "document.querySelector('.plot').data.filter((x) => x.fill !== 'toself').map((x) => x.mode)"
+    )
+    assert sorted(page.evaluate(modes)) == ["lines", "lines+markers"]
 
 
 def test_groups_are_named_by_the_fewest_settings_that_tell_them_apart(page: Page) -> None:
@@ -221,7 +406,7 @@ def test_a_chart_says_in_the_end_that_it_stays_a_sample(page: Page, watch: FakeW
     page.clock.install()
     visit(page, curves("return_mean_100", more="&stat=runs"))
     drawn(page, "return_mean_100")
-    note = page.locator('[data-chart="return_mean_100"] h3 small').nth(1)
+    note = page.locator('[data-chart="return_mean_100"] .sample')
     expect(note).to_have_text("reading all rows\u2026")
     page.clock.fast_forward(31_000)
     expect(note).to_have_text("a sample of the rows")
@@ -390,7 +575,8 @@ def test_a_grouped_chart_is_saved_as_it_is_drawn(page: Page, watch: FakeWatch) -
 
 def test_a_chart_of_one_learner_is_saved_with_its_rows(page: Page, watch: FakeWatch) -> None:
     visit(page, f"#/run?run={quote(GOSSIP)}&learner=3")
-    page.locator('[data-chart="loss"][data-drawn]').wait_for()
+    page.locator('[data-chart="loss"]').scroll_into_view_if_needed()
+    drawn(page, "loss")
     assert saved_table(page, watch, "loss")["learner"] == "3"
     page.get_by_label("Rows of").select_option("5")
     until(page, "location.hash.includes('learner=5')")
@@ -420,18 +606,74 @@ def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
     expect(page.locator(".limit-bar").first).to_have_attribute(
         "aria-label", "actor: env step 33\u00a0%, inference 22\u00a0%, wait 45\u00a0%"
     )
+    lead = page.locator('[data-chart="return"]').bounding_box()
+    limits = page.locator(".limits").bounding_box()
+    assert lead
+    assert limits
+    assert lead["y"] + lead["height"] < min(limits["y"], 900), "the first screen shows the return"
     for chart in ("return", "entropy", "kl", "lag", "cpu"):
         page.locator(f'[data-chart="{chart}"]').scroll_into_view_if_needed()
         drawn(page, chart)
     page.get_by_role("tab", name="Settings").click()
     page.get_by_label("Search settings").fill("learning_rate")
-    expect(page.locator("tbody tr")).to_have_text(["optimizer.learning_rate0.001suite classic"])
+    expect(page.locator("tbody tr td:first-child code")).to_have_text(["optimizer.learning_rate"])
+    expect(page.locator("tbody tr td:not(:first-child)")).to_have_text(["0.001", "suite classic"])
     page.get_by_role("tab", name="Log").click()
     expect(page.locator("pre.log")).to_contain_text("<b>not markup</b>")
     page.goto(f"/#/run?run={SEEDS[0]}&section=difference&with={SEEDS[3]}")
-    expect(page.locator("tbody tr")).to_have_text(
-        ["optimizer.learning_rate0.001 suite classic0.003 command line"]
+    expect(page.locator("tbody tr td:not(:first-child)")).to_have_text(
+        ["0.001 suite classic", "0.003 command line"]
     )
+
+
+def test_an_option_in_a_sentence_is_not_broken_over_two_lines(page: Page) -> None:
+    visit(page, f"#/run?run={PONG}")
+    option = page.locator(".sentence span", has_text="--precision")
+    expect(option).to_have_text("--precision")
+    for width in range(360, 480, 20):
+        page.set_viewport_size({"width": width, "height": 844})
+        assert option.evaluate("(node) => node.getClientRects().length") == 1
+
+
+def test_a_setting_tells_its_meaning_to_pointer_keyboard_and_reader(page: Page) -> None:
+    visit(page, f"#/run?run={PONG}&section=settings")
+    name = page.get_by_role("button", name="optimizer.learning_rate")
+    expect(name).to_have_accessible_description("Learning rate: one for all learners, or one each.")
+    tip = page.get_by_role("tooltip")
+    expect(tip).to_have_count(0)
+    name.hover()
+    expect(tip).to_have_text("Learning rate: one for all learners, or one each.")
+    page.mouse.move(5, 5)
+    expect(tip).to_have_count(0)
+    name.focus()
+    expect(tip).to_be_visible()
+    page.keyboard.press("Escape")
+    expect(tip).to_have_count(0)
+    expect(page.locator("tbody tr", has_text="env_id").get_by_role("button")).to_have_count(0)
+    table = page.locator("main table").bounding_box()
+    assert table
+    assert table["width"] < 700, "names and values stand close together"
+
+
+def test_checkpoints_are_downloaded(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/run?run={quote(PONG)}&section=checkpoints")
+    expect(page.get_by_role("link", name="Download")).to_have_count(5)
+    with page.expect_download() as saved:
+        page.get_by_role("link", name="Download the best checkpoint").click()
+    assert saved.value.path().read_bytes() == b"an archive"
+    asked = next(x for x in watch.asked if x.startswith("/checkpoint?"))
+    assert dict(parse_qsl(asked.partition("?")[2])) == {"run": PONG, "name": "best"}
+
+
+@pytest.mark.parametrize(("width", "columns"), [(1440, 2), (390, 1)])
+def test_videos_are_large(page: Page, watch: FakeWatch, width: int, columns: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    visit(page, f"#/run?run={SEEDS[0]}&section=videos")
+    video = page.locator("video").first
+    video.wait_for()
+    box = video.bounding_box()
+    assert box
+    assert (width - 140) / columns < box["width"] <= width / columns
 
 
 def test_the_last_evaluation_may_still_have_to_be_confirmed(page: Page, watch: FakeWatch) -> None:
@@ -497,6 +739,9 @@ def test_learners_are_a_ring_with_one_dead(page: Page, watch: FakeWatch) -> None
     expect(graph.locator(".edge")).to_have_count(8)
     expect(graph.locator(".arrow")).to_have_count(8)
     expect(graph.locator(".node.dead")).to_have_attribute("data-rank", "5")
+    states = page.get_by_role("table", name="Learners").locator("tbody td:nth-child(6)")
+    expect(states).to_have_text(["running"] * 5 + ["ended"] + ["running"] * 2)
+    expect(graph.locator('[data-rank="5"]')).to_have_attribute("aria-label", re.compile("ended"))
     expect(graph.locator(".badge")).to_have_count(1)
     expect(graph).to_have_attribute("data-layout", "ring")
     graph.locator('[data-rank="3"]').focus()
@@ -508,6 +753,38 @@ def test_learners_are_a_ring_with_one_dead(page: Page, watch: FakeWatch) -> None
     watch.grow(GOSSIP, rows=10)
     page.get_by_role("button", name="Live").click()
     expect(page.locator(".timeline output")).to_have_text("now, 21\u00a0s")
+
+
+def test_the_scale_of_returns_stays_while_one_looks_back(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/learners?run={GOSSIP}")
+    scale = page.locator(".scale").first
+    expect(scale).to_have_text("Return\u2212450.0\u221250.00")
+    page.get_by_label("Time in the run").fill("7")
+    expect(page).to_have_url(re.compile("at=7"))
+    until(page, "document.querySelector('.timeline output').textContent.startsWith('7')")
+    expect(scale).to_have_text("Return\u2212450.0\u221250.00")
+
+
+def test_learners_of_a_run_that_is_over_have_ended(page: Page) -> None:
+    visit(page, f"#/learners?run={DIFFUSION}")
+    states = page.get_by_role("table", name="Learners").locator("tbody td:nth-child(6)")
+    expect(states).to_have_text(["ended"] * 30)
+
+
+@pytest.mark.parametrize(("width", "beside"), [(1440, True), (1024, False), (390, False)])
+def test_the_table_of_learners_stands_beside_the_graph_where_there_is_room(
+    page: Page, width: int, beside: bool
+) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    visit(page, f"#/learners?run={GOSSIP}")
+    page.locator(".node").first.wait_for()
+    graph = page.locator(".graph-card").bounding_box()
+    table = page.locator(".learners-card").bounding_box()
+    assert graph
+    assert table
+    assert (table["x"] >= graph["x"] + graph["width"]) == beside
+    assert (table["y"] >= graph["y"] + graph["height"]) != beside
+    assert page.evaluate("document.documentElement.scrollWidth") == width
 
 
 def test_the_slider_of_the_learners_reaches_both_ends(page: Page, watch: FakeWatch) -> None:
@@ -673,7 +950,7 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     expect(page.locator(".selection")).to_contain_text("1 selected")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("20260103-090000-s1")
-    page.keyboard.press("4")
+    page.keyboard.press("6")
     expect(page.locator("svg.graph .node")).to_have_count(1)
     page.keyboard.press("1")
     row(page, PONG).wait_for()

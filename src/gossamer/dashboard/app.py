@@ -22,20 +22,26 @@ from starlette.middleware import Middleware
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gossamer.compare.curves import AXES as COMPARED_AXES
 from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
+from gossamer.dashboard.archive import checkpoint_archive
 from gossamer.dashboard.columns import Columns
-from gossamer.dashboard.curves import curves
+from gossamer.dashboard.comparisons import Asked, Comparisons
+from gossamer.dashboard.curves import curves, group
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
 from gossamer.dashboard.keeping import KEEPING, Keeping
 from gossamer.dashboard.listing import Listing
+from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.removal import remove_leftovers
+from gossamer.dashboard.returns import Returns
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
+from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
 from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
@@ -46,6 +52,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from gossamer.compare.reading import Source
     from gossamer.dashboard.listing import Run
     from gossamer.dashboard.root import RunFiles
     from gossamer.dashboard.series import Axis
@@ -62,9 +69,15 @@ PAGE_TYPES = {
 TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
 POINTS, MAX_POINTS = 1500, 20_000
 MAX_RUNS = 1000
-"""Most runs of one chart, and of one act."""
+"""Most runs of one chart, of one comparison, and of one act."""
 MAX_BODY_BYTES = 256 << 10
 """Of what a page sends: the longest note, or the longest address of a view, takes a tenth."""
+SCORES: dict[str, Source | None] = {
+    "auto": None,
+    "evaluation": "evaluation",
+    "training": "training",
+}
+"""Which scores of runs to compare, as the page asks for them; None: see `compare_runs`."""
 
 
 class Mistake(Exception):
@@ -93,8 +106,11 @@ class Dashboard:
         self.listing = Listing(self.root)
         self.events = Events(self.listing)
         self.columns = Columns(self.root, self.events.rows_read)
+        self._comparisons = Comparisons(self.root)
+        self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
+        self._returns = Returns()
         self._keeping = Keeping(self.root)
         get = {
             "/": self._index,
@@ -104,13 +120,19 @@ class Dashboard:
             "/api/metrics": self._metrics,
             "/api/series": self._series,
             "/api/curves": self._curves,
+            "/api/compare": self._compare,
+            "/api/sweeps": self._sweeps,
+            "/api/sweep": self._sweep,
+            "/api/groups": self._groups,
             "/api/run": self._run,
+            "/api/meanings": self._meanings,
             "/api/difference": self._difference,
             "/api/graph": self._graph,
             "/api/replay": self._replay,
             "/api/export.csv": self._export,
             "/api/views": self._views,
             "/video": self._video,
+            "/checkpoint": self._checkpoint,
             "/events": self._events,
         }
         routes = [Route(path, endpoint) for path, endpoint in get.items()]
@@ -188,6 +210,12 @@ class Dashboard:
     def _curves(self, request: Request) -> Response:
         return _json({"groups": self._curves_of(request, _asked(request, "metric"))})
 
+    def _groups(self, request: Request) -> Response:
+        runs, by = self._asked_runs(request), _list(request, "by")
+        found = group({run: self.listing.settings(run) for run in runs}, by or None)
+        told = [{"label": x.label, "settings": x.settings, "runs": x.runs} for x in found]
+        return _json({"groups": told})
+
     def _curves_of(
         self, request: Request, metric: str, *, wait: bool = False
     ) -> list[dict[str, Any]]:
@@ -206,9 +234,35 @@ class Dashboard:
             wait=wait,
         )
 
+    def _compare(self, request: Request) -> Response:
+        asked = Asked(
+            runs=tuple(self._asked_runs(request)),
+            by=tuple(_list(request, "by")),
+            axis=_one_of(request, "x", COMPARED_AXES),
+            threshold=_number(request, "threshold", float, None),
+            source=SCORES[_one_of(request, "score", tuple(SCORES))],
+        )
+        return _json(self._comparisons.of(asked))
+
+    def _sweeps(self, _: Request) -> Response:
+        return _json({"sweeps": self._all_sweeps.all()})
+
+    def _sweep(self, request: Request) -> Response:
+        sweep = _asked(request, "sweep")
+        if not self.listing.version:  # no page has asked for runs
+            self.listing.look()
+        try:
+            return _json(self._all_sweeps.sweep(sweep))
+        except OSError:
+            raise Mistake("there is no such sweep", 404) from None
+
     def _run(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, run):
             return _json(details(files, run))
+
+    def _meanings(self, request: Request) -> Response:
+        with self._files(_asked(request, "run")) as (files, _):
+            return _json({"meanings": meanings(files.json("config.json"))})
 
     def _difference(self, request: Request) -> Response:
         with (
@@ -220,7 +274,8 @@ class Dashboard:
     def _graph(self, request: Request) -> Response:
         at = _number(request, "at", float, None)
         with self._files(_asked(request, "run")) as (files, run):
-            return _json(graph(files, run, at))
+            returns = self._returns.range_of(files, run["id"], int(run["num_learners"]))
+            return _json({**graph(files, run, at), "returns": returns})
 
     def _replay(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, _):
@@ -251,10 +306,7 @@ class Dashboard:
                 low, high = (found.y if x is None else x for x in (found.low, found.high))
                 for row in zip(found.x, found.y, low, high, strict=True):
                     table.writerow([_cell(metric), _cell(run), *map(_cell, row)])
-        name = "".join(
-            c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in metrics[0]
-        )
-        headers = {"Content-Disposition": f'attachment; filename="{name[:100]}.csv"'}
+        headers = _saved_as(f"{metrics[0][:100]}.csv")
         return Response(text.getvalue(), media_type="text/csv", headers=headers)
 
     def _video(self, request: Request) -> Response:
@@ -288,6 +340,25 @@ class Dashboard:
             media_type=kind,
             headers=headers,
         )
+
+    def _checkpoint(self, request: Request) -> Response:
+        name = _asked(request, "name")
+        with self._files(_asked(request, "run")) as (files, run):
+            folder = _plain_name(f"{run['name'][:100]}-{name}")
+            try:
+                archive = checkpoint_archive(files, name, folder)
+            except ValueError as error:
+                raise Mistake(str(error), 404) from None
+        headers = {
+            **_saved_as(f"{folder}.tar"),
+            "Cache-Control": "no-cache",
+            "Content-Encoding": "identity",
+            "Content-Length": str(archive.num_bytes),
+        }
+        if request.method == "HEAD":
+            archive.close()
+            return Response(media_type="application/x-tar", headers=headers)
+        return StreamingResponse(archive.pieces(), media_type="application/x-tar", headers=headers)
 
     async def _events(self, request: Request) -> Response:
         stream = self.events.stream(request.is_disconnected)
@@ -433,6 +504,16 @@ def _number(request: Request, name: str, kind: Callable[[str], T], otherwise: T 
 
 def _points(request: Request) -> int:
     return min(max(_number(request, "points", int, POINTS) or POINTS, 2), MAX_POINTS)
+
+
+def _plain_name(name: str) -> str:
+    """Return a name that no file system and no header takes for anything else."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "-_.") else "-" for c in name)
+    return kept.lstrip(".") or "-"
+
+
+def _saved_as(name: str) -> dict[str, str]:
+    return {"Content-Disposition": f'attachment; filename="{_plain_name(name)}"'}
 
 
 def _cell(value: Any) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
+from gossamer.dashboard.archive import CHECKPOINTS, MANIFEST, is_checkpoint
 from gossamer.dashboard.graph import alive
 from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES
@@ -91,12 +92,12 @@ def difference(a: RunFiles, b: RunFiles) -> list[dict[str, Any]]:
 
 def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
     """Return the checkpoints on disk, by updates; those that are the last, the best or the candidate say so."""
-    names = [x for x in files.names("checkpoints") if x.isdecimal() or x in ("best", "candidate")]
+    names = [x for x in files.names(CHECKPOINTS) if is_checkpoint(x)]
     last = max((int(x) for x in names if x.isdecimal()), default=None)
     found: list[dict[str, Any]] = []
     for name in names:
-        manifest = files.json(f"checkpoints/{name}/manifest.json")
-        status = files.stat(f"checkpoints/{name}/manifest.json")
+        manifest = files.json(f"{CHECKPOINTS}/{name}/{MANIFEST}")
+        status = files.stat(f"{CHECKPOINTS}/{name}/{MANIFEST}")
         if status is None or not manifest:  # without it there is no checkpoint
             continue
         updates = whole(manifest.get("updates"))
@@ -104,6 +105,7 @@ def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
         sizes = (number(mapping(x).get("bytes")) for x in mapping(manifest.get("files")).values())
         found.append(
             {
+                "name": name,
                 "updates": updates,
                 "env_steps": _env_steps(files, name),
                 "time": status.st_mtime,
@@ -116,7 +118,7 @@ def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
 
 
 def _env_steps(files: RunFiles, name: str) -> int | None:
-    state = files.json(f"checkpoints/{name}/state.json")
+    state = files.json(f"{CHECKPOINTS}/{name}/state.json")
     # Policies that are kept for their score have a state of a few facts, others that of every part.
     told = mapping(state.get("held")).get("learner.env_steps", state.get("env_steps"))
     return whole(told)

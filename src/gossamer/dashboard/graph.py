@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
+from gossamer.dashboard.returns import OF_THE_RUN, OWN, RETURN
 from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import listed, mapping, number, whole, word
 from gossamer.record.metrics import parse_row
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 
 LINK = "topology/staleness_updates_of_"
 APART = "topology/disagreement_of_"
-RETURN = "learner/return_of_"
 MAX_NODES = 256
 """Learners that are drawn; of more the first."""
 WINDOW_BYTES = (256 << 10, 4 << 20)
@@ -253,11 +253,11 @@ def _nodes(
         if live and (process_alive := alive(process)) is not None:
             there = process_alive
         # All at one moment, and of the episodes that the run's return is of; older runs tell it in each learner's rows.
-        own = apart.get(f"{RETURN}{rank}", row.get("learner/return_mean_100"))
+        own = apart.get(f"{RETURN}{rank}", row.get(OWN))
         nodes.append(
             {
                 "rank": rank,
-                "return": number(row.get("return_mean_100") if own is None and size == 1 else own),
+                "return": number(row.get(OF_THE_RUN) if own is None and size == 1 else own),
                 "disagreement": number(apart.get(f"{APART}{rank}")),
                 "restarts": (whole(process.get("restarts")) or 0) if live else died.count(rank),
                 "host": word(process.get("machine") or run["where"]),

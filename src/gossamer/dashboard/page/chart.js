@@ -35,7 +35,7 @@ function download(address, name) {
   link.remove();
 }
 
-/** A chart. `links` are called when somebody zooms it or points at it: zoom(range), yZoom(range), cursor(x, keys). */
+/** A chart. `links` are called when somebody zooms it or points at it: zoom(range), yZoom(range), whole(on), cursor(x, keys). */
 export class Chart {
   #lines = [];
   #view = { xKind: "env_steps" };
@@ -48,8 +48,10 @@ export class Chart {
   #note;
   #reset;
   #unit = el("small", {});
+  #outliers = el("small", { class: "outliers", hidden: true });
+  #far = null;
   #title;
-  #sample = el("small", { hidden: true });
+  #sample = el("small", { class: "sample", hidden: true });
   #dropped = el("small", { hidden: true });
   #waiting = 0;
   #visible = false;
@@ -59,7 +61,7 @@ export class Chart {
   #drawn = false;
   #watching;
 
-  /** `options`: title, help, unit, file (a name without ending), legend (its own), csv() (an address) or null. */
+  /** `options`: title, metric (its name, where the title is another), help, unit, file (a name without ending), legend (its own), csv() (an address) or null. */
   constructor(options, links) {
     this.#options = options;
     this.#links = links;
@@ -73,7 +75,7 @@ export class Chart {
       class: "link",
       "aria-label": `Save ${options.title} as ${format.toUpperCase()}`,
     });
-    this.#title = el("h3", {}, options.title, this.#unit, this.#sample, this.#dropped);
+    this.#title = el("h3", {}, options.title, el("small", { class: "metric-name" }, options.metric ?? ""), this.#unit, this.#sample, this.#dropped);
     this.describe(options.help, options.unit);
     this.node = el(
       "article",
@@ -82,6 +84,7 @@ export class Chart {
         "header",
         {},
         this.#title,
+        this.#outliers,
         el("div", { class: "chart-tools" }, this.#reset, save("png"), save("svg"), options.csv && save("csv")),
       ),
       options.legend ? this.#legend : null,
@@ -162,7 +165,8 @@ export class Chart {
     this.#stale = false;
     this.node.classList.remove("stale");
     this.node.removeAttribute("title");
-    const { data, layout } = figure(this.#lines, this.#view);
+    const { data, layout, far } = figure(this.#lines, this.#view);
+    this.#tellOutliers(far);
     layout.width = this.#plot.clientWidth;
     layout.height = this.#plot.clientHeight;
     this.#drawing = loadPlotly()
@@ -175,6 +179,20 @@ export class Chart {
       .catch((error) => this.failed(error.message));
   }
 
+  // What an axis leaves out is told, with the way to see it.
+  #tellOutliers(far) {
+    const { whole, yZoom } = this.#view;
+    const told = far > 0 && !yZoom ? `${far} ${whole}` : "";
+    if (told === this.#far) return;
+    this.#far = told;
+    this.#outliers.hidden = !told;
+    const values = `${count(far)} ${far === 1 ? "value" : "values"}`;
+    this.#outliers.replaceChildren(
+      whole ? `${values} far from the rest` : `${values} outside`,
+      button(whole ? "leave out" : "show all", () => this.#links.whole(!whole), { class: "link" }),
+    );
+  }
+
   #listen() {
     this.#watching = new IntersectionObserver(
       (entries) => {
@@ -185,7 +203,7 @@ export class Chart {
     );
     this.#watching.observe(this.node);
     this.resizing = new ResizeObserver(() => {
-      if (!this.#drawn) return;
+      if (!this.#drawing) return; // a first picture that is still on its way has the size from before
       this.#stale = true;
       this.#draw();
     });
@@ -317,7 +335,7 @@ export class Chart {
     this.#readout.style.setProperty("right", right ? "auto" : `${this.#plot.clientWidth - area.l - px + 12}px`);
   }
 
-  /** Let one line stand out, or none (null). */
+  /** Let the lines of one group, or one line, stand out, or none (null). */
   emphasise(key) {
     const nodes = this.#plot.querySelectorAll(".scatterlayer .trace");
     const data = this.#plot.data ?? [];
@@ -333,8 +351,9 @@ export class Chart {
     }
     try {
       const Plotly = await loadPlotly();
-      const picture = figure(this.#lines, this.#view, { title, yTitle: this.#options.unit ?? "", legend: true });
-      const image = await Plotly.toImage(picture, { format, width: 1000, height: 560, scale: format === "png" ? 2 : 1 });
+      const outside = this.#far && !this.#view.whole ? ` (${this.#outliers.firstChild.textContent})` : "";
+      const { data, layout } = figure(this.#lines, this.#view, { title: title + outside, yTitle: this.#options.unit ?? "", legend: true });
+      const image = await Plotly.toImage({ data, layout }, { format, width: 1000, height: 560, scale: format === "png" ? 2 : 1 });
       download(image, `${file}.${format}`);
     } catch (error) {
       this.failed(error.message);

@@ -1,17 +1,19 @@
 // The view Curves: metrics of several runs side by side, seeds grouped.
 
-import { list, one, remember, text } from "./address.js";
+import { go, list, one, remember, text } from "./address.js";
 import { metricsOf, url } from "./api.js";
 import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
 import { count } from "./format.js";
 import { runLabels } from "./labels.js";
-import { groupLines, pointsFor, seriesLine } from "./lines.js";
+import { groupLines, groupsOf, pointsFor, seriesLine } from "./lines.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { line } from "./palette.js";
 import { store } from "./store.js";
+import { titleOf, unitOf } from "./titles.js";
 
 const STATISTICS = [["mean", "Mean"], ["median", "Median"], ["iqm", "IQM"], ["runs", "Each run"]];
-const USUAL = ["return_mean_100", "evaluation/mean", "learner/loss"];
+const USUAL = ["return_mean_100", "evaluation/mean"];
+const SEED_OPACITY = [1, 0.8, 0.62]; // in turn, so that the seeds of one colour can be told apart where they cross
 const PACE_MS = 900;
 
 // Runs that were set up alike have the same metrics: one of each kind is asked.
@@ -31,7 +33,7 @@ export class Curves {
   #linked;
   #metrics = [];
   #legend = el("div", { class: "groups", "aria-label": "Groups of runs" });
-  #body = el("div", {});
+  #body = el("div", { class: "curves-body" });
   #abort = new AbortController();
   #groups = new Map();
 
@@ -76,7 +78,7 @@ export class Curves {
     document.title = "Curves \u00b7 gossamer";
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Curves"),
-      el("div", { class: "toolbar" }, this.#runsMenu(), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls()),
+      el("div", { class: "toolbar" }, this.#runsMenu(), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls(), this.#verdicts()),
       this.#body,
     );
     this.#show();
@@ -178,10 +180,13 @@ export class Curves {
     return choice("", STATISTICS, this.#state.statistic, (statistic) => {
       this.#state.statistic = statistic;
       this.#groups.clear();
-      this.#state.hidden.clear();
       this.#remember();
       this.#load();
     }, "Statistic of the seeds");
+  }
+
+  #verdicts() {
+    return button("Compare", () => go("compare", { runs: this.#state.runs, by: this.#state.by }), { title: "Scores with intervals, and verdicts" });
   }
 
   async #findMetrics(signal) {
@@ -211,8 +216,8 @@ export class Curves {
       const { metrics } = this.#state;
       this.#linked.keep(metrics);
       await Promise.all([described, ...metrics.map((metric) => this.#loadChart(metric, signal))]);
-      for (const { name, meaning, unit } of signal.aborted ? [] : this.#metrics) {
-        if (metrics.includes(name)) this.#linked.chart(name, {}).describe(meaning, unit === "1" ? "" : unit);
+      for (const metric of signal.aborted ? [] : this.#metrics) {
+        if (metrics.includes(metric.name)) this.#linked.chart(metric.name, {}).describe(metric.meaning, unitOf(metric));
       }
     } catch (error) {
       if (!signal.aborted && !this.#groups.size) this.#legend.replaceChildren(el("p", { class: "quiet" }, error.message));
@@ -220,18 +225,23 @@ export class Curves {
   }
 
   async #loadChart(metric, signal) {
+    const { title, name } = titleOf(metric);
     const chart = this.#linked.chart(metric, {
-      title: metric,
+      title,
+      metric: name,
       file: metric.replaceAll("/", "-"),
       csv: () => this.#csv(metric),
     });
     try {
       const lines = await this.#lines(metric, signal);
       if (signal.aborted) return;
-      for (const each of lines) if (!this.#groups.has(each.key)) this.#groups.set(each.key, { ...each, n: this.#groups.size });
+      for (const { group } of lines) if (!this.#groups.has(group.key)) this.#groups.set(group.key, { ...group, n: this.#groups.size });
       const shown = lines
-        .map((each) => ({ ...each, n: this.#groups.get(each.key).n, ...line(this.#groups.get(each.key).n) }))
-        .filter((each) => !this.#state.hidden.has(each.label));
+        .filter(({ group }) => !this.#state.hidden.has(group.label))
+        .map((each) => {
+          const { n } = this.#groups.get(each.group.key);
+          return { ...each, group: each.group.key, n, ...line(n) };
+        });
       this.#linked.show(metric, shown);
       this.#drawLegend();
     } catch (error) {
@@ -250,14 +260,25 @@ export class Curves {
     const { runs, statistic, by } = this.#state;
     const { view } = this.#linked;
     const points = pointsFor(runs.length);
-    if (statistic !== "runs") return groupLines({ runs, metric, view, statistic, by, points }, signal);
+    if (statistic !== "runs") {
+      const lines = await groupLines({ runs, metric, view, statistic, by, points }, signal);
+      return lines.map((each) => ({ ...each, group: each }));
+    }
     const labels = runLabels(runs);
-    const answers = await Promise.allSettled(
-      runs.map((run, n) => seriesLine({ run, metric, label: labels[n], n, key: run, points, view }, signal)),
-    );
-    const lines = answers.filter((each) => each.value).map((each) => each.value);
-    if (!lines.length) throw answers[0].reason;
-    return lines;
+    const [groups, ...answers] = await Promise.all([
+      groupsOf({ runs, by }, signal),
+      ...runs.map((run, n) => seriesLine({ run, metric, label: labels[n], n, key: run, points, view }, signal).catch((error) => ({ error }))),
+    ]);
+    const lines = answers.filter((each) => !each.error);
+    if (!lines.length) throw answers[0].error;
+    // Group by group, so that the first group has the first colour; seeds have the colour of their group.
+    return groups.flatMap((group) =>
+      group.runs.map((run, seed) => {
+        const own = lines.find((each) => each.key === run);
+        const opacity = SEED_OPACITY[seed % SEED_OPACITY.length];
+        return own && { ...own, group: { ...group, count: group.runs.length }, thin: group.runs.length > 1, opacity };
+      }),
+    ).filter(Boolean);
   }
 
   #drawLegend() {
@@ -295,7 +316,7 @@ export class Curves {
     const words = { mean: "mean", median: "median", iqm: "interquartile mean" };
     const note =
       statistic === "runs"
-        ? "Each line is one run; its shade spans the rows behind a point."
+        ? "Each line is one run; seeds of one group have one colour. A shade spans the rows behind a point."
         : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}.`;
     const focused = this.#legend.contains(document.activeElement) ? [...this.#legend.querySelectorAll("button")].indexOf(document.activeElement) : -1;
     this.#legend.replaceChildren(el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));

@@ -44,29 +44,54 @@ export function extent(lines) {
   return low <= high ? [low, high] : null;
 }
 
-function seen(lines, [from, to], log) {
-  let low = Infinity;
-  let high = -Infinity;
-  const take = (value) => {
-    if (value === null || (log && value <= 0)) return;
-    if (value < low) low = value;
-    if (value > high) high = value;
-  };
-  for (const { x, y, low: lows, high: highs } of lines) {
+// Means of returns are a run's result: none is ever left out.
+const RESULTS = new Set(["return_mean_100", "evaluation/mean"]);
+const CORE = 0.02; // of the values on each side may be outliers
+const SHORT = 0.005; // of the axis
+const FEWEST = 50; // points of which any may be called an outlier
+
+// Where the far outliers are cut off: all but the outermost values span a core, and what lies another core's height
+// beyond it would leave nothing to be seen of the rest. A normal distribution has no such values in any number of rows.
+function core(values) {
+  const sorted = Float64Array.from(values).sort();
+  const skip = Math.ceil(sorted.length * CORE);
+  const [low, high] = [sorted[skip], sorted[sorted.length - 1 - skip]];
+  const room = high - low;
+  if (!(room > 0)) return [sorted[0], sorted.at(-1)]; // all are alike but a few, which are all that there is to see
+  return [sorted.find((value) => value >= low - room), sorted.findLast((value) => value <= high + room)];
+}
+
+/**
+ * Return {range, far} of the vertical axis: what Plotly takes, and how many points are far outliers.
+ *
+ * The axis spans what is seen between `from` and `to` but for far outliers, of which there are none among few points; it
+ * spans all if `whole`. Without a point the range is null.
+ */
+function seen(lines, [from, to], log, whole) {
+  const drawn = (value) => typeof value === "number" && (!log || value > 0);
+  const scaled = log ? Math.log10 : Number;
+  const points = [];
+  for (const { x, y, low, high } of lines) {
     for (let i = 0; i < x.length; i++) {
-      if (x[i] === null || x[i] < from || x[i] > to) continue;
-      take(y[i]);
-      if (lows) take(lows[i]);
-      if (highs) take(highs[i]);
+      if (x[i] === null || x[i] < from || x[i] > to || !drawn(y[i])) continue;
+      const value = scaled(y[i]);
+      points.push(value, low && drawn(low[i]) ? scaled(low[i]) : value, high && drawn(high[i]) ? scaled(high[i]) : value);
     }
   }
-  if (low > high) return null;
-  if (log) {
-    const edge = Math.max(0.02, (Math.log10(high) - Math.log10(low)) * 0.06);
-    return [Math.log10(low) - edge, Math.log10(high) + edge];
+  if (!points.length) return { range: null, far: 0 };
+  const all = [Infinity, -Infinity];
+  for (const value of points) {
+    if (value < all[0]) all[0] = value;
+    if (value > all[1]) all[1] = value;
   }
-  const edge = (high - low || Math.abs(high) || 1) * 0.06;
-  return [low - edge, high + edge];
+  const few = points.length < 3 * FEWEST || lines.some((line) => RESULTS.has(line.metric));
+  const inner = few ? all : core(points);
+  const inside = (value) => value >= inner[0] && value <= inner[1];
+  let far = 0;
+  for (let i = 0; i < points.length; i += 3) far += !(inside(points[i]) && inside(points[i + 1]) && inside(points[i + 2]));
+  const [low, high] = whole ? all : inner;
+  const edge = log ? Math.max(0.02, (high - low) * 0.06) : (high - low || Math.abs(high) || 1) * 0.06;
+  return { range: [low - edge, high + edge], far };
 }
 
 function timeTicks([low, high]) {
@@ -112,6 +137,12 @@ export function undrawable(lines, view) {
   }, 0);
 }
 
+// How far apart on the axis the first and the last point of a line are that are drawn.
+function length(x, y, log) {
+  const [low, high] = extent([{ x: x.filter((value, i) => y[i] !== null && (!log || value > 0)) }]) ?? [1, 1];
+  return log ? Math.log10(high / low) : high - low;
+}
+
 function traces(lines, view) {
   const span = view.zoom ?? extent(lines) ?? [0, 1];
   const width = ((view.smoothing ?? 0) / 100) * 0.1 * (span[1] - span[0]);
@@ -121,7 +152,7 @@ function traces(lines, view) {
   const main = [];
   for (const line of lines) {
     const x = view.xKind === "time" ? line.x.map((value) => toAxis("time", value)) : line.x;
-    const common = { type: "scatter", name: line.label, meta: line.key, hoverinfo: "skip", connectgaps: false };
+    const common = { type: "scatter", name: line.label, meta: line.group ?? line.key, hoverinfo: "skip", connectgaps: false };
     const smoothed = width > 0 && !line.markers;
     if (line.low && line.high && line.band !== false) {
       const even = (values) => (smoothed ? smooth(line.x, values, width) : values);
@@ -135,12 +166,13 @@ function traces(lines, view) {
         showlegend: false,
       });
     }
-    const stroke = { color: line.color, width: 1.8, dash: line.dash ?? "solid" };
+    const stroke = { color: line.color, width: line.thin ? 1.3 : 1.8, dash: line.dash ?? "solid" };
     if (smoothed) {
       raw.push({ ...common, x, y: line.y, mode: "lines", line: { ...stroke, width: 1 }, opacity: 0.28, showlegend: false });
     }
     const y = smoothed ? smooth(line.x, line.y, width) : line.y;
-    const lonely = line.y.reduce((found, value) => found + (value !== null), 0) < 2;
+    // A line too short to be seen is a point: evaluations of seeds that ended almost at one step, for example.
+    const lonely = length(line.x, line.y, view.xLog) <= SHORT * length(span, span, view.xLog);
     main.push({
       ...common,
       x,
@@ -148,17 +180,20 @@ function traces(lines, view) {
       mode: line.markers || lonely ? "lines+markers" : "lines",
       line: stroke,
       marker: { color: line.color, size: 6 },
-      cliponaxis: !lonely, // a point alone stands at the edge
+      opacity: line.opacity ?? 1,
+      // The first and the last point stand at the edge, and would be drawn by half.
+      cliponaxis: !(lonely || (line.markers && !view.zoom && !view.yZoom)),
     });
   }
   return [...bands, ...raw, ...main];
 }
 
 /**
- * Return {data, layout} for Plotly.
+ * Return {data, layout} for Plotly, and `far`: how many points are far outliers, which only a `whole` view shows.
  *
- * `lines`: {key, label, color, dash, x, y, low, high, markers}. `view`: xKind, xLog, yLog, zoom and yZoom (ranges in
- * units of the data, or null), smoothing in [0, 100]. `title` is drawn inside, for pictures that leave the page.
+ * `lines`: {key, group, metric, label, color, dash, opacity, thin, x, y, low, high, markers}. `view`: xKind, xLog, yLog,
+ * zoom and yZoom (ranges in units of the data, or null), whole, smoothing in [0, 100]. `title` is drawn inside, for
+ * pictures that leave the page.
  */
 export function figure(lines, view, { title = "", yTitle = "", legend = false } = {}) {
   const ink = themed("ink");
@@ -174,15 +209,16 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
     automargin: true,
     fixedrange: false,
   };
-  const whole = extent(lines);
-  const span = view.zoom ?? whole;
+  const ends = extent(lines);
+  const span = view.zoom ?? ends;
+  const vertical = view.yZoom || !span ? { range: null, far: 0 } : seen(lines, span, view.yLog, view.whole);
   const xaxis = { ...axis, type: view.xKind === "time" ? "date" : xLog ? "log" : "linear", showgrid: false, ticks: "outside", ticklen: 4 };
   xaxis.title = { text: kind.title, font: { size: 11, color: quiet }, standoff: 6 };
   if (view.zoom) {
-    const ends = view.zoom.map((value) => toAxis(view.xKind, value));
-    xaxis.range = xLog ? ends.map((value) => Math.log10(Math.max(value, Number.MIN_VALUE))) : ends;
-  } else if (whole && !xLog && whole[1] > whole[0]) {
-    xaxis.range = whole.map((value) => toAxis(view.xKind, value));
+    const zoomed = view.zoom.map((value) => toAxis(view.xKind, value));
+    xaxis.range = xLog ? zoomed.map((value) => Math.log10(Math.max(value, Number.MIN_VALUE))) : zoomed;
+  } else if (ends && !xLog && ends[1] > ends[0]) {
+    xaxis.range = ends.map((value) => toAxis(view.xKind, value));
   } else {
     xaxis.autorange = true;
   }
@@ -194,11 +230,12 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
     ? view.yLog
       ? view.yZoom.map((value) => Math.log10(Math.max(value, Number.MIN_VALUE)))
       : view.yZoom
-    : span && seen(lines, span, view.yLog);
+    : vertical.range;
   if (fitted) yaxis.range = fitted;
   else yaxis.autorange = true;
   const ground = legend ? themed("card") : "rgba(0,0,0,0)";
   return {
+    far: vertical.far,
     data: traces(lines, { ...view, xLog }),
     layout: {
       font: { family: "system-ui, -apple-system, 'Segoe UI', Roboto, sans-serif", size: 12, color: ink },

@@ -7,16 +7,16 @@ import { faded, isDark, scale, staleness, themed } from "./palette.js";
 
 const WIDE = { width: 1000, height: 720, scale: 1 };
 const NARROW = { width: 560, height: 520, scale: 0.75 };
-const NARROW_PIXELS = 600;
+const NARROW_PIXELS = 760;
 
 function bounds(values) {
   const known = values.filter((value) => typeof value === "number");
   return known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
 }
 
-/** Return what colours and sizes mean: the ranges of the graph's numbers. */
-export function ranges({ nodes, edges }) {
-  const [low, high] = bounds(nodes.filter((node) => node.alive).map((node) => node.return));
+/** Return what colours and sizes mean: the ranges of the graph's numbers, that of returns over the whole run. */
+export function ranges({ nodes, edges, returns }) {
+  const [low, high] = returns ?? bounds(nodes.map((node) => node.return));
   return {
     low,
     high,
@@ -70,11 +70,13 @@ export class Graph {
   #key = "";
   #places = new Map();
   #pick;
+  #state;
   #size = WIDE;
 
-  /** `pick` is called with {node} or {edge} that is pointed at, or null. */
-  constructor(pick) {
+  /** `pick` is called with {node} or {edge} that is pointed at, or null; `state` returns a node's state as a word. */
+  constructor(pick, state) {
     this.#pick = pick;
+    this.#state = state;
     this.node = svg("svg", { class: "graph", role: "group", "aria-label": "Graph of learners" });
   }
 
@@ -169,7 +171,7 @@ export class Graph {
     const hosts = new Set(nodes.map((each) => each.host).filter(Boolean));
     const told = [
       `learner ${node.rank}`,
-      node.alive ? "alive" : "dead",
+      this.#state(node),
       `return ${number(node.return)}`,
       `disagreement ${number(node.disagreement)}`,
       `${node.restarts ?? 0} restarts`,

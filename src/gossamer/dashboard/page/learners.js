@@ -57,7 +57,7 @@ export class Learners {
     }
     this.#head = new RunHead("learners", this.#id);
     this.#head.draw(run);
-    this.#graph = new Graph((what) => this.#tell(what));
+    this.#graph = new Graph((what) => this.#tell(what), (node) => this.#state(node));
     this.#frame.replaceChildren(this.#graph.node);
     const seek = later(60, () => this.#load());
     this.#slider = el("input", {
@@ -93,20 +93,20 @@ export class Learners {
           el("div", { class: "timeline" }, this.#live, this.#slider, this.#moment),
         ),
         el(
+          "section",
+          { class: "card learners-card" },
+          el("h2", {}, "Learners"),
+          el(
+            "div",
+            { class: "table-frame" },
+            el("table", { "aria-label": "Learners" }, el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col", class: ["Host", "State"].includes(name) ? null : "right" }, name)))), this.#rows),
+          ),
+        ),
+        el(
           "aside",
           { class: "graph-side" },
           el("section", { class: "card" }, el("h2", {}, "Details"), this.#details),
           el("section", { class: "card" }, el("h2", {}, "Events"), this.#events),
-        ),
-      ),
-      el(
-        "section",
-        { class: "card" },
-        el("h2", {}, "Learners"),
-        el(
-          "div",
-          { class: "table-frame" },
-          el("table", { "aria-label": "Learners" }, el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col", class: ["Host", "State"].includes(name) ? null : "right" }, name)))), this.#rows),
         ),
       ),
     );
@@ -161,12 +161,16 @@ export class Learners {
       ),
       past.length ? "" : el("li", { class: "quiet" }, "None so far."),
     );
+    this.#fillRows();
+  }
+
+  #fillRows() {
     this.#rows.replaceChildren(
-      ...nodes.map((node) => {
+      ...this.#answer.nodes.map((node) => {
         const cell = (content, right = true) => el("td", { class: right ? "right" : null }, content);
         return el(
           "tr",
-          { class: this.#state(node) === "dead" ? "dead" : null },
+          { class: node.alive ? null : "dead" },
           cell(String(node.rank)), cell(number(node.return)), cell(number(node.disagreement)), cell(count(node.restarts ?? 0)),
           cell(node.host ?? "\u2013", false), cell(this.#state(node), false), cell(count(node.updates)), cell(count(node.env_steps)),
         );
@@ -174,10 +178,9 @@ export class Learners {
     );
   }
 
-  // Of a run that is over nobody is alive, and nobody has died of that.
+  // Of a run that is over no learner runs, however it looked at the moment that is shown.
   #state(node) {
-    if (node.alive) return "alive";
-    return store.runs.get(this.#id)?.state === "running" ? "dead" : "ended";
+    return node.alive && store.runs.get(this.#id)?.state === "running" ? "running" : "ended";
   }
 
   #time() {
@@ -255,6 +258,7 @@ export class Learners {
       return;
     }
     this.#head.draw(run);
+    if (this.#answer) this.#fillRows(); // states change with the run's
   }
 
   /** The colours changed. */

@@ -16,6 +16,11 @@ function byRole(shares) {
   return roles;
 }
 
+// A hyphen is where browsers break lines, and an option that is broken cannot be read.
+function unbroken(sentence) {
+  return sentence.split(/(--[\w.-]+)/).map((part, n) => (n % 2 ? el("span", { class: "unbroken" }, part) : part));
+}
+
 /** Return the picture of a run's limits, {shares: [{role, doing, share}], sentence}. */
 export function limitsCard(limits) {
   const roles = byRole(limits?.shares ?? []);
@@ -51,7 +56,7 @@ export function limitsCard(limits) {
     "section",
     { class: "card limits", "aria-label": "What limits it" },
     el("h2", {}, "What limits it"),
-    el("p", { class: "sentence" }, limits?.sentence || "Nothing is known yet: the first rows tell where the time goes."),
+    el("p", { class: "sentence" }, unbroken(limits?.sentence || "Nothing is known yet: the first rows tell where the time goes.")),
     bars,
   );
 }

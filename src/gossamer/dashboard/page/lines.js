@@ -24,7 +24,18 @@ function around(zoom) {
 export async function seriesLine({ run, metric, label, n, key, learner, points, view, markers, band }, signal) {
   const asked = { run, metric, x: view.xKind, points, learner, ...around(view.zoom) };
   const { x, y, low, high, rows, exact } = await get("api/series", asked, signal);
-  return { key: key ?? metric, label, n, ...line(n), x, y, low, high, rows, exact, markers, band };
+  return { key: key ?? metric, metric, label, n, ...line(n), x, y, low, high, rows, exact, markers, band };
+}
+
+function keyOf(group) {
+  return group.runs.join("\n");
+}
+
+/** Return the groups that runs are in, {key, label, full, runs}: seeds of equal settings, or runs alike in `by`. */
+export async function groupsOf({ runs, by }, signal) {
+  const { groups } = await get("api/groups", { runs, by }, signal);
+  const labels = groupLabels(groups);
+  return groups.map((group, n) => ({ key: keyOf(group), label: labels[n], full: group.label, runs: group.runs }));
 }
 
 /** Return groups of runs as lines, in the server's order: {..., runs, count, interval}. */
@@ -33,7 +44,8 @@ export async function groupLines({ runs, metric, view, statistic, by, points }, 
   const { groups } = await get("api/curves", asked, signal);
   const labels = groupLabels(groups);
   return groups.map((group, n) => ({
-    key: group.runs.join("\n"),
+    key: keyOf(group),
+    metric,
     label: labels[n],
     full: group.label,
     n,

@@ -20,6 +20,7 @@ export function readView(params) {
     smoothing: Math.min(100, Math.max(0, numeric(params, "smooth", 0))),
     zoom: range(params, "zoom"),
     yZoom,
+    whole: new Set(list(params, "whole")),
   };
 }
 
@@ -36,6 +37,7 @@ export function writeView(view) {
     smooth: view.smoothing || null,
     zoom: view.zoom?.map(digits),
     yzoom: [...view.yZoom].map(([name, [low, high]]) => `${digits(low)}~${digits(high)}~${name}`),
+    whole: [...view.whole],
   };
 }
 
@@ -63,6 +65,12 @@ export class Linked {
             this.#redraw();
             this.#changed(this.view, false);
           },
+          whole: (on) => {
+            if (on) this.view.whole.add(key);
+            else this.view.whole.delete(key);
+            this.#redraw();
+            this.#changed(this.view, false);
+          },
           cursor: (x, keys) => {
             for (const each of this.#charts.values()) each.cursor(x, keys);
           },
@@ -81,12 +89,13 @@ export class Linked {
       chart.remove();
       this.#charts.delete(key);
       this.view.yZoom.delete(key);
+      this.view.whole.delete(key);
     }
   }
 
   /** Show lines in the chart of that key. */
   show(key, lines) {
-    this.#charts.get(key)?.show(lines, { ...this.view, yZoom: this.view.yZoom.get(key) ?? null });
+    this.#charts.get(key)?.show(lines, { ...this.view, yZoom: this.view.yZoom.get(key) ?? null, whole: this.view.whole.has(key) });
   }
 
   #redraw() {
@@ -118,7 +127,7 @@ export class Linked {
     }
   }
 
-  /** Let one line stand out in every chart, or none (null). */
+  /** Let the lines of one group, or one line, stand out in every chart, or none (null). */
   emphasise(key) {
     for (const chart of this.#charts.values()) chart.emphasise(key);
   }

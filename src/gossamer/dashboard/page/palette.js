@@ -1,7 +1,8 @@
-// Colours that people with any colour vision tell apart (after Okabe and Ito), lighter where the page is dark.
+// Colours that people with any colour vision tell apart: eight hues, of such lightness that also without red, green or blue
+// no two look alike, and that each is three times as light or dark as the card. Lighter where the page is dark.
 
-const LIGHT = ["#0072b2", "#c94f00", "#00855f", "#b0508a", "#b07700", "#2f8fc7", "#5b5f6b"];
-const DARK = ["#5fb3f0", "#ff9457", "#3fcf9f", "#eba0cb", "#f3bf4a", "#9adcff", "#c3c8d2"];
+const LIGHT = ["#1f5fbf", "#d2691e", "#15491b", "#821474", "#6d5e0c", "#319da6", "#9171e5", "#c72a66"];
+const DARK = ["#5ab4fe", "#f28c3c", "#bcffae", "#c389b2", "#fbc910", "#21edfe", "#a64dcb", "#dd3b54"];
 const DASHES = ["solid", "dash", "dot", "dashdot"];
 
 /** Whether the page is dark now. */
@@ -9,7 +10,7 @@ export function isDark() {
   return document.documentElement.dataset.theme === "dark";
 }
 
-/** Return {color, dash} of the n-th line: after seven colours the same colours come dashed. */
+/** Return {color, dash} of the n-th line: after eight colours the same colours come dashed. */
 export function line(n) {
   const colors = isDark() ? DARK : LIGHT;
   return { color: colors[n % colors.length], dash: DASHES[Math.floor(n / colors.length) % DASHES.length] };
@@ -47,6 +48,15 @@ function between(steps, share) {
 export function scale(value, low, high) {
   if (value === null || value === undefined) return themed("line");
   return between(CIVIDIS, high > low ? (value - low) / (high - low) : 0.7);
+}
+
+// From what is hardly seen to what is seen best, on a light and on a dark ground; read the same with and without red-green vision.
+const MERIT_LIGHT = ["#c3cbd9", "#9db4d3", "#5f93c9", "#22699f", "#00335f"];
+const MERIT_DARK = ["#4a566f", "#56709a", "#8d8d78", "#cbb765", "#ffe45c"];
+
+/** Return the colour of what is worth a share in [0, 1] of the best. */
+export function merit(share) {
+  return between(isDark() ? MERIT_DARK : MERIT_LIGHT, share);
 }
 
 /** Return the colour of a link by its staleness in [0, high]: grey is fresh, orange is stale. */

@@ -4,6 +4,7 @@ import { address, numeric, one, remember, text } from "./address.js";
 import { get, metricsOf, url } from "./api.js";
 import { el, later, nothing, paced, select } from "./dom.js";
 import { ago, bytes, count, duration, moment, number, setting, shortSetting, shortSettings } from "./format.js";
+import { Helps } from "./helps.js";
 import { limitsCard } from "./limits.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { Panels } from "./panels.js";
@@ -14,16 +15,21 @@ const PACE_MS = 900;
 const DETAIL_MS = 3000;
 const SECTIONS = [["overview", "Overview"], ["settings", "Settings"], ["difference", "Difference"], ["log", "Log"], ["checkpoints", "Checkpoints"], ["videos", "Videos"]];
 
+// The first is what people come for: it stands above all else, and has no heading but its own.
+const LEAD = "Return";
 const PANELS = {
-  Score: [
+  [LEAD]: [
     {
       key: "return",
       title: "Return",
+      unit: "",
       metrics: [
         { name: "return_mean_100", label: "training, mean of 100" },
         { name: "evaluation/mean", label: "evaluation", markers: true, band: false },
       ],
     },
+  ],
+  Episodes: [
     { key: "episodes", title: "Training episodes", metrics: [{ name: "episode/return", label: "return of an episode" }] },
     { key: "length", title: "Episode length", metrics: [{ name: "length_mean_100", label: "length" }] },
   ],
@@ -91,6 +97,7 @@ export class Run {
   #content = el("div", { class: "run-content", role: "tabpanel" });
   #tiles = el("div", { class: "tiles" });
   #limits = el("div", {});
+  #lead = el("div", { class: "charts lead" });
   #machine = el("div", {});
   #groups = {};
   #abort = new AbortController();
@@ -221,14 +228,15 @@ export class Run {
     this.controls.append(...this.#linked.controls(), this.learnerField);
     this.#linked.node.replaceChildren();
     this.#linked.node.className = "";
-    this.#groups = {};
-    for (const name of Object.keys(PANELS)) {
+    this.#lead.replaceChildren();
+    this.#groups = { [LEAD]: this.#lead };
+    for (const name of Object.keys(PANELS).filter((each) => each !== LEAD)) {
       const grid = el("div", { class: "charts" });
       this.#groups[name] = grid;
       this.#linked.node.append(el("section", { class: "chart-group", "aria-label": name }, el("h2", {}, name), grid));
     }
     this.#tiles.hidden = this.#limits.hidden = ["damaged", "empty"].includes(store.runs.get(this.#id)?.state);
-    this.#content.replaceChildren(this.#tiles, this.#limits, this.controls, this.#linked.node, this.#machine);
+    this.#content.replaceChildren(this.#tiles, this.controls, el("section", { "aria-label": LEAD }, this.#lead), this.#limits, this.#linked.node, this.#machine);
     this.#fillTiles();
   }
 
@@ -267,7 +275,7 @@ export class Run {
             ? table(
                 ["Role", { text: "Process", right: true }, ...(machines ? ["Machine"] : []), { text: "Restarts", right: true }, "State"],
                 processes.map((each) =>
-                  el("tr", {}, cell(each.rank === null || each.rank === undefined ? each.role : `${each.role} ${each.rank}`), cell(each.pid ?? "\u2013", true), machines && cell(each.machine || "\u2013"), cell(count(each.restarts), true), cell(each.alive === null || each.alive === undefined ? "not known" : each.alive ? "alive" : "ended")),
+                  el("tr", {}, cell(each.rank === null || each.rank === undefined ? each.role : `${each.role} ${each.rank}`), cell(each.pid ?? "\u2013", true), machines && cell(each.machine || "\u2013"), cell(count(each.restarts), true), cell(each.alive === null || each.alive === undefined ? "not known" : each.alive ? "running" : "ended")),
                 ),
                 "Processes",
               )
@@ -295,9 +303,9 @@ export class Run {
       const groupOf = (panel) => this.#groups[Object.keys(PANELS).find((name) => PANELS[name].some((each) => each.key === panel.key))];
       await this.#panels.load(panels, metrics, this.#learner, signal, groupOf);
       for (const grid of Object.values(this.#groups)) grid.parentNode.hidden = !grid.children.length;
-      this.controls.hidden = !this.#linked.node.querySelector(".chart");
+      this.controls.hidden = !this.#content.querySelector(".chart");
     } catch (error) {
-      if (!signal.aborted) this.#groups.Score?.replaceChildren(el("p", { class: "quiet" }, error.message));
+      if (!signal.aborted) this.#lead.replaceChildren(el("p", { class: "quiet" }, error.message));
     }
   }
 
@@ -314,9 +322,11 @@ export class Run {
     );
   }
 
-  #settings() {
+  async #settings() {
     if (this.#built === "settings") return;
     this.#built = "settings";
+    const helps = await this.#meanings();
+    if (this.#built !== "settings") return; // another part of the run was opened meanwhile
     const body = el("div", {});
     const layers = [...new Set(this.#detail.settings.map((each) => each.layer))];
     const draw = () => {
@@ -325,9 +335,10 @@ export class Run {
         const line = `${each.name} ${setting(each.value)} ${shortSetting(each.value)} ${each.layer}`.toLowerCase();
         return words.every((word) => line.includes(word)) && !(this.#changedOnly && /^default/.test(each.layer ?? ""));
       });
+      helps.hide();
       body.replaceChildren(
         rows.length
-          ? table(["Setting", "Value", "Set by"], rows.map((each) => el("tr", {}, cell(el("code", {}, each.name)), cell(settingCode(each.value)), cell(el("span", { class: /^default/.test(each.layer ?? "") ? "layer" : "layer set" }, each.layer)))), "Settings")
+          ? table(["Setting", "Value", "Set by"], rows.map((each) => el("tr", {}, cell(helps.name(each.name)), cell(settingCode(each.value)), cell(el("span", { class: /^default/.test(each.layer ?? "") ? "layer" : "layer set" }, each.layer)))), "Settings")
           : el("p", { class: "quiet" }, "No setting fits."),
       );
     };
@@ -338,7 +349,7 @@ export class Run {
         el("input", {
           type: "search",
           class: "search",
-          placeholder: "Search settings: a name, a value or a layer",
+          placeholder: "Search: a name, a value or a layer",
           "aria-label": "Search settings",
           value: this.#search,
           on: {
@@ -365,11 +376,21 @@ export class Run {
           }),
           "without defaults",
         ),
-        el("span", { class: "quiet" }, `Layers: ${layers.join(", ")}`),
+        el("span", { class: "quiet" }, `Layers: ${layers.join(", ")}${helps.some ? ". Point at a name for its help." : ""}`),
       ),
       body,
     );
     draw();
+  }
+
+  // The meanings come once; without them names stand alone.
+  async #meanings() {
+    try {
+      const { meanings } = await get("api/meanings", { run: this.#id });
+      return new Helps(meanings);
+    } catch {
+      return new Helps({});
+    }
   }
 
   async #difference() {
@@ -388,7 +409,7 @@ export class Run {
       return;
     }
     try {
-      const { settings } = await get("api/difference", { a: this.#id, b: this.#with });
+      const [{ settings }, helps] = await Promise.all([get("api/difference", { a: this.#id, b: this.#with }), this.#meanings()]);
       const names = [store.runs.get(this.#id)?.name ?? this.#id, other?.name ?? this.#with];
       body.replaceChildren(
         settings.length
@@ -396,7 +417,7 @@ export class Run {
               ["Setting", `This run (${names[0]})`, names[1]],
               settings.map((each) => {
                 const [a, b] = shortSettings([each.a, each.b]);
-                return el("tr", {}, cell(el("code", {}, each.name)), cell([settingCode(each.a, a), el("small", { class: "quiet" }, ` ${each.layer_a ?? ""}`)]), cell([settingCode(each.b, b), el("small", { class: "quiet" }, ` ${each.layer_b ?? ""}`)]));
+                return el("tr", {}, cell(helps.name(each.name)), cell([settingCode(each.a, a), el("small", { class: "quiet" }, ` ${each.layer_a ?? ""}`)]), cell([settingCode(each.b, b), el("small", { class: "quiet" }, ` ${each.layer_b ?? ""}`)]));
               }),
               "Settings that differ",
             )
@@ -432,8 +453,8 @@ export class Run {
     const { checkpoints, evaluations } = this.#detail;
     const saved = checkpoints?.length
       ? table(
-          [{ text: "Updates", right: true }, { text: "Env steps", right: true }, "Saved", "Kind", { text: "Score", right: true }, { text: "Size", right: true }],
-          checkpoints.toReversed().map((each) => el("tr", {}, cell(count(each.updates), true), cell(count(each.env_steps), true), cell(moment(each.time)), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(number(each.score), true), cell(bytes(each.bytes), true))),
+          [{ text: "Updates", right: true }, "Kind", { text: "Score", right: true }, { text: "Size", right: true }, { text: "Env steps", right: true }, "Saved", ""],
+          checkpoints.toReversed().map((each) => el("tr", {}, cell(count(each.updates), true), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(number(each.score), true), cell(bytes(each.bytes), true), cell(count(each.env_steps), true), cell(moment(each.time)), el("td", { class: "stay" }, this.#download(each)))),
           "Checkpoints",
         )
       : el("p", { class: "quiet" }, "None yet.");
@@ -441,7 +462,7 @@ export class Run {
     this.#content.replaceChildren(
       el(
         "div",
-        { class: "two" },
+        { class: "two wide" },
         el("section", { class: "card" }, el("h2", {}, "Checkpoints"), saved),
         el(
           "section",
@@ -459,6 +480,11 @@ export class Run {
         ),
       ),
     );
+  }
+
+  #download({ name, kinds, updates }) {
+    const which = name === String(updates) ? `checkpoint of ${count(updates)} updates` : `${kinds?.[0] ?? name} checkpoint`;
+    return el("a", { class: "link", href: url("checkpoint", { run: this.#id, name }), download: "", "aria-label": `Download the ${which}` }, "download");
   }
 
   #videos() {

@@ -1,0 +1,124 @@
+"""The range of what a run's learners have returned, over the whole run: the ends of a scale that time does not move."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections import OrderedDict
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, BinaryIO
+
+from gossamer.dashboard.values import number
+from gossamer.record.metrics import parse_row
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from gossamer.dashboard.root import RunFiles
+
+RETURN = "learner/return_of_"
+OWN = "learner/return_mean_100"
+OF_THE_RUN = "return_mean_100"
+WHOLE_BYTES = 4 << 20
+"""So much that is new is read whole, some thirty milliseconds; of more, parts."""
+PARTS = 64
+"""Parts of a long file, evenly spaced; each is long enough for a row of learner 0, which tells of all."""
+MAX_RUNS = 256
+"""Runs whose ranges are remembered."""
+
+
+@dataclass
+class _Range:
+    """Lowest and highest of some numbers, which come one by one."""
+
+    low: float = float("inf")
+    high: float = float("-inf")
+
+    def take(self, value: float | None) -> None:
+        if value is not None:
+            self.low, self.high = min(self.low, value), max(self.high, value)
+
+    def told(self) -> tuple[float, float] | None:
+        return (self.low, self.high) if self.low <= self.high else None
+
+
+@dataclass
+class _Seen:
+    """What was read of a file."""
+
+    inode: int
+    end: int = 0
+    of_all: _Range = field(default_factory=_Range)
+    own: _Range = field(default_factory=_Range)
+    run: _Range = field(default_factory=_Range)
+
+
+class Returns:
+    """Remembers the range of each run's returns, and reads of a run that trains only what is new."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._seen: OrderedDict[str, _Seen] = OrderedDict()
+
+    def range_of(self, files: RunFiles, run: str, size: int) -> tuple[float, float] | None:
+        """Return the lowest and the highest return that a learner of a run has had; None if none is told.
+
+        It is of the numbers that the graph shows: each learner's as learner 0 tells them, in older runs as each tells
+        its own, with one learner the run's.
+
+        Args:
+            files: of the run.
+            run: its id.
+            size: learners.
+        """
+        with self._lock:
+            seen = self._read(files, run)
+        if seen is None:
+            return None
+        return seen.of_all.told() or seen.own.told() or (seen.run.told() if size == 1 else None)
+
+    def _read(self, files: RunFiles, run: str) -> _Seen | None:
+        try:
+            file = files.open("metrics.jsonl")
+        except (OSError, ValueError):
+            return None
+        with file:
+            status = os.fstat(file.fileno())
+            seen = self._seen.get(run)
+            if seen is None or seen.inode != status.st_ino or seen.end > status.st_size:
+                seen = self._seen[run] = _Seen(status.st_ino)
+            self._seen.move_to_end(run)
+            if len(self._seen) > MAX_RUNS:
+                self._seen.popitem(last=False)
+            for row in _rows(file, seen.end, status.st_size):
+                of_all = [number(x) for name, x in row.items() if name.startswith(RETURN)]
+                for value in of_all:
+                    seen.of_all.take(value)
+                seen.own.take(number(row.get(OWN)))
+                seen.run.take(number(row.get(OF_THE_RUN)))
+            seen.end = _whole_lines(file, seen.end, status.st_size)
+            return seen
+
+
+def _rows(file: BinaryIO, begin: int, end: int) -> Iterator[dict[str, Any]]:
+    """Yield the rows in a part of a file that tell a return; of a long part some."""
+    each = WHOLE_BYTES // PARTS
+    if end - begin <= WHOLE_BYTES:
+        places = [(begin, end)]
+    else:
+        step = (end - begin - each) / (PARTS - 1)
+        places = [(begin + int(i * step), begin + int(i * step) + each) for i in range(PARTS)]
+    for first, last in places:
+        file.seek(first)
+        for line in file.read(last - first).splitlines(keepends=True):
+            # The first and the last line of a part may be cut, and then they are no rows.
+            if b"return_" in line and (row := parse_row(line)) is not None:
+                yield row
+
+
+def _whole_lines(file: BinaryIO, begin: int, end: int) -> int:
+    """Return where the last whole line of a part of a file ends."""
+    first = max(begin, end - WHOLE_BYTES // PARTS)
+    file.seek(first)
+    cut = file.read(end - first).rfind(b"\n")
+    return first + cut + 1 if cut >= 0 else begin
