@@ -11,6 +11,8 @@ PYTHON ?= python3
 VENV   ?= .venv
 BIN    := $(VENV)/bin
 ARGS   ?=
+# Another environment with other versions: make test VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt
+CONSTRAINTS ?= constraints.txt
 # Tests run in four processes: many wait, for seconds or for others to start. ARGS="-n 0 --pdb" stops in the debugger.
 # GOMP_SPINCOUNT=0 (in `test`): test processes have more threads than a small machine has cores, so
 # waiting threads must sleep, not spin. Bytecode is kept: tests start hundreds of processes.
@@ -20,7 +22,7 @@ WORKERS ?= 4
 RUN_STAMP := $(VENV)/.stamp-run
 DEV_STAMP := $(VENV)/.stamp-dev
 # Errors show; warnings about package folders that a machine has configured and not got do not.
-INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c constraints.txt
+INSTALL := $(BIN)/python -m pip install -qq --disable-pip-version-check -c $(CONSTRAINTS)
 
 .DEFAULT_GOAL := help
 .PHONY: help train test check bench learn docs clean
@@ -64,12 +66,12 @@ $(BIN)/python:
 	@echo "making $(VENV) (once)"
 	@$(PYTHON) -m venv $(VENV)
 
-$(RUN_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(RUN_STAMP): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing gossamer into $(VENV) (a minute or two, once)"
 	@$(INSTALL) -e '.[atari,compare,dashboard,video]'
 	@touch $@
 
-$(DEV_STAMP): pyproject.toml constraints.txt | $(BIN)/python
+$(DEV_STAMP): pyproject.toml $(CONSTRAINTS) | $(BIN)/python
 	@echo "installing gossamer and its development tools into $(VENV) (a minute or two, once)"
 	@$(INSTALL) -e '.[dev]'
 	@touch $@ $(RUN_STAMP)

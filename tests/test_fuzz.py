@@ -108,6 +108,8 @@ def test_five_minutes_of_cases(fuzzer: Fuzzer, pytestconfig: pytest.Config) -> N
         ["eval", "\ud800"],
         ["eval", "last", "--seed", "1e300"],
         ["eval", "last", "a/" * 3000],
+        ["eval", "last", "a/" * 1100],
+        ["eval", "--algorithm.discount", '--sample={"' + "a/" * 1500 + '": 1}'],
         ["cluster", "check", "a/" * 3000],
         ["train", "replays:" + "a/" * 3000],
         ["train", "algorithms:ppo" + "/a" * 3000],

@@ -26,7 +26,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
 from gossamer.system.beginning import Beginning
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
-from gossamer.system.reading import MAX_PATH_BYTES, clipped, visible
+from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams, show_result
 
 if TYPE_CHECKING:
@@ -127,11 +127,15 @@ def _told_exits() -> Generator[None]:
         os._exit = ends
 
 
+def _whole_if_path(word: str) -> str:
+    """Return a long word of a complaint: paths that exist stay whole, so that they can be copied."""
+    return word if os.path.lexists(word.strip("'\"(),;:")) else clipped(word, MAX_WORD)
+
+
 def _complain(error: Exception) -> None:
     line = re.sub(r"\s*[\n\r\t]\s*", " ", str(error).strip())
     line = re.sub(r"[^\s/]+", lambda word: clipped(word[0], MAX_WORD), line)
-    no_path = rf"\S{{{MAX_PATH_BYTES + 1},}}"
-    line = re.sub(no_path, lambda word: clipped(word[0], MAX_WORD), line)
+    line = re.sub(r"\S{1000,}", lambda word: _whole_if_path(word[0]), line)
     print(f"gossamer: {visible(clipped(line, MAX_LINE))}", file=sys.stderr)
 
 

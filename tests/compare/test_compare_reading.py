@@ -13,6 +13,7 @@ from scored_runs import evaluation_row, make_run
 from gossamer.compare.protocols import refuse_mixed
 from gossamer.compare.reading import read_curve, read_run, read_runs
 from gossamer.errors import ConfigError
+from gossamer.record.readers import FolderReader
 
 
 def write_evaluations(run: Path, *rows: object) -> None:
@@ -90,8 +91,8 @@ def test_broken_rows_are_passed_over(tmp_path: Path) -> None:
 
 def test_a_pipe_instead_of_a_log_is_an_empty_log(tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "metrics.jsonl")
-    assert len(read_curve(tmp_path / "metrics.jsonl").value) == 0
-    assert len(read_curve(tmp_path / "none.jsonl").value) == 0
+    assert len(read_curve(FolderReader(tmp_path)).value) == 0
+    assert len(read_curve(FolderReader(tmp_path / "none")).value) == 0
 
 
 @pytest.mark.parametrize(

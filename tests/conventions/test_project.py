@@ -6,10 +6,14 @@ import re
 import tomllib
 from pathlib import Path
 
+from packaging.version import Version
+
 ROOT = Path(__file__).parents[2]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
 VERBS = ("train", "test", "check", "bench", "learn", "docs", "clean", "help")
 NOT_PINNED = {"envpool", "gossamer", "wandb"}
+REQUIREMENT = r"([\w.-]+)(?:\[[\w,-]+\])?>=([\d.]+)(?:; (python_version [<>]=? '3\.\d+'))?"
+"""A name, extras, the lowest version, and for which Pythons."""
 
 
 def package(requirement: str) -> str:
@@ -37,7 +41,30 @@ def test_lower_bounds_only() -> None:
     extras = PROJECT["optional-dependencies"]
     for requirement in [*PROJECT["dependencies"], *(r for group in extras.values() for r in group)]:
         if package(requirement) != "gossamer":
-            assert re.fullmatch(r"[\w.-]+(\[[\w,-]+\])?>=[\d.]+", requirement), requirement
+            assert re.fullmatch(REQUIREMENT, requirement), requirement
+
+
+def test_the_lowest_versions_are_tested() -> None:
+    extras = PROJECT["optional-dependencies"]
+    groups = [PROJECT["dependencies"], *(extras[x] for x in extras if x != "dev")]
+    bounds = [re.fullmatch(REQUIREMENT, x) for group in groups for x in group]
+    # They are tested with Python 3.11.
+    promised = {x[1]: x[2] for x in bounds if x and ">=" not in (x[3] or "")}
+    lines = (ROOT / "constraints-lowest.txt").read_text().splitlines()
+    tested = dict(x.split("==") for x in lines if x and not x.startswith("#"))
+    assert set(promised) - set(tested) == {"envpool", "wandb"}
+    for name, version in tested.items():
+        assert Version(version) == Version(promised[name]), name
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    assert "make test VENV=.venv-lowest CONSTRAINTS=constraints-lowest.txt" in workflow
+
+
+def test_every_python_that_is_promised_is_tested() -> None:
+    promised = {x.rsplit(" ", 1)[1] for x in PROJECT["classifiers"] if "Python :: 3." in x}
+    workflow = (ROOT / ".github" / "workflows" / "ci.yml").read_text()
+    matrix = re.search(r"python: \[(.*)\]", workflow)
+    assert matrix
+    assert set(re.findall(r"3\.\d+", matrix[1])) == promised
 
 
 def test_what_make_installs_is_pinned() -> None:

@@ -951,7 +951,7 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     expect(page.locator(".selection")).to_contain_text("1 selected")
     page.keyboard.press("Enter")
     expect(page.locator("h1")).to_contain_text("20260103-090000-s1")
-    page.keyboard.press("4")
+    page.keyboard.press("6")
     expect(page.locator("svg.graph .node")).to_have_count(1)
     page.keyboard.press("1")
     row(page, PONG).wait_for()

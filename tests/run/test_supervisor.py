@@ -42,7 +42,7 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     placement.script += [learns_the_last, [told(updates=3, last=True), part(updates=3)], [done()]]
     run = supervise(placement, total_env_steps=100)
     run.run()
-    assert run.supervisor.whole
+    assert run.supervisor.final_snapshot_queued
     assert run.supervisor.exit == Exit("done", "total_env_steps")
     # the order at the beginning asks for what the run begins with
     assert placement.asked == ["start", ("order", 1, False), "end"]
@@ -229,7 +229,7 @@ def test_a_host_that_has_given_everything_may_die(supervise, last):
     run = supervise(placement, **ASYNCHRONOUS)
     run.run()
     assert run.supervisor.restarts == 0
-    assert run.supervisor.whole
+    assert run.supervisor.final_snapshot_queued
 
 
 def test_a_group_that_cannot_do_without_a_member_goes_back(supervise):
@@ -313,7 +313,7 @@ def test_an_end_is_taken_back_when_a_new_host_has_not_reached_it(supervise):
         placement.ends_alone = False
         return [(1, Died("signal 9"))]
 
-    placement.script += [reaches_the_end, dies, [part(0), part(1)], [done(0), done(1)]]
+    placement.script += [reaches_the_end, dies, [ready(1)], [part(0), part(1)], [done(0), done(1)]]
     run = supervise(placement, total_env_steps=100, **SYNCHRONOUS)
     run.run()
     assert placement.asked[-2:] == [("order", 2, True), "end"]
@@ -336,7 +336,7 @@ def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
     run = supervise(placement, checkpoint_every_seconds=0.0)
     run.watch.ask("stopped by SIGINT")
     run.run()
-    assert run.supervisor.whole
+    assert run.supervisor.final_snapshot_queued
     run.supervisor.finish_saving()
     assert run.store.list() == [0]
 

@@ -13,7 +13,7 @@ from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.record.folder import RunFolder
 from gossamer.roles.actor import Episode
 from gossamer.run.checkpointing import Checkpointing
-from gossamer.run.host_protocol import FINAL, Done, Ready, Snapshot, Told
+from gossamer.run.host_protocol import FINAL, Done, ProgressReport, Ready, Snapshot
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
@@ -98,7 +98,7 @@ def ready(index: int = 0) -> tuple[int, Ready]:
 
 def told(
     index: int = 0, updates: int = 1, *, episodes: int = 0, last: bool = False
-) -> tuple[int, Told]:
+) -> tuple[int, ProgressReport]:
     row = {"learner": index, "updates": updates, "version": updates, "env_steps": 1}
     ended = [
         (
@@ -107,7 +107,7 @@ def told(
         )
         for i in range(episodes)
     ]
-    return index, Told([row], ended, last)
+    return index, ProgressReport([row], ended, last)
 
 
 def part(index: int = 0, number: int = FINAL, updates: int = 1) -> tuple[int, Snapshot]:

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gossamer.sweep.objectives import NEVER, Judge, Point, area, curve, evaluations, measure
+from gossamer.record.objectives import NEVER, Judge, Point, area, curve, evaluations, measure
 from gossamer.sweep.space import Choices, Range
 from gossamer.sweep.statistics import importance, interval, ranks
 

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from gossamer.errors import ConfigError
+from gossamer.record.objectives import MARKS, NEVER
 from gossamer.sweep.file import Sweep, read_sweep
-from gossamer.sweep.objectives import MARKS, NEVER
 
 pytest.importorskip("optuna", reason="Optuna is an optional extra")
 

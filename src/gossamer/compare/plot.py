@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
+from dataclasses import astuple
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.compare.atari_scores import human_normalized
 from gossamer.compare.curves import WINDOW
 from gossamer.compare.report import DECIDES
 from gossamer.compare.statistics import STATISTICS
@@ -16,7 +19,10 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
     from pathlib import Path
 
+    from matplotlib.figure import Figure
+
     from gossamer.compare.report import Comparison, CurveOf, GroupReport, Interval
+    from gossamer.compare.statistics import Statistic
 
 KINDS = (".png", ".svg", ".pdf")
 """Ends of names of files that can be drawn."""
@@ -24,6 +30,8 @@ COLORS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#00
 """Okabe and Ito's, which colour-blind people tell apart."""
 _STYLES = ("-", "--", ":", "-.")
 MAX_COLUMNS = 3
+FEWEST_FOR_BANDS = 5
+"""Seeds of a group whose profile gets a band: of fewer it covers most of the panel, and the profiles of others with it."""
 _TITLES = {"iqm": "IQM", "mean": "mean", "median": "median"}
 
 
@@ -48,10 +56,22 @@ def check_target(name: str) -> Path:
 def draw(comparison: Comparison, target: Path) -> None:
     """Write the picture; its kind is told by the end of its name. RunFailed if it cannot be written."""
     import matplotlib as mpl
+
+    mpl.rcParams["svg.hashsalt"] = "gossamer"  # the same comparison draws the same file
+    figure = picture_of(comparison)
+    # A picture that is drawn tomorrow has the same bytes.
+    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
+    try:
+        figure.savefig(target, dpi=150, metadata=metadata)
+    except OSError as error:
+        raise RunFailed(f"--plot {target} cannot be written: {error.strerror or error}") from None
+
+
+def picture_of(comparison: Comparison) -> Figure:
+    """Return the picture: a panel of curves for each environment, the scores with their seeds, and the profile if there is one."""
     from matplotlib.figure import Figure
     from matplotlib.lines import Line2D
 
-    mpl.rcParams["svg.hashsalt"] = "gossamer"  # the same comparison draws the same file
     panels = len(comparison.tasks) + 1 + (comparison.scale is not None)
     columns = min(panels, MAX_COLUMNS)
     rows = -(-panels // columns)
@@ -79,12 +99,7 @@ def draw(comparison: Comparison, target: Path) -> None:
         fontsize=8,
         ncols=min(len(handles), 2),
     )
-    # A picture that is drawn tomorrow has the same bytes.
-    metadata = {".svg": {"Date": None}, ".pdf": {"CreationDate": None}}.get(target.suffix.lower())
-    try:
-        figure.savefig(target, dpi=150, metadata=metadata)
-    except OSError as error:
-        raise RunFailed(f"--plot {target} cannot be written: {error.strerror or error}") from None
+    return figure
 
 
 def _look(number: int) -> dict[str, Any]:
@@ -107,6 +122,7 @@ def _draw_curves(axis: Any, comparison: Comparison, task: str) -> None:
         axis.axhline(comparison.threshold, color="#555555", linewidth=0.8, linestyle=":")
     axis.set_title(task, fontsize=10)
     axis.set_xlabel("seconds" if comparison.axis == "seconds" else "env steps")
+    axis.locator_params(axis="x", nbins=6)  # with more, millions of env steps run into each other
     axis.set_ylabel(
         f"mean return of {WINDOW} training episodes\n{_TITLES[DECIDES]} over seeds", fontsize=8
     )
@@ -126,7 +142,7 @@ def _fit_to_lines(axis: Any, curves: Sequence[CurveOf]) -> None:
 
 
 def _draw_scores(axis: Any, comparison: Comparison) -> None:
-    """Draw an interval for each statistic; without a scale in common, the IQM in each environment."""
+    """Draw an interval for each statistic with the seeds in its first row; without a scale in common, both in each environment."""
     if comparison.scale is None:
         rows = list(comparison.tasks)
         found = [
@@ -137,31 +153,81 @@ def _draw_scores(axis: Any, comparison: Comparison) -> None:
         ]
         axis.set_xlabel("IQM of scores, in spans of those of the environment")
     else:
-        rows = [_TITLES[x] for x in STATISTICS]
+        shown = _told_apart(comparison)
+        rows = [*shown.values()]
         found = [
             (number, row, (group.statistics or {})[x])
             for number, group in enumerate(comparison.groups)
-            for row, x in enumerate(STATISTICS)
+            for row, x in enumerate(shown)
         ]
         human = comparison.scale == "human-normalized"
         axis.set_xlabel("score, human-normalized" if human else "score")
-    count = len(comparison.groups)
     for number, row, interval in found:
         if interval.value is None:
             continue
-        at = row + 0.6 * ((number + 0.5) / count - 0.5)
+        at = _lane(row, number, comparison)
         color = _look(number)["color"]
         axis.plot([interval.value], [at], "o", color=color, markersize=4)
         if interval.low is not None and interval.high is not None:
             axis.plot([interval.low, interval.high], [at, at], color=color, linewidth=2, alpha=0.6)
+    for number, group in enumerate(comparison.groups):
+        for row, seeds in _seeds(group, comparison):
+            # Half a lane below the interval, which would hide them.
+            at = _lane(row, number + 0.45, comparison)
+            look = {"color": _look(number)["color"], "markersize": 3, "alpha": 0.55}
+            axis.plot(seeds, [at] * len(seeds), "o", markeredgewidth=0, gid="seeds", **look)
     axis.set_yticks(range(len(rows)), rows)
     axis.set_ylim(len(rows) - 0.5, -0.5)
-    axis.set_title("scores, 95 % intervals", fontsize=10)
+    axis.set_title("scores, 95 % intervals; small dots are seeds", fontsize=10)
+
+
+def _lane(row: int, number: float, comparison: Comparison) -> float:
+    """Return the height at which a row has a group."""
+    return row + 0.6 * ((number + 0.5) / len(comparison.groups) - 0.5)
+
+
+def _told_apart(comparison: Comparison) -> dict[Statistic, str]:
+    """Return the statistics to draw, with their names: where nothing is trimmed the mean is the IQM, and one row tells both."""
+    found = [x.statistics or {} for x in comparison.groups]
+    titles: dict[Statistic, str] = {x: _TITLES[x] for x in STATISTICS}
+    if all(_alike(x["mean"], x["iqm"]) for x in found):
+        titles = {"iqm": f"{_TITLES['iqm']} = {_TITLES['mean']}", "median": _TITLES["median"]}
+    return titles
+
+
+def _alike(one: Interval, other: Interval) -> bool:
+    """Whether two intervals cannot be told apart in a picture."""
+    pairs = zip(astuple(one), astuple(other), strict=True)
+    return all(x == y if x is None or y is None else math.isclose(x, y) for x, y in pairs)
+
+
+def _seeds(group: GroupReport, comparison: Comparison) -> list[tuple[int, list[float]]]:
+    """Return the scores of a group's runs by the row that shows them, on the scale of the panel."""
+    if comparison.scale is None:
+        rows = enumerate(comparison.tasks)
+        found = [(i, [x.score for x in group.runs if x.env == task], task) for i, task in rows]
+        spans = {task: _span(task, comparison) for task in comparison.tasks}
+        return [
+            (i, [(x - spans[task][0]) / spans[task][1] for x in scores])
+            for i, scores, task in found
+            if scores
+        ]
+    shared = [x for x in comparison.tasks if all(x in y.tasks for y in comparison.groups)]
+    runs = [x for x in group.runs if x.env in shared]
+    if comparison.scale == "human-normalized":
+        scores = [human_normalized(x.env, x.score) for x in runs]
+        return [(0, [x for x in scores if x is not None])]
+    return [(0, [x.score for x in runs])]
+
+
+def _span(task: str, comparison: Comparison) -> tuple[float, float]:
+    """Return the lowest score of an environment, and how far the highest one is above it."""
+    scores = [x.score for group in comparison.groups for x in group.runs if x.env == task]
+    return min(scores), (max(scores) - min(scores)) or 1.0
 
 
 def _in_widths(group: GroupReport, task: str, comparison: Comparison) -> Interval:
-    scores = [x.score for other in comparison.groups for x in other.runs if x.env == task]
-    low, span = min(scores), (max(scores) - min(scores)) or 1.0
+    low, span = _span(task, comparison)
     found = group.tasks[task].statistics[DECIDES]
     ends = (found.value, found.low, found.high)
     return type(found)(*(None if x is None else (x - low) / span for x in ends))
@@ -175,6 +241,8 @@ def _draw_profiles(axis: Any, comparison: Comparison) -> None:
         )
         look = _look(number)
         axis.step(comparison.profile_at, value, where="post", **look)
+        if group.n < FEWEST_FOR_BANDS:
+            continue
         axis.fill_between(
             comparison.profile_at,
             low,

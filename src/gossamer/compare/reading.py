@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from typing import TYPE_CHECKING, Any, Literal
 
 import msgspec
 import numpy as np
@@ -15,15 +15,16 @@ from gossamer.config.layers import explicit
 from gossamer.config.tree import flatten
 from gossamer.errors import ConfigError
 from gossamer.record.exits import state_of
-from gossamer.record.folder import RunFolder
-from gossamer.record.metrics import MAX_ROW_BYTES, read_rows
-from gossamer.record.runs import LARGEST, is_running
-from gossamer.system.reading import clipped, open_plain, visible
+from gossamer.record.metrics import MAX_ROW_BYTES
+from gossamer.record.readers import FolderReader, rows_in, settings_in, table_in
+from gossamer.record.runs import LARGEST
+from gossamer.system.reading import clipped, visible
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
     from pathlib import Path
 
+    from gossamer.record.readers import Reader
     from gossamer.record.runs import State
 
 Source = Literal["evaluation", "training"]
@@ -81,21 +82,26 @@ class Run:
         return float(self.curve.seconds[-1]) if len(self.curve.seconds) else 0.0
 
 
-def read_run(path: Path) -> Run:
-    """Read a run folder; ConfigError, in one line, if it is damaged where it matters."""
-    folder = RunFolder(path)
-    saved = folder.read_settings()
+def read_run(path: Path, files: Reader | None = None) -> Run:
+    """Read a run folder; ConfigError, in one line, if it is damaged where it matters.
+
+    Args:
+        path: of the folder, as it is shown.
+        files: reads it; None: whatever is at the path.
+    """
+    files = FolderReader(path) if files is None else files
+    saved = settings_in(files, path)
     env_id = saved.get("env_id")
     if not isinstance(env_id, str) or not env_id:
         raise ConfigError(f"{path / 'config.json'} is damaged: it names no environment")
-    meta = _table(folder, "meta.json")
+    meta = table_in(files, "meta.json")
     described = _text(meta.get("protocol"))
     try:
         protocol = protocol_facts(saved, described)
     except ConfigError as error:
         raise ConfigError(f"{path}: {error}") from None
-    layers = _table(folder, "layers.json")
-    curve = read_curve(path / "metrics.jsonl")
+    layers = table_in(files, "layers.json")
+    curve = read_curve(files)
     settings = dict(flatten(saved))
     seed = saved.get("seed")
     return Run(
@@ -107,11 +113,11 @@ def read_run(path: Path) -> Run:
         chosen=frozenset(explicit({x: y for x, y in layers.items() if isinstance(y, str)})),
         protocol=protocol,
         described=described,
-        state=state_of(_table(folder, "summary.json"), running=is_running(path)),
+        state=state_of(table_in(files, "summary.json"), running=files.running),
         machine=_machine(meta),
         curve=curve,
         evaluation=_last_evaluation(
-            read_rows(path / "evaluation.jsonl"),
+            rows_in(files, "evaluation.jsonl"),
             curve.env_steps[-1] if len(curve.env_steps) else 0.0,
         ),
     )
@@ -137,13 +143,13 @@ class _Row(msgspec.Struct):
     episodes: float | None = None
 
 
-def read_curve(path: Path) -> Curve:
-    """Read the training returns out of a `metrics.jsonl`; broken rows, and rows that go back, are passed over."""
+def read_curve(files: Reader) -> Curve:
+    """Read the training returns of a run; broken rows, and rows that go back, are passed over."""
     decode = msgspec.json.Decoder(_Row).decode
     rows: list[tuple[float, float, float, float]] = []
     steps = seconds = -math.inf
     try:
-        file = open_plain(path)
+        file = files.open("metrics.jsonl")
     except (OSError, ValueError):
         return _curve([])
     with file:
@@ -198,14 +204,6 @@ def _last_evaluation(rows: Iterable[dict[str, Any]], env_steps: float) -> Evalua
         return None
     mean = sum(x.mean for x in told) / len(told)
     return Evaluation(mean, sum(x.episodes for x in told))
-
-
-def _table(folder: RunFolder, name: str) -> dict[str, Any]:
-    try:
-        found = folder.read_json(name)
-    except ConfigError:
-        return {}
-    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
 
 
 def _machine(meta: dict[str, Any]) -> str:

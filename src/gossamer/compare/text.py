@@ -30,6 +30,16 @@ class Table(NamedTuple):
     title: str
     head: tuple[str, ...]
     rows: list[tuple[str, ...]]
+    scores_of: str = ""
+    """Environment whose scores these are; empty: another table."""
+
+
+class Judgement(NamedTuple):
+    """What is known of two groups, and what follows from it."""
+
+    found: str
+    verdict: str
+    """Which is better, or why that is open; empty where no verdict is due, as each environment has its own."""
 
 
 def as_json(comparison: Comparison) -> str:
@@ -48,8 +58,8 @@ def _as_dict(comparison: Comparison) -> dict[str, Any]:
 
 def as_text(comparison: Comparison) -> str:
     """Return lines for a terminal."""
-    parts = ["\n".join(_heading(comparison))]
-    for table in _tables(comparison):
+    parts = ["\n".join(heading(comparison))]
+    for table in tables(comparison):
         lines = [table.head, *table.rows]
         widths = [max(len(line[i]) for line in lines) for i in range(len(table.head))]
         drawn = [
@@ -66,8 +76,8 @@ def as_text(comparison: Comparison) -> str:
 
 def as_markdown(comparison: Comparison) -> str:
     """Return the same with tables as Markdown has them."""
-    parts = ["\n".join(f"{line}  " for line in _heading(comparison))]
-    for table in _tables(comparison):
+    parts = ["\n".join(f"{line}  " for line in heading(comparison))]
+    for table in tables(comparison):
         lines = [table.head, ("---",) * len(table.head), *table.rows]
         drawn = [f"| {' | '.join(cell.replace('|', chr(92) + '|') for cell in x)} |" for x in lines]
         parts.append("\n".join([f"**{table.title}**", "", *drawn]))
@@ -76,7 +86,8 @@ def as_markdown(comparison: Comparison) -> str:
     return "\n\n".join(parts)
 
 
-def _heading(comparison: Comparison) -> list[str]:
+def heading(comparison: Comparison) -> list[str]:
+    """Return what is compared: how many runs, of which environments, by which score."""
     count = sum(len(group.runs) for group in comparison.groups)
     runs = "1 run" if count == 1 else f"{count} runs"
     groups = "1 group" if len(comparison.groups) == 1 else f"{len(comparison.groups)} groups"
@@ -88,19 +99,20 @@ def _heading(comparison: Comparison) -> list[str]:
     ]
 
 
-def _tables(comparison: Comparison) -> list[Table]:
-    tables: list[Table] = []
+def tables(comparison: Comparison) -> list[Table]:
+    """Return the tables: scores, curves at quarters, and what else was asked for."""
+    found: list[Table] = []
     if len(comparison.tasks) > 1 and comparison.scale is not None:
         title = f"all environments, {comparison.scale} scores (random play 0, people 1)"
         rows = [(*_name(x), *_cells(x.statistics or {})) for x in comparison.groups]
-        tables.append(Table(title, (*_NAME, *_TITLES.values()), rows))
-    tables += [_of_task(comparison, task) for task in comparison.tasks]
-    tables += [x for task in comparison.tasks if (x := _curves_of(comparison, task)).rows]
+        found.append(Table(title, (*_NAME, *_TITLES.values()), rows))
+    found += [_of_task(comparison, task) for task in comparison.tasks]
+    found += [x for task in comparison.tasks if (x := _curves_of(comparison, task)).rows]
     if comparison.threshold is not None:
-        tables.append(_thresholds(comparison))
+        found.append(_thresholds(comparison))
     if comparison.profile_at and len(comparison.groups) > 1:
-        tables.append(_profiles(comparison))
-    return tables
+        found.append(_profiles(comparison))
+    return found
 
 
 _NAME = ("group", "n")
@@ -124,7 +136,7 @@ def _of_task(comparison: Comparison, task: str) -> Table:
         human = (_shown(found.human_normalized),) if found.human_normalized else ()
         rows.append((*_name(group, task), *_cells(found.statistics), *human))
     head = (*_NAME, *_TITLES.values(), *("human-normalized IQM",) * known)
-    return Table(f"{task}: scores", head, rows)
+    return Table(f"{task}: scores", head, rows, scores_of=task)
 
 
 def _curves_of(comparison: Comparison, task: str) -> Table:
@@ -179,30 +191,38 @@ def _profiles(comparison: Comparison) -> Table:
 
 
 def _verdicts(comparison: Comparison) -> list[str]:
-    if len(comparison.groups) < 2:
-        return ["one group: nothing to compare; --by SETTING groups by a setting"]
-    told = [_pair_in_words(pair, comparison) for pair in comparison.pairs[:MAX_PAIRS]]
+    told = [_in_a_line(judgement_of(x, comparison)) for x in comparison.pairs[:MAX_PAIRS]]
     if len(comparison.pairs) > MAX_PAIRS:
         told.append(f"{len(comparison.pairs) - MAX_PAIRS} more pairs: --json has all of them")
-    if len([x for x in comparison.pairs if x.difference]) > 1:
-        count = len([x for x in comparison.pairs if x.difference])
-        told.append(f"Verdicts are corrected for {count} comparisons")
-    return told
+    return [*told, *remarks(comparison)]
 
 
-def _pair_in_words(pair: Pair, comparison: Comparison) -> str:
+def remarks(comparison: Comparison) -> list[str]:
+    """Return what holds for all verdicts, or why there is none."""
+    if len(comparison.groups) < 2:
+        return ["one group: nothing to compare; --by SETTING groups by a setting"]
+    count = len([x for x in comparison.pairs if x.difference])
+    return [f"Verdicts are corrected for {count} comparisons"] if count > 1 else []
+
+
+def _in_a_line(judgement: Judgement) -> str:
+    return ". ".join(filter(None, judgement))
+
+
+def judgement_of(pair: Pair, comparison: Comparison) -> Judgement:
+    """Return in words what is known of two groups, and the verdict."""
     where = f"{pair.task}: " if pair.task else ""
     where = "all environments: " if pair.difference is None else where
     chance = (
         f"{pair.first} scores higher than {pair.second} with probability {_shown(pair.improvement)}"
     )
     if pair.difference is None:
-        return f"{where}{chance}"
-    line = f"{where}{pair.first} - {pair.second}: IQM {_shown(pair.difference)}; {chance}. "
+        return Judgement(f"{where}{chance}", "")
+    found = f"{where}{pair.first} - {pair.second}: IQM {_shown(pair.difference)}; {chance}"
     if pair.verdict == "open":
-        return f"{line}No verdict: {pair.reason}"
+        return Judgement(found, f"No verdict: {pair.reason}")
     names = (pair.first, pair.second) if pair.verdict == "better" else (pair.second, pair.first)
-    return f"{line}{names[0]} is better than {names[1]}"
+    return Judgement(found, f"{names[0]} is better than {names[1]}")
 
 
 def _shown(interval: Interval) -> str:

@@ -22,10 +22,12 @@ from starlette.middleware import Middleware
 from starlette.responses import FileResponse, HTMLResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from gossamer.compare.curves import AXES as COMPARED_AXES
 from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
 from gossamer.dashboard.archive import checkpoint_archive
 from gossamer.dashboard.columns import Columns
+from gossamer.dashboard.comparisons import Asked, Comparisons
 from gossamer.dashboard.curves import curves, group
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
@@ -39,6 +41,7 @@ from gossamer.dashboard.removal import remove_leftovers
 from gossamer.dashboard.returns import Returns
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
+from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
 from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
@@ -49,6 +52,7 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
+    from gossamer.compare.reading import Source
     from gossamer.dashboard.listing import Run
     from gossamer.dashboard.root import RunFiles
     from gossamer.dashboard.series import Axis
@@ -65,9 +69,15 @@ PAGE_TYPES = {
 TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
 POINTS, MAX_POINTS = 1500, 20_000
 MAX_RUNS = 1000
-"""Most runs of one chart, and of one act."""
+"""Most runs of one chart, of one comparison, and of one act."""
 MAX_BODY_BYTES = 256 << 10
 """Of what a page sends: the longest note, or the longest address of a view, takes a tenth."""
+SCORES: dict[str, Source | None] = {
+    "auto": None,
+    "evaluation": "evaluation",
+    "training": "training",
+}
+"""Which scores of runs to compare, as the page asks for them; None: see `compare_runs`."""
 
 
 class Mistake(Exception):
@@ -96,6 +106,8 @@ class Dashboard:
         self.listing = Listing(self.root)
         self.events = Events(self.listing)
         self.columns = Columns(self.root, self.events.rows_read)
+        self._comparisons = Comparisons(self.root)
+        self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
         self._returns = Returns()
@@ -108,6 +120,9 @@ class Dashboard:
             "/api/metrics": self._metrics,
             "/api/series": self._series,
             "/api/curves": self._curves,
+            "/api/compare": self._compare,
+            "/api/sweeps": self._sweeps,
+            "/api/sweep": self._sweep,
             "/api/groups": self._groups,
             "/api/run": self._run,
             "/api/meanings": self._meanings,
@@ -218,6 +233,28 @@ class Dashboard:
             learner=_number(request, "learner", int, None),
             wait=wait,
         )
+
+    def _compare(self, request: Request) -> Response:
+        asked = Asked(
+            runs=tuple(self._asked_runs(request)),
+            by=tuple(_list(request, "by")),
+            axis=_one_of(request, "x", COMPARED_AXES),
+            threshold=_number(request, "threshold", float, None),
+            source=SCORES[_one_of(request, "score", tuple(SCORES))],
+        )
+        return _json(self._comparisons.of(asked))
+
+    def _sweeps(self, _: Request) -> Response:
+        return _json({"sweeps": self._all_sweeps.all()})
+
+    def _sweep(self, request: Request) -> Response:
+        sweep = _asked(request, "sweep")
+        if not self.listing.version:  # no page has asked for runs
+            self.listing.look()
+        try:
+            return _json(self._all_sweeps.sweep(sweep))
+        except OSError:
+            raise Mistake("there is no such sweep", 404) from None
 
     def _run(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, run):

@@ -15,6 +15,8 @@ from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
 
+SWEEP = "sweep.json"
+"""File by which the folder of a sweep is known."""
 HERE = "."
 """Id of a run that is the folder itself."""
 MAX_DEPTH = 6
@@ -68,7 +70,11 @@ class Root:
 
         A folder whose name is not UTF-8 is passed over: no answer could hold its id.
         """
-        yield from (name or HERE for name, is_run, _ in self._walk("", MAX_DEPTH) if is_run)
+        yield from (name or HERE for name, names, _ in self._walk("", MAX_DEPTH) if _is_run(names))
+
+    def find_sweeps(self) -> Iterator[str]:
+        """Yield the id of every folder of a sweep likewise."""
+        yield from (name or HERE for name, names, _ in self._walk("", MAX_DEPTH) if SWEEP in names)
 
     def find_hidden(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Yield folders that are hidden beside runs, each as the folder that it is in and its name; links are not followed.
@@ -76,22 +82,21 @@ class Root:
         Args:
             prefix: beginning of their names.
         """
-        for name, is_run, hidden in self._walk("", MAX_DEPTH):
-            if not is_run:
+        for name, names, hidden in self._walk("", MAX_DEPTH):
+            if not _is_run(names):
                 yield from ((name or HERE, x) for x in hidden if x.startswith(prefix))
 
     def runs_below(self, run: str) -> list[str]:
         """Return the runs that are hidden in a run's own folder, as no run is looked for inside of another."""
         folders = self._folders(run)[1]
         found = (self._walk(f"{run}/{x}", MAX_DEPTH) for x in folders if not x.startswith("."))
-        return [name for walk in found for name, is_run, _ in walk if is_run]
+        return [name for walk in found for name, names, _ in walk if _is_run(names)]
 
-    def _walk(self, name: str, depth: int) -> Iterator[tuple[str, bool, list[str]]]:
-        """Yield every folder that may hold runs: its path, whether it is one itself, and the names of hidden folders in it."""
+    def _walk(self, name: str, depth: int) -> Iterator[tuple[str, set[str], list[str]]]:
+        """Yield every folder that may hold runs: its path, all names in it, and those of hidden folders."""
         names, folders = self._folders(name)
-        is_run = _is_run(names)
-        yield name, is_run, [x for x in folders if x.startswith(".")]
-        if is_run or not depth:
+        yield name, names, [x for x in folders if x.startswith(".")]
+        if _is_run(names) or not depth:
             return
         for child in folders:
             if not child.startswith("."):

@@ -13,7 +13,7 @@ import stat
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import free_disk
@@ -21,9 +21,10 @@ from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
+from gossamer.record.readers import FolderReader, json_in, settings_in
 from gossamer.record.requests import take
 from gossamer.record.runs import LOCK, find_run
-from gossamer.system.reading import clipped, expand, parse_json, quoted, read_plain
+from gossamer.system.reading import clipped, expand, quoted, read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -242,20 +243,11 @@ class RunFolder:
 
     def read_json(self, name: str) -> Any:
         """Content of a JSON file; ConfigError if it is missing or damaged."""
-        try:
-            return parse_json(read_plain(self.path / name))
-        except FileNotFoundError:
-            raise ConfigError(f"{self.path} holds no {name}: not a whole run folder") from None
-        except (OSError, ValueError) as error:
-            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-            raise ConfigError(f"{self.path / name} is damaged: {reason}") from None
+        return json_in(FolderReader(self.path), name, self.path)
 
     def read_settings(self) -> dict[str, Any]:
         """Return what config.json holds; ConfigError if it is missing or damaged."""
-        saved = self.read_json("config.json")
-        if not isinstance(saved, dict):
-            raise ConfigError(f"{self.path / 'config.json'} is damaged: it holds no settings")
-        return cast("dict[str, Any]", saved)
+        return settings_in(FolderReader(self.path), self.path)
 
     def log(self, text: str) -> None:
         """Append a line to log.txt with the time before it."""

@@ -430,10 +430,15 @@ def read_rows(path: Path) -> Iterator[dict[str, Any]]:
     except (FileNotFoundError, ValueError):
         return
     with file:
-        while line := file.readline(MAX_ROW_BYTES):
-            row = parse_row(line)
-            if row is not None:
-                yield row
+        yield from rows_of(file)
+
+
+def rows_of(file: BinaryIO) -> Iterator[dict[str, Any]]:
+    """Yield the rows of an open JSON-lines file; a broken line is skipped."""
+    while line := file.readline(MAX_ROW_BYTES):
+        row = parse_row(line)
+        if row is not None:
+            yield row
 
 
 def last_row(path: Path, *, max_bytes: int = 65_536) -> dict[str, Any]:

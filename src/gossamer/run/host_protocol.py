@@ -45,7 +45,7 @@ class Ready:
 
 
 @dataclass(frozen=True)
-class Told:
+class ProgressReport:
     """Progress of a host's learners since the host last told of it."""
 
     rows: list[dict[str, Any]]
@@ -104,7 +104,7 @@ class Died:
     """Cause in words: "signal 9"."""
 
 
-Event = Ready | Told | Snapshot | Notice | ActorProcesses | Failed | Done | Died
+Event = Ready | ProgressReport | Snapshot | Notice | ActorProcesses | Failed | Done | Died
 
 
 class Host(Protocol):

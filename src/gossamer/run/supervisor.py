@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 import time
+from collections import deque
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -23,10 +24,11 @@ from gossamer.run.host_protocol import (
     Done,
     Failed,
     Notice,
+    ProgressReport,
     Ready,
     Snapshot,
-    Told,
 )
+from gossamer.run.host_state import HostState
 from gossamer.run.placements.loop_overlapped import JOIN_SECONDS, start_thread
 from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
 from gossamer.run.stopping import Overdue, at_work, end_of
@@ -99,8 +101,8 @@ class Supervisor:
     ):
         self.exit: Exit | None = None
         """How the run ends, once that is known."""
-        self.whole = False
-        """Whether the final snapshot of every host has been handed to the writer."""
+        self.final_snapshot_queued = False
+        """Whether the last parts of all hosts are joined and handed to the writer."""
         self.restarts = 0
         """How often a host was started again."""
         self._config, self._folder, self._placement = config, folder, placement
@@ -113,8 +115,8 @@ class Supervisor:
         self._evaluating: threading.Thread | None = None
         self._resumed = False
         self._updates: dict[int, int] = {}  # of each learner at the last snapshot
-        self._restarts_of: dict[int, int] = {}
-        self._deaths_in_a_row: dict[int, int] = {}
+        self._hosts: list[HostState] = []
+        self._events: deque[tuple[int, Event]] = deque()  # to be heard
         self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         self._differs = placement.spec.differs
         placement.before_snapshot = self.finish_saving
@@ -123,20 +125,13 @@ class Supervisor:
 
     def _forget(self) -> None:
         """Begin to listen, at first and when a group starts again."""
-        self._ready: set[int] = set()
-        self._done: set[int] = set()
-        self._began_version: dict[int, int] = {}
-        self._learnt: set[int] = set()  # hosts that have told rows since they began
+        self._hosts = [HostState(x.incarnation, x.deaths_in_a_row) for x in self._hosts]
+        self._events.clear()
         self._ranks_told: set[int] = set()
         self._last_rows: list[dict[str, Any]] = []
-        self._order, self._ending = 0, False
-        self._asked: set[int] = set()  # hosts that the order was given to
-        self._owed = False  # a checkpoint that was given up
-        self._parts: dict[int, Snapshot] = {}  # of the order under way
-        self._finals: dict[int, Snapshot] = {}  # of hosts whose learners have ended
-        self._held: dict[int, list[Event]] = {}
-        self._all_began = False
-        self._actors: dict[int, list[dict[str, Any]]] = {}  # processes of hosts' actors
+        self._order: int | None = None  # of the checkpoint under way
+        self._checkpoint_overdue = False  # one was given up
+        self._ending = self._all_began = False
         self._evaluated = (0.0, time.monotonic())  # seconds spent on it, and until when
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -183,12 +178,14 @@ class Supervisor:
         try:
             placement.start(begin)
             self._watch.leave = placement.stop.stop
-            self._began_version = {i: x.version for i, x in enumerate(placement.hosts)}
+            self._hosts = self._hosts or [HostState() for _ in placement.hosts]
+            for state, host in zip(self._hosts, placement.hosts, strict=True):
+                state.version_at_start = host.version
             self._write_processes()
             self._make_evaluator()
-            while not self._done.issuperset(self._there()):
-                for index, event in placement.poll():
-                    self._hear(index, event)
+            while any(self._hosts[i].phase != "done" for i in self._placed_hosts()):
+                self._events.extend(placement.poll())
+                self._hear_all()
                 self._explain_start()
                 if placement.stop.error is not None:  # the evaluator's
                     raise placement.stop.error
@@ -212,11 +209,11 @@ class Supervisor:
             self._recorder.say(self._making)
             self._making = ""
 
-    def _there(self) -> list[int]:
+    def _placed_hosts(self) -> list[int]:
         """Return the hosts that have a place; all of them if none has."""
         hosts = self._placement.hosts
-        there = [i for i, host in enumerate(hosts) if not host.away]
-        return there or list(range(len(hosts)))
+        placed = [i for i, host in enumerate(hosts) if not host.away]
+        return placed or list(range(len(hosts)))
 
     def _make_evaluator(self) -> None:
         self.close()
@@ -242,23 +239,22 @@ class Supervisor:
         self._evaluator = None
 
     def _write_processes(self) -> None:
-        hosts = self._placement.hosts
         rows: list[dict[str, Any]] = [
             {"role": "supervisor", "rank": None, "pid": os.getpid(), "restarts": 0}
         ]
         actors: list[dict[str, Any]] = []
         here: set[int] = set()
-        for i, host in enumerate(hosts):
+        for state, host in zip(self._hosts, self._placement.hosts, strict=True):
             place = {"machine": host.machine} if host.machine else {}
             row: dict[str, Any] = {
                 "pid": host.pid or None,
-                "restarts": self._restarts_of.get(i, 0),
+                "restarts": state.incarnation,
                 **place,
             }
             learners: list[dict[str, Any]] = [
                 {"role": "learner", "rank": rank, **row} for rank in host.ranks
             ]
-            beside = [{**place, **actor} for actor in self._actors.get(i, ())]
+            beside = [{**place, **actor} for actor in state.actors]
             if host.here and host.pid:
                 own = (x for x in (*learners, *beside) if x.get("machine", "") == host.machine)
                 here |= {int(x["pid"]) for x in own}
@@ -267,63 +263,68 @@ class Supervisor:
         self._folder.write_json("processes.json", [*rows, *actors])
         self._recorder.watch(here - {os.getpid()})
 
+    def _hear_all(self) -> None:
+        """Hear what hosts have told; what was deferred comes before what was told later."""
+        while self._events:
+            self._hear(*self._events.popleft())
+
     def _hear(self, index: int, event: Event) -> None:
-        """Take notice of what a host tells; what it tells after its part of a checkpoint waits for the other parts."""
-        if isinstance(event, Told) and event.rows:
-            self._learnt.add(index)
+        """Act on one event of a host; events after its part of a checkpoint wait for the other parts."""
+        state = self._hosts[index]
+        if isinstance(event, ProgressReport) and event.rows:
+            state.has_told_rows = True
         match event:
             case Failed(error):  # the first to tell is whose fault it is
                 raise error
             case Notice(text):
                 self._recorder.say(text)
             case ActorProcesses(rows):
-                self._actors[index] = rows
+                state.actors = rows
                 self._write_processes()
             case Died(how):
-                waiting = self._held.get(index, ())
-                if index in self._finals or any(isinstance(x, Done) for x in waiting):
-                    self._done.add(index)  # all that it had to give is here
-                elif index not in self._done:
+                if not state.die():
                     self._on_death(index, how)
-            case _ if index in self._parts:
-                self._held.setdefault(index, []).append(event)
-            case _:
-                self._take(index, event)
-
-    def _take(self, index: int, event: Event) -> None:
-        match event:
-            case Told():
+            case _ if state.part is not None:
+                state.deferred.append(event)
+            case ProgressReport():
                 self._record(event)
-            case Snapshot():
-                if event.number == FINAL:
-                    self._finals[index] = event
-                if event.number in (FINAL, self._order):  # a new host may see to an old order
-                    self._parts[index] = event
+            case Snapshot(number):
+                if number in (FINAL, self._order):  # a new host may answer an old order
+                    state.give(event)
                     self._save_when_whole()
-            case Ready():
-                self._began_version[index] = self._placement.hosts[index].version
-                self._ready.add(index)
-                if self._restarts_of.get(index) or self._placement.hosts[index].machine:
-                    self._write_processes()  # now it is known where
-                self._note_env(event.differs)
-                self._look_whether_all_began()
-            case _:
-                self._done.add(index)
+            case Ready(differs):
+                self._on_ready(index, differs)
+            case Done():
+                state.finish()
+
+    def _on_ready(self, index: int, differs: str) -> None:
+        state, host = self._hosts[index], self._placement.hosts[index]
+        state.version_at_start = host.version
+        state.move("learning")
+        if state.incarnation or host.machine:
+            self._write_processes()  # now it is known where
+        self._note_env(differs)
+        self._look_whether_all_began()
 
     def _look_whether_all_began(self) -> None:
-        if self._ready and not self._all_began and self._ready.issuperset(self._there()):
+        starting = {i for i, state in enumerate(self._hosts) if state.phase == "starting"}
+        some_began = len(starting) < len(self._hosts)
+        if some_began and not self._all_began and starting.isdisjoint(self._placed_hosts()):
             self._all_began = True
             self._on_beginning()
 
     def _all_learn(self) -> bool:
-        """Whether no host that came later has yet to learn its first version: the others' rows would wait for it."""
-        hosts, began = self._placement.hosts, self._began_version
-        return not self._ranks_told or all(
-            i in self._learnt or hosts[i].version > began.get(i, -1) for i in self._there()
-        )
+        """Return whether no host that came later has yet to learn its first version: the others' rows would wait for it."""
+        return not self._ranks_told or all(map(self._learns, self._placed_hosts()))
+
+    def _learns(self, index: int) -> bool:
+        """Return whether a host has learnt a version since it was started."""
+        state, host = self._hosts[index], self._placement.hosts[index]
+        # Policies of hosts on other machines come seldom, rows of metrics do not.
+        return state.has_told_rows or host.version > state.version_at_start
 
     def _note_env(self, differs: str) -> None:
-        """Take notice that a host knows whether its environments come back."""
+        """Record that a host knows whether its environments come back."""
         if not self._tried or (differs and not self._differs):
             self._folder.note(wording.env_facts(self._placement.spec))
             told = wording.new_episodes_in_words(self._placement.spec)
@@ -346,21 +347,25 @@ class Supervisor:
             self._order_checkpoint()
 
     def _order_checkpoint(self) -> None:
-        self._order, self._owed = self._placement.order(ends=False), False
-        self._asked = set(self._there())
+        self._order = self._placement.order(ends=False)
+        self._checkpoint_overdue = False
+        placed = self._placed_hosts()
+        for index, state in enumerate(self._hosts):
+            state.ordered = index in placed
 
     def _give_up_order(self) -> None:
         """Order a checkpoint anew once all learn, if it has come to wait for someone who joins: others' rows wait too.
 
         In lock-step everyone stands still for whoever joins; before the first rows there is nothing to wait.
         """
-        late = set(self._there()) - self._asked
-        in_step = self._config.topology.staleness == 0
-        if self._order and late and self._ranks_told and not (in_step or self._finals):
-            self._owed = True
+        late = any(not self._hosts[i].ordered for i in self._placed_hosts())
+        waits = self._config.topology.staleness == 0 or any(x.final for x in self._hosts)
+        if self._order is not None and late and self._ranks_told and not waits:
+            self._checkpoint_overdue = True
             self._go_on()
+            self._hear_all()
 
-    def _record(self, told: Told) -> None:
+    def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
             self._recorder.on_episode(episode, learner)
         self._ranks_told.update(row["learner"] for row in told.rows)
@@ -373,7 +378,8 @@ class Supervisor:
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self._recorder, self._placement.env_steps
         apart = None
-        expected = {rank for i in self._there() for rank in self._placement.hosts[i].ranks}
+        hosts = self._placement.hosts
+        expected = {rank for i in self._placed_hosts() for rank in hosts[i].ranks}
         if self._ranks_told >= expected:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
             apart = self._placement.disagreement
@@ -388,8 +394,8 @@ class Supervisor:
 
     def _machines(self) -> set[str]:
         """Return the machines of a cluster that learners run on; empty: there is no cluster."""
-        hosts = enumerate(self._placement.hosts)
-        return {host.machine for i, host in hosts if host.machine and i not in self._done}
+        hosts = zip(self._hosts, self._placement.hosts, strict=True)
+        return {host.machine for state, host in hosts if host.machine and state.phase != "done"}
 
     def _share_of_evaluation(self, evaluator: Evaluator) -> float:
         (spent, at), now = self._evaluated, time.monotonic()
@@ -397,31 +403,32 @@ class Supervisor:
         return (evaluator.seconds - spent) / max(now - at, 1e-9)
 
     def _save_when_whole(self) -> None:
-        parts, there = self._finals | self._parts, self._there()
-        if not parts or not parts.keys() >= set(there):
+        placed = [self._hosts[i] for i in self._placed_hosts()]
+        parts = [x.given for x in self._hosts if x.given is not None]
+        if not parts or any(x.given is None for x in placed):
             return
         tensors: dict[str, Tensor] = {}
         held: dict[str, Any] = {}
-        for index in sorted(parts):
-            tensors |= parts[index].tensors
-            held |= parts[index].state["held"]
+        for part in parts:
+            tensors |= part.tensors
+            held |= part.state["held"]
         absent = self._placement.absent()
         stand_in(tensors, held, absent, self._updates)
         self._updates = updates_in({"held": held})
-        ended = self._finals.keys() >= set(there)
+        ended = all(x.final is not None for x in placed)
         if ended:
             rows, self._last_rows = self._last_rows, []
             self._write_rows(rows, last=True)
-        state = {**parts[min(parts)].state, "held": held} | self._records()
-        state[EXACT] = not absent and all(part.state[EXACT] for part in parts.values())
+        state = {**parts[0].state, "held": held} | self._records()
+        state[EXACT] = not absent and all(part.state[EXACT] for part in parts)
         if self._ranks_told or ended:
-            seconds = max(part.seconds for part in parts.values())
+            seconds = max(part.seconds for part in parts)
             self._checkpoints.save(tensors, state, seconds=seconds)
         else:
             # What the run begins with, so that it can be resumed from any moment on; written only after the first
             # version, which that would hold up.
             self._beginning = tensors, state
-        self.whole = ended
+        self.final_snapshot_queued = ended
         self._go_on()
 
     def _records(self) -> dict[str, Any]:
@@ -439,13 +446,10 @@ class Supervisor:
             self._beginning = None
 
     def _go_on(self) -> None:
-        """Take what was told after the parts of an order that is done with."""
-        self._order = 0
-        self._parts = {}
-        waiting, self._held = self._held, {}
-        for index, events in waiting.items():
-            for event in events:
-                self._hear(index, event)
+        """Be done with an order: what was told after its parts is heard next."""
+        self._order = None
+        deferred = [(i, event) for i, state in enumerate(self._hosts) for event in state.release()]
+        self._events.extendleft(reversed(deferred))
 
     def _reached_end(self) -> bool:
         """Return whether the run has reached an end; `exit` then says which."""
@@ -470,11 +474,12 @@ class Supervisor:
             self._ending = True
             if placement.env_steps < self._config.total_env_steps or not placement.ends_alone:
                 self._go_on()
+                self._hear_all()
                 placement.order(ends=True)
             return
         self._give_up_order()
-        wanted = self._checkpoints.due or self._owed
-        if wanted and not self._order and self._all_began and self._all_learn():
+        wanted = self._checkpoints.due or self._checkpoint_overdue
+        if wanted and self._order is None and self._all_began and self._all_learn():
             self._order_checkpoint()
 
     def _see_to_requests(self) -> None:
@@ -482,7 +487,7 @@ class Supervisor:
         requests, evaluator = self._requests, self._evaluator
         if requests is None or self._ending or not self._all_began:
             return
-        free = not (self._order or self._checkpoints.busy) and self._all_learn()
+        free = self._order is None and not self._checkpoints.busy and self._all_learn()
         if requests.waiting("checkpoint") and free:
             requests.done("checkpoint")
             self._recorder.say("saving a checkpoint, as was asked")
@@ -518,16 +523,15 @@ class Supervisor:
 
     def _on_death(self, index: int, how: str) -> None:
         host, topology = self._placement.hosts[index], self._config.topology
-        in_a_row = 0
-        # Policies of hosts on other machines come seldom, rows of metrics do not.
-        if host.version <= self._began_version[index] and index not in self._learnt:
-            in_a_row = self._deaths_in_a_row.get(index, 0) + 1
-        self._deaths_in_a_row[index] = in_a_row
+        state = self._hosts[index]
+        state.deaths_in_a_row = 0 if self._learns(index) else state.deaths_in_a_row + 1
         who = _named(host.ranks)
-        if in_a_row >= MAX_DEATHS_IN_A_ROW:
-            raise RunFailed(f"{who} died {in_a_row} times before a version was complete ({how})")
+        if state.deaths_in_a_row >= MAX_DEATHS_IN_A_ROW:
+            raise RunFailed(
+                f"{who} died {state.deaths_in_a_row} times before a version was complete ({how})"
+            )
         self.restarts += 1
-        self._restarts_of[index] = self._restarts_of.get(index, 0) + 1
+        state.incarnation += 1
         # Those that share a process would have to find their way back into step together.
         in_step = topology.staleness == 0
         if topology.on_death == "restart_group" or (in_step and len(host.ranks) > 1):
@@ -538,24 +542,23 @@ class Supervisor:
         self._recorder.say(
             f"{who} died ({how}) and {'was' if len(host.ranks) == 1 else 'were'} restarted"
         )
-        for known in (self._parts, self._finals, self._held, self._actors):
-            known.pop(index, None)
-        self._ready.discard(index)
-        self._learnt.discard(index)
-        self._began_version[index] = host.version
-        self._placement.replace(index, self._restarts_of[index])
-        self._asked.discard(index)
+        self._hosts[index] = HostState(
+            state.incarnation, state.deaths_in_a_row, version_at_start=host.version
+        )
+        self._placement.replace(index, state.incarnation)
         # Where others have reached the end, the new one may not: it is told.
         self._ending = False
         self._write_processes()
         self._look_whether_all_began()  # the others may have waited for this one alone
-        if self._order or self._finals:  # the others may have had theirs
+        if self._order is not None or any(
+            x.final for x in self._hosts
+        ):  # the others may have had theirs
             self._save_when_whole()
 
     def _evaluate_last(self) -> None:
         """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
         watch, evaluator = self._watch, self._evaluator
-        if evaluator is None or not self.whole:
+        if evaluator is None or not self.final_snapshot_queued:
             return
         if self.exit is None or self.exit.kind != "done":
             self._evaluate_stopped(evaluator)
@@ -610,7 +613,9 @@ class Supervisor:
     @property
     def saved(self) -> bool:
         """Whether the last that was learnt is on disk."""
-        return self.whole and not (self._checkpoints.busy or self._checkpoints.failed)
+        return self.final_snapshot_queued and not (
+            self._checkpoints.busy or self._checkpoints.failed
+        )
 
     def finish_saving(self) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written."""

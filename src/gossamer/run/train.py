@@ -615,7 +615,7 @@ class _Session:
                     raise overdue.failure from None
             except (Interrupted, Stopped):
                 pass
-            if not supervisor.whole:
+            if not supervisor.final_snapshot_queued:
                 supervisor.leave()
             supervisor.finish_saving()
             watch.settle()

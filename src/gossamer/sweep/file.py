@@ -17,8 +17,8 @@ from gossamer.config.tree import fields_of
 from gossamer.config.values import read_value, shown
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
+from gossamer.record.objectives import Judge, Objective
 from gossamer.sweep.elite_platform import read_experiments
-from gossamer.sweep.objectives import Judge, Objective
 from gossamer.sweep.presets import preset_of
 from gossamer.sweep.space import Space, encoded, grid_choice, grid_size, read_space
 from gossamer.system.ranges import Number, Seed

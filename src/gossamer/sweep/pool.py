@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS
 from gossamer.record.exits import exit_of
-from gossamer.sweep.objectives import is_done, read_summary
+from gossamer.record.objectives import is_done, read_summary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence

@@ -7,7 +7,7 @@ import shlex
 from typing import TYPE_CHECKING, Any
 
 from gossamer.record.metrics import plain
-from gossamer.sweep.objectives import GREATER_IS_BETTER, NEVER, read_summary, shown_value
+from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, read_summary, shown_value
 from gossamer.sweep.presets import write_text
 from gossamer.sweep.search import setting_in_words, settings_in_words
 from gossamer.sweep.statistics import importances, interval

@@ -6,7 +6,7 @@ from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.sweep.objectives import MARKS, evaluations, is_done, shown_value
+from gossamer.record.objectives import MARKS, evaluations, is_done, shown_value
 from gossamer.sweep.space import grid_choice, random_choice
 from gossamer.sweep.study import Study
 

@@ -15,9 +15,9 @@ from gossamer.config import to_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
+from gossamer.record.objectives import is_done, measure, read_summary, shown_value
 from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.board import Board
-from gossamer.sweep.objectives import is_done, measure, read_summary, shown_value
 from gossamer.sweep.pool import Outcome, Pool
 from gossamer.sweep.presets import as_preset, write_text
 from gossamer.sweep.processes import LocalPlace, Run, jobs_that_fit

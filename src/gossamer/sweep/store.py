@@ -15,7 +15,7 @@ from gossamer.machine import free_disk
 from gossamer.record.files import take_lock
 from gossamer.record.folder import MIN_FREE_BYTES
 from gossamer.record.metrics import plain
-from gossamer.sweep.objectives import is_done
+from gossamer.record.objectives import is_done
 from gossamer.sweep.presets import write_text
 from gossamer.sweep.processes import Run
 from gossamer.sweep.space import encoded
@@ -100,7 +100,9 @@ class SweepFolder:
                 raise ConfigError(
                     f"another gossamer sweep works in {self.path}; stop that one first, or use --folder"
                 )
-            if not there:
+            if (
+                not there or _read_object(manifest) != self._manifest()
+            ):  # there are to be more trials
                 self.write_json(MANIFEST, self._manifest())
             for left in self.path.glob("*.partial"):
                 shutil.rmtree(left, ignore_errors=True)
@@ -126,6 +128,7 @@ class SweepFolder:
     def _manifest(self) -> dict[str, Any]:
         return {
             "file": self.sweep.file,
+            "trials": self.sweep.trials,
             "sweep": plain(json.loads(json.dumps(self.sweep.identity))),
         }
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, cast
 import numpy as np
 
 from gossamer.errors import ConfigError
-from gossamer.sweep.objectives import GREATER_IS_BETTER, MARKS
+from gossamer.record.objectives import GREATER_IS_BETTER, MARKS
 from gossamer.sweep.space import Choices, encoded
 
 if TYPE_CHECKING:

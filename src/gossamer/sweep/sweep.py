@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Literal
 
 from gossamer.errors import RunFailed
 from gossamer.machine import MissingExtra
+from gossamer.record.objectives import shown_value
 from gossamer.sweep import report
 from gossamer.sweep.board import Board
 from gossamer.sweep.file import read_sweep
-from gossamer.sweep.objectives import shown_value
 from gossamer.sweep.pool import Pool
 from gossamer.sweep.processes import LocalPlace, jobs_that_fit
 from gossamer.sweep.search import Search, settings_in_words

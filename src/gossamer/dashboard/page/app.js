@@ -10,6 +10,8 @@ import { store } from "./store.js";
 const VIEWS = {
   runs: async () => (await import("./runs.js")).Runs,
   curves: async () => (await import("./curves.js")).Curves,
+  compare: async () => (await import("./compare.js")).Compare,
+  sweep: async () => (await import("./sweep.js")).SweepView,
   run: async () => (await import("./run.js")).Run,
   learners: async () => (await import("./learners.js")).Learners,
   replay: async () => (await import("./replay.js")).Replay,
@@ -21,13 +23,14 @@ const CONNECTION = {
   lost: "connection lost, trying again",
 };
 const KEYS = [
-  ["1 \u2026 5", "Runs, Curves, Run, Learners, Replay"],
+  ["1 \u2026 7", "Runs, Curves, Compare, Sweep, Run, Learners, Replay"],
   ["/", "search"],
   ["j  k  or arrows", "next and previous run of the table"],
   ["Enter", "open the run"],
   ["x", "select the run"],
   ["e", "give the run a name, tags or a note"],
   ["c", "curves of the selected runs"],
+  ["b", "which of the selected runs are better"],
   ["+  \u2212  \u2190  \u2192  0", "zoom, move and reset the chart that has the focus"],
   ["v", "saved views"],
   ["t", "dark or light"],
@@ -45,6 +48,8 @@ function links() {
     const target = link.dataset.view;
     if (target === name) link.setAttribute("aria-current", "page");
     else link.removeAttribute("aria-current");
+    // On a narrow screen the links are a strip that scrolls.
+    if (target === name) link.scrollIntoView({ block: "nearest", inline: "nearest" });
     // A view of one run leads to the views of the same run.
     if (run && OF_ONE_RUN.includes(target)) link.href = address(target, { run });
   }
@@ -116,7 +121,8 @@ function key(event) {
   else if (event.key === "t") themed();
   else if (event.key === "?") help();
   else if (event.key === "c" && store.plottable().length) go("curves", { runs: store.plottable() });
-  else if (name === "runs" && ["j", "ArrowDown"].includes(event.key) && !event.target.closest?.("tr")) view.focusFirst();
+  else if (event.key === "b" && store.plottable().length) go("compare", { runs: store.plottable() });
+  else if (view?.focusFirst && ["j", "ArrowDown"].includes(event.key) && !event.target.closest?.("tr, .picture")) view.focusFirst();
   else return;
   event.preventDefault();
 }

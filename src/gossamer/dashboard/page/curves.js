@@ -1,6 +1,6 @@
 // The view Curves: metrics of several runs side by side, seeds grouped.
 
-import { list, one, remember, text } from "./address.js";
+import { go, list, one, remember, text } from "./address.js";
 import { metricsOf, url } from "./api.js";
 import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
 import { count } from "./format.js";
@@ -78,7 +78,7 @@ export class Curves {
     document.title = "Curves \u00b7 gossamer";
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Curves"),
-      el("div", { class: "toolbar" }, this.#runsMenu(), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls()),
+      el("div", { class: "toolbar" }, this.#runsMenu(), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls(), this.#verdicts()),
       this.#body,
     );
     this.#show();
@@ -183,6 +183,10 @@ export class Curves {
       this.#remember();
       this.#load();
     }, "Statistic of the seeds");
+  }
+
+  #verdicts() {
+    return button("Compare", () => go("compare", { runs: this.#state.runs, by: this.#state.by }), { title: "Scores with intervals, and verdicts" });
   }
 
   async #findMetrics(signal) {

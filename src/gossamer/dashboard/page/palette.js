@@ -50,6 +50,15 @@ export function scale(value, low, high) {
   return between(CIVIDIS, high > low ? (value - low) / (high - low) : 0.7);
 }
 
+// From what is hardly seen to what is seen best, on a light and on a dark ground; read the same with and without red-green vision.
+const MERIT_LIGHT = ["#c3cbd9", "#9db4d3", "#5f93c9", "#22699f", "#00335f"];
+const MERIT_DARK = ["#4a566f", "#56709a", "#8d8d78", "#cbb765", "#ffe45c"];
+
+/** Return the colour of what is worth a share in [0, 1] of the best. */
+export function merit(share) {
+  return between(isDark() ? MERIT_DARK : MERIT_LIGHT, share);
+}
+
 /** Return the colour of a link by its staleness in [0, high]: grey is fresh, orange is stale. */
 export function staleness(value, high) {
   return between(isDark() ? STALE_DARK : STALE_LIGHT, high > 0 && value !== null ? value / high : 0);

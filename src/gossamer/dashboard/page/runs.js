@@ -498,6 +498,7 @@ export class Runs {
     this.#bar.replaceChildren(
       el("b", {}, `${count(ids.length)} selected`),
       plottable.length ? el("a", { class: "button primary", href: address("curves", { runs: plottable }) }, "Curves") : "",
+      plottable.length ? el("a", { class: "button", href: address("compare", { runs: plottable }) }, "Compare") : "",
       ids.length === 2 && plottable.length === 2 ? el("a", { class: "button", href: address("run", { run: ids[0], section: "difference", with: ids[1] }) }, "Difference") : "",
       ids.length === 1 ? button("Name and tags", () => describe(store.runs.get(ids[0])), { "data-act": "describe" }) : "",
       button(away === "restore" ? "Take back" : "Archive", () => keep(away, ids), { "data-act": away }),

@@ -30,14 +30,14 @@ export function filedUnder(run) {
   return run.archived && run.state !== "running" ? "archived" : run.state;
 }
 
-/** Return a run's state as a sign and a word. */
-export function stateMark(state) {
+/** Return a run's state as a sign and a word; other things than runs have words of their own. */
+export function stateMark(state, word = state, meaning = STATES[state] ?? "") {
   const [shape, attributes] = SHAPES[state] ?? SHAPES.empty;
   return el(
     "span",
-    { class: `state ${state}`, title: `${state}: ${STATES[state] ?? ""}` },
+    { class: `state ${state}`, title: `${word}: ${meaning}` },
     svg("svg", { viewBox: "0 0 12 12", "aria-hidden": "true" }, svg(shape, attributes)),
-    state,
+    word,
   );
 }
 

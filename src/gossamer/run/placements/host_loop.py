@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
-from gossamer.run.host_protocol import FINAL, ActorProcesses, Done, Notice, Snapshot, Told
+from gossamer.run.host_protocol import FINAL, ActorProcesses, Done, Notice, ProgressReport, Snapshot
 from gossamer.run.placements.metric_rows import Rows
 
 if TYPE_CHECKING:
@@ -136,12 +136,12 @@ class HostLoop:
     def _row_due(self) -> bool:
         return time.monotonic() - self._told_at >= ROW_SECONDS
 
-    def _tell(self, *, rows: bool, last: bool = False) -> Told:
+    def _tell(self, *, rows: bool, last: bool = False) -> ProgressReport:
         if rows:
             self._told_at = time.monotonic()
         with self._lock:
             episodes, self._episodes = self._episodes, []
-        return Told(self._rows.make(last=last) if rows else [], episodes, last)
+        return ProgressReport(self._rows.make(last=last) if rows else [], episodes, last)
 
     def _save(self, number: int) -> list[Event]:
         began, last = time.monotonic(), number == FINAL

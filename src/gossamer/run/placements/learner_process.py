@@ -25,7 +25,7 @@ from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
-from gossamer.run.host_protocol import ActorProcesses, Done, Notice, Snapshot, Told
+from gossamer.run.host_protocol import ActorProcesses, Done, Notice, ProgressReport, Snapshot
 from gossamer.run.placements.channel import pack, tell_failure
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
@@ -203,7 +203,7 @@ def _learn(
 
 
 def _send(channel: Channel, event: Event) -> None:
-    if isinstance(event, Told):
+    if isinstance(event, ProgressReport):
         episodes = [[rank, dataclasses.asdict(episode)] for rank, episode in event.episodes]
         channel.send({"kind": "told", "rows": event.rows, "episodes": episodes, "last": event.last})
     elif isinstance(event, Snapshot):

@@ -17,9 +17,9 @@ from gossamer.run.host_protocol import (
     Done,
     Failed,
     Notice,
+    ProgressReport,
     Ready,
     Snapshot,
-    Told,
 )
 from gossamer.run.placements.channel import failure_in, pack, unpack
 from gossamer.run.placements.starting import start_child
@@ -169,7 +169,7 @@ class ProcessHost:
                 return Ready(message["differs"])
             case "told":
                 episodes = [(rank, Episode(**x)) for rank, x in message["episodes"]]
-                return Told(message["rows"], episodes, message["last"])
+                return ProgressReport(message["rows"], episodes, message["last"])
             case "snapshot":
                 tensors, state = unpack(self._channel.take_descriptor())
                 return Snapshot(message["number"], tensors, state, message["seconds"])

@@ -26,7 +26,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.record.checkpoint import Checkpoint
-from gossamer.run.host_protocol import Died, Done, Failed, Notice, Ready, Snapshot, Told
+from gossamer.run.host_protocol import Died, Done, Failed, Notice, ProgressReport, Ready, Snapshot
 from gossamer.run.placements.channel import pack, unpack
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
@@ -303,13 +303,13 @@ class Agent:
         if isinstance(event, Failed) and not isinstance(event.error, ConfigError | RunFailed):
             text = "".join(traceback.format_exception(event.error))
             event = Failed(RunFailed(f"a learner's agent failed: {event.error!r}\n{text}"))
-        if isinstance(event, Told):
+        if isinstance(event, ProgressReport):
             event = self._with_sent_bytes(event)
         with self._told:
             self._events.append((event, packed))
             self._told.notify_all()
 
-    def _with_sent_bytes(self, told: Told) -> Told:
+    def _with_sent_bytes(self, told: ProgressReport) -> ProgressReport:
         """Add to the first row of a host what it has sent since the row before."""
         if not told.rows:
             return told

@@ -1,18 +1,18 @@
-"""What a trial is judged by, computed from the files of its runs."""
+"""What a trial of a sweep is judged by, computed from the files of its runs, and how that is written."""
 
 from __future__ import annotations
 
 import math
 from collections import deque
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, cast
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.record.exits import exit_of, state_of
-from gossamer.record.metrics import read_rows
-from gossamer.system.reading import parse_json, read_plain
+from gossamer.record.readers import FolderReader, rows_in, table_in
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from gossamer.record.readers import Reader
 
 Objective = Literal["return", "evaluation", "area", "seconds_to_score", "steps_to_score"]
 GREATER_IS_BETTER = {
@@ -40,18 +40,18 @@ class Point:
     """Whether there are 100."""
 
 
-def curve(run: Path, num_learners: int = 1) -> list[Point]:
+def curve(run: Path | Reader, num_learners: int = 1) -> list[Point]:
     """Return the mean return over a run, a point for each training episode.
 
     Args:
-        run: its folder; episodes.jsonl may be missing or damaged.
+        run: its folder, or what reads it; episodes.jsonl may be missing or damaged.
         num_learners: as the mean has as many episodes of each.
     """
     each = -(-WINDOW // num_learners)
     own: dict[int, deque[float]] = {}
     sums: dict[int, float] = {}
     points: list[Point] = []
-    for row in read_rows(run / "episodes.jsonl"):
+    for row in rows_in(_reader(run), "episodes.jsonl"):
         learner, score = row.get("learner", 0), row.get("return")
         steps, seconds = row.get("env_steps"), row.get("time_s")
         if score is None or steps is None or seconds is None or not isinstance(learner, int):
@@ -86,16 +86,16 @@ def area(points: list[Point], until: float = 0.0) -> float:
     return total / steps[-1] if steps[-1] > 0 else heights[-1]
 
 
-def read_summary(run: Path) -> dict[str, Any]:
+def read_summary(run: Path | Reader) -> dict[str, Any]:
     """Return what summary.json of a run holds; empty if it is missing or damaged."""
-    try:
-        content = parse_json(read_plain(run / "summary.json"))
-    except (OSError, ValueError):
-        return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
+    return table_in(_reader(run), "summary.json")
 
 
-def last_evaluation(run: Path) -> float | None:
+def _reader(run: Path | Reader) -> Reader:
+    return FolderReader(run) if isinstance(run, Path) else run
+
+
+def last_evaluation(run: Path | Reader) -> float | None:
     """Return the mean of the last evaluation of a run's policy; None if there was none."""
     return next(
         (
@@ -107,20 +107,20 @@ def last_evaluation(run: Path) -> float | None:
     )
 
 
-def _of_policy(run: Path) -> list[dict[str, Any]]:
+def _of_policy(run: Path | Reader) -> list[dict[str, Any]]:
     """Return the evaluations of a run's policy: where learners mix, it is their average, and every second one is of a learner."""
-    rows = [row for row in read_rows(run / "evaluation.jsonl") if not row.get("confirmation")]
+    rows = [row for row in rows_in(_reader(run), "evaluation.jsonl") if not row.get("confirmation")]
     averages = any(row.get("learner") == "average" for row in rows)
     return [row for row in rows if row.get("learner") == "average"] if averages else rows
 
 
-def is_done(run: Path) -> bool:
+def is_done(run: Path | Reader) -> bool:
     """Whether a run has reached its end, and nothing of it is left to do."""
     return state_of(read_summary(run), running=False) == "done"
 
 
 def measure(
-    run: Path,
+    run: Path | Reader,
     objective: Objective,
     *,
     score: float = math.inf,
@@ -130,7 +130,7 @@ def measure(
     """Return an objective of a finished run; None if nothing in its files says.
 
     Args:
-        run: its folder.
+        run: its folder, or what reads it.
         objective: which.
         score: that `seconds_to_score` and `steps_to_score` wait for.
         total_env_steps: where the run would have ended without its target.
@@ -172,12 +172,12 @@ MARKS = 20
 
 
 def evaluations(
-    run: Path, *, total_env_steps: int, stop_after_seconds: float = 0.0
+    run: Path | Reader, *, total_env_steps: int, stop_after_seconds: float = 0.0
 ) -> dict[int, float]:
     """Return by mark, in 1 to 20, the mean of the first evaluation in each twentieth of a run.
 
     Args:
-        run: its folder; it may be running.
+        run: its folder, or what reads it; it may be running.
         total_env_steps: where it ends.
         stop_after_seconds: where it ends if that is sooner; 0: no limit.
     """
@@ -201,7 +201,9 @@ class Judge:
     objectives: tuple[Objective, ...]
     score: float = math.inf
 
-    def of_run(self, run: Path, *, total_env_steps: int, num_learners: int) -> list[float | None]:
+    def of_run(
+        self, run: Path | Reader, *, total_env_steps: int, num_learners: int
+    ) -> list[float | None]:
         """Return every objective of a finished run."""
         return [
             measure(

@@ -1,0 +1,309 @@
+// The view Compare: what `gossamer compare` says of some runs: scores with intervals, verdicts, and why there is none.
+
+import { address, list, numeric, one, remember, text } from "./address.js";
+import { get } from "./api.js";
+import { button, checklist, choice, el, later, nothing, paced, popover, select, svg } from "./dom.js";
+import { count, number } from "./format.js";
+import { line } from "./palette.js";
+import { store } from "./store.js";
+
+const PACE_MS = 3000;
+const TYPED_MS = 500;
+const PAIRS = 15;
+const SCORES = [["auto", "as all runs have"], ["evaluation", "last evaluation"], ["training", "training returns"]];
+const AXES = [["env_steps", "Env steps"], ["seconds", "Seconds"]];
+const READABLE = (run) => !["damaged", "empty"].includes(run.state);
+const STRIP = "seeds, and the interval of the IQM";
+const EDGE = 3; // per cent of a strip beside its outermost dots
+
+/** The view Compare. */
+export class Compare {
+  #state;
+  #answer = null;
+  #body = el("div", { class: "comparisons" });
+  #abort = new AbortController();
+  #all = false; // whether every pair is shown
+
+  constructor(root, params) {
+    this.root = root;
+    this.refresh = paced(PACE_MS, () => this.#load());
+    this.update(params);
+  }
+
+  /** Show what the address says. */
+  update(params) {
+    this.#state = {
+      runs: list(params, "runs"),
+      by: list(params, "by"),
+      axis: one(params, "x", AXES.map(([key]) => key)),
+      score: one(params, "score", SCORES.map(([key]) => key)),
+      threshold: numeric(params, "reach"),
+    };
+    if (text(params, "runs") === "" && store.selected.size) this.#state.runs = store.plottable();
+    this.#answer = null;
+    document.title = "Compare \u00b7 gossamer";
+    this.#draw();
+  }
+
+  #change(change) {
+    Object.assign(this.#state, change);
+    const { runs, by, axis, score, threshold } = this.#state;
+    remember("compare", { runs, by, x: axis === "env_steps" ? null : axis, score: score === "auto" ? null : score, reach: threshold });
+    this.#answer = null;
+    this.#show();
+  }
+
+  #draw() {
+    const typed = later(TYPED_MS, (value) => this.#change({ threshold: value === "" || !Number.isFinite(Number(value)) ? null : Number(value) }));
+    const reach = el("input", {
+      type: "number",
+      step: "any",
+      class: "reach",
+      value: this.#state.threshold ?? "",
+      title: "A return: when do the runs first reach it?",
+      on: { input: (event) => typed(event.target.value) },
+    });
+    this.root.replaceChildren(
+      el("h1", { class: "sr" }, "Compare"),
+      el(
+        "div",
+        { class: "toolbar" },
+        this.#runsMenu(),
+        this.#byMenu(),
+        select("Score", SCORES, this.#state.score, (score) => this.#change({ score })),
+        choice("Over", AXES, this.#state.axis, (axis) => this.#change({ axis })),
+        el("label", { class: "field" }, el("span", { class: "field-name" }, "When is a return reached?"), reach),
+        (this.curves = el("a", { class: "link" }, "In Curves")),
+      ),
+      this.#body,
+    );
+    this.#show();
+  }
+
+  #show() {
+    const { runs, by } = this.#state;
+    this.curves.href = address("curves", { runs, by });
+    this.curves.hidden = !runs.length;
+    if (!runs.length) {
+      this.#body.replaceChildren(this.#invitation());
+      return;
+    }
+    if (!this.#answer) this.#body.replaceChildren(el("p", { class: "loading" }, "Comparing\u2026"));
+    this.#load();
+  }
+
+  #invitation() {
+    const runs = [...store.runs.values()].filter(READABLE).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+    const [newest] = runs;
+    const alike = newest ? runs.filter((run) => run.env_id === newest.env_id).slice(0, 40) : [];
+    return nothing(
+      "Which runs?",
+      "Tick runs in the table of runs and press b, open the menu Runs above, or begin with",
+      alike.length ? el("p", { class: "picks" }, button(`all of ${newest.env_id} (${alike.length})`, () => this.#setRuns(alike.map((run) => run.id)))) : el("pre", {}, "gossamer train CartPole-v1 --seeds 3"),
+    );
+  }
+
+  #setRuns(runs) {
+    store.selected = new Set(runs);
+    this.#change({ runs });
+    this.#draw();
+  }
+
+  #runsMenu() {
+    const menu = popover(`Runs (${this.#state.runs.length})`, () => {
+      const items = [...store.runs.values()]
+        .filter((run) => READABLE(run) || this.#state.runs.includes(run.id))
+        .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: this.#state.runs.includes(run.id) }))
+        .sort((a, b) => Number(b.on) - Number(a.on));
+      return checklist(items, "Search runs", (runs) => {
+        menu.rename(`Runs (${runs.length})`);
+        store.selected = new Set(runs);
+        this.#change({ runs });
+      });
+    });
+    menu.dataset.menu = "runs";
+    return menu;
+  }
+
+  #byMenu() {
+    const name = (chosen) => (chosen.length ? `Group by ${chosen.length === 1 ? chosen[0] : `${chosen.length} settings`}` : "Group: seeds");
+    const menu = popover(name(this.#state.by), () => {
+      const items = store.differing().filter((each) => !["seed", "env_id"].includes(each)).map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
+      return el(
+        "div",
+        {},
+        el("p", { class: "quiet" }, "With nothing ticked, runs whose settings differ in the seed alone are one group."),
+        checklist(items, "Search settings", (by) => {
+          menu.rename(name(by));
+          this.#change({ by });
+        }),
+      );
+    });
+    menu.dataset.menu = "by";
+    return menu;
+  }
+
+  async #load() {
+    this.#abort.abort();
+    this.#abort = new AbortController();
+    const { signal } = this.#abort;
+    const { runs, by, axis, score, threshold } = this.#state;
+    if (!runs.length) return;
+    try {
+      const answer = await get("api/compare", { runs, by, x: axis, score, threshold }, signal);
+      if (signal.aborted) return;
+      const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
+      this.#answer = answer;
+      if (!same) this.#fill();
+    } catch (error) {
+      if (signal.aborted) return;
+      this.#answer = null;
+      this.#body.replaceChildren(nothing("These runs cannot be compared", error.message));
+    }
+  }
+
+  #fill() {
+    const { comparisons, said } = this.#answer;
+    const focused = this.#body.contains(document.activeElement) ? document.activeElement.dataset.focus : null;
+    this.#body.replaceChildren(
+      said.length ? el("ul", { class: "banner" }, said.map((each) => el("li", {}, each))) : "",
+      ...comparisons.map((comparison) => this.#comparison(comparison)),
+    );
+    if (focused) this.#body.querySelector(`[data-focus="${focused}"]`)?.focus();
+  }
+
+  #comparison(comparison) {
+    const { heading, tables, tasks, notes } = comparison;
+    const [what, ...how] = heading;
+    const scores = tables.filter((table) => table.scores_of);
+    const others = tables.filter((table) => !table.scores_of);
+    return el(
+      "section",
+      { class: "comparison", "aria-label": `Comparison in ${tasks.join(", ")}` },
+      el("div", { class: "comparison-head" }, el("h2", {}, what), el("ul", { class: "quiet" }, how.map((each) => el("li", {}, each)))),
+      scores.map((table) => this.#table(table, comparison)),
+      this.#verdicts(comparison),
+      others.map((table) => this.#table(table, comparison)),
+      notes.length ? el("section", { class: "card", "aria-label": "Notes" }, el("h2", {}, "Notes"), el("ul", { class: "notes" }, notes.map((each) => el("li", {}, each)))) : "",
+    );
+  }
+
+  #verdicts({ verdicts, remarks }) {
+    // Those that say something come first.
+    const ordered = [...verdicts].sort((a, b) => Number(a.open) - Number(b.open));
+    const shown = this.#all ? ordered : ordered.slice(0, PAIRS);
+    return el(
+      "section",
+      { class: "card", "aria-label": "Verdicts" },
+      el("h2", {}, "Verdicts"),
+      el(
+        "ul",
+        { class: "verdicts" },
+        shown.map(({ found, verdict, open }) => el("li", { class: open ? "open" : null }, verdict && el("b", {}, verdict), el("span", {}, found))),
+        remarks.map((each) => el("li", { class: "quiet" }, each)),
+      ),
+      ordered.length > shown.length
+        ? button(`Show all ${count(ordered.length)} pairs`, () => {
+            this.#all = true;
+            this.#fill();
+          }, { class: "link", "data-focus": "all" })
+        : "",
+    );
+  }
+
+  #table({ title, head, rows, scores_of: task }, { groups }) {
+    const groupOf = (name) => groups.findIndex(({ letter }) => name === letter || name.startsWith(`${letter} `));
+    const span = task ? spanOf(groups, task) : null;
+    return el(
+      "section",
+      { class: "card", "aria-label": title },
+      el("h2", {}, title),
+      el(
+        "div",
+        { class: "table-frame" },
+        el(
+          "table",
+          { class: "compared stacked" },
+          el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)), task && el("th", { scope: "col", class: "strip-head" }, STRIP))),
+          el(
+            "tbody",
+            {},
+            rows.map(([name, ...cells]) => {
+              const at = groupOf(name);
+              return el(
+                "tr",
+                {},
+                this.#groupCell(name, groups[at], at),
+                cells.map((each, n) => el("td", { "data-label": head[n + 1] }, each)),
+                task && el("td", { class: "strip-cell", "data-label": STRIP }, strip(groups[at]?.scores[task], span, line(Math.max(0, at)).color)),
+              );
+            }),
+          ),
+        ),
+      ),
+    );
+  }
+
+  #groupCell(name, group, at) {
+    if (!group) return el("th", { scope: "row" }, name);
+    const look = line(at);
+    return el(
+      "th",
+      { scope: "row" },
+      el("span", { class: "bead", css: { "--color": look.color } }),
+      el("b", {}, group.letter),
+      el("a", { href: address("curves", { runs: group.runs }), title: `Curves of these ${group.runs.length} runs` }, breakable(group.label)),
+    );
+  }
+
+  /** New rows of a run (null: of any). */
+  onRows(run) {
+    if (run === null || this.#state.runs.includes(run)) this.refresh();
+  }
+
+  /** The table of runs changed. */
+  onRuns() {
+    if (!this.#state.runs.length && store.loaded) this.#body.replaceChildren(this.#invitation());
+  }
+
+  /** The colours changed. */
+  onTheme() {
+    if (this.#answer) this.#fill();
+  }
+
+  /** The view is left. */
+  leave() {
+    this.#abort.abort();
+  }
+}
+
+// A group's settings, which may go on in a new line between the parts of a dotted name, and not within a part.
+function breakable(label) {
+  return label.split(/(?<=\.)(?=[a-z])/).flatMap((part, at) => (at ? [el("wbr", {}), part] : [part]));
+}
+
+// What strips of an environment span: all scores, and of intervals as much again at most, as those of few seeds are huge.
+function spanOf(groups, task) {
+  const found = groups.map(({ scores }) => scores[task]).filter(Boolean);
+  const scores = found.flatMap(({ runs }) => runs.map(({ score }) => score));
+  const [low, high] = [Math.min(...scores), Math.max(...scores)];
+  const half = (high - low || Math.abs(high) || 1) / 2;
+  const ends = found.flatMap(({ iqm }) => [iqm.low, iqm.high]).filter((value) => typeof value === "number");
+  return [Math.max(low - half, Math.min(low, ...ends)), Math.min(high + half, Math.max(high, ...ends))];
+}
+
+// The seeds of a group as dots, its IQM as a bar with its interval.
+function strip(found, [low, high], color) {
+  if (!found) return "";
+  const at = (value) => `${EDGE + ((100 - 2 * EDGE) * Math.min(1, Math.max(0, (value - low) / (high - low || 1))))}%`;
+  const { iqm, runs } = found;
+  const seeds = runs.map(({ score }) => number(score)).join(", ");
+  return svg(
+    "svg",
+    { class: "strip", role: "img", "aria-label": `scores of seeds: ${seeds}`, css: { "--color": color } },
+    svg("title", {}, `seeds: ${seeds}`),
+    typeof iqm.low === "number" && typeof iqm.high === "number" && svg("line", { x1: at(iqm.low), x2: at(iqm.high), y1: "50%", y2: "50%", class: "interval" }),
+    runs.map(({ score }) => svg("circle", { cx: at(score), cy: "50%", r: 3.5 })),
+    typeof iqm.value === "number" && svg("line", { x1: at(iqm.value), x2: at(iqm.value), y1: "20%", y2: "80%", class: "middle" }),
+  );
+}

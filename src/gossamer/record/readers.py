@@ -1,0 +1,87 @@
+"""Reading a run's files, whoever finds them: by their paths, or as the dashboard does, which follows no link."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
+
+from gossamer.errors import ConfigError
+from gossamer.record.metrics import rows_of
+from gossamer.record.runs import is_running
+from gossamer.system.reading import open_plain, parse_json, read_whole
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
+
+
+class Reader(Protocol):
+    """Opens the files of one folder."""
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a plain file; OSError or ValueError if there is none of that name."""
+        ...
+
+    @property
+    def running(self) -> bool:
+        """Whether some process holds the folder's lock."""
+        ...
+
+
+class FolderReader:
+    """Reads a folder by its path.
+
+    Args:
+        path: of the folder.
+    """
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def open(self, name: str) -> BinaryIO:
+        """Open a plain file; OSError or ValueError if there is none of that name."""
+        return open_plain(self._path / name)
+
+    @property
+    def running(self) -> bool:
+        """Whether some process holds the folder's lock."""
+        return is_running(self._path)
+
+
+def json_in(files: Reader, name: str, folder: Path) -> Any:
+    """Return the value in a JSON file; ConfigError, which names the folder, if it is missing or damaged."""
+    try:
+        with files.open(name) as file:
+            return parse_json(read_whole(file))
+    except FileNotFoundError:
+        raise ConfigError(f"{folder} holds no {name}: not a whole run folder") from None
+    except (OSError, ValueError) as error:
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+        raise ConfigError(f"{folder / name} is damaged: {reason}") from None
+
+
+def settings_in(files: Reader, folder: Path) -> dict[str, Any]:
+    """Return what config.json holds; ConfigError, which names the folder, if it is missing or damaged."""
+    found = json_in(files, "config.json", folder)
+    if not isinstance(found, dict):
+        raise ConfigError(f"{folder / 'config.json'} is damaged: it holds no settings")
+    return cast("dict[str, Any]", found)
+
+
+def table_in(files: Reader, name: str) -> dict[str, Any]:
+    """Return the object in a JSON file; empty if it is missing or damaged."""
+    try:
+        with files.open(name) as file:
+            found = parse_json(read_whole(file))
+    except (OSError, ValueError):
+        return {}
+    return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+
+def rows_in(files: Reader, name: str) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a JSON-lines file; one that cannot be opened has none, a broken line is skipped."""
+    try:
+        file = files.open(name)
+    except (OSError, ValueError):
+        return
+    with file:
+        yield from rows_of(file)

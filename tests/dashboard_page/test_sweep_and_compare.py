@@ -1,0 +1,325 @@
+"""The views Compare and Sweep in a real browser with the real server, over folders that are prepared."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Generator, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import pytest
+from made_sweeps import add_trial, chosen_of, make_sweep, working
+from scored_runs import evaluation_row, make_run
+
+if TYPE_CHECKING:
+    from playwright.sync_api import Browser, Locator, Page
+
+pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
+pytest.importorskip("starlette", reason="needs the extra dashboard")
+from playwright.sync_api import expect
+
+RATES = ("0.001", "0.01")
+SCORES = ([10.0, 20, 30], [100.0, 110, 120])
+SIZES = ((1440, 900), (1024, 768), (390, 844))
+
+
+@contextmanager
+def served(root: Path) -> Generator[str]:
+    """Context with the address of a server."""
+    command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
+    with subprocess.Popen(
+        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as child:
+        try:
+            assert child.stdout
+            found = re.search(r"http://\S+", child.stdout.readline())
+            assert found
+            yield found[0].rstrip("/")
+        finally:
+            child.kill()
+
+
+@contextmanager
+def opened(browser: Browser, address: str, allowed: str = "no complaint") -> Generator[Page]:
+    """Context with a page that complains of nothing but what is allowed."""
+    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
+    page = context.new_page()
+    page.set_default_timeout(20_000)
+    complaints: list[str] = []
+    page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") else None)  # fmt: skip
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert [x for x in complaints if allowed not in x] == []
+
+
+def make_groups(root: Path, env_id: str = "CartPole-v1") -> list[str]:
+    return [
+        str(
+            make_run(
+                root,
+                f"{env_id}/{rate}-s{seed}",
+                ["--optimizer.learning-rate", rate],
+                env_id=env_id,
+                seed=seed,
+                returns=(score / 2, score),
+                evaluation=score,
+            ).relative_to(root)
+        )
+        for rate, scores in zip(RATES, SCORES, strict=True)
+        for seed, score in enumerate(scores, start=1)
+    ]
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six runs of two learning rates, and a sweep of eight trials of two seeds."""
+    root = tmp_path_factory.mktemp("prepared")
+    make_groups(root)
+    sweep = make_sweep(root, trials=8, seeds=2)
+    for i in range(8):
+        add_trial(sweep, i, [10.0 * i, 10.0 * i + 4], chosen=chosen_of(i))
+    return root
+
+
+@pytest.fixture(scope="module")
+def address(root: Path) -> Iterator[str]:
+    with served(root) as address:
+        yield address
+
+
+@pytest.fixture
+def page(browser: Browser, address: str) -> Iterator[Page]:
+    with opened(browser, address) as page:
+        yield page
+
+
+def visit(page: Page, view: str) -> None:
+    page.goto(f"/{view}")
+    page.locator("#connection[data-state=live]").wait_for()
+
+
+def compare(root: Path, more: str = "") -> str:
+    runs = sorted(str(x.parent.relative_to(root)) for x in root.rglob("CartPole-v1/*/config.json"))
+    return f"#/compare?runs={','.join(quote(x) for x in runs)}{more}"
+
+
+def fits(page: Page) -> bool:
+    """Whether nothing is wider than the page."""
+    return page.evaluate(
+        "document.documentElement.scrollWidth <= document.documentElement.clientWidth"
+    )
+
+
+def cut(page: Page, what: str) -> list[Any]:
+    """The parts of pictures that stand outside of them."""
+    return page.evaluate(
+        """(what) => [...document.querySelectorAll(what)].filter((part) => {
+            const [a, b] = [part.getBoundingClientRect(), part.closest("svg").getBoundingClientRect()];
+            return a.left < b.left - 1 || a.right > b.right + 1 || a.top < b.top - 1 || a.bottom > b.bottom + 1;
+        }).map((part) => part.textContent)""",
+        what,
+    )
+
+
+def scrolled(page: Page) -> list[Any]:
+    """The tables of which a part is out of sight."""
+    return page.evaluate(
+        """() => [...document.querySelectorAll(".table-frame")]
+            .filter((frame) => frame.scrollWidth > frame.clientWidth).map((frame) => frame.textContent)"""
+    )
+
+
+def rows(page: Page) -> Locator:
+    return page.locator("tr[data-trial]")
+
+
+def numbers(page: Page) -> list[str]:
+    return rows(page).evaluate_all("rows => rows.map(row => row.dataset.trial)")
+
+
+def test_ticked_runs_are_compared_in_the_words_of_the_command(page: Page, root: Path) -> None:
+    visit(page, "#/runs?search=cartpole+0.0")
+    page.locator('tr[data-run^="CartPole-v1"]').first.wait_for()
+    for box in page.locator('tr[data-run^="CartPole-v1"] input').all():
+        box.check()
+    page.locator(".selection").get_by_role("link", name="Compare").click()
+    verdict = page.locator(".verdicts li").first
+    expect(verdict.locator("b")).to_have_text("B is better than A")
+    expect(verdict).to_contain_text("A - B: IQM -90 [")
+    scores = page.get_by_role("region", name="CartPole-v1: scores")
+    expect(scores.locator("tbody tr")).to_have_count(2)
+    expect(scores.locator("tbody tr").first).to_contain_text("optimizer.learning_rate=0.001")
+    expect(scores.locator("tbody tr").first).to_contain_text(re.compile(r"20 \[-?\d"))
+    expect(scores.locator(".strip circle")).to_have_count(6)
+    expect(scores.get_by_role("img").first).to_have_attribute("aria-label", "scores of seeds: 10.00, 20.00, 30.00")  # fmt: skip
+    expect(page.locator(".comparison-head")).to_contain_text("6 runs in 2 groups")
+    page.keyboard.press("1")
+    page.locator(".selection").wait_for()
+    page.keyboard.press("b")
+    expect(page.locator(".verdicts b").first).to_have_text("B is better than A")
+    scores.get_by_role("link", name="optimizer.learning_rate=0.01").click()
+    expect(page).to_have_url(re.compile("#/curves.*0.01-s3"))
+    page.get_by_role("button", name="Compare").click()
+    expect(page.locator(".comparison-head")).to_contain_text("3 runs in 1 group")
+
+
+def test_how_runs_are_compared_is_chosen_and_stands_in_the_address(page: Page, root: Path) -> None:
+    visit(page, compare(root))
+    expect(page.locator(".comparison-head")).to_contain_text("last evaluation")
+    page.get_by_role("combobox", name="Score").select_option("training")
+    expect(page.locator(".comparison-head")).to_contain_text("last 100 training episodes")
+    page.get_by_label("When is a return reached?").fill("50")
+    expect(page.get_by_role("region", name=re.compile("to a mean return of 50"))).to_contain_text("3 of 3")  # fmt: skip
+    page.get_by_role("button", name="Seconds").click()
+    expect(page.get_by_role("region", name=re.compile("at seconds"))).to_be_visible()
+    page.reload()
+    expect(page.get_by_role("combobox", name="Score")).to_have_value("training")
+    expect(page.get_by_label("When is a return reached?")).to_have_value("50")
+    expect(page.get_by_role("region", name=re.compile("at seconds"))).to_be_visible()
+    page.locator('[data-menu="by"] summary').click()
+    page.locator('[data-menu="by"]').get_by_label("optimizer.learning_rate").check()
+    expect(page).to_have_url(re.compile("by=optimizer.learning_rate"))
+    expect(page.locator(".comparison-head")).to_contain_text("6 runs in 2 groups")
+
+
+def test_what_cannot_be_compared_is_one_line(browser: Browser, address: str, root: Path) -> None:
+    with opened(browser, address, allowed="409") as page:
+        visit(page, compare(root, "&by=no_such"))
+        expect(page.locator(".nothing")).to_contain_text("--by no_such: no run has a setting of that name")  # fmt: skip
+    with opened(browser, address) as page:
+        visit(page, "#/compare")
+        expect(page.locator(".nothing")).to_contain_text(
+            "Tick runs in the table of runs and press b"
+        )
+        page.get_by_role("button", name=re.compile("all of CartPole-v1")).click()
+        expect(page.locator(".comparison")).to_have_count(1)
+
+
+def test_a_verdict_changes_while_runs_train(browser: Browser, tmp_path: Path) -> None:
+    runs = make_groups(tmp_path)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, compare(tmp_path))
+        expect(page.locator(".verdicts b").first).to_have_text("B is better than A")
+        for run in runs[3:]:
+            with (tmp_path / run / "evaluation.jsonl").open("a") as file:
+                file.write(json.dumps(evaluation_row(-200.0 - int(run[-1]), 2_000)) + "\n")
+        expect(page.locator(".verdicts b").first).to_have_text("A is better than B")
+
+
+def test_a_sweep_is_a_table_and_pictures_that_lead_to_its_runs(page: Page) -> None:
+    visit(page, "#/sweep")
+    expect(rows(page)).to_have_count(8)
+    assert numbers(page) == [str(x) for x in range(7, -1, -1)], "the best is at the top"
+    expect(rows(page).first).to_contain_text(re.compile(r"best.*7.*72.*done.*relu"))
+    expect(page.locator(".trial-told")).to_contain_text(
+        "The best is trial 7: return 72; learning_rate"
+    )
+    expect(page.locator(".run-facts")).to_contain_text("8 of 8 trials done")
+    expect(page.locator("[data-setting]")).to_have_count(4)
+    expect(page.locator('[data-setting="policy.activation"] .trial-point')).to_have_count(8)
+    expect(page.locator('[data-picture="parallel"] .trial-line')).to_have_count(8)
+    expect(page.locator('[data-setting="optimizer.learning_rate"]')).to_contain_text("logarithmic")
+    # Seven trials are half a decade apart, and so are their places.
+    places = page.locator('[data-setting="optimizer.learning_rate"] .trial-point').evaluate_all(
+        "points => points.map(point => Number(point.getAttribute('cx'))).sort((a, b) => a - b)"
+    )
+    steps = [b - a for a, b in itertools.pairwise(places)]
+    assert max(steps) - min(steps) < 1
+    page.locator('[data-setting="policy.activation"] [data-trial="3"] .trial-point').hover()
+    expect(page.locator(".trial-told")).to_contain_text("Trial 3, done: return 32")
+    expect(page.locator('tr[data-trial="3"]')).to_have_class("on")
+    page.locator('[data-setting="policy.activation"] [data-trial="3"] .trial-point').click()
+    expect(page).to_have_url(re.compile("#/run.*003/s1"))
+    page.go_back()
+    page.get_by_role("button", name="passes").click()
+    expect(rows(page).first).to_have_attribute("data-trial", "7")
+    page.get_by_role("button", name="passes").click()
+    expect(rows(page).first).to_have_attribute("data-trial", "0")
+    expect(page.locator('th[data-column="algorithm.passes"]')).to_have_attribute("aria-sort", "ascending")  # fmt: skip
+    rows(page).first.get_by_role("link", name="2", exact=True).click()
+    expect(page).to_have_url(re.compile("#/run.*000/s2"))
+
+
+def test_trials_are_reached_by_keys(page: Page) -> None:
+    visit(page, "#/runs")
+    page.locator("tr[data-run]").first.wait_for()
+    page.keyboard.press("4")
+    expect(rows(page)).to_have_count(8)
+    page.keyboard.press("j")
+    expect(page.locator(".trial-told")).to_contain_text("Trial 7, done")
+    page.keyboard.press("j")
+    expect(page.locator(".trial-told")).to_contain_text("Trial 6, done")
+    picture = page.locator('[data-picture="parallel"]')
+    expect(picture).to_have_attribute(
+        "aria-label", re.compile("Parallel coordinates of 8 trials over")
+    )
+    picture.focus()
+    page.keyboard.press("ArrowRight")  # from the one that stands out to the next best
+    expect(page.locator(".trial-told")).to_contain_text("Trial 5, done")
+    expect(picture.locator('[data-trial="5"]')).to_have_class("trial on")
+    page.keyboard.press("Enter")
+    expect(page).to_have_url(re.compile("#/run.*005/s1"))
+
+
+def test_a_sweep_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> None:
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        expect(page.locator(".nothing")).to_contain_text("No sweep yet")
+        expect(page.locator(".nothing pre")).to_have_text(
+            "gossamer sweep examples/cartpole_sweep.toml"
+        )
+        sweep = make_sweep(tmp_path, trials=3)
+        with working(sweep):
+            (run,) = add_trial(sweep, 0, [20.0], done=False)
+            with working(run):
+                expect(rows(page)).to_contain_text(["running"])
+                expect(page.locator(".trial-told")).to_contain_text("No trial is done yet")
+            summary = {"exit_reason": "done: total_env_steps reached", "mean_return_last_100": 20.0}
+            (run / "summary.json").write_text(json.dumps(summary))
+            expect(rows(page)).to_contain_text(["done"])
+            add_trial(sweep, 1, [30.0])
+            expect(rows(page)).to_have_count(2)
+            expect(page.locator(".trial-told")).to_contain_text("Best so far is trial 1")
+            expect(page.locator(".run-facts")).to_contain_text("2 of 3 trials done")
+        expect(page.locator(".run-facts")).to_contain_text("stopped")
+        expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
+
+
+def test_names_from_files_are_text(browser: Browser, tmp_path: Path) -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    sweep = make_sweep(tmp_path, search={evil: ["<b>bold</b>", evil]})
+    add_trial(sweep, 0, [1.0], chosen={evil: "<b>bold</b>"})
+    add_trial(sweep, 1, [2.0], chosen={evil: evil})
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        expect(rows(page)).to_have_count(2)
+        expect(page.locator("main")).to_contain_text("<b>bold</b>")
+        assert page.locator("main img, main table b").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("size", SIZES, ids=str)
+def test_nothing_is_cut_on_any_screen(browser: Browser, address: str, root: Path, size: tuple[int, int], scheme: Any) -> None:  # fmt: skip
+    with ExitStack() as stack:
+        page = stack.enter_context(opened(browser, address))
+        page.set_viewport_size({"width": size[0], "height": size[1]})
+        page.emulate_media(color_scheme=scheme)
+        visit(page, compare(root))
+        page.locator(".verdicts b").first.wait_for()
+        assert fits(page)
+        assert scrolled(page) == []
+        visit(page, "#/sweep")
+        page.locator('[data-picture="parallel"]').wait_for()
+        assert fits(page)
+        assert scrolled(page) == []
+        assert cut(page, ".picture text, .picture circle") == []
+        current = page.locator("nav a[aria-current]").bounding_box()
+        assert current
+        assert 0 <= current["x"] <= size[0] - current["width"]
