@@ -241,6 +241,40 @@ def test_what_is_no_run_of_ours_stays_as_it_is(root: Path, act: str) -> None:
         assert sorted((root / run).iterdir()) == before
 
 
+FOREIGN: dict[str, dict[str, Any]] = {
+    "config.json": {"env_id": "Pong", "algorithm": "dqn"},
+    "meta.json": {"author": "somebody", "started_unix": "yesterday"},
+    "layers.json": {"conv1": "relu"},
+}
+"""What other programs write under the names of a run's files."""
+
+
+def test_a_folder_of_another_program_is_described_but_not_deleted(root: Path) -> None:
+    page, other = Page(root), root / "other"
+    (other / "checkpoints").mkdir(parents=True)
+    (other / "checkpoints/precious.pt").write_bytes(b"weights")
+    for name, content in FOREIGN.items():
+        (other / name).write_text(json.dumps(content))
+    assert page.act("describe", "other", name="of another program")[0] == 200
+    assert page.act("archive", "other")[0] == 200
+    status, told = page.act("delete", "other")
+    assert (status, "may be something else than a run" in told) == (409, True)
+    assert (other / "checkpoints/precious.pt").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("left", ["config.json", "meta.json"])
+def test_a_run_is_deleted_right_after_its_start(root: Path, left: str) -> None:
+    """One of the two files that a run begins with is enough, as the other may be damaged."""
+    page, run = Page(root), ids(root)[0]
+    for path in (root / run).iterdir():
+        if path.is_file() and path.name not in (left, "log.txt"):
+            path.unlink()
+    (root / run / "checkpoints").mkdir(exist_ok=True)
+    (root / run / "log.txt").touch()
+    assert run in page.runs()
+    assert page.act("delete", run) == (200, f"{run} is deleted")
+
+
 def test_a_damaged_run_of_ours_is_deleted(root: Path) -> None:
     page, run = Page(root), ids(root)[0]
     (root / run / "config.json").write_text('{"env_id": "Cart')

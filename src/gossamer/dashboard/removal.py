@@ -11,6 +11,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
 from gossamer.dashboard.root import HERE, RunFiles
+from gossamer.dashboard.values import mapping, number
 from gossamer.errors import ConfigError
 from gossamer.record.folder import MEMBERS
 from gossamer.record.runs import LOCK
@@ -32,9 +33,18 @@ _TRIES = 3
 
 
 def refusal(files: RunFiles) -> str | None:
-    """Return why a folder is not taken for a run of ours, which other programs' folders may look like; None: it is one."""
+    """Return why nothing is written into a folder, which may be another program's; None: it looks like a run."""
+    if {"env_id", "algorithm"} <= files.json("config.json").keys():
+        return None
+    return deletion_refusal(files)
+
+
+def deletion_refusal(files: RunFiles) -> str | None:
+    """Return why a folder is not deleted; None: it holds what only gossamer writes, at the start of every run."""
     config, meta = files.json("config.json"), files.json("meta.json")
-    if {"env_id", "algorithm"} <= config.keys() or "started_unix" in meta:
+    parts = (mapping(config.get(x)).get("name") for x in ("algorithm", "topology"))
+    is_ours = "env_id" in config and all(isinstance(x, str) for x in parts)
+    if is_ours or number(meta.get("started_unix")) is not None:
         return None
     return (
         "it holds neither a config.json nor a meta.json that gossamer has written, so it may be something else than a run; "
@@ -62,7 +72,7 @@ def remove_run(root: Root, run: str) -> None:
     try:
         with root.folder(above or HERE) as parent, root.folder(run) as handle:
             files = RunFiles(handle)
-            if (problem := refusal(files)) is not None:
+            if (problem := deletion_refusal(files)) is not None:
                 raise ConfigError(problem)
             if below := root.runs_below(run):
                 raise ConfigError(
