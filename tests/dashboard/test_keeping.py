@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from made_runs import made_runs
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
+from gossamer.dashboard import keeping as housekeeping
 from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.removal import DELETED, remove_leftovers
 from gossamer.dashboard.root import HERE, Root
@@ -301,6 +304,46 @@ def test_the_folder_that_is_watched_is_not_deleted(root: Path) -> None:
     assert page.act("describe", HERE, **SAID)[0] == 200
     assert page.runs()[HERE]["name"] == SAID["name"]
     assert (run / "config.json").exists()
+
+
+def test_a_run_is_not_deleted_while_its_note_is_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, run = Page(root), ids(root)[0]
+    told: list[tuple[int, str]] = []
+    deleting = threading.Thread(target=lambda: told.append(page.act("delete", run)), daemon=True)
+    there_meanwhile: list[bool] = []
+    change = housekeeping.changed
+
+    def changed(*given: Any) -> Any:
+        deleting.start()
+        deleting.join(0.5)  # it would have been done by then
+        there_meanwhile.append((root / run).exists())
+        return change(*given)
+
+    monkeypatch.setattr(housekeeping, "changed", changed)
+    assert page.act("describe", run, **SAID)[0] == 200
+    deleting.join(60)
+    assert there_meanwhile == [True]
+    assert told == [(200, f"{run} is deleted")]
+    assert not list(root.rglob(f"{DELETED}*"))
+
+
+def test_a_file_that_comes_during_a_removal_is_removed_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, run = Page(root), ids(root)[0]
+    remove = shutil.rmtree
+    problems = [OSError(errno.ENOTEMPTY, "Directory not empty")]
+
+    def rmtree(*given: Any, **named: Any) -> None:
+        if problems:
+            raise problems.pop()
+        remove(*given, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert page.act("delete", run) == (200, f"{run} is deleted")
+    assert not list(root.rglob(f"{DELETED}*"))
 
 
 def test_a_removal_that_is_cut_short_leaves_no_run(

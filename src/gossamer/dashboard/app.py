@@ -25,7 +25,7 @@ from starlette.routing import Route
 from gossamer.compare.curves import AXES as COMPARED_AXES
 from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
-from gossamer.dashboard.archive import checkpoint_archive
+from gossamer.dashboard.checkpoint_tar import checkpoint_tar
 from gossamer.dashboard.columns import Columns
 from gossamer.dashboard.comparisons import Comparisons, Question
 from gossamer.dashboard.curves import curves, group
@@ -360,19 +360,19 @@ class Dashboard:
         with self._files(_asked(request, "run")) as (files, run):
             folder = _plain_name(f"{run['name'][:100]}-{name}")
             try:
-                archive = checkpoint_archive(files, name, folder)
+                tar = checkpoint_tar(files, name, folder)
             except ValueError as error:
                 raise Mistake(str(error), 404) from None
         headers = {
             **_saved_as(f"{folder}.tar"),
             "Cache-Control": "no-cache",
             "Content-Encoding": "identity",
-            "Content-Length": str(archive.num_bytes),
+            "Content-Length": str(tar.num_bytes),
         }
         if request.method == "HEAD":
-            archive.close()
+            tar.close()
             return Response(media_type="application/x-tar", headers=headers)
-        return StreamingResponse(archive.pieces(), media_type="application/x-tar", headers=headers)
+        return StreamingResponse(tar.pieces(), media_type="application/x-tar", headers=headers)
 
     async def _events(self, request: Request) -> Response:
         stream = self.events.stream(request.is_disconnected)

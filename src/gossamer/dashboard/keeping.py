@@ -64,7 +64,7 @@ class Keeping:
         work: dict[str, Callable[[str], None]] = {
             "archive": lambda run: self._archive(run, archived=True),
             "restore": lambda run: self._archive(run, archived=False),
-            "delete": lambda run: remove_run(self._root, run),
+            "delete": lambda run: remove_run(self._root, run, self._lock),
         }
         done: list[str] = []
         problems: list[str] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -18,6 +19,7 @@ from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
     from gossamer.dashboard.root import Root
 
@@ -52,7 +54,7 @@ def deletion_refusal(files: RunFiles) -> str | None:
     )
 
 
-def remove_run(root: Root, run: str) -> None:
+def remove_run(root: Root, run: str, hiding: AbstractContextManager[object]) -> None:
     """Remove a run's folder with all that is in it. Links in it are removed, and not followed.
 
     The folder gets a hidden name first, in one step.
@@ -60,6 +62,7 @@ def remove_run(root: Root, run: str) -> None:
     Args:
         root: the folder of runs.
         run: its id.
+        hiding: entered while the folder gets its hidden name, so that nobody writes a file into a folder that goes.
 
     Raises:
         ConfigError: the run is running, or is none, or its folder cannot be removed; one line says why.
@@ -79,7 +82,8 @@ def remove_run(root: Root, run: str) -> None:
                     f"it has other runs below it, such as {below[0]}; delete them first"
                 )
             with _kept_from_training(handle):
-                hidden = _hide(parent, name, handle)
+                with hiding:
+                    hidden = _hide(parent, name, handle)
                 _remove(parent, hidden)
     except FileNotFoundError:
         raise ConfigError(GONE) from None
@@ -127,7 +131,10 @@ def _hide(parent: int, name: str, handle: int) -> str:
         os.stat(hidden, dir_fd=parent, follow_symlinks=False), os.fstat(handle)
     ):
         os.rename(hidden, name, src_dir_fd=parent, dst_dir_fd=parent)
-        raise ConfigError("another folder has its name by now; look again")
+        raise ConfigError(
+            "another folder has taken its name, and nothing was deleted; look at the run that is there now, and delete it "
+            "again if you still want to"
+        )
     os.fsync(parent)  # not to come back half removed after a power cut
     return hidden
 
@@ -152,6 +159,8 @@ def _remove(parent: int, hidden: str) -> None:
             continue
         except OSError as error:
             problem = f"{error.strerror}"
+            if error.errno == errno.ENOTEMPTY:  # somebody wrote a file meanwhile
+                continue
             break
         return
     raise ConfigError(

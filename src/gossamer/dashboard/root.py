@@ -137,6 +137,15 @@ class RunFiles:
             raise ValueError("it is not a plain file")
         return os.fdopen(handle, "rb")
 
+    @contextmanager
+    def folder(self, name: str) -> Generator[RunFiles]:
+        """Context with the files of a folder in the run's; OSError if there is none, or a link is on the way to it."""
+        handle = _descend(os.dup(self._handle), _parts(name))
+        try:
+            yield RunFiles(handle)
+        finally:
+            os.close(handle)
+
     def read(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         """Return what a file holds; OSError or ValueError if it cannot be read, or is longer."""
         with self.open(name) as file:
