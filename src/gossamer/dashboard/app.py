@@ -8,6 +8,7 @@ import io
 import itertools
 import math
 import threading
+import time
 from contextlib import asynccontextmanager, contextmanager, suppress
 from importlib import metadata
 from pathlib import Path
@@ -259,14 +260,17 @@ class Dashboard:
         return question, missing
 
     def _sweeps(self, _: Request) -> Response:
-        return _json({"sweeps": self._all_sweeps.all()})
+        began = time.thread_time()
+        return _json({"sweeps": self._all_sweeps.all(), "seconds": time.thread_time() - began})
 
     def _sweep(self, request: Request) -> Response:
         sweep = _asked(request, "sweep")
         if not self.listing.version:  # no page has asked for runs
             self.listing.look()
+        began = time.thread_time()
         try:
-            return _json(self._all_sweeps.sweep(sweep))
+            told = self._all_sweeps.sweep(sweep)
+            return _json({**told, "seconds": time.thread_time() - began})
         except OSError:
             raise Mistake("there is no such sweep", 404) from None
 

@@ -159,9 +159,7 @@ class _GivenUp(Exception):
 
 
 def _signature(run: str, files: RunFiles) -> tuple[Any, ...]:
-    stats = [files.stat(name) for name in FILES]
-    times = (x and (x.st_mtime_ns, x.st_size, x.st_ino) for x in stats)
-    return (run, *times, files.running)
+    return (run, *map(files.signature, FILES), files.running)
 
 
 def _compared(held: Sequence[_Held], question: Question, said: Sequence[str]) -> dict[str, Any]:

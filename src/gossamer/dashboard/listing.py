@@ -8,7 +8,7 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gossamer.dashboard.root import HERE
+from gossamer.dashboard.root import HERE, signature_of
 from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
 from gossamer.record.about import ABOUT, MAX_ABOUT_BYTES, About, about_of
 from gossamer.record.exits import exit_of, state_of
@@ -120,10 +120,7 @@ class Listing:
             with self._root.run(run) as files:
                 stats = {name: files.stat(name) for name in FILES}
                 running = files.running
-                signature = (
-                    *(x and (x.st_mtime_ns, x.st_size, x.st_ino) for x in stats.values()),
-                    running,
-                )
+                signature = (*map(signature_of, stats.values()), running)
                 if known is not None and known.signature == signature:
                     return ""
                 made, settings = _read(files, run, self._root.path.name, running=running)

@@ -11,7 +11,7 @@ import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gossamer.dashboard.root import HERE, RunFiles
+from gossamer.dashboard.root import FOLDER_FLAGS, HERE, RunFiles
 from gossamer.dashboard.values import mapping, number
 from gossamer.errors import ConfigError
 from gossamer.record.folder import MEMBERS
@@ -29,7 +29,6 @@ DELETED = ".gossamer-deleted-"
 _DELETED = re.compile(rf"{re.escape(DELETED)}[0-9a-f]{{16}}", re.ASCII)
 _FIRST = ("config.json", "meta.json", "metrics.jsonl")
 """Files by which a folder is known for a run; they go first."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 3
 
@@ -144,7 +143,7 @@ def _remove(parent: int, hidden: str) -> None:
     problem = ""
     for _ in range(_TRIES):
         try:
-            handle = os.open(hidden, _FOLDER, dir_fd=parent)
+            handle = os.open(hidden, FOLDER_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             return
         try:
