@@ -20,7 +20,7 @@ from made_runs import made_runs
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
-from gossamer.dashboard import keeping as housekeeping
+from gossamer.dashboard import housekeeping
 from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.removal import DELETED, remove_leftovers
 from gossamer.dashboard.root import HERE, Root
@@ -108,13 +108,13 @@ def test_a_note_reaches_pages_that_are_open(root: Path) -> None:
     assert told == ["new"]
 
 
-def test_runs_are_archived_and_taken_back(root: Path) -> None:
+def test_runs_are_archived_and_restored(root: Path) -> None:
     page = Page(root)
     one, two, three = ids(root)
     page.act("describe", one, **SAID)
     assert page.act("archive", one, two) == (200, "2 runs are archived")
     assert [run["archived"] for _, run in sorted(page.runs().items())] == [True, True, False]
-    assert page.act("restore", one) == (200, f"{one} is taken back")
+    assert page.act("restore", one) == (200, f"{one} is no longer archived")
     told = page.runs()
     assert (told[one]["archived"], told[one]["tags"]) == (False, SAID["tags"])
     assert told[two]["archived"]
@@ -439,6 +439,7 @@ def test_views_are_saved_for_everybody(root: Path) -> None:
     [
         ({"name": "", "address": "#/runs"}, "1 to 100 characters, not 0"),
         ({"name": "x" * 101, "address": "#/runs"}, "not 101"),
+        ({"name": "\x07" * 60, "address": "#/runs"}, "not 240, unprintable ones spelt out"),
         ({"name": ["a"], "address": "#/runs"}, "1 to 100 characters"),
         ({"name": "a", "address": "javascript:alert(1)"}, "begins with #/"),
         ({"name": "a", "address": "https://evil.example/#/"}, "begins with #/"),

@@ -34,12 +34,12 @@ from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference,
 from gossamer.dashboard.events import Events
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
-from gossamer.dashboard.keeping import KEEPING, Keeping
+from gossamer.dashboard.housekeeping import BULK_ACTS, Housekeeping
 from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.removal import remove_leftovers
-from gossamer.dashboard.returns import Returns
+from gossamer.dashboard.return_ranges import ReturnRanges
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.sweeps import Sweeps
@@ -69,7 +69,7 @@ PAGE_TYPES = {
 }
 TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
 POINTS, MAX_POINTS = 1500, 20_000
-MAX_RUNS = 1000
+MAX_ASKED_RUNS = 1000
 """Most runs of one chart, of one comparison, and of one act."""
 MAX_NAMED = 3
 """Runs that are named in a line about those that are not there."""
@@ -113,8 +113,8 @@ class Dashboard:
         self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
-        self._returns = Returns()
-        self._keeping = Keeping(self.root)
+        self._return_ranges = ReturnRanges()
+        self._housekeeping = Housekeeping(self.root)
         get = {
             "/": self._index,
             "/static/{name}": self._static,
@@ -292,7 +292,7 @@ class Dashboard:
     def _graph(self, request: Request) -> Response:
         at = _number(request, "at", float, None)
         with self._files(_asked(request, "run")) as (files, run):
-            returns = self._returns.range_of(files, run["id"], int(run["num_learners"]))
+            returns = self._return_ranges.range_of(files, run["id"], int(run["num_learners"]))
             return _json({**graph(files, run, at), "returns": returns})
 
     def _replay(self, request: Request) -> Response:
@@ -390,11 +390,11 @@ class Dashboard:
         act = _asked(request, "act")
         self.listing.look()
         try:
-            if act in KEEPING:
+            if act in BULK_ACTS:
                 there = {run["id"] for run in self.listing.runs()}
-                said = self._keeping.do(act, _several(request), there)
+                said = self._housekeeping.do(act, _several(request), there)
             elif act == "describe":
-                said = self._keeping.describe(self._known(_asked(request, "run"))["id"], body)
+                said = self._housekeeping.describe(self._known(_asked(request, "run"))["id"], body)
             else:
                 return self._do_to_run(_asked(request, "run"), act)
         finally:
@@ -494,7 +494,7 @@ async def _body(request: Request) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Mistake("an object in JSON is sent along")
+        raise Mistake("the body must be a JSON object")
     return cast("dict[str, Any]", found)
 
 
@@ -510,8 +510,8 @@ def _list(request: Request, name: str) -> list[str]:
 
 def _several(request: Request) -> list[str]:
     runs = _list(request, "runs")
-    if not 0 < len(runs) <= MAX_RUNS:
-        raise Mistake(f"runs names {len(runs)} runs; 1 to {MAX_RUNS} can be named")
+    if not 0 < len(runs) <= MAX_ASKED_RUNS:
+        raise Mistake(f"runs names {len(runs)} runs; 1 to {MAX_ASKED_RUNS} can be named")
     return runs
 
 

@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from gossamer.errors import ConfigError
 from gossamer.record.files import is_locked, write_whole_in
 from gossamer.record.runs import LOCK
-from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
+from gossamer.system.reading import MAX_TEXT_BYTES, clipped, parse_json, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -167,6 +168,29 @@ class RunFiles:
         """Return the object in a JSON file; empty without one."""
         found = self.json_value(name)
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    def json_to_change(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+        """Return the object in a JSON file that is to be written again; empty without the file.
+
+        Args:
+            name: of the file.
+            max_bytes: of the file.
+
+        Raises:
+            ConfigError: it cannot be read, so that what it holds would be lost.
+        """
+        if self.stat(name) is None:
+            return {}
+        try:
+            content = parse_json(self.read(name, max_bytes))
+            if not isinstance(content, dict):
+                raise ValueError("it holds no object")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise ConfigError(
+                f"{name} cannot be read ({clipped(reason)}); repair or remove it"
+            ) from None
+        return cast("dict[str, Any]", content)
 
     def json_value(self, name: str) -> Any:
         """Return the value in a JSON file; None if it cannot be read."""
