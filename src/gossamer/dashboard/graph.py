@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
-from gossamer.dashboard.returns import OF_THE_RUN, OWN, RETURN
+from gossamer.dashboard.return_ranges import OF_THE_RUN, OWN, RETURN
 from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import listed, mapping, number, whole, word
 from gossamer.record.metrics import parse_row

@@ -23,7 +23,7 @@ WHOLE_BYTES = 4 << 20
 """So much that is new is read whole, some thirty milliseconds; of more, parts."""
 PARTS = 64
 """Parts of a long file, evenly spaced; each is long enough for a row of learner 0, which tells of all."""
-MAX_RUNS = 256
+MAX_REMEMBERED_RUNS = 256
 """Runs whose ranges are remembered."""
 
 
@@ -53,14 +53,14 @@ class _Seen:
     run: _Range = field(default_factory=_Range)
 
 
-class Returns:
+class ReturnRanges:
     """Remembers the range of each run's returns, and reads of a run that trains only what is new."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
-    def range_of(self, files: RunFiles, run: str, size: int) -> tuple[float, float] | None:
+    def range_of(self, files: RunFiles, run: str, num_learners: int) -> tuple[float, float] | None:
         """Return the lowest and the highest return that a learner of a run has had; None if none is told.
 
         It is of the numbers that the graph shows: each learner's as learner 0 tells them, in older runs as each tells
@@ -69,13 +69,17 @@ class Returns:
         Args:
             files: of the run.
             run: its id.
-            size: learners.
+            num_learners: of the run.
         """
         with self._lock:
             seen = self._read(files, run)
         if seen is None:
             return None
-        return seen.of_all.told() or seen.own.told() or (seen.run.told() if size == 1 else None)
+        return (
+            seen.of_all.told()
+            or seen.own.told()
+            or (seen.run.told() if num_learners == 1 else None)
+        )
 
     def _read(self, files: RunFiles, run: str) -> _Seen | None:
         try:
@@ -88,7 +92,7 @@ class Returns:
             if seen is None or seen.inode != status.st_ino or seen.end > status.st_size:
                 seen = self._seen[run] = _Seen(status.st_ino)
             self._seen.move_to_end(run)
-            if len(self._seen) > MAX_RUNS:
+            if len(self._seen) > MAX_REMEMBERED_RUNS:
                 self._seen.popitem(last=False)
             for row in _rows(file, seen.end, status.st_size):
                 of_all = [number(x) for name, x in row.items() if name.startswith(RETURN)]
