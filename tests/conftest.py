@@ -1,10 +1,12 @@
-"""What every test shares: GPU tests skipped where there is no GPU, reproducible hypothesis."""
+"""What every test shares: GPU tests skipped where there is no GPU, and random examples that are new every day and can be drawn again."""
 
 from __future__ import annotations
 
 import os
 import sys
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import settings
@@ -15,9 +17,36 @@ sys.path.insert(0, str(Path(__file__).parent / "support"))
 # Benchmarks share a module, as they do when one is started.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
 
-# A shared machine makes single examples slow now and then, and a random failure helps nobody.
-settings.register_profile("gossamer", deadline=None, derandomize=True)
+SEED_VARIABLE = "GOSSAMER_TEST_SEED"
+
+# A shared machine makes single examples slow now and then. Nothing is kept between two runs of the tests: a failure depends
+# on its seed alone, and stays as an `@example` of its test.
+settings.register_profile("gossamer", deadline=None, database=None)
 settings.load_profile("gossamer")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Draw the examples of hypothesis anew each day, before hypothesis reads its own option."""
+    # Processes of pytest-xdist are handed the seed of the one that started them, also at midnight.
+    if config.option.hypothesis_seed is None:
+        today = datetime.now(UTC).strftime("%Y%m%d")
+        config.option.hypothesis_seed = os.environ.get(SEED_VARIABLE) or today
+
+
+def pytest_report_header(config: pytest.Config) -> str:
+    return how_to_draw_again(config)
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    """Tell the seed beside failures too: `-q` has no header."""
+    if terminalreporter.stats.get("failed"):
+        terminalreporter.write_line(how_to_draw_again(config))
+
+
+def how_to_draw_again(config: pytest.Config) -> str:
+    seed = config.option.hypothesis_seed
+    return f"random examples: seed {seed}; to draw them again: {SEED_VARIABLE}={seed}"
 
 
 @pytest.fixture(scope="session", autouse=True)

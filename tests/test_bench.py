@@ -33,10 +33,7 @@ def measured(
     monkeypatch.setattr(bench, "trained_rate", lambda config, **_: 100.0)
     said: list[str] = []
     config = make_config("CartPole-v1", {"num_envs": 4, "unroll_length": 2})
-    began = time.monotonic()
     report = bench.measure(config, seconds=seconds, say=said.append)
-    # Here the copies for so many cores crowd on a few.
-    assert time.monotonic() - began < seconds + 4.0 + cores / 2
     return report, said
 
 
@@ -57,7 +54,7 @@ def test_on_a_slow_machine_fewer_are_made_and_the_rest_is_reckoned(
 ) -> None:
     made = Counted(0.1)
     report, said = measured(monkeypatch, 16, made, 6.0)
-    assert 8 <= made.count <= 20
+    assert 1 <= made.count <= 0.25 * 6.0 / 0.1 + 1, "a quarter of the time at most"
     assert report["env_steps_per_second"] > 0
     (line,) = [x for x in said if x.startswith("stepping ")]
     assert "copies at once on 16 cores, for which the rate is scaled up" in line

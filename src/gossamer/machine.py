@@ -241,9 +241,13 @@ def native_threads() -> frozenset[int]:
         return frozenset()
 
 
-def l2_cache_bytes() -> int:
-    """Return the size of a core's second-level cache; 0 where that cannot be known."""
-    for index in Path("/sys/devices/system/cpu/cpu0/cache").glob("index*"):
+def l2_cache_bytes(root: Path = Path("/")) -> int:
+    """Return the size of a core's second-level cache; 0 where that cannot be known.
+
+    Args:
+        root: of the files in which the kernel tells it.
+    """
+    for index in (root / "sys/devices/system/cpu/cpu0/cache").glob("index*"):
         with suppress(OSError, ValueError):
             if (index / "level").read_text().strip() == "2":
                 return 1024 * int((index / "size").read_text().strip().removesuffix("K"))

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 PROBE = ROOT / "tests" / "support" / "without_packages.py"
@@ -107,7 +108,7 @@ def ask(folder: Path, packages: list[str], commands: list[list[str]]) -> list[An
         capture_output=True,
         text=True,
         check=False,
-        timeout=110,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     return json.loads(done.stdout.splitlines()[-1])

@@ -12,6 +12,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 ROOT = Path(__file__).parents[2]
 SCRIPTS = [
@@ -105,7 +106,7 @@ def test_printed_commands_are_accepted(tmp_path: Path) -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=100,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stderr
     assert json.loads(done.stdout.splitlines()[-1]) == []

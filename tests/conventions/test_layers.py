@@ -7,6 +7,8 @@ import subprocess
 import sys
 from pathlib import Path
 
+from waiting import PATIENCE_SECONDS
+
 ROOT = Path(__file__).parents[2]
 
 
@@ -19,7 +21,7 @@ def test_import_contracts_hold() -> None:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "0 broken" in done.stdout

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 HEAVY = (
     "torch",
@@ -21,13 +22,14 @@ HEAVY = (
     "scipy",
     "matplotlib",
 )
-MAX_CPU_SECONDS = 1.0
+MAX_MODULES = 260
+"""Modules after a command that only looks, those of Python among them: what it takes depends on them, and on the machine."""
 
 PROBE = f"""
-import sys, time
+import sys
 {{body}}
 heavy = [name for name in {HEAVY!r} if name in sys.modules]
-print("PROBE", ",".join(heavy) or "none", round(time.process_time(), 2), file=sys.stderr)
+print("PROBE", ",".join(heavy) or "none", len(sys.modules), file=sys.stderr)
 """
 RUN_CLI = """
 sys.argv = ["gossamer", *{arguments!r}]
@@ -47,8 +49,8 @@ import gossamer.replay.settings, gossamer.policies.settings, gossamer.envs.setti
 """
 
 
-def probe(body: str, folder: Path) -> tuple[str, float, str]:
-    """Run code in a fresh process; return heavy modules it imported, CPU seconds, its output."""
+def probe(body: str, folder: Path) -> tuple[str, int, str]:
+    """Run code in a fresh process; return heavy modules it imported, how many in all, its output."""
     done = subprocess.run(
         [sys.executable, "-c", PROBE.replace("{body}", body)],
         cwd=folder,
@@ -56,12 +58,12 @@ def probe(body: str, folder: Path) -> tuple[str, float, str]:
         capture_output=True,
         text=True,
         check=False,
-        timeout=60,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    word, heavy, seconds = done.stderr.strip().splitlines()[-1].split()
+    word, heavy, count = done.stderr.strip().splitlines()[-1].split()
     assert word == "PROBE"
-    return heavy, float(seconds), done.stdout
+    return heavy, int(count), done.stdout
 
 
 @pytest.mark.parametrize(
@@ -80,17 +82,17 @@ def probe(body: str, folder: Path) -> tuple[str, float, str]:
     ids=" ".join,
 )
 def test_looking_imports_nothing_heavy(arguments: list[str], tmp_path: Path) -> None:
-    heavy, seconds, output = probe(RUN_CLI.format(arguments=arguments), tmp_path)
+    heavy, count, output = probe(RUN_CLI.format(arguments=arguments), tmp_path)
     assert heavy == "none"
-    assert seconds < MAX_CPU_SECONDS
+    assert count < MAX_MODULES
     assert output.strip()
     assert list(tmp_path.iterdir()) == [], "looking left something behind"
 
 
 def test_importing_settings_imports_nothing_heavy(tmp_path: Path) -> None:
-    heavy, seconds, _ = probe(IMPORT_ALL, tmp_path)
+    heavy, count, _ = probe(IMPORT_ALL, tmp_path)
     assert heavy == "none"
-    assert seconds < MAX_CPU_SECONDS
+    assert count < MAX_MODULES
 
 
 def test_importing_changes_nothing(tmp_path: Path) -> None:

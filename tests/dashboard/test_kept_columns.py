@@ -11,7 +11,7 @@ import pytest
 from gossamer.dashboard.columns import AT_ONCE_BYTES, LEARNER, Columns
 from gossamer.dashboard.root import Root
 
-WAIT_SECONDS, QUIET_SECONDS = 10.0, 1.0
+WAIT_SECONDS, QUIET_SECONDS = 60.0, 1.0
 FILE, NAMES = "metrics.jsonl", ["x", "y"]
 LINE = '{"x":1.5,"y":2.5,"pad":"' + "p" * 480 + '"}\n'
 ROWS = AT_ONCE_BYTES // len(LINE) + 100

@@ -97,19 +97,29 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
         "changed": now - 3600,
         "settings": {},
         "problem": None,
-        "acts": ["resume", "evaluate"],
     }
-    return {**run, **changes}
+    run |= changes
+    return {**run, "acts": changes.get("acts", acts_of(run["state"]))}
+
+
+def acts_of(state: str) -> list[str]:
+    """Return what can be done to a run that has a checkpoint."""
+    if state == "running":
+        return ["stop", "checkpoint", "evaluate"]
+    return ["resume"] if state in ("stopped", "failed", "killed") else []
 
 
 def unread(run_id: str, state: str, problem: str) -> dict[str, Any]:
-    """Return a run of which nothing can be read."""
-    run = dict.fromkeys(make_run("a/b-c/d"))
+    """Return a run of which nothing can be read, but what its folders' names say."""
+    whole = make_run(run_id)
+    run = dict.fromkeys(whole)
+    kept = (
+        "id", "name", "folder_name", "env_id", "algorithm", "topology", "num_learners", "where", "changed",
+    )  # fmt: skip
     return {
         **run,
-        "id": run_id,
-        "name": run_id.split("/")[-1],
-        "folder_name": run_id.split("/")[-1],
+        **{name: whole[name] for name in kept},
+        "placement": "",
         "tags": [],
         "note": "",
         "archived": False,
@@ -146,7 +156,6 @@ def usual_runs() -> list[dict[str, Any]]:
         "exit_reason": None,
         "progress": 0.4,
         "env_steps": 40_000,
-        "acts": ["stop", "checkpoint", "evaluate"],
     }
     runs += [
         make_run(
@@ -196,7 +205,7 @@ def usual_runs() -> list[dict[str, Any]]:
         make_run(
             "LunarLander-v3/impact-single/20260102-210000-s1",
             state="failed",
-            exit_reason="failed: loss was not finite 100 times",
+            exit_reason="failed: the loss was not finite 100 times",
             started=now - 40_000,
             mean_return=-180.0,
             best_evaluation=None,
@@ -253,6 +262,23 @@ def video() -> bytes:
         return path.read_bytes()
 
 
+def evaluation(number: int) -> dict[str, Any]:
+    """Return a row of evaluation.jsonl; the last one compares a policy with the best one again."""
+    played = {
+        "env_steps": 20_000 * number,
+        "updates": 400 * number,
+        "version": 100 * number,
+        "learner": 0,
+        "mean": 90.0 * number,
+        "standard_error": 4.2,
+        "returns": [90.0 * number] * 20,
+        "lengths": [90] * 20,
+        "truncated": 0,
+    }
+    row = {**played, "time_s": 60.0 * number, "confirmation": number == 5}
+    return {**row, "wins": True, "against": {**played, "mean": 70.0}} if number == 5 else row
+
+
 class FakeWatch:
     """The made-up runs and who listens to them."""
 
@@ -289,8 +315,9 @@ class FakeWatch:
             **changes,
         }
         self.version += 1
+        sizes = {"metrics": 400 * self.rows[run_id], "evaluations": 0, "episodes": 0}
         self.tell("runs", {"version": self.version, "runs": [run], "gone": []})
-        self.tell("rows", {"run": run_id, "rows": {"metrics": self.rows[run_id], "evaluations": 0}})
+        self.tell("rows", {"run": run_id, "rows": sizes})
 
     def add(self, run: dict[str, Any]) -> None:
         """Let a run begin."""
@@ -325,7 +352,11 @@ class FakeWatch:
                     "name": name,
                     "meaning": meaning,
                     "unit": unit,
-                    "learners": learners if name.startswith("learner/") else [0],
+                    "learners": []
+                    if name in ("evaluation/mean", "episode/return")
+                    else learners
+                    if name.startswith("learner/")
+                    else [0],
                 }
                 for name, (meaning, unit) in known.items()
             ]
@@ -441,7 +472,11 @@ class FakeWatch:
                 if asked.get("statistic") == "median"
                 else seeds.mean(axis=0)
             )
-            spread = seeds.std(axis=0) if len(ids) > 1 else None
+            # One run has no interval, and its line stands for it; of two there is none to be had.
+            low, high = (
+                [None] * len(y) if len(ids) == 2 else (y + side * seeds.std(axis=0)).tolist()
+                for side in (-1, 1)
+            )
             told.append(
                 {
                     "label": label,
@@ -450,9 +485,13 @@ class FakeWatch:
                     "runs": ids,
                     "x": grid.tolist(),
                     "y": y.tolist(),
-                    "low": [] if spread is None else (y - spread).tolist(),
-                    "high": [] if spread is None else (y + spread).tolist(),
-                    "interval": "none: one run" if spread is None else "95 % studentized bootstrap",
+                    "low": low,
+                    "high": high,
+                    "counts": [len(ids)] * len(y),
+                    "exact": self.exact,
+                    "interval": {1: "none: one run", 2: "none: two runs"}.get(
+                        len(ids), "95 % studentized bootstrap"
+                    ),
                 }
             )
         return {"groups": told}
@@ -473,9 +512,9 @@ class FakeWatch:
         shares = [
             ("actor", "env step", 0.33),
             ("actor", "inference", 0.22),
-            ("actor", "wait", 0.45),
+            ("actor", "wait for the learner", 0.45),
             ("learner", "learn", 0.94),
-            ("learner", "wait", 0.05),
+            ("learner", "wait for trajectories", 0.05),
             ("evaluator", "evaluate", 0.12),
         ]
         return {
@@ -491,6 +530,7 @@ class FakeWatch:
                     "time": now - 900 * (6 - n),
                     "kinds": ["last"] if n == 5 else ["best"] if n == 4 else [],
                     "bytes": 1_250_000,
+                    "score": 360.0 if n == 4 else None,
                 }
                 for n in range(1, 6)
             ],
@@ -523,17 +563,7 @@ class FakeWatch:
                 f"12:00:{n % 60:02} steps {n * 1000:,}/100,000 return {n * 4.5:.2f} <b>not markup</b>"
                 for n in range(60)
             ],
-            "evaluations": [
-                {
-                    "env_steps": 20_000 * n,
-                    "mean": 90.0 * n,
-                    "standard_error": 4.2,
-                    "returns": [90.0 * n] * 20,
-                    "confirmation": n == 5,
-                    "wins": True,
-                }
-                for n in range(1, 6)
-            ],
+            "evaluations": [evaluation(n) for n in range(1, 6)],
             "limits": {
                 "shares": []
                 if bad
@@ -545,12 +575,17 @@ class FakeWatch:
                 else "learner-bound: the learner is busy 94 % of the time, actors wait 45 %; try fewer passes or --precision bf16",
             },
             "machine": {
+                "host": "node-a",
+                "platform": "Linux",
                 "processor": "a processor",
                 "cores": 2,
+                "hardware_threads": 4,
                 "memory_bytes": 8e9,
                 "gpus": [],
-                "python": "3.11.2",
-                "torch": "2.9.1",
+                "versions": {"python": "3.11.2", "torch": "2.9.1"},
+                "git": {"commit": "0" * 40, "changed": False},
+                "command": ["gossamer", "train", run["env_id"]],
+                "sessions": 1,
             },
         }
 
@@ -607,8 +642,8 @@ class FakeWatch:
         ]
         events = (
             [
-                {"seconds": 3.0, "text": "learner 3 was started again", "rank": 3},
-                {"seconds": 9.0, "text": "learner 5 died", "rank": 5},
+                {"seconds": 3.0, "text": "Learner 3 died (signal 9) and was restarted", "rank": 3},
+                {"seconds": 9.0, "text": "process of learner 5 has died", "rank": 5},
             ]
             if count > 5
             else []
@@ -624,7 +659,7 @@ class FakeWatch:
         }
 
     def views(self, asked: dict[str, str]) -> Any:
-        return {"views": []}
+        return {"views": [{"name": "seeds of Pong", "address": "#/runs?q=Pong"}]}
 
     def replay(self, asked: dict[str, str]) -> Any:
         if self.runs[asked["run"]]["algorithm"] != "laser":
@@ -693,7 +728,13 @@ class Handler(BaseHTTPRequestHandler):
         elif path == "/events":
             self.events()
         elif path == "/api/export.csv":
-            self.send(b"run,env_steps,value\nx,1,2\n", "text/csv")
+            of_groups = "statistic=" in self.path
+            table = (
+                b"metric,group,runs,env_steps,value,low,high,runs_here\nx,y,3,1,2,2,2,3\n"
+                if of_groups
+                else b"metric,run,env_steps,value,low,high\nx,y,1,2,2,2\n"
+            )
+            self.send(table, "text/csv")
         elif path == "/video":
             self.send(video(), "video/mp4")
         elif path == "/checkpoint":

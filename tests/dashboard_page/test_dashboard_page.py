@@ -9,7 +9,7 @@ from urllib.parse import parse_qsl, quote
 
 import numpy as np
 import pytest
-from fake_watch import TOKEN, FakeServer, FakeWatch, make_run, many_runs
+from fake_watch import TOKEN, FakeServer, FakeWatch, acts_of, make_run, many_runs
 
 if TYPE_CHECKING:
     from playwright.sync_api import Page, Route
@@ -542,7 +542,7 @@ def test_charts_are_saved(page: Page) -> None:
     visit(page, curves("return_mean_100"))
     drawn(page, "return_mean_100")
     chart = page.locator('[data-chart="return_mean_100"]')
-    for ending, begins in (("png", b"\x89PNG"), ("svg", b"<svg"), ("csv", b"run,")):
+    for ending, begins in (("png", b"\x89PNG"), ("svg", b"<svg"), ("csv", b"metric,")):
         chart.hover()
         with page.expect_download() as saved:
             chart.get_by_role("button", name=f"as {ending.upper()}").click()
@@ -597,14 +597,15 @@ def test_a_chart_follows_its_run(page: Page, watch: FakeWatch) -> None:
     visit(page, curves("return_mean_100", runs=[PONG]))
     drawn(page, "return_mean_100")
     watch.grow(PONG, rows=50)
-    until(page, "document.querySelector('.plot').data.at(-1).x.at(-1) === 50000", 2.0)
+    until(page, "document.querySelector('.plot').data.at(-1).x.at(-1) === 50000")
 
 
 def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
     visit(page, f"#/run?run={PONG}")
     expect(page.locator(".sentence")).to_contain_text("learner-bound")
     expect(page.locator(".limit-bar").first).to_have_attribute(
-        "aria-label", "actor: env step 33\u00a0%, inference 22\u00a0%, wait 45\u00a0%"
+        "aria-label",
+        "actor: env step 33\u00a0%, inference 22\u00a0%, wait for the learner 45\u00a0%",
     )
     lead = page.locator('[data-chart="return"]').bounding_box()
     limits = page.locator(".limits").bounding_box()
@@ -841,7 +842,7 @@ def test_stopping_is_asked_about_and_posts_the_token(
     page.locator("[data-confirm]").click()
     expect(page.locator(".toast")).to_have_text(f"asked to stop: {PONG}")
     assert watch.acted == [(PONG, "stop", TOKEN, server.address)]
-    watch.grow(PONG, rows=0, state="stopped", acts=["resume", "evaluate"])
+    watch.grow(PONG, rows=0, state="stopped", acts=acts_of("stopped"))
     expect(page.locator("[data-act=resume]")).to_be_visible()
     expect(stop).to_have_count(0)
 

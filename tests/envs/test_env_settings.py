@@ -4,6 +4,7 @@ import sys
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 import gossamer
 from gossamer.envs.atari import atari_protocol
@@ -43,7 +44,7 @@ def test_settings_and_suites_import_no_simulator():
         "bad = {'torch', 'gymnasium', 'ale_py', 'mujoco', 'envpool'} & set(sys.modules)\n"
         "assert not bad, bad"
     )
-    subprocess.run([sys.executable, "-c", code], check=True, timeout=60)
+    subprocess.run([sys.executable, "-c", code], check=True, timeout=PATIENCE_SECONDS)
 
 
 def test_the_two_atari_protocols_differ_as_published():
@@ -162,7 +163,10 @@ def test_a_missing_extra_says_what_to_type(env_id, blocked, extra):
         "except ConfigError as error: print(error)\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code, env_id], capture_output=True, text=True, timeout=60
+        [sys.executable, "-c", code, env_id],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
     )
     assert done.stdout.strip().endswith(f"type: {install_command(extra)}"), done.stderr
     assert done.stdout.count("\n") == 1

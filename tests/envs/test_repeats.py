@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 
 import leaky_envs
 import numpy as np
@@ -16,7 +15,7 @@ from gossamer.envs.settings import EnvConfig
 
 def differs(env_id, **settings):
     config = EnvConfig(**settings)
-    return try_to_repeat(read_spec(env_id, config), config).differs
+    return try_to_repeat(read_spec(env_id, config), config, clock=leaky_envs.clock).differs
 
 
 @pytest.mark.parametrize(
@@ -55,23 +54,39 @@ def test_the_trial_leaves_failures_to_the_run():
     assert differs("leaky_envs:Repeats", workers=1) == ""
 
 
-def test_the_trial_ends_in_time_whatever_the_environment_does(monkeypatch):
-    monkeypatch.setattr(repeats, "TRIAL_SECONDS", 0.2)
+@pytest.mark.parametrize(
+    ("what", "takes"), [("step", repeats.STEP_SECONDS), ("__init__", repeats.TRIAL_SECONDS)]
+)
+def test_the_trial_ends_in_time_whatever_the_environment_does(what, takes, monkeypatch):
+    spec = read_spec("leaky_envs:Repeats", EnvConfig())
     released = threading.Event()
 
-    def waits(self, action):
-        released.wait(60)
+    def waits(self, *_):
+        leaky_envs.seconds += takes + 0.1
+        released.wait(600)  # longer than pytest waits for this test
 
-    monkeypatch.setattr(leaky_envs.Repeats, "step", waits)
-    began = time.monotonic()
-    assert differs("leaky_envs:Repeats") == ""
-    assert time.monotonic() - began < 30
-    released.set()
+    monkeypatch.setattr(leaky_envs.Repeats, what, waits)
+    try:
+        assert try_to_repeat(spec, EnvConfig(), clock=leaky_envs.clock).differs == ""
+    finally:
+        released.set()
 
 
-def test_a_trial_that_nobody_waits_for_makes_nothing_more(monkeypatch):
+def test_a_slow_environment_is_played_as_far_as_it_comes_in_its_time(monkeypatch):
+    step, steps = leaky_envs.Repeats.step, []
+
+    def slowly(self, action):
+        leaky_envs.seconds += 0.1
+        steps.append(self.steps)
+        return step(self, action)
+
+    monkeypatch.setattr(leaky_envs.Repeats, "step", slowly)
+    assert differs("leaky_envs:LeaksBetweenEpisodes") == ""  # which shows after 20 steps
+    assert steps == [0, 1, 2] * 5
+
+
+def test_a_trial_that_nobody_waits_for_makes_nothing_more():
     """The run's own environment is made by then, which may not bear another one beside it."""
-    monkeypatch.setattr(repeats, "STEP_SECONDS", 0.2)
     released, closed = threading.Event(), threading.Event()
     made = []
 
@@ -80,6 +95,7 @@ def test_a_trial_that_nobody_waits_for_makes_nothing_more(monkeypatch):
 
         def start(self, episodes):
             made.append("reset")
+            leaky_envs.seconds += repeats.STEP_SECONDS + 0.1
             released.wait(60)
             return np.zeros((1, 2))
 
@@ -91,7 +107,7 @@ def test_a_trial_that_nobody_waits_for_makes_nothing_more(monkeypatch):
         made.append("made")
         return Slow()
 
-    assert repeats.what_differs(make) == ""
+    assert repeats.what_differs(make, clock=leaky_envs.clock) == ""
     released.set()
     assert closed.wait(30)
     trials = [x for x in threading.enumerate() if x.name == "trial"]

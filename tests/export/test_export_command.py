@@ -12,12 +12,16 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.run.evaluate import evaluate
 from gossamer.run.train import train
+
+# One process imports what exports to ONNX, which takes seconds.
+pytestmark = pytest.mark.xdist_group("export")
 
 PLAY = Path(__file__).parents[2] / "examples" / "play_onnx.py"
 TINY = {"placement": "inline", "evaluation.every_seconds": 0, "num_envs": 4}
@@ -47,7 +51,11 @@ def play(file: str, *words: str) -> str:
         f"runpy.run_path({str(PLAY)!r}, run_name='__main__')\n"
     )
     done = subprocess.run(
-        [sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False
+        [sys.executable, "-c", code],
+        capture_output=True,
+        text=True,
+        timeout=PATIENCE_SECONDS,
+        check=False,
     )
     assert done.returncode == 0, done.stderr
     return done.stdout
@@ -90,7 +98,8 @@ def test_an_onnx_file_plays_without_torch(
 def test_an_onnx_file_plays_pong(here: Path) -> None:
     pytest.importorskip("onnxruntime")
     pytest.importorskip("ale_py")
-    given = {**TINY, "total_env_steps": 512, "run_folder": "pong", "max_episode_steps": 400}
+    given = {**TINY, "total_env_steps": 64, "run_folder": "pong", "max_episode_steps": 400}
+    given |= {"unroll_length": 16, "policy.fc_size": 16}
     train(make_config("PongNoFrameskip-v4", given), quiet=True)
     assert cli.main(["export", "pong", "--format", "onnx", "--output", "pong.onnx"]) == 0
     said = play("pong.onnx", "--episodes", "1", "--max-steps", "50")

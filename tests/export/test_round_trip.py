@@ -20,6 +20,9 @@ from gossamer.export.recording import TOLERANCE, check, record
 from gossamer.export.step import OneStep
 from gossamer.types import EnvSpec
 
+# One process imports what exports to ONNX, which takes seconds.
+pytestmark = pytest.mark.xdist_group("export")
+
 ACTIONS = {
     "categorical": spaces.Discrete(3, start=-1),
     "multi_categorical": spaces.MultiDiscrete(np.array([[2, 3]]), start=np.array([[1, 5]])),
@@ -38,25 +41,29 @@ CORES = {
 }
 PAST = {"last_action": True, "last_reward": True}
 CASES: list[Any] = [
-    ("a2c", "mlp", "none", "categorical", {}),
-    ("vtrace", "nature", "lstm", "categorical", PAST),
-    ("laser", "impala", "gru", "multi_categorical", {"last_action": True}),
+    ("vtrace", "nature", "none", "categorical", {}),
+    ("laser", "impala", "none", "multi_categorical", {"last_action": True}),
     ("ppo", "mlp", "none", "gaussian", {"squash": True}),
     ("impact", "a3c", "none", "bernoulli", {}),
     ("ppo", "mlp", "gru", "gaussian64", {"scale_actions": True, "core_layers": 2, **PAST}),
     ("vtrace", "elite", "none", "gaussian64", {"normalize_obs": False}),
     ("a2c", "mlp", "lstm", "bernoulli", {"last_action": True}),
     ("impact", "mlp", "none", "multi_categorical", {"separate_value": False, "last_reward": True}),
+]
+"""Every algorithm, torso, core and kind of action once or more; convolutions before a core take exporters three times as long."""
+SLOW: list[Any] = [
+    ("a2c", "mlp", "none", "categorical", {}),
+    ("vtrace", "nature", "lstm", "categorical", PAST),
+    ("laser", "impala", "gru", "multi_categorical", {"last_action": True}),
     ("ppo", "nature", "gru", "gaussian", {"last_action": True}),
 ]
-"""Every algorithm, torso, core and kind of action once or more."""
 
 
 def cases() -> list[Any]:
     rest = itertools.product(TORSOS, CORES, ACTIONS)
     algorithms = itertools.cycle(kinds("algorithm"))
     slow = [(next(algorithms), *case, PAST if case[1] != "none" else {}) for case in rest]
-    return [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in slow)]
+    return [*CASES, *(pytest.param(*case, marks=pytest.mark.slow) for case in [*SLOW, *slow])]
 
 
 def test_the_quick_cases_leave_nothing_out() -> None:

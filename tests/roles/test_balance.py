@@ -69,5 +69,15 @@ def test_threads_are_known_while_they_live():
     lower_priority(new)  # one that has ended is passed over
 
 
-def test_a_cache_has_a_size_or_is_unknown():
-    assert l2_cache_bytes() == 0 or 2**16 <= l2_cache_bytes() <= 2**30
+def test_a_cache_has_a_size_or_is_unknown(tmp_path):
+    assert l2_cache_bytes(tmp_path) == 0
+    folder = tmp_path / "sys/devices/system/cpu/cpu0/cache"
+    for index, (level, size) in enumerate(
+        [("1", "48K"), ("1", "32K"), ("2", "2048K"), ("3", "33M")]
+    ):
+        (folder / f"index{index}").mkdir(parents=True)
+        (folder / f"index{index}" / "level").write_text(f"{level}\n")
+        (folder / f"index{index}" / "size").write_text(f"{size}\n")
+    assert l2_cache_bytes(tmp_path) == 2 << 20
+    (folder / "index2" / "size").write_text("many\n")
+    assert l2_cache_bytes(tmp_path) == 0

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import signal
-import time
 from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 import torch
+from held_envs import steps_for
 from runs import assert_same, returns_of, state_of
 from sessions import QUICK, Session, checkpoints, env_steps_logged, slow, summary_of, wait_for
 
@@ -123,8 +123,10 @@ def test_without_a_lag_nobody_waits_for_the_slowest(tmp_path: Path) -> None:
 @pytest.mark.parametrize("lag", ["1", slow("free")])
 def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
     folder = tmp_path / "run"
-    words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--lag", lag, "--actors-per-learner", "2"]
-    words += ["--total-env-steps", "24000", "--run-folder", str(folder)]
+    total = steps_for(2)
+    words = ["held_envs:HeldCartPole", "algorithm:vtrace", *QUICK, "--lag", lag]
+    words += ["--actors-per-learner", "2", "--total-env-steps", str(total)]
+    words += ["--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         for _ in range(2):
             steps = env_steps_logged(folder)
@@ -133,23 +135,30 @@ def test_an_actor_that_is_killed_comes_back(tmp_path: Path, lag: str) -> None:
             os.kill(before[1], signal.SIGKILL)
             session.wait_for(lambda: actors_of(folder)[1] != before[1], "a new actor")  # noqa: B023
             assert actors_of(folder)[0] == before[0]
+        session.release()
         code, out, err = session.end()
     assert code == 0, (out, err)
     assert err.count("actor 1 has died (signal 9); a new one begins new episodes") == 2
-    assert summary_of(folder)["env_steps"] >= 24_000
+    assert summary_of(folder)["env_steps"] >= total
     assert summary_of(folder)["restarts"] == 0, "of learners"
 
 
 def test_after_a_death_a_run_does_not_go_on_exactly_and_says_so(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = ["CartPole-v1", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
-    words += ["--total-env-steps", "8000", "--run-folder", str(folder)]
+    total = steps_for(2)
+    words = ["held_envs:HeldCartPole", "algorithm:vtrace", *QUICK, "--actors-per-learner", "2"]
+    words += ["--total-env-steps", str(total), "--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: actors_of(folder), "actors")
-        os.kill(actors_of(folder)[0], signal.SIGKILL)
-        assert session.end()[0] == 0
-    words = ["--resume", str(folder), "--total-env-steps", "9000"]
+        victim = actors_of(folder)[0]
+        os.kill(victim, signal.SIGKILL)
+        session.wait_for(lambda: actors_of(folder)[0] != victim, "a new actor")
+        session.release()
+        code, _, err = session.end()
+    assert code == 0, err
+    words = ["--resume", str(folder), "--total-env-steps", str(total + 1000)]
     with Session(words, tmp_path) as session:
+        session.release()
         code, _, err = session.end()
     assert code == 0, err
     assert "not exactly" in err
@@ -181,9 +190,7 @@ def test_actors_end_with_their_learner(tmp_path: Path, number: signal.Signals) -
         pids = list(actors_of(folder).values())
         session.signal(number)
         code, _, err = session.end()
-        began = time.monotonic()
         wait_for(lambda: not any(map(psutil.pid_exists, pids)), "the end of actors")
-        assert time.monotonic() - began < 3.0
     if number == signal.SIGINT:
         assert code == 0, err
         assert checkpoints(folder)[-1] == summary_of(folder)["updates"]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from waiting import PATIENCE_SECONDS
 
 import gossamer
 
@@ -39,7 +40,7 @@ def start(folder: Path, flags: list[str], *words: str, **how: Any) -> subprocess
 def test_however_python_was_started(tmp_path: Path, flags: list[str], words: list[str]) -> None:
     words = [*words, "--total-env-steps=256"]
     process = start(tmp_path, flags, *words)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, out + err
     assert "Warning" not in err
     assert "done: total_env_steps reached" in err
@@ -48,7 +49,7 @@ def test_however_python_was_started(tmp_path: Path, flags: list[str], words: lis
 def test_a_umask_holds_and_does_no_harm(tmp_path: Path) -> None:
     words = ["--placement=local", "--num-learners=2", "topology:gossip", "--total-env-steps=256"]
     process = start(tmp_path, [], *words, umask=0o077)
-    out, err = process.communicate(timeout=100)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, out + err
     for path in (tmp_path / "run").rglob("*"):
         assert not stat.S_IMODE(path.lstat().st_mode) & 0o077, path
@@ -84,7 +85,7 @@ def test_a_run_that_is_suspended_goes_on(tmp_path: Path, words: list[str]) -> No
         os.kill(pid, signal.SIGCONT)
     wait_for_more_than(before)
     process.send_signal(signal.SIGTERM)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, out + err
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["exit_reason"] == "stopped by SIGTERM"

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 from sessions import slow
+from waiting import PATIENCE_SECONDS
 
 import gossamer
 from gossamer.errors import ConfigError
@@ -36,7 +37,7 @@ def test_ctrl_c_ends_an_evaluation(tmp_path: Path, env_id: str) -> None:
         assert child.stderr is not None
         assert re.match(r"\d+ of 100000 episodes, [\d,]+ steps$", child.stderr.readline())
         child.send_signal(signal.SIGINT)
-        _, said = child.communicate(timeout=30)
+        _, said = child.communicate(timeout=PATIENCE_SECONDS)
     finally:
         child.kill()
     assert child.returncode == 130

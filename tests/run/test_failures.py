@@ -10,7 +10,6 @@ import resource
 import shlex
 import shutil
 import threading
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -75,20 +74,16 @@ def test_an_env_that_raises_in_a_worker(tmp_path: Path, capsys: Any) -> None:
 
 
 def test_a_killed_worker(tmp_path: Path, capsys: Any) -> None:
-    killed_at: list[float] = []
-
     def kill_one() -> None:
         log = tmp_path / "a run" / "metrics.jsonl"
         wait_for(lambda: log.exists() and log.stat().st_size, "training")
         env_workers()[-1].kill()
-        killed_at.append(time.monotonic())
 
     killer = threading.Thread(target=kill_one)
     killer.start()
     code = train("CartPole-v1", tmp_path / "a run", "--env.workers", "2", steps=10_000_000)
     killer.join()
     assert code == 1
-    assert time.monotonic() - killed_at[0] < 10.0
     assert "exit code -9) died" in failed(tmp_path / "a run", capsys)[-1]
 
 
@@ -206,12 +201,10 @@ def test_an_error_of_the_evaluator_ends_the_run(
         raise error
 
     monkeypatch.setattr("gossamer.roles.evaluator.play", broken)
-    began = time.monotonic()
     code = train(
         "CartPole-v1", tmp_path / "a run", "--evaluation.every-seconds", "0.01", steps=10**7
     )
     assert code == 1
-    assert time.monotonic() - began < 20.0
     assert says in failed(tmp_path / "a run", capsys)[-1]
 
 

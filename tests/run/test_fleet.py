@@ -15,6 +15,7 @@ import psutil
 import pytest
 import torch
 from fleets import TOPOLOGIES, assert_same_rows, config, pids_of
+from held_envs import steps_for
 from runs import state_of
 from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
 
@@ -80,7 +81,10 @@ def test_resumed_equals_uninterrupted(
             assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
 
 
-WORDS = ["CartPole-v1", *QUICK, "--num-learners", "3", "--checkpoint-every-seconds", "0.5"]
+SETTINGS = [*QUICK, "--num-learners", "3", "--checkpoint-every-seconds", "0.5"]
+WORDS = ["CartPole-v1", *SETTINGS]
+HELD = ["held_envs:HeldCartPole", *SETTINGS]
+"""Of runs in which somebody is killed, and which then go on to their end."""
 
 
 @pytest.mark.parametrize(
@@ -96,8 +100,8 @@ WORDS = ["CartPole-v1", *QUICK, "--num-learners", "3", "--checkpoint-every-secon
 def test_a_dead_learner_is_replaced_while_the_others_go_on(
     tmp_path: Path, topology: str, deaths: int
 ) -> None:
-    folder = tmp_path / "run"
-    words = [*WORDS, *f"topology:{topology}".split(), "--total-env-steps", str(36_000 * deaths)]
+    folder, total = tmp_path / "run", steps_for(3, 120.0 * deaths)
+    words = [*HELD, *f"topology:{topology}".split(), "--total-env-steps", str(total)]
     words += ["--run-folder", str(folder)]
     with Session(words, tmp_path) as session:
         for _ in range(deaths):
@@ -107,11 +111,12 @@ def test_a_dead_learner_is_replaced_while_the_others_go_on(
             session.wait_for(lambda seen=seen: _rows(folder) > seen + 1, "progress")
             os.kill(before[1], signal.SIGKILL)
             session.wait_for(lambda before=before: pids_of(folder)[1] != before[1], "a new process")
-        code, out, err = session.end(120.0)
+        session.release()
+        code, out, err = session.end()
     assert code == 0, (out, err)
     summary = summary_of(folder)
     assert summary["restarts"] == deaths
-    assert summary["env_steps"] >= 36_000 * deaths
+    assert summary["env_steps"] >= total
     assert summary["exit_reason"] == "done: total_env_steps reached"
     assert len({name.split("/")[0] for name in state_of(folder) if name[1] == "/"}) == 2
 
@@ -145,16 +150,16 @@ def test_a_group_that_loses_a_member_at_its_end_trains_on(
 def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
     tmp_path: Path, transport: str
 ) -> None:
-    folder = tmp_path / "run"
+    folder, total = tmp_path / "run", steps_for(3)
     words = [
-        *WORDS,
+        *HELD,
         "topology:allreduce",
         "--topology.transport",
         transport,
         "--optimizer.outer-momentum",
         "0.3",
         "--total-env-steps",
-        "40000",
+        str(total),
         "--run-folder",
         str(folder),
     ]
@@ -163,10 +168,11 @@ def test_an_all_reduced_group_starts_again_from_the_last_checkpoint(
         before = pids_of(folder)
         os.kill(before[2], signal.SIGKILL)
         session.wait_for(lambda: not set(pids_of(folder)) & set(before), "new processes")
-        code, out, err = session.end(120.0)
+        session.release()
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
-    assert summary_of(folder)["env_steps"] >= 40_000
+    assert summary_of(folder)["env_steps"] >= total
     learners = [policy_of(state_of(folder), rank) for rank in range(3)]
     for held in learners[1:]:
         assert all(torch.equal(x, learners[0][name]) for name, x in held.items())
@@ -231,10 +237,7 @@ def test_everyone_goes_with_the_supervisor(tmp_path: Path) -> None:
         pids = pids_of(folder)
         assert all(map(psutil.pid_exists, pids))
         session.process.kill()
-        killed = time.monotonic()
         wait_for(lambda: not any(map(_runs, pids)), "the end of all learners")
-        # a second on a machine that does nothing else
-        assert time.monotonic() - killed < 5.0
         written = {path: path.stat().st_mtime_ns for path in folder.rglob("*")}
         time.sleep(0.5)
         assert {path: path.stat().st_mtime_ns for path in folder.rglob("*")} == written
@@ -251,7 +254,7 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
     """The one that took over counts other updates than its peers, and has episodes of its own."""
     folder = tmp_path / "run"
     words = [
-        *WORDS,
+        *HELD,
         "topology:diffusion",
         "--total-env-steps",
         "10000000",
@@ -259,6 +262,7 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         str(folder),
     ]
     with Session(words, tmp_path) as session:
+        session.release()
         session.wait_for(lambda: _rows(folder) > 1 and bool(checkpoints(folder)), "progress")
         before = pids_of(folder)
         os.kill(before[0], signal.SIGKILL)
@@ -266,9 +270,9 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         seen = checkpoints(folder)[-1]
         session.wait_for(lambda: checkpoints(folder)[-1] > seen + 50, "checkpoints")
         session.process.send_signal(signal.SIGTERM)
-        code, out, err = session.end(60.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
-    steps = summary_of(folder)["env_steps"]
+    total = summary_of(folder)["env_steps"] + steps_for(3)
     # Without the checkpoint it was resumed from, another death is survived too.
     more = [
         "--resume",
@@ -276,15 +280,18 @@ def test_a_run_in_step_resumes_after_a_death(tmp_path: Path) -> None:
         "--keep-checkpoints",
         "1",
         "--total-env-steps",
-        str(steps + 20_000),
+        str(total),
     ]
     with Session(more, tmp_path) as session:
         first = checkpoints(folder)
         session.wait_for(lambda: not set(first) & set(checkpoints(folder)), "later checkpoints")
-        os.kill(pids_of(folder)[1], signal.SIGKILL)
-        code, out, err = session.end(120.0)
+        before = pids_of(folder)
+        os.kill(before[1], signal.SIGKILL)
+        session.wait_for(lambda: pids_of(folder)[1] != before[1], "a new process")
+        session.release()
+        code, out, err = session.end()
     assert code == 0, (out, err)
-    assert summary_of(folder)["env_steps"] >= steps + 20_000
+    assert summary_of(folder)["env_steps"] >= total
     assert summary_of(folder)["restarts"] == 1
 
 
@@ -331,7 +338,7 @@ def test_ctrl_c_saves_and_stops_everyone(tmp_path: Path) -> None:
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: _rows(folder) > 1, "progress")
         session.process.send_signal(signal.SIGINT)
-        code, out, err = session.end(60.0)
+        code, out, err = session.end()
     assert code == 0, (out, err)
     summary = summary_of(folder)
     assert summary["exit_reason"] == "stopped by SIGINT"

@@ -12,8 +12,10 @@ from typing import Any
 import psutil
 import pytest
 from fleets import assert_same_rows, pids_of
+from held_envs import steps_for
 from runs import SMALL
 from sessions import QUICK, Session, summary_of
+from waiting import PATIENCE_SECONDS
 
 from gossamer.config import make_config
 from gossamer.run.placements.fork_server import fork_server
@@ -79,8 +81,8 @@ def test_other_variables_for_the_start_need_another_server(
 
 def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_path: Path) -> None:
     folder = tmp_path / "run"
-    words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
-    words += ["--run-folder", str(folder), "--total-env-steps", "40000"]
+    words = ["held_envs:HeldCartPole", *QUICK, "--num-learners", "2", "topology:gossip"]
+    words += ["--run-folder", str(folder), "--total-env-steps", str(steps_for(2))]
     with Session(words, tmp_path, forked=False) as session:
         session.wait_for(lambda: len(set(pids_of(folder))) == 2, "two processes")
         before = pids_of(folder)
@@ -90,20 +92,22 @@ def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_pat
         session.wait_for(lambda: rows.exists() and rows.stat().st_size, "progress")
         os.kill(parent, signal.SIGKILL)
         session.wait_for(lambda: not {*pids_of(folder)} & {*before}, "new processes")
-        code, out, err = session.end(120.0)
+        session.release()
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert err.count("died (signal 9) and was restarted") == 2
     assert summary_of(folder)["restarts"] == 2
 
 
 def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:
-    words = ["CartPole-v1", *QUICK, "--num-learners", "2", "topology:gossip"]
-    words += ["--run-folder", str(tmp_path / "run"), "--total-env-steps", "2000"]
+    words = ["held_envs:HeldCartPole", *QUICK, "--num-learners", "2", "topology:gossip"]
+    words += ["--run-folder", str(tmp_path / "run"), "--total-env-steps", str(steps_for(2))]
     with Session(words, tmp_path) as session:
         session.wait_for(lambda: len(set(pids_of(tmp_path / "run"))) == 2, "two processes")
         everyone = psutil.Process(session.process.pid).children(recursive=True)
-        code, out, err = session.end(60.0)
+        session.release()
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert len(everyone) >= 3
-    _, alive = psutil.wait_procs(everyone, timeout=5.0)
+    _, alive = psutil.wait_procs(everyone, timeout=PATIENCE_SECONDS)
     assert not alive

@@ -7,18 +7,20 @@ from pathlib import Path
 
 import pytest
 import torch
+from held_envs import HeldLater, steps_for
 from sessions import QUICK, Session, checkpoints, episodes_of, summary_of, tensors_of
 
 from gossamer import cli
 
-SETTINGS = ["CartPole-v1", *QUICK, "--checkpoint-every-seconds", "0.05"]
+SETTINGS = ["held_envs:HeldLater", *QUICK, "--checkpoint-every-seconds", "0.05"]
 
 
 @pytest.mark.parametrize(
-    ("kills", "total"),
-    [(2, 6_000), pytest.param(20, 200_000, marks=(pytest.mark.slow, pytest.mark.timeout(900)))],
+    ("kills", "seconds"),
+    [(2, 120), pytest.param(20, 900, marks=(pytest.mark.slow, pytest.mark.timeout(900)))],
 )
-def test_killed_equals_uninterrupted(tmp_path: Path, kills: int, total: int) -> None:
+def test_killed_equals_uninterrupted(tmp_path: Path, kills: int, seconds: int) -> None:
+    total = kills * HeldLater.free_steps + steps_for(1, seconds)
     words = [*SETTINGS, "--total-env-steps", str(total)]
     one, two = tmp_path / "one", tmp_path / "two"
     # Inline, so that threads are compared with none.
@@ -34,7 +36,8 @@ def test_killed_equals_uninterrupted(tmp_path: Path, kills: int, total: int) -> 
             code, _, err = session.end()
         assert code == -9, err
     with Session(["--resume", str(two)], tmp_path) as session:
-        code, _, err = session.end(600.0)  # most of the steps are still to come
+        session.release()
+        code, _, err = session.end(0.8 * seconds)  # most of the steps are still to come
     assert code == 0, err
     assert summary_of(two)["exit_reason"] == "done: total_env_steps reached"
     a, b = tensors_of(one), tensors_of(two)

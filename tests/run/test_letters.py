@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from waiting import wait_for
 
 from gossamer.links.mailboxes import BEATS, Mailboxes
 from gossamer.links.mirror import Incoming, Letter, Outgoing, Post
@@ -36,13 +37,6 @@ def post(of: Mailboxes, rank: int, update: int) -> None:
     with of.posting(rank, update, notes=(update + 1, update + 2)) as slot:
         for x in of.messages[rank][slot]:
             x.fill_(float(update))
-
-
-def wait_for(happened: Any, seconds: float = 10.0) -> None:
-    until = time.monotonic() + seconds
-    while not happened():
-        assert time.monotonic() < until
-        time.sleep(0.01)
 
 
 def test_a_letter_arrives_as_it_was_sent():
@@ -99,7 +93,7 @@ def test_what_a_learner_writes_is_there_soon_and_again_after_a_connection_was_lo
     writes = Correspondent(box.address, mail, paced=paced)
     try:
         post(here, 0, 0)
-        wait_for(lambda: there.newest(0, range(1 << 62)) == 0)
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 0, "a letter")
         lost.set()  # the next letter is not taken, and its connection closed
         post(here, 0, 1)
 
@@ -107,7 +101,7 @@ def test_what_a_learner_writes_is_there_soon_and_again_after_a_connection_was_lo
             here.headers[0][BEATS] += 1  # so that there is something to write
             return there.newest(0, range(1 << 62)) == 1
 
-        wait_for(lives_and_has_written)
+        wait_for(lives_and_has_written, "a letter")
         into = torch.empty(5), torch.empty(3, dtype=torch.float64)
         assert there.read(0, range(1 << 62), into) == 1
         assert into[0].tolist() == [1.0] * 5
@@ -141,6 +135,7 @@ def test_whoever_does_not_know_the_token_delivers_nothing():
 
 def test_a_link_that_stalls_is_not_followed_by_a_long_silence(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 0.2)
+    monkeypatch.setattr(letters, "MAIL_SHARE", 1e-4)
     here, listener = boxes(1, (8 << 20, 0)), Listener("127.0.0.1")
     mail = Outgoing(here, [0], [0], every=False, epoch=0)
     post(here, 0, 0)
@@ -149,25 +144,23 @@ def test_a_link_that_stalls_is_not_followed_by_a_long_silence(monkeypatch: pytes
     assert wire is not None
     words = len(here.headers[0])
     try:
-        # The link stalls, while more is on its way than it holds; the pause of its share alone would take 15 s.
+        # The link stalls, while more is on its way than it holds; the pause of its share alone would take an hour.
         assert not threading.Event().wait(0.3)
         assert receive(wire, words).posts
-        until = time.monotonic() + 5.0
         here.headers[0][BEATS] += 1
         while receive(wire, words).headers.get(0, here.headers[0] - 1)[BEATS] != 1:
             pass
-        assert time.monotonic() < until
     finally:
         writes.close()
         wire.close()
 
 
 def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 60.0)
+    monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 600.0)
     call = Wire.call
 
     def slowly(address: Any) -> Wire:
-        threading.Event().wait(0.5)
+        threading.Event().wait(2.0)
         return call(address)
 
     monkeypatch.setattr(Wire, "call", slowly)
@@ -176,9 +169,9 @@ def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.Mo
     post(here, 0, 0)
     writes = Correspondent(box.address, Outgoing(here, [0], [0], every=False, epoch=0), paced=True)
     try:
-        wait_for(lambda: there.newest(0, range(1 << 62)) == 0)
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 0, "a letter")
         post(here, 0, 1)
-        wait_for(lambda: there.newest(0, range(1 << 62)) == 1, 15.0)
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 1, "a letter")
     finally:
         writes.close()
         box.close()
@@ -204,17 +197,17 @@ def test_a_machine_that_cannot_be_reached_is_told_once_and_when_it_can_be_again(
     mail, said = Outgoing(here, [0], [0], every=False, epoch=0), list[str]()
     writes = Correspondent(box.address, mail, paced=True, say=said.append)
     try:
-        wait_for(lambda: said)
+        wait_for(lambda: said, "a letter")
         before = len(calls)
-        wait_for(lambda: len(calls) > before + 20)
+        wait_for(lambda: len(calls) > before + 20, "a letter")
         (told,) = said
         assert "letters to 127.0.0.1 do not arrive" in told
         assert "(timed out)" in told
         cut.clear()
         post(here, 0, 0)
-        wait_for(lambda: len(said) == 2)
+        wait_for(lambda: len(said) == 2, "a letter")
         assert said[1] == "letters to 127.0.0.1 arrive again"
-        wait_for(lambda: there.newest(0, range(1 << 62)) == 0)
+        wait_for(lambda: there.newest(0, range(1 << 62)) == 0, "a letter")
     finally:
         writes.close()
         box.close()

@@ -10,9 +10,11 @@ import time
 from pathlib import Path
 
 import pytest
+from waiting import PATIENCE_SECONDS, wait_for
 
 import gossamer
 from gossamer.errors import ConfigError
+from gossamer.run.stopping import REPEAT_SECONDS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHORT = {
@@ -103,7 +105,7 @@ def test_a_signal_saves_and_is_then_handed_over(
     process = script(tmp_path, LOOP.format(before=before, short=SHORT))
     when_it_learns(process, tmp_path / "run0")
     process.send_signal(number)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == code, err
     assert out.splitlines() == said
     assert (
@@ -115,13 +117,14 @@ def test_a_signal_saves_and_is_then_handed_over(
 
 def test_two_interrupts_leave_the_users_process_alive(tmp_path: Path) -> None:
     text = f"""\
-import signal, time, gossamer
+import pathlib, signal, time, gossamer
 signal.signal(signal.SIGINT, signal.default_int_handler)
 import gossamer.run.supervisor as supervisor
 
 saves = supervisor.Supervisor.finish_saving
 def slow(self):  # saving takes so long that the second one comes meanwhile
     supervisor.Supervisor.finish_saving = saves
+    pathlib.Path("saves").touch()
     for _ in range(100):
         time.sleep(0.1)
     saves(self)
@@ -135,9 +138,10 @@ print("goes on", flush=True)
     process = script(tmp_path, text)
     when_it_learns(process, tmp_path / "run")
     process.send_signal(signal.SIGINT)
-    time.sleep(1.5)
+    wait_for((tmp_path / "saves").exists, "saving")
+    time.sleep(2 * REPEAT_SECONDS)  # else both are one
     process.send_signal(signal.SIGINT)
-    out, err = process.communicate(timeout=30)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert (process.returncode, out.splitlines()) == (0, ["interrupted", "goes on"]), err
 
 
@@ -156,7 +160,7 @@ def test_a_script_that_would_do_everything_again_is_told_of_the_guard(
         first, rest = text.split("\n", 1)
         text = f'{first}\nif __name__ == "__main__":\n    {rest}'
     process = script(tmp_path, text)
-    out, err = process.communicate(timeout=60)
+    out, err = process.communicate(timeout=PATIENCE_SECONDS)
     if guarded:
         assert process.returncode == 0, err
         assert "total_env_steps reached" in out
@@ -181,14 +185,14 @@ if __name__ == "__main__":
 def test_ids_of_this_program_alone_are_told_of_before_a_folder_is_made(tmp_path: Path) -> None:
     two = {"num_learners": 2, "topology": "gossip", **SHORT, "placement": "local"}
     process = script(tmp_path, OWN_ID.format(settings=two))
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     last = err.strip().splitlines()[-1]
     assert "Mine-v0 is registered in this program alone" in last
     assert "module:Mine-v0" in last
     assert "placement inline" in last
     assert not (tmp_path / "run").exists()
     process = script(tmp_path, OWN_ID.format(settings=SHORT))
-    _, err = process.communicate(timeout=60)
+    _, err = process.communicate(timeout=PATIENCE_SECONDS)
     assert process.returncode == 0, err
 
 

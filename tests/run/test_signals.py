@@ -11,15 +11,16 @@ import subprocess
 import sys
 import termios
 import threading
-import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import gymnasium
 import psutil
 import pytest
 from sessions import QUICK, Session, checkpoints, env_steps_logged, summary_of, wait_for
+from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 
@@ -92,16 +93,18 @@ def test_a_pipe_sees_plain_lines(sessions: list[Ended]) -> None:
         assert f"/{TOTAL:,}" in lines[0]
 
 
-def test_resuming_a_finished_run_is_quick(
-    sessions: list[Ended], folder: Path, capsys: pytest.CaptureFixture[str]
+def test_resuming_a_finished_run_makes_nothing(
+    sessions: list[Ended],
+    folder: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    monkeypatch.setattr(gymnasium, "make", None)  # cannot be called
     steps = sessions[1].summary["env_steps"]
     before = (folder / "config.json").read_bytes()
     (folder / "summary.json").unlink()  # as if killed between the checkpoint and the summary
     for _ in range(2):
-        began = time.process_time()
         assert cli.main(["train", "--resume", str(folder), f"--total-env-steps={steps}"]) == 0
-        assert time.process_time() - began < 2.0
         assert "is finished (done: total_env_steps reached)" in capsys.readouterr().out
     assert summary_of(folder)["env_steps"] == steps
     assert (folder / "config.json").read_bytes() == before
@@ -127,18 +130,16 @@ def test_two_signals_end_a_stuck_run_at_once(
         session.signal(first)
         with pytest.raises(Exception, match="timed out"):
             session.process.wait(1.0)  # the update cannot be finished: an environment is stuck
-        began = time.monotonic()
         session.signal(second)
         code, _, err = session.end()
     assert code == 128 + second
-    assert time.monotonic() - began < 5.0
     assert "Traceback" not in err
     assert re.search(
         r"gossamer: Saving a checkpoint, then stopping, within \d\d s. Press Ctrl-C again", err
     )
     assert "\ngossamer: Ended without saving. The run can be resumed" in err
     assert len(children) >= len(workers)
-    _, alive = psutil.wait_procs(children, timeout=5.0)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     for process in alive:
         process.kill()
     assert not alive, "workers end with their run"
@@ -166,13 +167,13 @@ def test_a_closed_terminal_saves_and_ends_the_run(tmp_path: Path, workers: str) 
         assert process.poll() is None
         children = psutil.Process(process.pid).children(recursive=True)
         os.close(ours)  # as a terminal does that is closed: everyone in it gets SIGHUP
-        assert process.wait(40.0) == 0
+        assert process.wait(PATIENCE_SECONDS) == 0
     finally:
         process.kill()
     summary = summary_of(folder)
     assert summary["exit_reason"] == "stopped by SIGHUP"
     assert checkpoints(folder)[-1] == summary["updates"]
-    _, alive = psutil.wait_procs(children, timeout=5.0)
+    _, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert not alive
 
 

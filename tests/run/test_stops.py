@@ -9,7 +9,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Literal
@@ -18,14 +17,14 @@ import broken_envs
 import psutil
 import pytest
 from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
+from slow_algorithms import UPDATE_SECONDS
+from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.run import stopping
 from gossamer.run.stopping import SlowCalls
 from gossamer.system.signs import Sign
 
-MARGIN_SECONDS = 10.0
-"""After the bound, by which a run has ended."""
 WITHIN = ["--stop-within-seconds", "1"]
 ENDLESS = [*QUICK, *WITHIN, "--algorithm.passes", "1e12"]
 """A version is never learnt."""
@@ -50,7 +49,7 @@ def stop(
     # That was the trial's environment; the run is in the midst of it, and slow beside one that spins.
     session.let_run(5.0 if hangs == "busily" else 1.5)
     session.signal(number)
-    code, _, err = session.end(1.0 + MARGIN_SECONDS)
+    code, _, err = session.end()
     assert "Traceback" not in err
     return code, err
 
@@ -87,7 +86,7 @@ def test_time_is_kept_in_the_midst_of_a_batch(tmp_path: Path, placement: str) ->
     assert code == 0, err
     assert "Traceback" not in err
     assert summary["exit_reason"] == "done: stop_after_seconds reached"
-    assert summary["seconds"] < 3 + 2 + MARGIN_SECONDS
+    assert summary["seconds"] >= 3
 
 
 @pytest.mark.parametrize(
@@ -134,11 +133,9 @@ def test_an_environment_that_never_returns_holds_up_no_stop(
 def test_a_slow_environment_is_left_between_two_steps(tmp_path: Path) -> None:
     words = ["broken_envs:Slow", "--run-folder", "run", *QUICK, *WITHIN, "--unroll-length", "4096"]
     with Session(words, tmp_path) as session:
-        began = time.monotonic()
         code, err = stop(session, tmp_path / "run")
     assert code == 0
     assert "nothing at all is saved" in err or "nothing after env step 0 is saved" in err
-    assert time.monotonic() - began < 60.0
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
@@ -146,7 +143,7 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
     kind = "broken_envs:StuckAtStart" if workers == "0" else "broken_envs:StuckInWorkers"
     words = [kind, "--run-folder", "run", *QUICK, "--env.workers", workers]
     with Session([*words, *WITHIN, "--stop-after-seconds", "8"], tmp_path) as session:
-        code, out, err = session.end(8.0 + 2.0 + MARGIN_SECONDS)
+        code, out, err = session.end()
     assert code == 1
     assert all(line.startswith("making 4 environments") for line in out.splitlines())
     assert "stopped before training began: --stop-after-seconds 8 have passed" in err
@@ -157,7 +154,7 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
     with Session(words, tmp_path) as session:
         session.wait_for(session.stuck.exists, "an environment that hangs")
         session.signal(signal.SIGINT)
-        code, _, err = session.end(MARGIN_SECONDS)
+        code, _, err = session.end()
     assert code == 130
     assert "Traceback" not in err
 
@@ -171,7 +168,7 @@ def test_an_evaluation_in_which_an_environment_never_returns(tmp_path: Path, wor
     with Session(["run", "--episodes", "16"], tmp_path, command="eval") as session:
         session.wait_for(session.stuck.exists, "an environment that hangs")
         session.signal(signal.SIGINT)
-        code, _, err = session.end(5.0 + MARGIN_SECONDS)
+        code, _, err = session.end()
     assert code == 130
     assert "evaluation's environment" in err
     assert err.splitlines()[-1] == "gossamer: interrupted"
@@ -201,7 +198,7 @@ def test_a_learner_whose_environment_is_stuck_ends_the_run(
     words = ["broken_envs:StuckOnce", "--run-folder", "run", *QUICK, "--patience-seconds", "2"]
     several = ["--num-learners", "4" if layout else "2", "topology:gossip", *layout]
     with Session([*words, *several], tmp_path) as session:
-        code, _, err = session.end(90.0)
+        code, _, err = session.end()
     assert code == 1
     assert re.search(
         r"environment 0 .*(is in step|has shown no sign of life)", err.splitlines()[-1]
@@ -257,20 +254,18 @@ def test_a_supervisor_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) 
         session.wait_for(learners, "the first process")
         children = learners()
         session.signal(signal.SIGKILL)
-        session.process.wait(10.0)
-        gone, alive = psutil.wait_procs(children, timeout=2.0)
+        session.process.wait(PATIENCE_SECONDS)
+        gone, alive = psutil.wait_procs(children, timeout=PATIENCE_SECONDS)
     assert gone
     assert not alive
 
 
 def test_a_process_whose_supervisor_has_gone_imports_nothing() -> None:
-    began = time.monotonic()
     words = ["-X", "importtime", "-m", "gossamer.run.placements.child", "0", str(os.getpid() + 1)]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "torch" not in done.stderr
     assert "numpy" not in done.stderr
-    assert time.monotonic() - began < 10.0
 
 
 @pytest.mark.parametrize(
@@ -285,19 +280,27 @@ def test_a_process_whose_supervisor_has_gone_imports_nothing() -> None:
 )
 def test_what_is_slow_but_lives_is_waited_for(tmp_path: Path, words: list[str]) -> None:
     """A trajectory takes twice as long as anybody is waited for who shows no sign of life."""
-    steps = ["--unroll-length", "30", "--total-env-steps", "120", "--patience-seconds", "3"]
+    steps = ["--unroll-length", "40", "--total-env-steps", "160", "--patience-seconds", "3"]
+    steps += ["--run-folder", "run"]
     with Session(["broken_envs:Slow", *QUICK, *steps, *words], tmp_path) as session:
-        code, _, err = session.end(90.0)
+        code, _, err = session.end()
     assert code == 0, err
+    summary = summary_of(tmp_path / "run")
+    assert summary["exit_reason"] == "done: total_env_steps reached"
+    assert (summary["restarts"], summary["env_steps"] >= 160) == (0, True)
+    assert summary["seconds"] > 3.0, "longer than anyone's patience"
 
 
 def test_a_version_that_takes_long_to_learn_is_waited_for(tmp_path: Path) -> None:
-    words = ["CartPole-v1", *QUICK, "--total-env-steps", "32", "--patience-seconds", "1"]
-    words += ["--run-folder", "run", "--algorithm.passes", "1500", "--lag", "0"]
-    with Session(words, tmp_path) as session:
-        code, _, err = session.end(180.0)
+    """Every update is a sign of life, however long all of them take."""
+    words = ["CartPole-v1", "algorithm:slow_algorithms:SlowPPO", *QUICK, "--lag", "0"]
+    words += ["--total-env-steps", "32", "--patience-seconds", "3", "--run-folder", "run"]
+    updates = round(2 * 3.0 / UPDATE_SECONDS)
+    with Session([*words, "--algorithm.passes", str(updates)], tmp_path) as session:
+        code, _, err = session.end()
     assert code == 0, err
-    assert summary_of(tmp_path / "run")["seconds"] > 1.0, "longer than anyone's patience"
+    assert summary_of(tmp_path / "run")["updates"] >= updates
+    assert summary_of(tmp_path / "run")["seconds"] > 3.0, "longer than anyone's patience"
 
 
 @pytest.mark.parametrize(
@@ -315,7 +318,7 @@ def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: li
     with Session(
         ["broken_envs:StuckInEvaluation", "--run-folder", "run", *given, *words], tmp_path
     ) as session:
-        code, _, err = session.end(100.0)
+        code, _, err = session.end()
     assert code == 0, err
     assert "Traceback" not in err
     assert "The final evaluation was skipped: it takes longer than 1 s" in err
@@ -328,7 +331,7 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     words = [*QUICK, *often, "--evaluation.episodes", "2", "--num-envs", "1"]
     words += ["--stop-after-seconds", "12"]
     with Session(["broken_envs:Slow", "--run-folder", "run", *words], tmp_path) as session:
-        code, _, err = session.end(90.0)
+        code, _, err = session.end()
     assert code == 0, err
     said = re.search(r"evaluating the last policy, for at most (\d+) s \(Ctrl-C skips this\)", err)
     assert said, err
@@ -366,7 +369,7 @@ def test_a_disk_that_is_dead_holds_up_no_stop(tmp_path: Path) -> None:
     with Session(words, tmp_path) as session:
         session.wait_for(session.stuck.exists, "the disk to die")
         session.signal(signal.SIGINT)
-        code, _, err = session.end(2.0 + MARGIN_SECONDS + stopping.LAST_RESORT_SECONDS)
+        code, _, err = session.end()
     assert code == 0, err
     assert checkpoints(tmp_path / "run") == [0]
     assert "nothing after env step 0 is saved" in log_of(tmp_path / "run")

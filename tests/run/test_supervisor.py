@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
 from fake_placement import FakePlacement, Supervised, done, part, ready, told
+from waiting import wait_for
 
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
@@ -351,9 +351,7 @@ def test_what_could_not_be_written_is_not_said_to_be_on_disk(supervise, monkeypa
     monkeypatch.setattr(run.store, "save", full)
     with pytest.raises(Stopped):
         run.run()
-    until = time.monotonic() + 5.0
-    while not run.checkpoints.failed and time.monotonic() < until:
-        time.sleep(0.01)
+    wait_for(lambda: run.checkpoints.failed, "the failure")
     assert run.checkpoints.on_disk is None
     assert not run.supervisor.saved
     with pytest.raises(OSError, match="No space left"):

@@ -11,6 +11,7 @@ from typing import Any
 
 import gymnasium
 import pytest
+from held_envs import steps_for
 from runs import SMALL
 from sessions import QUICK, Session, summary_of
 from windy_envs import Windy
@@ -73,8 +74,8 @@ def test_what_cannot_be_told_ends_the_run_in_words(tmp_path: Path, workers: int)
 def test_a_learner_that_took_over_plays_the_same_tasks(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     words = [
-        "RandomExtremeAcrobot-v1", *QUICK, "--num-learners", "2", "topology:gossip",
-        "--max-episode-steps", "40", "--total-env-steps", "20000", "--run-folder", str(folder),
+        "held_envs:HeldWindy", *QUICK, "--num-learners", "2", "topology:gossip", "--env.family", "true",
+        "--total-env-steps", str(steps_for(2)), "--run-folder", str(folder),
     ]  # fmt: skip
 
     def pid() -> int:
@@ -88,10 +89,12 @@ def test_a_learner_that_took_over_plays_the_same_tasks(tmp_path: Path) -> None:
         victim = pid()
         assert victim
         os.kill(victim, signal.SIGKILL)
-        code, out, err = session.end(120.0)
+        session.wait_for(lambda: pid() not in (0, victim), "a new process")
+        session.release()
+        code, out, err = session.end()
     assert code == 0, (out, err)
     assert summary_of(folder)["restarts"] == 1
-    tasks = {(row["env"], row["task"], row["info"]["mass"]) for row in rows_of(folder)}
+    tasks = {(row["env"], row["task"], row["info"]["wind"]) for row in rows_of(folder)}
     assert len(tasks) == 8
     assert {(env, task) for env, task, _ in tasks} == {(i, i) for i in range(8)}
 

@@ -18,18 +18,19 @@ from multiprocessing.connection import wait
 from pathlib import Path
 
 from spare_fork_servers import offer_fork_server
+from waiting import PATIENCE_SECONDS
 
 FORKS = multiprocessing.get_context("forkserver")
 FORKS.set_forkserver_preload(["gossamer.cli", "gossamer.run.train", "gossamer.run.evaluate"])
 
 
 def gossamer(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
-    """Run a command to its end, within a minute."""
+    """Run a command to its end."""
     with tempfile.NamedTemporaryFile("r") as out, tempfile.NamedTemporaryFile("r") as err:
         where = cwd or Path.cwd()
         program = Program(list(words), where, dict(os.environ), Path(out.name), Path(err.name))
         try:
-            code = program.wait(60.0)
+            code = program.wait(PATIENCE_SECONDS)
         finally:
             program.kill()
         return subprocess.CompletedProcess(list(words), code, out.read(), err.read())

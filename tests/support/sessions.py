@@ -8,20 +8,19 @@ import signal
 import subprocess
 import sys
 import tempfile
-import time
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
+import held_envs
 import pytest
 import torch
 from programs import Program
+from waiting import PATIENCE_SECONDS, wait_for
 
 from gossamer.record.checkpoint import CheckpointStore
 
-PATIENCE_SECONDS = 60.0
-"""A shared machine is slow now and then."""
 QUICK = [
     "--num-envs",
     "4",
@@ -72,10 +71,14 @@ class Session:
         self.stuck = cwd / "stuck"
         """There once an environment of `broken_envs` hangs."""
         self.stuck.unlink(missing_ok=True)
+        self.released = cwd / "released"
+        """There once environments of `held_envs` need not wait any more."""
+        self.released.unlink(missing_ok=True)
         environment = {
             **os.environ,
             "PYTHONPATH": os.pathsep.join(filter(None, paths)),
             "STUCK_FILE": str(self.stuck.absolute()),
+            held_envs.VARIABLE: str(self.released.absolute()),
         }
         self.process: subprocess.Popen[bytes] | Program
         if forked:
@@ -107,6 +110,10 @@ class Session:
             texts.append(file.read().decode())
         return code, texts[0], texts[1]
 
+    def release(self) -> None:
+        """Let a run of `held_envs` go on to its end."""
+        self.released.touch()
+
     def let_run(self, seconds: float) -> None:
         """Wait, or until it ends if that is sooner."""
         with suppress(subprocess.TimeoutExpired):
@@ -118,13 +125,6 @@ class Session:
     def wait_for(self, happened: Callable[[], object], what: str) -> None:
         wait_for(lambda: happened() or self.process.poll() is not None, what)
         assert self.process.poll() is None, f"ended before {what}: {self.end()}"
-
-
-def wait_for(happened: Callable[[], object], what: str) -> None:
-    give_up = time.monotonic() + PATIENCE_SECONDS
-    while not happened():
-        assert time.monotonic() < give_up, f"waited for {what}"
-        time.sleep(0.02)
 
 
 def checkpoints(folder: Path) -> list[int]:

@@ -14,6 +14,7 @@ from typing import Any
 
 import psutil
 import pytest
+from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.sweep.processes import Run
@@ -117,7 +118,12 @@ def test_no_run_begins_for_a_process_that_is_gone(tmp_path: Path) -> None:
     gone = subprocess.Popen([sys.executable, "-c", ""])
     gone.wait()
     words = [sys.executable, "-m", WATCHER, str(folder), str(gone.pid), *FOREVER]
-    assert subprocess.run([*words, str(folder / "s1")], timeout=60.0, check=False).returncode == 1
+    assert (
+        subprocess.run(
+            [*words, str(folder / "s1")], timeout=PATIENCE_SECONDS, check=False
+        ).returncode
+        == 1
+    )
     assert not folder.exists()
 
 

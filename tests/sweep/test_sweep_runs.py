@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import signal
 import subprocess
@@ -12,6 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import held_envs
 import psutil
 import pytest
 
@@ -20,9 +22,10 @@ from gossamer.config import resolve
 from gossamer.sweep.store import TRIAL
 
 PATIENCE_SECONDS = 90.0
+SUPPORT = str(Path(held_envs.__file__).parent)
 SETTINGS = """
 [settings]
-env_id = "CartPole-v1"
+env_id = "{env_id}"
 total_env_steps = {steps}
 num_envs = 2
 unroll_length = 16
@@ -32,6 +35,7 @@ policy.hidden_sizes = [8]
 algorithm.num_minibatches = 1
 algorithm.passes = 1
 """
+HELD = "held_envs:HeldCartPole"
 SEARCH = """
 [search]
 "optimizer.learning_rate" = [1e-3, 1e-2]
@@ -45,7 +49,15 @@ class Command:
         self._output = folder / "output.txt"
         with self._output.open("ab") as output:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "gossamer", *words], cwd=folder, stdout=output, stderr=output
+                [sys.executable, "-m", "gossamer", *words],
+                cwd=folder,
+                stdout=output,
+                stderr=output,
+                env={
+                    **os.environ,
+                    "PYTHONPATH": os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")]),
+                    held_envs.VARIABLE: str(folder / "released"),
+                },
             )
 
     def __enter__(self) -> Command:
@@ -99,7 +111,8 @@ def has_checkpoint(sweep: Path) -> bool:
 
 def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(tmp_path: Path) -> None:
     """Killed with its runs, then alone, so that a run trains on while nobody watches."""
-    text = 'method = "grid"\n' + SETTINGS.format(steps=12_000) + SEARCH
+    steps = held_envs.steps_for(1)
+    text = 'method = "grid"\n' + SETTINGS.format(steps=steps, env_id=HELD) + SEARCH
     (tmp_path / "grid.toml").write_text(text)
     sweep = tmp_path / "runs" / "sweeps" / "grid"
     words = ["sweep", "grid.toml", "--jobs", "1"]
@@ -110,6 +123,8 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(tmp_pat
         command.wait_for(lambda: len(sessions(sweep / "000" / "s1")) == 2, "resumed run")
         command.kill(everything=False)
     with Command(tmp_path, words) as command:
+        command.wait_for(lambda: "000/s1 still trains" in command.output(), "word of the run")
+        (tmp_path / "released").touch()
         assert command.end() == 0, command.output()
         assert "000/s1 still trains; waiting for it" in command.output()
     found = summaries(sweep)
@@ -139,11 +154,15 @@ def test_killed_and_started_again_nothing_is_lost_and_nothing_done_twice(tmp_pat
     assert config.optimizer.learning_rate == (
         results["trials"][best]["settings"]["optimizer.learning_rate"],
     )
-    assert config.total_env_steps == 12_000
+    assert config.total_env_steps == steps
 
 
 def test_stopped_by_ctrl_c_its_runs_are_saved(tmp_path: Path) -> None:
-    text = 'method = "grid"\nseeds = 2\n' + SETTINGS.format(steps=10_000_000) + SEARCH
+    text = (
+        'method = "grid"\nseeds = 2\n'
+        + SETTINGS.format(steps=10_000_000, env_id="CartPole-v1")
+        + SEARCH
+    )
     (tmp_path / "grid.toml").write_text(text)
     sweep = tmp_path / "runs" / "sweeps" / "grid"
     with Command(tmp_path, ["sweep", "grid.toml", "--jobs", "1"]) as command:
@@ -165,7 +184,9 @@ def test_the_best_preset_trains(
     """A sweep with a trial that cannot be, and two objectives; what `gossamer train --config` makes of the best."""
     monkeypatch.chdir(tmp_path)
     text = 'objective = ["return", "steps_to_score"]\nscore = 1e6\nmethod = "random"\ntrials = 2\n'
-    (tmp_path / "two.toml").write_text(text + SETTINGS.format(steps=600) + SEARCH)
+    (tmp_path / "two.toml").write_text(
+        text + SETTINGS.format(steps=600, env_id="CartPole-v1") + SEARCH
+    )
     assert cli.main(["sweep", "two.toml", "--json"]) == 0
     found = json.loads(capsys.readouterr().out)
     assert found["best"]
@@ -183,7 +204,7 @@ def test_a_trial_that_fails_is_told_and_tried_again(
     monkeypatch.chdir(tmp_path)
     text = (
         'method = "grid"\n'
-        + SETTINGS.format(steps=600).replace("CartPole-v1", "NoSuchGame-v7")
+        + SETTINGS.format(steps=600, env_id="CartPole-v1").replace("CartPole-v1", "NoSuchGame-v7")
         + SEARCH
     )
     (tmp_path / "bad.toml").write_text(text)
@@ -298,7 +319,9 @@ def make_folder(tmp_path: Path) -> Path:
     from gossamer.sweep.file import read_sweep
     from gossamer.sweep.store import SweepFolder
 
-    (tmp_path / "grid.toml").write_text('method = "grid"\n' + SETTINGS.format(steps=600) + SEARCH)
+    (tmp_path / "grid.toml").write_text(
+        'method = "grid"\n' + SETTINGS.format(steps=600, env_id="CartPole-v1") + SEARCH
+    )
     folder = SweepFolder(tmp_path / "mine", read_sweep(str(tmp_path / "grid.toml")))
     assert folder.open() == []
     folder.add(0, {"optimizer.learning_rate": 1e-3}, None)

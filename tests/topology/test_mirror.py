@@ -85,7 +85,7 @@ def test_learners_in_lock_step_mix_what_they_mix_in_shared_memory(topology):
     threads = [threading.Thread(target=learn, args=(mixer,)) for mixer in mixers]
     for thread in threads:
         thread.start()
-    rng, until = random.Random(5), time.monotonic() + 20.0
+    rng, until = random.Random(5), time.monotonic() + 60.0
     while any(thread.is_alive() for thread in threads):
         assert time.monotonic() < until, "they wait for each other"
         carry(found, when=lambda: rng.random() < 0.5)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -158,7 +159,13 @@ def read_spec(
     return env.spec
 
 
-def try_to_repeat(spec: EnvSpec, settings: EnvConfig, max_episode_steps: int = 0) -> EnvSpec:
+def try_to_repeat(
+    spec: EnvSpec,
+    settings: EnvConfig,
+    max_episode_steps: int = 0,
+    *,
+    clock: Callable[[], float] = time.monotonic,
+) -> EnvSpec:
     """Play short episodes twice, where it is not known whether they come back; return the spec with what differs.
 
     With workers it is stepped in a worker process, so that a step which ends its process does not end this one.
@@ -167,6 +174,7 @@ def try_to_repeat(spec: EnvSpec, settings: EnvConfig, max_episode_steps: int = 0
         spec: as `read_spec` returned it.
         settings: as for `make_vec_env`.
         max_episode_steps: as for `make_vec_env`.
+        clock: returns the seconds by which the trial's limits are kept.
     """
     if spec.differs or is_native(spec.env_id):
         return spec
@@ -178,4 +186,4 @@ def try_to_repeat(spec: EnvSpec, settings: EnvConfig, max_episode_steps: int = 0
         settings=replace(settings, workers=1 if settings.workers else None),
         max_episode_steps=max_episode_steps,
     )
-    return replace(spec, differs=what_differs(make))
+    return replace(spec, differs=what_differs(make, clock=clock))

@@ -35,7 +35,7 @@ Row = tuple[bytes, float, bool]
 """Result of a step: the observation, the reward, whether the episode is over."""
 
 
-def what_differs(make: Callable[[], VecEnv]) -> str:
+def what_differs(make: Callable[[], VecEnv], *, clock: Callable[[], float] = time.monotonic) -> str:
     """Play two episodes, both again in the same instance, the second in a fresh one; say what differs.
 
     They are played again in the other order: what is left of another episode shows, where the same one
@@ -43,22 +43,23 @@ def what_differs(make: Callable[[], VecEnv]) -> str:
 
     Args:
         make: makes one environment.
+        clock: returns the seconds by which the trial's limits are kept.
 
     Returns:
         Words about the first difference; empty: there was none, or the environment failed or took too
         long, which a run tells better.
     """
     found: list[str] = []
-    pulse = _Pulse()
+    pulse = _Pulse(clock)
 
     def play() -> None:
         with suppress(Exception), unwatched():  # the run reports a failing environment better
             found.append(_compare(make, pulse))
 
     thread = threading.Thread(target=play, name="trial", daemon=True)
+    until = clock() + TRIAL_SECONDS
     thread.start()
-    until = time.monotonic() + TRIAL_SECONDS
-    while thread.is_alive() and time.monotonic() < min(until, pulse.step_ends_before):
+    while thread.is_alive() and clock() < min(until, pulse.step_ends_before):
         thread.join(0.05)
     pulse.over = True
     return found[0] if found else ""
@@ -69,12 +70,18 @@ class _Abandoned(Exception):
 
 
 class _Pulse:
-    """Signals between a trial and whoever waits for it."""
+    """Signals between a trial and whoever waits for it.
 
-    over = False
-    """Nobody waits any more."""
-    step_ends_before = math.inf
-    """Time of the monotonic clock after which a step takes too long."""
+    Args:
+        clock: of both.
+    """
+
+    def __init__(self, clock: Callable[[], float]):
+        self.clock = clock
+        self.over = False
+        """Nobody waits any more."""
+        self.step_ends_before = math.inf
+        """Time after which a step takes too long."""
 
     def check(self) -> None:
         """End the trial if nobody waits: the run's own environments are being made."""
@@ -103,16 +110,16 @@ def _play(
     """Play an episode by actions that depend on its number alone; the first row has no reward."""
     rng = np.random.default_rng(episode)
     pulse.check()
-    pulse.step_ends_before = time.monotonic() + STEP_SECONDS
+    pulse.step_ends_before = pulse.clock() + STEP_SECONDS
     rows = [(envs.start(np.array([episode])).tobytes(), 0.0, False)]
-    until = time.monotonic() + seconds
+    until = pulse.clock() + seconds
     while not rows[-1][2] and len(rows) <= most:
         pulse.check()
-        pulse.step_ends_before = time.monotonic() + STEP_SECONDS
+        pulse.step_ends_before = pulse.clock() + STEP_SECONDS
         envs.send(_random_action(envs.spec.action, rng))
         result = envs.recv()
         rows.append((result.obs.tobytes(), float(result.reward[0]), bool(result.ended[0])))
-        if time.monotonic() > until:
+        if pulse.clock() > until:
             break
     return rows
 

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 ANSWER_SECONDS = 60.0
-"""Longest wait for a machine: a first task starts a process there."""
+"""Longest wait for a machine, unless told otherwise: a first task starts a process there."""
 MESSAGE_BYTES = 3_200_000
 """As Pong's parameters."""
 MESSAGES = 10
@@ -153,22 +153,31 @@ class Looker:
         """Return how long a message is."""
         return message.nbytes
 
-    def send_to(self, other: Any) -> tuple[float, float]:
-        """Return the bytes a second, and the seconds there and back, to another machine."""
+    def send_to(self, other: Any, answer_seconds: float) -> tuple[float, float]:
+        """Return the bytes a second, and the seconds there and back, to another machine.
+
+        Args:
+            other: a `Looker` there.
+            answer_seconds: longest wait for it.
+        """
         small, large = np.zeros(1, np.uint8), np.zeros(MESSAGE_BYTES, np.uint8)
-        ray.get(other.take.remote(large), timeout=ANSWER_SECONDS)
+        ray.get(other.take.remote(large), timeout=answer_seconds)
         began = time.perf_counter()
         for _ in range(MESSAGES):
-            ray.get(other.take.remote(small), timeout=ANSWER_SECONDS)
+            ray.get(other.take.remote(small), timeout=answer_seconds)
         answered = time.perf_counter()
         sent = [other.take.remote(large) for _ in range(MESSAGES)]
-        ray.get(sent, timeout=ANSWER_SECONDS)
+        ray.get(sent, timeout=answer_seconds)
         ended = time.perf_counter()
         return MESSAGES * MESSAGE_BYTES / (ended - answered), (answered - began) / MESSAGES
 
 
 def check_cluster(
-    address: str, *, as_json: bool, say: Callable[[str], None] = lambda _: None
+    address: str,
+    *,
+    as_json: bool,
+    say: Callable[[str], None] = lambda _: None,
+    answer_seconds: float = ANSWER_SECONDS,
 ) -> tuple[str, bool]:
     """Return in words, or as JSON, what is there and what would not work, and whether nothing would fail.
 
@@ -176,6 +185,7 @@ def check_cluster(
         address: of the cluster; empty: as training finds it.
         as_json: return JSON.
         say: told whom there is to wait for.
+        answer_seconds: longest wait for a machine, > SAID_SECONDS.
 
     Raises:
         ConfigError: there is no such cluster.
@@ -184,8 +194,9 @@ def check_cluster(
     try:
         nodes = [node for node in ray.nodes() if node["Alive"]]
         lookers = [_looker(node["NodeID"]) for node in nodes]
-        machines = _seen(nodes, lookers, say)
-        links = [*_calls(machines, lookers, say), *_links(machines, lookers)]
+        machines = _seen(nodes, lookers, say, answer_seconds)
+        links = _calls(machines, lookers, say, answer_seconds)
+        links += _links(machines, lookers, answer_seconds)
         heading, free = str(session), cast("dict[str, float]", ray.available_resources())
     finally:
         session.close()
@@ -216,7 +227,10 @@ def _looker(node_id: str) -> Any:
 
 
 def _seen(
-    nodes: Sequence[dict[str, Any]], lookers: Sequence[Any], say: Callable[[str], None]
+    nodes: Sequence[dict[str, Any]],
+    lookers: Sequence[Any],
+    say: Callable[[str], None],
+    answer_seconds: float,
 ) -> list[Seen]:
     """Let all machines look at themselves at once, and wait for them."""
     asked = [looker.look.remote() for looker in lookers]
@@ -225,12 +239,15 @@ def _seen(
         late = [
             node["NodeManagerAddress"] for node, x in zip(nodes, asked, strict=True) if x in silent
         ]
-        say(f"waiting for {', '.join(late)}, {ANSWER_SECONDS - SAID_SECONDS:.0f} s at most")
-        ray.wait(asked, num_returns=len(asked), timeout=ANSWER_SECONDS - SAID_SECONDS)
-    return [_machine(node, answer) for node, answer in zip(nodes, asked, strict=True)]
+        seconds = answer_seconds - SAID_SECONDS
+        say(f"waiting for {', '.join(late)}, {seconds:.0f} s at most")
+        ray.wait(asked, num_returns=len(asked), timeout=seconds)
+    return [
+        _machine(node, answer, answer_seconds) for node, answer in zip(nodes, asked, strict=True)
+    ]
 
 
-def _machine(node: dict[str, Any], answer: Any) -> Seen:
+def _machine(node: dict[str, Any], answer: Any, answer_seconds: float) -> Seen:
     has = node["Resources"]
     resources: dict[str, Any] = {
         "cpus": has.get("CPU", 0.0),
@@ -241,7 +258,7 @@ def _machine(node: dict[str, Any], answer: Any) -> Seen:
     try:
         found = cast("dict[str, Any]", ray.get(answer, timeout=0))
     except GetTimeoutError:
-        return Seen(address, **resources, silent=f"nothing for {ANSWER_SECONDS:.0f} s")
+        return Seen(address, **resources, silent=f"nothing for {answer_seconds:.0f} s")
     except RayError as error:
         return Seen(address, **resources, silent=_last_error(error))
     return Seen(address, **resources, **found)
@@ -255,7 +272,10 @@ def _last_error(error: RayError) -> str:
 
 
 def _calls(
-    machines: Sequence[Seen], lookers: Sequence[Any], say: Callable[[str], None]
+    machines: Sequence[Seen],
+    lookers: Sequence[Any],
+    say: Callable[[str], None],
+    answer_seconds: float,
 ) -> list[Joined]:
     """Let every machine that answers call every other one; return the pairs between which that fails."""
     there = [(x.address, y) for x, y in zip(machines, lookers, strict=True) if not x.silent]
@@ -265,7 +285,7 @@ def _calls(
     addresses: dict[int, Address] = {}  # by index: two nodes may have one machine
     for i, answer in enumerate(asked):
         with suppress(RayError):
-            addresses[i] = cast("Address", ray.get(answer, timeout=ANSWER_SECONDS))
+            addresses[i] = cast("Address", ray.get(answer, timeout=answer_seconds))
     calling = [
         looker.call.remote({k: address for k, address in addresses.items() if k != i})
         for i, (_, looker) in enumerate(there)
@@ -273,7 +293,7 @@ def _calls(
     _, silent = ray.wait(calling, num_returns=len(calling), timeout=SAID_SECONDS)
     if silent:
         late = [m for (m, _), x in zip(there, calling, strict=True) if x in silent]
-        seconds = ANSWER_SECONDS - SAID_SECONDS
+        seconds = answer_seconds - SAID_SECONDS
         say(f"waiting for the calls of {', '.join(late)}, {seconds:.0f} s at most")
         ray.wait(calling, num_returns=len(calling), timeout=seconds)
     found: list[Joined] = []
@@ -288,7 +308,7 @@ def _calls(
     return found
 
 
-def _links(machines: Sequence[Seen], lookers: Sequence[Any]) -> list[Joined]:
+def _links(machines: Sequence[Seen], lookers: Sequence[Any], answer_seconds: float) -> list[Joined]:
     """Measure every machine that answers to the next, the last to the first."""
     there = [(x, looker) for x, looker in zip(machines, lookers, strict=True) if not x.silent]
     found: list[Joined] = []
@@ -297,11 +317,12 @@ def _links(machines: Sequence[Seen], lookers: Sequence[Any]) -> list[Joined]:
             continue
         try:
             rate, seconds = cast(
-                "tuple[float, float]", ray.get(sends.send_to.remote(takes), timeout=ANSWER_SECONDS)
+                "tuple[float, float]",
+                ray.get(sends.send_to.remote(takes, answer_seconds), timeout=answer_seconds),
             )
             found.append(Joined(one.address, other.address, rate / 2**20, 1e3 * seconds))
         except GetTimeoutError:
-            why = f"nothing arrived for {ANSWER_SECONDS:.0f} s"
+            why = f"nothing arrived for {answer_seconds:.0f} s"
             found.append(Joined(one.address, other.address, 0.0, 0.0, failed=why))
         except RayError as error:
             found.append(Joined(one.address, other.address, 0.0, 0.0, failed=_last_error(error)))
