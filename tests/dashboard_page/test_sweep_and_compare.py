@@ -250,6 +250,15 @@ def test_a_sweep_is_a_table_and_pictures_that_lead_to_its_runs(page: Page) -> No
     expect(page).to_have_url(re.compile("#/run.*000/s2"))
 
 
+def test_another_address_of_the_same_sweep_is_shown(page: Page) -> None:
+    visit(page, "#/sweep?sweep=sweeps/rates")
+    expect(rows(page).first).to_have_attribute("data-trial", "7")
+    page.evaluate("location.hash = '#/sweep?sweep=sweeps/rates&sort=trial'")
+    expect(rows(page).first).to_have_attribute("data-trial", "0")
+    page.go_back()
+    expect(rows(page).first).to_have_attribute("data-trial", "7")
+
+
 def test_trials_are_reached_by_keys(page: Page) -> None:
     visit(page, "#/runs")
     page.locator("tr[data-run]").first.wait_for()

@@ -61,7 +61,12 @@ export class SweepView {
     this.#state = { sweep: text(params, "sweep"), objective: text(params, "objective"), sort: text(params, "sort"), down: one(params, "down", ["", "1"]) === "1" };
     if (this.#state.sweep !== before || !before) this.#answer = this.#pointed = null;
     document.title = "Sweep \u00b7 gossamer";
-    if (!this.#answer) this.root.replaceChildren(el("h1", { class: "sr" }, "Sweep"), el("p", { class: "loading" }, "Loading\u2026"));
+    if (this.#answer) {
+      this.#head = null; // the address may name another objective or order
+      this.#draw();
+    } else {
+      this.root.replaceChildren(el("h1", { class: "sr" }, "Sweep"), el("p", { class: "loading" }, "Loading\u2026"));
+    }
     this.#asking.now();
   }
 
