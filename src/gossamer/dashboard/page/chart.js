@@ -117,7 +117,7 @@ export class Chart {
     this.#dropped.textContent = `${count(dropped)} values of 0 or less are not on a logarithmic axis`;
     this.#legend.replaceChildren(
       ...lines.map((line) =>
-        el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}`, css: { "--color": line.color } }), line.label),
+        el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}${line.markers ? " points" : ""}`, css: { "--color": line.color } }), line.label),
       ),
     );
     const last = lines.map((line) => {
