@@ -404,3 +404,36 @@ def test_nothing_is_cut_on_any_screen(browser: Browser, address: str, root: Path
         current = page.locator("nav a[aria-current]").bounding_box()
         assert current
         assert 0 <= current["x"] <= size[0] - current["width"]
+
+
+def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    sweep = make_sweep(tmp_path, trials=2, objective=("return", "evaluation"))
+    add_trial(sweep, 0, [30.0], evaluation=10.0)
+    add_trial(sweep, 1, [20.0], evaluation=40.0)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        best = page.get_by_role("link", name="Run of the best")
+        expect(best).to_have_attribute("href", re.compile("000"))
+        page.get_by_role("button", name="evaluation", exact=True).first.click()
+        expect(best).to_have_attribute("href", re.compile("001"))
+
+
+def test_the_best_of_a_sweep_that_was_stopped_is_the_best_so_far(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    sweep = make_sweep(tmp_path, trials=3)
+    add_trial(sweep, 0, [20.0])
+    add_trial(sweep, 1, [30.0])
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        expect(page.locator(".trial-told")).to_contain_text("Best so far is trial 1")
+
+
+def test_an_answer_that_says_the_same_is_not_drawn_anew(browser: Browser, tmp_path: Path) -> None:
+    (run, *_) = make_groups(tmp_path)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, compare(tmp_path))
+        drawn = page.locator(".comparison").element_handle()
+        with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
+            file.write("{}\n")
+        with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
+            file.write("{}\n")
+        assert drawn.evaluate("node => node.isConnected")
