@@ -19,6 +19,7 @@ RUN = "CartPole-v1/ppo-single/20260101-120001-s1"
 OTHER = "CartPole-v1/ppo-single/20260102-120001-s1"
 KILLED = "Acrobot-v1/ppo-diffusion/20260102-200000-s4"
 PONG = "PongNoFrameskip-v4/laser-single/20260103-090000-s1"
+GOSSIP = "Acrobot-v1/a2c-gossip/20260103-093000-s1"
 DAMAGED = "CartPole-v1/ppo-single/20251224-180000-s7"
 
 
@@ -83,3 +84,51 @@ def test_a_damaged_run_leads_nowhere(page: Page, watch: FakeWatch) -> None:
     row = page.locator(f'tr[data-run="{DAMAGED}"]')
     expect(row.locator(".c-env_id")).to_have_text("\u2013")
     expect(row.locator(".c-algorithm")).to_have_text("\u2013")
+
+
+def test_a_chart_says_whose_rows_it_draws(page: Page) -> None:
+    visit(page, f"#/run?run={GOSSIP}&learner=2")
+    whose = page.locator('[data-chart="return"] .whose')
+    expect(whose).to_have_text("the run's rows")
+    expect(page.locator('[data-chart="loss"]')).to_be_visible()
+    expect(page.locator('[data-chart="loss"] .whose')).to_have_count(0)
+    page.get_by_label("Rows of").select_option("")
+    expect(whose).to_have_count(0)
+
+
+def test_tabs_are_opened_by_keys_and_keep_the_focus(page: Page) -> None:
+    visit(page, f"#/run?run={RUN}")
+    page.get_by_role("tab", name="Overview").focus()
+    for key, opened in (("Enter", "Settings"), (" ", "Difference")):
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press(key)
+        tab = page.get_by_role("tab", name=opened)
+        expect(tab).to_have_attribute("aria-selected", "true")
+        expect(tab).to_be_focused()
+
+
+def test_on_a_telephone_help_and_long_names_are_not_cut(page: Page, watch: FakeWatch) -> None:
+    name = "a_name_without_a_place_to_break_" * 4
+    watch.runs[OTHER] |= {"name": name, "note": "\n".join(map(str, range(20)))}
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, f"#/run?run={RUN}&section=difference&with={OTHER}")
+    expect(page.locator("main tbody tr")).to_have_count(1)
+    wider = "document.documentElement.scrollWidth - document.documentElement.clientWidth"
+    assert page.evaluate(wider) == 0
+    visit(page, "#/runs?search=no_such%3D1")
+    cell = page.locator("td.none")
+    expect(cell.get_by_role("button", name="Show all runs")).to_be_visible()
+    assert cell.evaluate("cell => cell.scrollHeight <= cell.clientHeight + 1")
+
+
+@pytest.mark.parametrize("width", [1440, 1024])
+def test_fields_of_the_table_stay_together(page: Page, watch: FakeWatch, width: int) -> None:
+    watch.runs[OTHER] |= {"state": "failed"}
+    page.set_viewport_size({"width": width, "height": 900})
+    visit(page, "#/runs")
+    menu = page.locator("summary", has_text="Columns").bounding_box()
+    field = page.get_by_label("Group by").bounding_box()
+    assert menu
+    assert field
+    assert menu["y"] == pytest.approx(field["y"], abs=2)
+    assert menu["x"] > width / 2

@@ -437,3 +437,33 @@ def test_an_answer_that_says_the_same_is_not_drawn_anew(browser: Browser, tmp_pa
         with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
             file.write("{}\n")
         assert drawn.evaluate("node => node.isConnected")
+
+
+def test_strips_have_a_scale_and_say_where_an_interval_is_cut(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    for group, scores in (("0.001", (200.0, 200, 238)), ("0.01", (219.0, 220, 221))):
+        for seed, score in enumerate(scores, start=1):
+            make_run(tmp_path, f"CartPole-v1/{group}-s{seed}", ["--optimizer.learning-rate", group], seed=seed, returns=(score,))  # fmt: skip
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, compare(tmp_path))
+        first, second = page.locator(".strip").nth(0), page.locator(".strip").nth(1)
+        expect(page.locator(".strip-ends span")).to_have_count(2)
+        expect(first.locator(".cut title").first).to_have_text(
+            re.compile("the interval (begins|ends) at")
+        )
+        expect(second.locator(".cut")).to_have_count(0)
+        drawn = "lines => Number.parseFloat(lines[0].getAttribute('x2')) - Number.parseFloat(lines[0].getAttribute('x1'))"
+        wide, narrow = (x.locator(".interval").evaluate_all(drawn) for x in (first, second))
+        assert wide > 3 * narrow
+        places = first.locator("circle").evaluate_all("dots => dots.map(x => x.getAttribute('cx') + x.getAttribute('cy'))")  # fmt: skip
+        assert len(set(places)) == 3, "two seeds of one score are seen as two"
+
+
+def test_an_environment_s_name_keeps_its_small_letter(browser: Browser, tmp_path: Path) -> None:
+    make_run(tmp_path, "a", env_id="CartPole-v1", returns=(1.0, 2.0))
+    config = tmp_path / "a/config.json"
+    config.write_text(config.read_text().replace("CartPole-v1", "my_envs:make"))
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/compare?runs=a")
+        title = page.locator(".comparison .card h2").first
+        expect(title).to_have_text("my_envs:make: scores")
+        assert title.evaluate("node => getComputedStyle(node, '::first-letter').textTransform") == "none"  # fmt: skip

@@ -178,6 +178,10 @@ export class Run {
     );
     const strip = el("div", { class: "tabs", role: "tablist", "aria-label": "Parts of a run" }, tabs);
     strip.addEventListener("keydown", (event) => {
+      if (event.key === " ") {
+        document.activeElement.click();
+        event.preventDefault();
+      }
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
@@ -185,8 +189,11 @@ export class Run {
       event.preventDefault();
     });
     this.#content.setAttribute("aria-labelledby", `tab-${this.#section}`);
+    // A tab that was opened by a key keeps the focus.
+    const onTab = document.activeElement?.getAttribute("role") === "tab" && this.root.contains(document.activeElement);
     this.root.replaceChildren(this.#head.node, run.problem ? el("p", { class: "banner" }, run.problem) : "", strip, this.#content);
     // On a narrow screen the strip is longer than the screen is wide.
+    if (onTab) strip.querySelector("[aria-selected=true]").focus();
     strip.querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
     this.#content.replaceChildren(el("p", { class: "loading" }, "Loading\u2026"));
     if (this.#section === "overview") this.#buildOverview();

@@ -146,7 +146,7 @@ export class Runs {
     this.columnField = el("span", {});
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Runs"),
-      el("div", { class: "toolbar" }, this.search, this.#chips, el("span", { class: "spacer" }), this.groupField, this.columnField),
+      el("div", { class: "toolbar" }, this.search, this.#chips, el("span", { class: "spacer" }), el("span", { class: "table-fields" }, this.groupField, this.columnField)),
       this.#table,
       this.#bar,
       this.#said,
