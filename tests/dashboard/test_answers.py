@@ -216,6 +216,15 @@ def test_two_seeds_have_no_interval(made: Path) -> None:
     assert None not in group["y"]
 
 
+@pytest.mark.parametrize("path", ["/api/curves", "/api/export.csv"])
+def test_seeds_have_no_statistic_over_the_wall_clock(made: Path, path: str) -> None:
+    """They may have trained one after another."""
+    query = f"runs={joined(ids(made)[:3])}&metric=return_mean_100&x=time&statistic=mean"
+    answer = client(made).get(f"{path}?{query}")
+    assert answer.status_code == 400
+    assert "x=env_steps" in answer.json()["error"]
+
+
 def test_two_runs_differ_in_what_they_differ(made: Path) -> None:
     a, b = ids(made)[0], ids(made)[-1]
     told = {x["name"]: x for x in ask(made, "/api/difference", a=a, b=b)["settings"]}

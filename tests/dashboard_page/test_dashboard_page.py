@@ -176,6 +176,53 @@ def test_seeds_of_a_group_have_one_colour_and_stand_out_together(page: Page) -> 
     expect(page).to_have_url(re.compile("hide=learning_rate"))
 
 
+def test_over_the_wall_clock_each_run_is_drawn(page: Page, watch: FakeWatch) -> None:
+    """Seeds that trained one after another have no mean at a moment."""
+    visit(page, curves("return_mean_100"))
+    drawn(page, "return_mean_100")
+    lines = "document.querySelector('.plot').data.filter((x) => x.fill !== 'toself').length"
+    until(page, f"{lines} === 2")
+    page.locator(".toolbar select").select_option("time")
+    until(page, f"{lines} === 6")
+    expect(page.locator(".groups")).to_contain_text("have no mean over the wall clock")
+    assert not any(x.startswith("/api/curves") and "x=time" in x for x in watch.asked)
+    assert "statistic" not in saved_table(page, watch, "return_mean_100")
+    page.locator(".toolbar select").select_option("seconds")
+    until(page, f"{lines} === 2")
+
+
+def test_the_count_of_a_group_is_not_that_of_an_empty_chart(page: Page, watch: FakeWatch) -> None:
+    """Evaluations are asked for beside returns, and may be answered first with none."""
+
+    def slow(route: Route) -> None:
+        if "metric=return_mean_100" in route.request.url:
+            page.wait_for_timeout(500)
+        route.continue_()
+
+    def without_evaluations(route: Route) -> None:
+        answer = route.fetch()
+        groups = [{**x, "n": 0, "interval": "none: one run"} for x in answer.json()["groups"]]
+        route.fulfill(json={"groups": groups})
+
+    page.route("**/api/curves?*return_mean_100*", slow)
+    page.route("**/api/curves?*evaluation*", without_evaluations)
+    visit(page, curves("return_mean_100", "evaluation/mean"))
+    drawn(page, "return_mean_100")
+    expect(page.locator(".group-n")).to_have_text(["n\u00a0=\u00a03"] * 2)
+    expect(page.locator(".groups")).to_contain_text("95 % studentized bootstrap interval")
+
+
+def test_hidden_groups_are_not_missing_rows(page: Page) -> None:
+    visit(page, curves("return_mean_100"))
+    drawn(page, "return_mean_100")
+    note = page.locator(".plot-note")
+    for group in (0, 1):
+        page.locator(".group").nth(group).click()
+    expect(note).to_have_text("All groups are hidden.")
+    page.locator(".group").first.click()
+    expect(note).to_be_hidden()
+
+
 def luminance(color: str) -> float:
     """Return the relative luminance of WCAG 2."""
     parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])

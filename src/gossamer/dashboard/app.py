@@ -219,14 +219,19 @@ class Dashboard:
     def _curves_of(
         self, request: Request, metric: str, *, wait: bool = False
     ) -> list[dict[str, Any]]:
-        runs, by = self._asked_runs(request), _list(request, "by")
+        runs, by, axis = self._asked_runs(request), _list(request, "by"), _axis(request)
+        if axis == "time":
+            raise Mistake(
+                "there is no statistic of seeds over the wall clock (x=time), as they may train at different times; "
+                "ask for x=env_steps, x=updates or x=seconds, or for each run"
+            )
         return curves(
             self.root,
             self.listing,
             self.columns,
             runs,
             metric,
-            _axis(request),
+            axis,
             points=_points(request),
             statistic=_one_of(request, "statistic", STATISTICS),
             by=by or None,

@@ -105,8 +105,7 @@ def curves(
             "exact": exact,
         }
         if len(there) > 1:
-            most, at_0 = min(points, GRID_POINTS), axis != "time"
-            found = curve(there, most, statistic, begins_at_0=at_0)
+            found = curve(there, min(points, GRID_POINTS), statistic)
             entry |= {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
             entry["counts"] = found.counts
         else:
