@@ -11,6 +11,7 @@ import os
 import shutil
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -294,6 +295,89 @@ def test_the_range_of_returns_is_that_of_the_whole_run(tmp_path: Path) -> None:
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(".5}\n")
         assert asked.get("/api/graph", params={"run": run}).json()["returns"] == [-150.0, 7.5]
+
+
+def changed_rows(folder: Path, change: Callable[[dict[str, Any]], bool]) -> None:
+    """Write a run's metrics anew, each row as `change` leaves it, without those of which it returns False."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [json.dumps(row) + "\n" for row in rows if change(row)]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+
+
+def test_the_ranges_of_links_and_rims_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+
+    def apart(row: dict[str, Any]) -> bool:
+        seconds = row["time_s"]
+        row["topology/staleness_updates_of_1"] = 100 - abs(seconds - 30)
+        if row["learner"] == 0:
+            row |= {f"topology/disagreement_of_{rank}": rank / seconds for rank in range(4)}
+        return True
+
+    changed_rows(folder, apart)
+    rows = rows_of(tmp_path, run)
+    with client(tmp_path) as asked:
+        for at in ("", "&at=3", "&at=30"):
+            told = asked.get(f"/api/graph?run={quote(run)}{at}").json()
+            for name in ("staleness_updates", "disagreement"):
+                values = [
+                    y for x in rows for k, y in x.items() if k.startswith(f"topology/{name}_of_")
+                ]
+                assert told[f"most_{name}"] == max(values)
+
+
+def learners(root: Path, run: str, **query: Any) -> list[str]:
+    """Return the state of each learner of a run."""
+    nodes = ask(root, "/api/graph", run=run, **query)["nodes"]
+    words = {(True, True): "running", (True, False): "ended", (False, False): "not begun"}
+    return [words[node["begun"], node["alive"]] for node in nodes]
+
+
+def test_learners_have_not_begun_before_their_first_row(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+    changed_rows(folder, lambda row: row["learner"] != 3 or row["time_s"] > 20)
+    assert learners(tmp_path, run, at=5.0) == ["running"] * 3 + ["not begun"]
+    assert learners(tmp_path, run, at=35.0) == ["running"] * 4
+    (folder / "log.txt").write_text(
+        "2001-01-01 00:00:00 Learner 3 died (signal 9) and was restarted\n"
+    )
+    assert learners(tmp_path, run, at=5.0) == ["running"] * 3 + ["ended"]
+
+
+def test_learners_of_a_resumed_run_have_not_begun_until_their_processes_are_known(
+    tmp_path: Path,
+) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=2)
+    run = str(folder.relative_to(tmp_path))
+
+    def started(supervisor: int, *learners: int) -> None:
+        rows = [{"role": "supervisor", "rank": None, "pid": supervisor, "restarts": 0}]
+        rows += [
+            {"role": "learner", "rank": i, "pid": x, "restarts": 0} for i, x in enumerate(learners)
+        ]
+        (folder / "processes.json").write_text(json.dumps(rows))
+
+    meta = json.loads((folder / "meta.json").read_text())
+    resumed = {"time_unix": time.time() - 12, "seconds_before": 61.0}
+    first = {**meta["sessions"][0], "time_unix": time.time() - 7200, "seconds_before": 0.0}
+    (folder / "meta.json").write_text(json.dumps({**meta, "sessions": [first, resumed]}))
+    now, dead = time.strftime("%Y-%m-%d %H:%M:%S"), 2**22 + 1
+    (folder / "log.txt").write_text(f"{now} Resumed with 2 learners\n")
+    started(dead, dead, dead)
+    lock = RunFolder(folder)
+    lock.lock()
+    assert learners(tmp_path, run) == ["not begun"] * 2
+    told = ask(tmp_path, "/api/graph", run=run)
+    (event,) = told["events"]
+    assert event["seconds"] <= told["at"]
+    assert told["at"] == pytest.approx(73, abs=10)
+    assert told["times"][1] == told["at"], "the slider ends now"
+    started(os.getpid(), os.getpid(), dead)
+    assert learners(tmp_path, run) == ["running", "ended"]
+    lock.unlock()
+    assert ask(tmp_path, "/api/graph", run=run)["times"][1] < 62
 
 
 def test_the_range_of_returns_of_a_long_run_is_of_parts_of_it(tmp_path: Path) -> None:

@@ -620,7 +620,8 @@ class FakeWatch:
                 "disagreement": abs(float(rng.normal())) * 0.01,
                 "restarts": int(rank == 3),
                 "host": f"node-{'ab'[rank * 2 // count]}",
-                "alive": rank != 5,
+                "begun": rank != 7 or at >= 2,
+                "alive": rank != 5 and (rank != 7 or at >= 2),
                 "updates": int(at * 10),
                 "env_steps": int(at * 250),
             }
@@ -654,6 +655,8 @@ class FakeWatch:
             "directed": directed,
             "nodes": nodes,
             "returns": [-450.0, -50.0],
+            "most_staleness_updates": 9,
+            "most_disagreement": 0.05,
             "edges": edges,
             "events": events,
         }

@@ -746,6 +746,26 @@ def test_machines_of_processes_are_told_where_there_are_several(
     expect(processes.locator("tbody tr").first.locator("td")).to_have_count(columns)
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_percents_on_bars_can_be_read(page: Page, theme: str) -> None:
+    visit(page, "")
+    pairs = page.evaluate(
+        """async (theme) => {
+          document.documentElement.dataset.theme = theme;
+          const { inkOn, line } = await import("/static/palette.js");
+          return [...Array(8).keys()].map((n) => [line(n).color, inkOn(line(n).color)]);
+        }""",
+        theme,
+    )
+    for pair in pairs:
+        light, dark = sorted(map(luminance, pair), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, pair
+    visit(page, f"#/run?run={PONG}")
+    label = page.locator(".segment:not(.idle) > span").first
+    inks = {f"rgb({', '.join(str(int(x[i : i + 2], 16)) for i in (1, 3, 5))})" for _, x in pairs}
+    assert label.evaluate("(x) => getComputedStyle(x).color") in inks
+
+
 def test_segments_without_room_have_no_label(page: Page) -> None:
     visit(page, f"#/run?run={PONG}")
     labels = page.locator(".segment > span")
@@ -806,11 +826,85 @@ def test_learners_are_a_ring_with_one_dead(page: Page, watch: FakeWatch) -> None
 def test_the_scale_of_returns_stays_while_one_looks_back(page: Page, watch: FakeWatch) -> None:
     visit(page, f"#/learners?run={GOSSIP}")
     scale = page.locator(".scale").first
-    expect(scale).to_have_text("Return\u2212450.0\u221250.00")
-    page.get_by_label("Time in the run").fill("7")
-    expect(page).to_have_url(re.compile("at=7"))
-    until(page, "document.querySelector('.timeline output').textContent.startsWith('7')")
-    expect(scale).to_have_text("Return\u2212450.0\u221250.00")
+    links = page.locator(".graph-legend")
+    for _ in range(2):
+        expect(scale).to_have_text("Return\u2212450.0\u221250.00")
+        expect(links).to_contain_text("Staleness of a link09 updates")
+        expect(links).to_contain_text("disagreement, full at 0.05")
+        page.get_by_label("Time in the run").fill("7")
+        expect(page).to_have_url(re.compile("at=7"))
+        until(page, "document.querySelector('.timeline output').textContent.startsWith('7')")
+
+
+def test_learners_that_come_later_have_not_begun(page: Page) -> None:
+    visit(page, f"#/learners?run={GOSSIP}&at=1")
+    states = page.get_by_role("table", name="Learners").locator("tbody td:nth-child(6)")
+    expect(states).to_have_text(["running"] * 5 + ["ended", "running", "not begun yet"])
+    label = page.locator('.graph [data-rank="7"]')
+    expect(label).to_have_attribute("aria-label", re.compile("not begun yet"))
+    page.get_by_role("button", name="Live").click()
+    expect(states.last).to_have_text("running")
+
+
+def test_links_are_reached_by_keys(page: Page) -> None:
+    """Two links of each learner in a ring: the arrows go through them, and Tab goes on to the next learner."""
+    visit(page, f"#/learners?run={GOSSIP}")
+    graph, title = page.locator("svg.graph"), page.locator(".graph-details h3")
+    graph.locator('[data-rank="3"]').focus()
+    expect(title).to_have_text("Learner 3, running")
+    for key, wanted in (
+        ("ArrowRight", "From learner 2 to 3"),
+        ("ArrowRight", "From learner 3 to 4"),
+        ("ArrowDown", "From learner 2 to 3"),
+        ("ArrowLeft", "From learner 3 to 4"),
+    ):
+        page.keyboard.press(key)
+        expect(title).to_have_text(wanted)
+    link = graph.locator(".edge:focus")
+    weight = page.locator(".graph-details dd").first.inner_text()
+    expect(link).to_have_attribute(
+        "aria-label", re.compile(f"^From learner 3 to 4, weight {weight}, stale")
+    )
+    page.keyboard.press("Escape")
+    expect(title).to_have_text("Learner 3, running")
+    page.keyboard.press("ArrowUp")
+    expect(title).to_have_text("From learner 3 to 4")
+    page.keyboard.press("Tab")
+    expect(title).to_have_text("Learner 4, running")
+
+
+def test_a_link_keeps_the_focus_while_the_run_trains(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/learners?run={GOSSIP}")
+    page.locator('.graph [data-rank="3"]').focus()
+    page.keyboard.press("ArrowRight")
+    watch.grow(GOSSIP, rows=10)
+    expect(page.locator(".timeline output")).to_have_text("now, 21\u00a0s")
+    expect(page.locator(".edge:focus")).to_have_attribute("data-from", "2")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_type_on_learners_can_be_read(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    for run in (GOSSIP, DIFFUSION):
+        visit(page, f"#/learners?run={run}")
+        page.locator(".graph .rank").first.wait_for()
+        sizes = page.evaluate(
+            """[...document.querySelectorAll(".graph text")].map((text) =>
+              parseFloat(text.getAttribute("font-size")) * text.getCTM().a)"""
+        )
+        assert min(sizes) > 10.9
+
+
+def test_what_is_loading_says_so(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/graph?*", lambda route: held.append(route))
+    visit(page, f"#/learners?run={GOSSIP}")
+    expect(page.locator(".graph-frame")).to_have_text("Loading\u2026")
+    expect(page.get_by_role("table", name="Learners").locator("tbody")).to_have_text(
+        "Loading\u2026"
+    )
+    held[0].continue_()
+    expect(page.locator(".graph-frame .node")).to_have_count(8)
 
 
 def test_learners_of_a_run_that_is_over_have_ended(page: Page) -> None:

@@ -9,6 +9,7 @@ import itertools
 import math
 import threading
 from contextlib import asynccontextmanager, contextmanager
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -31,6 +32,7 @@ from gossamer.dashboard.comparisons import Asked, Comparisons
 from gossamer.dashboard.curves import curves, group
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
+from gossamer.dashboard.extremes import Remembered
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
 from gossamer.dashboard.keeping import KEEPING, Keeping
@@ -38,7 +40,6 @@ from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.removal import remove_leftovers
-from gossamer.dashboard.returns import Returns
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.sweeps import Sweeps
@@ -110,7 +111,7 @@ class Dashboard:
         self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
-        self._returns = Returns()
+        self._extremes = Remembered()
         self._keeping = Keeping(self.root)
         get = {
             "/": self._index,
@@ -279,8 +280,8 @@ class Dashboard:
     def _graph(self, request: Request) -> Response:
         at = _number(request, "at", float, None)
         with self._files(_asked(request, "run")) as (files, run):
-            returns = self._returns.range_of(files, run["id"], int(run["num_learners"]))
-            return _json({**graph(files, run, at), "returns": returns})
+            extremes = self._extremes.of(files, run["id"], int(run["num_learners"]))
+            return _json({**graph(files, run, at), **asdict(extremes)})
 
     def _replay(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, _):
