@@ -8,6 +8,7 @@ import itertools
 import json
 import math
 import os
+import platform
 import shutil
 import tarfile
 import time
@@ -31,6 +32,7 @@ from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.ranges import requested
 from gossamer.dashboard.thinning import thin
 from gossamer.record.folder import RunFolder
+from gossamer.system.cores import machine_cores
 
 ROWS = 40
 ADDRESS = "http://127.0.0.1:8765"
@@ -246,8 +248,39 @@ def test_details_tell_settings_with_their_layers(made: Path) -> None:
     assert shares["learner", "learn"] == pytest.approx(
         np.mean([row["share/learn"] for row in last])
     )
-    assert "learner" in told["limits"]["sentence"].split(":")[0]
+    assert "earner" in told["limits"]["sentence"].split(":")[0]
     assert told["machine"]["cores"] == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("facts", "cores"),
+    [({"machine_cores": 2, "host": "elsewhere"}, 2), ({"host": platform.node()}, machine_cores())],
+)
+def test_the_cores_that_limit_a_run_are_the_machine_s(
+    root: Path, facts: dict[str, Any], cores: int
+) -> None:
+    """Of two seeds that train at a time each has half of the cores, and the other one is another program."""
+    run = ids(root)[0]
+    meta = json.loads((root / run / "meta.json").read_text())
+    meta["sessions"][-1]["machine"] = {"cores": 1, **facts}
+    (root / run / "meta.json").write_text(json.dumps(meta))
+
+    def busy(row: dict[str, Any]) -> bool:
+        row |= {"cpu_percent": 70.0, "others_cpu_percent": 130.0, "share/learn": 0.95}
+        row |= {"share/wait_learner": 0.05, "share/wait_actor": 0.6}
+        return True
+
+    changed_rows(root / run, busy)
+    told = ask(root, "/api/run", run=run)["limits"]["sentence"]
+    assert f"the run uses 0.7 of {cores} cores, other programs 1.3" in told
+
+
+def test_what_is_not_known_of_a_machine_is_left_out(root: Path) -> None:
+    known, damaged = ids(root)[:2]
+    (root / damaged / "meta.json").unlink()
+    (root / damaged / "config.json").write_text("{")
+    assert ask(root, "/api/run", run=damaged)["machine"] == {}
+    assert ask(root, "/api/run", run=known)["machine"].keys() >= {"versions", "command", "sessions"}
 
 
 def test_learners_are_nodes_and_messages_links(tmp_path: Path) -> None:

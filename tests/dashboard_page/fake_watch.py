@@ -572,7 +572,7 @@ class FakeWatch:
                 ],
                 "sentence": ""
                 if bad
-                else "learner-bound: the learner is busy 94 % of the time, actors wait 45 %; try fewer passes or --precision bf16",
+                else "Learner-bound: the learner is busy 94 % of the time, actors wait 45 %; try fewer passes or --precision bf16",
             },
             "machine": {
                 "host": "node-a",
@@ -580,8 +580,8 @@ class FakeWatch:
                 "processor": "a processor",
                 "cores": 2,
                 "hardware_threads": 4,
+                "machine_cores": 2,
                 "memory_bytes": 8e9,
-                "gpus": [],
                 "versions": {"python": "3.11.2", "torch": "2.9.1"},
                 "git": {"commit": "0" * 40, "changed": False},
                 "command": ["gossamer", "train", run["env_id"]],

@@ -649,7 +649,7 @@ def test_a_chart_follows_its_run(page: Page, watch: FakeWatch) -> None:
 
 def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
     visit(page, f"#/run?run={PONG}")
-    expect(page.locator(".sentence")).to_contain_text("learner-bound")
+    expect(page.locator(".sentence")).to_contain_text("Learner-bound")
     expect(page.locator(".limit-bar").first).to_have_attribute(
         "aria-label",
         "actor: env step 33\u00a0%, inference 22\u00a0%, wait for the learner 45\u00a0%",
@@ -893,6 +893,20 @@ def test_type_on_learners_can_be_read(page: Page, width: int) -> None:
               parseFloat(text.getAttribute("font-size")) * text.getCTM().a)"""
         )
         assert min(sizes) > 10.9
+
+
+def test_a_run_that_is_loading_says_so_and_has_no_bare_headings(page: Page) -> None:
+    held: list[Route] = []
+    for path in ("metrics", "run"):
+        page.route(f"**/api/{path}?*", lambda route: held.append(route))
+    visit(page, f"#/run?run={PONG}")
+    expect(page.locator(".run-content .loading")).to_have_text(["Loading\u2026"] * 2)
+    expect(page.locator(".run-content h2:visible")).to_have_count(0)
+    for route in held:
+        route.continue_()
+    page.unroute_all()
+    expect(page.locator(".run-content h2", has_text="Learning")).to_be_visible()
+    expect(page.locator(".run-content .loading")).to_have_count(0)
 
 
 def test_what_is_loading_says_so(page: Page) -> None:
