@@ -182,6 +182,7 @@ def test_a_long_file_is_sampled_at_once_and_then_read_whole(root: Path) -> None:
         query = {"run": run, "metric": "learner/loss", "x": "env_steps", "points": "20000"}
         first = asked.get("/api/series", params=query).json()
         assert not first["exact"]
+        assert first["not_positive_rows"] is None, "of a sample nobody can tell"
         assert 1000 < first["rows"] < count
         until = time.monotonic() + 60
         while not (told := asked.get("/api/series", params=query).json())["exact"]:
@@ -209,6 +210,26 @@ def test_seeds_are_one_curve_with_the_interval_of_compare(made: Path) -> None:
         assert group["low"] == pytest.approx(wanted.low.tolist())
         assert group["high"] == pytest.approx(wanted.high.tolist())
         assert set(group["counts"]) == {SEEDS}
+
+
+def test_rows_without_a_place_on_a_logarithmic_axis_are_counted(root: Path) -> None:
+    """Of the rows, however few points are drawn; of a mean's points many more may be 0 or less."""
+    run, other = ids(root)[:2]
+
+    def signed(row: dict[str, Any]) -> bool:
+        row["learner/loss"] = 1.0 if row["updates"] % 3 else -row["updates"] + 3.0
+        return True
+
+    changed_rows(root / run, signed)
+    count = sum(row["learner/loss"] <= 0 for row in rows_of(root, run))
+    assert 0 < count < ROWS
+    for points in (3, 100):
+        query = {"metric": "learner/loss", "x": "updates", "points": points}
+        assert ask(root, "/api/series", run=run, **query)["not_positive_rows"] == count
+        query["metric"] = "learner%2Floss"
+        (group,) = curves(root, [run, other], statistic="mean", **query)
+        others = sum(row["learner/loss"] <= 0 for row in rows_of(root, other))
+        assert group["not_positive_rows"] == count + others
 
 
 def test_two_seeds_have_no_interval(made: Path) -> None:

@@ -495,6 +495,83 @@ def test_zoom_is_linked_and_stays_in_the_address(page: Page) -> None:
     assert np.allclose(x_ranges(page), before)
 
 
+@pytest.mark.parametrize("more", ["", "&xlog=1", "&x=seconds", "&x=time"])
+def test_charts_begin_and_end_at_one_x(page: Page, more: str) -> None:
+    """Evaluations begin later than returns, and what is above one another is at the same step all the same."""
+    visit(page, curves("return_mean_100", "evaluation/mean", more=more))
+    drawn(page, "return_mean_100", "evaluation/mean")
+    same = "JSON.stringify(plots[0].layout.xaxis.range) === JSON.stringify(plots[1].layout.xaxis.range)"
+    until(
+        page,
+        f"(() => {{ const plots = [...document.querySelectorAll('.plot')]; return plots.every((x) => x.layout.xaxis.range) && {same}; }})()",
+    )
+    box = page.locator('[data-chart="return_mean_100"] .nsewdrag').bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    places = "[...document.querySelectorAll('.cursor:not([hidden])')].map((x) => x.style.transform)"
+    first, second = page.evaluate(places)
+    assert first == second
+
+
+def test_charts_of_a_run_share_x(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/run?run={PONG}")
+    drawn(page, "return", "episodes")
+    ranges = "document.querySelector('[data-chart=return] .plot').layout.xaxis.range.join()"
+    until(page, f"{ranges} === '200,40000'")
+    watch.grow(PONG, rows=50)
+    until(page, f"{ranges} === '200,50000'")
+    other = ranges.replace("=return", "=episodes")
+    until(page, f"{other} === '200,50000'")
+
+
+def tick_texts(page: Page, metric: str, axis: str) -> list[str]:
+    return page.locator(f'[data-chart="{metric}"] .{axis}tick text').all_text_contents()
+
+
+def test_ticks_of_logarithmic_axes_are_powers_in_one_line(page: Page, watch: FakeWatch) -> None:
+    visit(page, curves("learner/loss", more="&xlog=1&ylog=1"))
+    drawn(page, "learner/loss")
+    assert tick_texts(page, "learner/loss", "x") == ["1k", "10k", "100k"]
+    heights = page.evaluate(
+        "[...document.querySelectorAll('.xtick text')].map((x) => x.getBoundingClientRect().y)"
+    )
+    assert max(heights) - min(heights) < 1
+    small = page.evaluate(
+        """async () => {
+          const { figure } = await import("/static/figure.js");
+          const line = { x: [0, 1, 2], y: [1e-4, 0.002, 20000], color: "#000000", label: "", key: "" };
+          const { yaxis } = figure([line], { xKind: "env_steps", yLog: true }).layout;
+          return yaxis.ticktext;
+        }"""
+    )
+    assert small == ["1e\u22124", "0.001", "0.01", "0.1", "1", "10", "100", "1k", "10k"][::2]
+
+
+def test_one_point_has_one_tick(page: Page, watch: FakeWatch) -> None:
+    run = make_run("CartPole-v1/ppo-single/one", env_steps=200)
+    watch.add(run)
+    visit(page, curves("return_mean_100", runs=[run["id"]]))
+    drawn(page, "return_mean_100")
+    assert tick_texts(page, "return_mean_100", "x") == ["200"]
+
+
+def test_a_logarithmic_axis_tells_rows_and_breaks_lines(page: Page, watch: FakeWatch) -> None:
+    watch.negative["learner/loss"] = [100, 101, 103, 400]
+    visit(page, curves("learner/loss", runs=SEEDS[:1], more="&ylog=1&stat=runs"))
+    drawn(page, "learner/loss")
+    head = page.locator('[data-chart="learner/loss"] h3')
+    expect(head).to_contain_text("4 values of 0 or less are not on a logarithmic axis")
+    trace = "document.querySelector('.plot').data.at(-1)"
+    assert page.evaluate(f"[100, 101, 103, 400].map((i) => {trace}.y[i])") == [None] * 4
+    assert page.evaluate(f"{trace}.y.every((y) => y === null || y > 0)")
+    alone = page.evaluate(f"{trace}.marker.size.map((size, i) => size && i).filter(Boolean)")
+    assert alone == [102], "between two that are not drawn it would not be seen"
+    watch.exact = False
+    page.reload()
+    drawn(page, "learner/loss")
+    expect(head).to_contain_text("Some values of 0 or less are not on a logarithmic axis")
+
+
 def test_a_box_zooms_both_axes_and_the_keyboard_zooms_too(page: Page) -> None:
     visit(page, curves("return_mean_100", "learner/loss"))
     drawn(page, "return_mean_100", "learner/loss")

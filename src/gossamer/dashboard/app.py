@@ -206,7 +206,9 @@ class Dashboard:
             )
         found = thin(raw.x, raw.y, points, begin=begin, end=end)
         told = {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
-        return _json({**told, "rows": found.rows, "exact": raw.exact})
+        not_positive = found.not_positive_rows if raw.exact else None
+        rows = {"rows": found.rows, "not_positive_rows": not_positive}
+        return _json({**told, **rows, "exact": raw.exact})
 
     def _curves(self, request: Request) -> Response:
         return _json({"groups": self._curves_of(request, _asked(request, "metric"))})

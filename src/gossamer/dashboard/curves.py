@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.dashboard.listing import differing
 from gossamer.dashboard.series import read_series
 from gossamer.dashboard.statistics import FEWEST, curve
-from gossamer.dashboard.thinning import thin
+from gossamer.dashboard.thinning import Series, thin
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,7 +90,7 @@ def curves(
     """
     told: list[dict[str, Any]] = []
     for one in group({run: listing.settings(run) for run in runs}, by):
-        exact, series = True, list[Any]()
+        exact, series = True, list[Series]()
         for run in one.runs:
             raw = read_series(root, columns, run, metric, axis, learner, wait=wait)
             exact = exact and raw.exact
@@ -103,6 +103,7 @@ def curves(
             "runs": one.runs,
             "interval": (ONE, ONE, TWO)[len(there)] if len(there) < FEWEST else SEVERAL,
             "exact": exact,
+            "not_positive_rows": sum(x.not_positive_rows for x in series) if exact else None,
         }
         if len(there) > 1:
             found = curve(there, min(points, GRID_POINTS), statistic)
