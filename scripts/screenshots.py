@@ -1,7 +1,7 @@
 """Make the README's picture of the dashboard from a server that is running.
 
     gossamer watch runs --port 8765 --no-browser
-    python scripts/screenshots.py http://127.0.0.1:8765 docs/assets/dashboard.png
+    python scripts/screenshots.py http://127.0.0.1:8765 docs/assets/dashboard.png --size 1440 900
     python scripts/screenshots.py http://127.0.0.1:8765 run.png --view "#/run" --theme dark
 
 Without --view it shows the curves of the finished runs, and below them the graph of the run with the most learners.

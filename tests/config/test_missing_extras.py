@@ -23,7 +23,12 @@ TINY = [
     "--placement=inline",
     "--evaluation.every-seconds=0",
 ]
-MODULES = {"ale-py": "ale_py", "box2d": "Box2D", "imageio-ffmpeg": "imageio_ffmpeg"}
+MODULES = {
+    "ale-py": "ale_py",
+    "box2d": "Box2D",
+    "imageio-ffmpeg": "imageio_ffmpeg",
+    "pygame-ce": "pygame",
+}
 """Names under which distributions are imported, where that is another one."""
 NAMES = {"packaging"}
 """Brought by what everybody has."""

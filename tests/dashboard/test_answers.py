@@ -14,7 +14,7 @@ import tarfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 from urllib.parse import quote
 
 import numpy as np
@@ -30,6 +30,7 @@ from gossamer.compare.statistics import estimate
 from gossamer.config import train_help
 from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.ranges import requested
+from gossamer.dashboard.root import RunFiles
 from gossamer.dashboard.thinning import thin
 from gossamer.record.folder import RunFolder
 from gossamer.system.cores import machine_cores
@@ -520,13 +521,13 @@ def saved_checkpoint(root: Path, run: str, name: str = "40") -> dict[str, bytes]
     for file, content in held.items():
         (folder / file).write_bytes(content)
     (folder / "not named.txt").write_text("private")
-    manifest = json.dumps({"updates": 40, "files": {x: {"bytes": 1} for x in held}})
+    manifest = json.dumps({"updates": 40, "files": {x: {"bytes": len(y)} for x, y in held.items()}})
     (folder / "manifest.json").write_text(manifest)
     return {**held, "manifest.json": manifest.encode()}
 
 
 @pytest.mark.parametrize("name", ["40", "best"])
-def test_a_checkpoint_is_sent_as_an_archive(root: Path, name: str) -> None:
+def test_a_checkpoint_is_sent_as_a_tar(root: Path, name: str) -> None:
     run = ids(root)[0]
     held = saved_checkpoint(root, run, name)
     assert name in {x["name"] for x in ask(root, "/api/run", run=run)["checkpoints"]}
@@ -567,6 +568,58 @@ def test_a_checkpoint_that_lacks_a_file_is_not_sent(root: Path) -> None:
     (root / run / "checkpoints/40/state.json").mkdir()
     assert client(root).get("/checkpoint", params={"run": run, "name": "40"}).status_code == 404
     assert len(os.listdir("/dev/fd")) == len(before)  # noqa: PTH208
+
+
+def make_best(root: Path, run: str, generation: int) -> Path:
+    """Make a best checkpoint beside its place, of which both files tell the generation."""
+    folder = root / run / "checkpoints" / "best.partial"
+    folder.mkdir(parents=True)
+    content = f"generation {generation}".encode()
+    (folder / "tensors.safetensors").write_bytes(content)
+    files = {"tensors.safetensors": {"bytes": len(content)}}
+    (folder / "manifest.json").write_text(json.dumps({"updates": generation, "files": files}))
+    return folder
+
+
+@pytest.mark.parametrize("removed", [False, True])
+def test_all_files_are_of_one_checkpoint(
+    root: Path, monkeypatch: pytest.MonkeyPatch, *, removed: bool
+) -> None:
+    """The run puts another best checkpoint in its place as soon as the manifest is open, twice."""
+    run = ids(root)[0]
+    best = make_best(root, run, 1).rename(root / run / "checkpoints/best")
+    open_file = RunFiles.open
+    generations = iter((2, 3))
+
+    def opened(files: RunFiles, name: str) -> BinaryIO:
+        file = open_file(files, name)
+        if name.endswith("manifest.json") and (generation := next(generations, None)):
+            new = make_best(root, run, generation)
+            best.rename(best.with_name(f"old{generation}"))
+            new.rename(best)
+            if removed:
+                shutil.rmtree(best.with_name(f"old{generation}"))
+        return file
+
+    monkeypatch.setattr(RunFiles, "open", opened)
+    answer = client(root).get("/checkpoint", params={"run": run, "name": "best"})
+    assert answer.status_code == 200, answer.text
+    with tarfile.open(fileobj=io.BytesIO(answer.content), mode="r:") as archive:
+        told = {x.name.rpartition("/")[2]: archive.extractfile(x) for x in archive}
+        manifest, tensors = (
+            file.read() for x in ("manifest.json", "tensors.safetensors") if (file := told[x])
+        )
+    assert tensors.decode() == f"generation {json.loads(manifest)['updates']}"
+
+
+def test_a_checkpoint_of_another_size_is_not_sent(root: Path) -> None:
+    run = ids(root)[0]
+    saved_checkpoint(root, run)
+    (root / run / "checkpoints/40/state.json").write_text("{}cut")
+    answer = client(root).get("/checkpoint", params={"run": run, "name": "40"})
+    assert (answer.status_code, answer.json()["error"]) == (
+        404, "a file of the checkpoint has 5 bytes; 2 were written",
+    )  # fmt: skip
 
 
 def test_runs_are_grouped_as_their_curves_are(made: Path) -> None:

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import os
+import shutil
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -17,9 +20,11 @@ from scored_runs import evaluation_row, make_run
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
+import gossamer.compare.reading
 from gossamer.cli import main
 from gossamer.dashboard.app import Dashboard
-from gossamer.dashboard.comparisons import MAX_GROUPS
+from gossamer.dashboard.comparisons import MAX_GROUPS, Comparisons, Question
+from gossamer.dashboard.root import HERE, Root
 
 ADDRESS = "http://127.0.0.1:8765"
 RATES = ("0.001", "0.01")
@@ -57,7 +62,9 @@ def asked(client: TestClient, runs: list[str], **query: Any) -> Any:
 def compared(client: TestClient, runs: list[str], **query: Any) -> dict[str, Any]:
     answer = asked(client, runs, **query)
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    told = answer.json()
+    assert told.pop("seconds") >= 0  # of a core; it differs each time
+    return told
 
 
 def test_the_page_says_what_the_command_says(
@@ -115,6 +122,112 @@ def test_environments_that_share_no_group_are_compared_each(tmp_path: Path) -> N
     ]  # fmt: skip
     found = compared(client(tmp_path), runs)["comparisons"]
     assert [x["tasks"] for x in found] == [["Acrobot-v1"], ["CartPole-v1"]]
+
+
+def test_a_run_that_was_deleted_is_left_out_and_named(tmp_path: Path) -> None:
+    runs = make_groups(tmp_path)
+    page = client(tmp_path)
+    page.get("/api/runs")
+    shutil.rmtree(tmp_path / runs[0])
+    gone = f"left out: there is no run {runs[0]}"
+    page.get("/api/runs")
+    told = compared(page, runs)
+    assert told["said"] == [gone]
+    assert [group["runs"] for group in told["comparisons"][0]["groups"]] == [runs[1:3], runs[3:]]
+    named = ",".join(quote(run, safe="") for run in runs)
+    for path in ("groups?", "curves?metric=return_mean_100&"):
+        told = page.get(f"/api/{path}runs={named}").json()
+        assert told["said"] == [gone]
+        assert [group["runs"] for group in told["groups"]] == [runs[1:3], runs[3:]]
+    answer = page.get(f"/api/export.csv?metric=return_mean_100&runs={named}")
+    assert answer.status_code == 200
+    answer = asked(page, [f"gone{i}" for i in range(5)])
+    assert answer.status_code == 404
+    assert answer.json()["error"].endswith(": gone0, gone1, gone2 and 2 more")
+
+
+def test_the_folder_that_is_watched_may_be_a_run(tmp_path: Path) -> None:
+    (run, *_) = make_groups(tmp_path)
+    (told,) = compared(client(tmp_path / run), [HERE])["comparisons"]
+    (group,) = told["groups"]
+    assert group["runs"] == [HERE]
+    assert [x["run"] for x in group["scores"]["CartPole-v1"]["runs"]] == [HERE]
+
+
+class Reading:
+    """Stands for the reading of runs: waits until it may go on, and counts."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.begun, self.may_go_on = threading.Event(), threading.Event()
+        self.read: list[str] = []
+        read_run = gossamer.compare.reading.read_run
+
+        def wait(path: Path, *given: Any) -> Any:
+            self.begun.set()
+            assert self.may_go_on.wait(60)
+            self.read.append(str(path))
+            return read_run(path, *given)
+
+        monkeypatch.setattr(gossamer.compare.reading, "read_run", wait)
+
+
+def test_comparisons_that_nobody_waits_for_any_more_are_not_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = make_groups(tmp_path)
+    reading = Reading(monkeypatch)
+    comparisons = Comparisons(Root(tmp_path))
+    left = False
+
+    async def gone() -> bool:
+        return left
+
+    async def stays() -> bool:
+        return False
+
+    async def ask() -> list[Any]:
+        nonlocal left
+        waiting = [
+            asyncio.create_task(comparisons.answer(Question((run,)), gone)) for run in runs[:5]
+        ]
+        last = asyncio.create_task(comparisons.answer(Question((runs[5],)), stays))
+        await asyncio.to_thread(reading.begun.wait, 60)
+        left = True
+        told = await asyncio.gather(*waiting)
+        reading.may_go_on.set()
+        return [*told, await last]
+
+    *abandoned, told = asyncio.run(asyncio.wait_for(ask(), 60))
+    comparisons.close()
+    assert abandoned == [None] * 5
+    assert told["comparisons"][0]["groups"][0]["runs"] == [runs[5]]
+    assert told["seconds"] > 0
+    assert reading.read == [runs[0], runs[5]]
+
+
+def test_other_answers_do_not_wait_for_comparisons(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sixty pages compare, and more do not fit into the threads of the server."""
+    runs = make_groups(tmp_path)
+    reading = Reading(monkeypatch)
+    with client(tmp_path) as page:
+        pages = [threading.Thread(target=asked, args=(page, runs), daemon=True) for _ in range(60)]
+        for one in pages:
+            one.start()
+        assert reading.begun.wait(60)
+        answers: list[int] = []
+        other = threading.Thread(
+            target=lambda: answers.append(page.get("/api/meanings", params={"run": runs[0]}).status_code),
+            daemon=True,
+        )  # fmt: skip
+        other.start()
+        other.join(30)
+        in_time = list(answers)
+        reading.may_go_on.set()
+        for one in [*pages, other]:
+            one.join(60)
+    assert in_time == [200]
 
 
 def test_what_cannot_be_compared_is_one_line(tmp_path: Path) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import json
 import os
 import re
 import shutil
+import threading
 import time
 from pathlib import Path
 from typing import Any
@@ -18,6 +20,7 @@ from made_runs import made_runs
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
+from gossamer.dashboard import housekeeping
 from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.removal import DELETED, remove_leftovers
 from gossamer.dashboard.root import HERE, Root
@@ -105,13 +108,13 @@ def test_a_note_reaches_pages_that_are_open(root: Path) -> None:
     assert told == ["new"]
 
 
-def test_runs_are_archived_and_taken_back(root: Path) -> None:
+def test_runs_are_archived_and_restored(root: Path) -> None:
     page = Page(root)
     one, two, three = ids(root)
     page.act("describe", one, **SAID)
     assert page.act("archive", one, two) == (200, "2 runs are archived")
     assert [run["archived"] for _, run in sorted(page.runs().items())] == [True, True, False]
-    assert page.act("restore", one) == (200, f"{one} is taken back")
+    assert page.act("restore", one) == (200, f"{one} is no longer archived")
     told = page.runs()
     assert (told[one]["archived"], told[one]["tags"]) == (False, SAID["tags"])
     assert told[two]["archived"]
@@ -241,6 +244,40 @@ def test_what_is_no_run_of_ours_stays_as_it_is(root: Path, act: str) -> None:
         assert sorted((root / run).iterdir()) == before
 
 
+FOREIGN: dict[str, dict[str, Any]] = {
+    "config.json": {"env_id": "Pong", "algorithm": "dqn"},
+    "meta.json": {"author": "somebody", "started_unix": "yesterday"},
+    "layers.json": {"conv1": "relu"},
+}
+"""What other programs write under the names of a run's files."""
+
+
+def test_a_folder_of_another_program_is_described_but_not_deleted(root: Path) -> None:
+    page, other = Page(root), root / "other"
+    (other / "checkpoints").mkdir(parents=True)
+    (other / "checkpoints/precious.pt").write_bytes(b"weights")
+    for name, content in FOREIGN.items():
+        (other / name).write_text(json.dumps(content))
+    assert page.act("describe", "other", name="of another program")[0] == 200
+    assert page.act("archive", "other")[0] == 200
+    status, told = page.act("delete", "other")
+    assert (status, "may be something else than a run" in told) == (409, True)
+    assert (other / "checkpoints/precious.pt").read_bytes() == b"weights"
+
+
+@pytest.mark.parametrize("left", ["config.json", "meta.json"])
+def test_a_run_is_deleted_right_after_its_start(root: Path, left: str) -> None:
+    """One of the two files that a run begins with is enough, as the other may be damaged."""
+    page, run = Page(root), ids(root)[0]
+    for path in (root / run).iterdir():
+        if path.is_file() and path.name not in (left, "log.txt"):
+            path.unlink()
+    (root / run / "checkpoints").mkdir(exist_ok=True)
+    (root / run / "log.txt").touch()
+    assert run in page.runs()
+    assert page.act("delete", run) == (200, f"{run} is deleted")
+
+
 def test_a_damaged_run_of_ours_is_deleted(root: Path) -> None:
     page, run = Page(root), ids(root)[0]
     (root / run / "config.json").write_text('{"env_id": "Cart')
@@ -267,6 +304,46 @@ def test_the_folder_that_is_watched_is_not_deleted(root: Path) -> None:
     assert page.act("describe", HERE, **SAID)[0] == 200
     assert page.runs()[HERE]["name"] == SAID["name"]
     assert (run / "config.json").exists()
+
+
+def test_a_run_is_not_deleted_while_its_note_is_written(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, run = Page(root), ids(root)[0]
+    told: list[tuple[int, str]] = []
+    deleting = threading.Thread(target=lambda: told.append(page.act("delete", run)), daemon=True)
+    there_meanwhile: list[bool] = []
+    change = housekeeping.changed
+
+    def changed(*given: Any) -> Any:
+        deleting.start()
+        deleting.join(0.5)  # it would have been done by then
+        there_meanwhile.append((root / run).exists())
+        return change(*given)
+
+    monkeypatch.setattr(housekeeping, "changed", changed)
+    assert page.act("describe", run, **SAID)[0] == 200
+    deleting.join(60)
+    assert there_meanwhile == [True]
+    assert told == [(200, f"{run} is deleted")]
+    assert not list(root.rglob(f"{DELETED}*"))
+
+
+def test_a_file_that_comes_during_a_removal_is_removed_too(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    page, run = Page(root), ids(root)[0]
+    remove = shutil.rmtree
+    problems = [OSError(errno.ENOTEMPTY, "Directory not empty")]
+
+    def rmtree(*given: Any, **named: Any) -> None:
+        if problems:
+            raise problems.pop()
+        remove(*given, **named)
+
+    monkeypatch.setattr(shutil, "rmtree", rmtree)
+    assert page.act("delete", run) == (200, f"{run} is deleted")
+    assert not list(root.rglob(f"{DELETED}*"))
 
 
 def test_a_removal_that_is_cut_short_leaves_no_run(
@@ -362,6 +439,7 @@ def test_views_are_saved_for_everybody(root: Path) -> None:
     [
         ({"name": "", "address": "#/runs"}, "1 to 100 characters, not 0"),
         ({"name": "x" * 101, "address": "#/runs"}, "not 101"),
+        ({"name": "\x07" * 60, "address": "#/runs"}, "not 240, unprintable ones spelt out"),
         ({"name": ["a"], "address": "#/runs"}, "1 to 100 characters"),
         ({"name": "a", "address": "javascript:alert(1)"}, "begins with #/"),
         ({"name": "a", "address": "https://evil.example/#/"}, "begins with #/"),

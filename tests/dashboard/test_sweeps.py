@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
+import shutil
 import time
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import pytest
 from made_sweeps import add_trial, chosen_of, make_sweep, working
@@ -15,6 +18,7 @@ from starlette.testclient import TestClient
 
 from gossamer.cli import main
 from gossamer.dashboard.app import Dashboard
+from gossamer.dashboard.root import RunFiles
 
 ADDRESS = "http://127.0.0.1:8765"
 TINY = """
@@ -43,7 +47,9 @@ def told(page: TestClient, sweep: str) -> dict[str, Any]:
     page.get("/api/runs")  # as a page that is open looks at the disk
     answer = page.get("/api/sweep", params={"sweep": sweep})
     assert answer.status_code == 200, answer.text
-    return answer.json()
+    found = answer.json()
+    assert found["seconds"] >= 0, "of a core"
+    return found
 
 
 def by_number(found: dict[str, Any]) -> dict[int, dict[str, Any]]:
@@ -151,7 +157,7 @@ def test_what_is_never_reached_and_what_nobody_tells(tmp_path: Path) -> None:
     assert (trials[0]["values"], trials[0]["shown"]) == ([None, 3], ["never", "3"])
     assert (trials[2]["state"], trials[2]["reason"]) == (
         "failed",
-        "its runs do not tell evaluation",
+        "not every run has recorded the objective evaluation",
     )
     assert found["best"] == [1], "equal by the first, better by the second"
 
@@ -182,7 +188,7 @@ def test_the_folder_itself_may_be_a_sweep(tmp_path: Path) -> None:
 
 def test_no_sweep_is_no_sweep(tmp_path: Path) -> None:
     page = client(tmp_path)
-    assert page.get("/api/sweeps").json() == {"sweeps": []}
+    assert page.get("/api/sweeps").json()["sweeps"] == []
     (tmp_path / "plain").mkdir()
     outside = make_sweep(tmp_path / "outside")
     (tmp_path / "link").symlink_to(outside)
@@ -221,6 +227,76 @@ def test_links_of_trials_are_not_followed(tmp_path: Path) -> None:
     found = told(client(tmp_path / "runs"), "sweeps/rates")
     assert "999" not in json.dumps(found)
     assert found["trials"][0]["values"] == [None]
+
+
+def test_sweeps_are_in_the_order_in_which_they_were_begun(tmp_path: Path) -> None:
+    """Not in that of the last change, as asking for more trials of a sweep writes its file again."""
+    for i, name in enumerate(("first", "second", "third")):
+        sweep = make_sweep(tmp_path, name)
+        manifest = json.loads((sweep / "sweep.json").read_text())
+        (sweep / "sweep.json").write_text(json.dumps({**manifest, "started_unix": 1e9 + i}))
+        os.utime(sweep / "sweep.json", (2e9 - i, 2e9 - i))
+    older = make_sweep(tmp_path, "older")  # of a version that did not tell it
+    os.utime(older / "sweep.json", (1e8, 1e8))
+    names = [x["name"] for x in client(tmp_path).get("/api/sweeps").json()["sweeps"]]
+    assert names == ["third", "second", "first", "older"]
+
+
+def test_a_sweep_within_another_ones_folder_is_found(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, "outer")
+    add_trial(sweep, 0, [1.0])
+    make_sweep(sweep, "again")
+    found = client(tmp_path).get("/api/sweeps").json()["sweeps"]
+    assert {x["id"] for x in found} == {"outer", "outer/again"}
+
+
+def test_the_command_that_goes_on_has_the_whole_path(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path)
+    manifest = json.loads((sweep / "sweep.json").read_text())
+    file = "/".join(["a folder"] * 40) + "/rates.toml"
+    (sweep / "sweep.json").write_text(json.dumps({**manifest, "file": file}))
+    found = told(client(tmp_path), "sweeps/rates")
+    assert shlex.split(found["again"]) == ["gossamer", "sweep", file]
+
+
+def test_a_trial_that_changes_is_read_again(tmp_path: Path) -> None:
+    sweep = make_sweep(tmp_path, seeds=1)
+    for i in range(2):
+        add_trial(sweep, i, [float(i)])
+    page = client(tmp_path)
+    assert [x["state"] for x in told(page, "sweeps/rates")["trials"]] == ["done", "done"]
+    record = json.loads((sweep / "001/trial.json").read_text())
+    chosen = {**record["chosen"], "algorithm.passes": 7}
+    (sweep / "001/trial.json").write_text(json.dumps({**record, "chosen": chosen, "pruned": True}))
+    summary = json.loads((sweep / "000/s1/summary.json").read_text())
+    (sweep / "000/s1/summary.json").write_text(json.dumps({**summary, "mean_return_last_100": 50}))
+    zero, one = told(page, "sweeps/rates")["trials"]
+    assert zero["values"] == [50]
+    assert (one["state"], one["settings"]["algorithm.passes"]) == ("pruned", 7)
+    shutil.rmtree(sweep / "001")
+    assert [x["trial"] for x in told(page, "sweeps/rates")["trials"]] == [0]
+
+
+def test_trials_that_have_not_changed_are_not_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sweep = make_sweep(tmp_path)
+    for i in range(5):
+        add_trial(sweep, i, [float(i)])
+    page = client(tmp_path)
+    before = told(page, "sweeps/rates")
+    opened: list[str] = []
+    open_file = RunFiles.open
+
+    def counted(files: RunFiles, name: str) -> BinaryIO:
+        opened.append(name)
+        return open_file(files, name)
+
+    monkeypatch.setattr(RunFiles, "open", counted)
+    found = told(page, "sweeps/rates")
+    del before["seconds"], found["seconds"]
+    assert found == before
+    assert sorted(opened) == ["results.json", "sweep.json"]
 
 
 def test_many_trials_are_told_at_once(tmp_path: Path) -> None:

@@ -451,7 +451,7 @@ class FakeWatch:
     def groups(self, asked: dict[str, str]) -> Any:
         found = self.groups_of(asked).items()
         told = [{"label": x, "settings": settings, "runs": runs} for x, (settings, runs) in found]
-        return {"groups": told}
+        return {"groups": told, "said": []}
 
     def meanings(self, asked: dict[str, str]) -> Any:
         return {
@@ -501,7 +501,7 @@ class FakeWatch:
                     ),
                 }
             )
-        return {"groups": told}
+        return {"groups": told, "said": []}
 
     def run(self, asked: dict[str, str]) -> Any:
         run = self.runs[asked["run"]]

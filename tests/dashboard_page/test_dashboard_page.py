@@ -1191,6 +1191,126 @@ def test_the_keyboard_reaches_everything(page: Page) -> None:
     expect(page.get_by_label("Search runs")).to_be_focused()
 
 
+def test_archived_runs_are_offered_nowhere_and_shown_where_they_are_named(page: Page, watch: FakeWatch) -> None:  # fmt: skip
+    watch.runs[GOSSIP]["archived"] = True  # it trains, and so it is not put away
+    for run in (SEEDS[0], SEEDS[3]):
+        watch.runs[run]["archived"] = True
+    newest = make_run("CartPole-v1/ppo-single/newest", archived=True, started=time.time())
+    watch.add(newest)
+    menu = page.locator('[data-menu="runs"]')
+    for view in ("curves", "compare"):
+        visit(page, f"#/{view}")
+        choices = page.locator(".picks button")
+        expect(choices).to_have_count(3 if view == "curves" else 1)
+        expect(choices.last).to_have_text(re.compile(r"^all of Acrobot-v1 \(2\)$"))
+        menu.locator("summary").click()
+        expect(menu.locator(".check")).to_have_count(8)
+        expect(menu).not_to_contain_text("newest")
+        expect(menu).not_to_contain_text("20260101-120001-s1")
+    visit(page, "#/curves")
+    page.get_by_role("button", name="the newest five").click()
+    expect(menu.locator("summary")).to_have_text("Runs (5)")
+    assert newest["id"] not in page.url
+    visit(page, curves("return_mean_100", runs=[SEEDS[0], SEEDS[1]]))
+    drawn(page, "return_mean_100")
+    menu.locator("summary").click()
+    expect(menu.get_by_role("checkbox", checked=True)).to_have_count(2)
+
+
+def test_marks_in_names_are_text_in_saved_pictures(page: Page) -> None:
+    visit(page, "")
+    name = "a <b>bold</b> &lt;i&gt; <a href='https://x.org'>link</a> & more"
+    texts = page.evaluate(
+        """async (name) => {
+          const [{ figure }, { loadPlotly }] = await Promise.all([import("/static/figure.js"), import("/static/api.js")]);
+          const line = { key: "a", group: "a", metric: "m", label: name, color: "#000000", x: [1, 2], y: [1, 2] };
+          const picture = figure([line, { ...line, key: "b", label: "b" }], { xKind: "env_steps" }, { title: name, yTitle: name, legend: true });
+          const image = await (await loadPlotly()).toImage(picture, { format: "svg", width: 1400, height: 700 });
+          const saved = new DOMParser().parseFromString(decodeURIComponent(image.split(",").slice(1).join(",")), "image/svg+xml");
+          const told = (what) => saved.querySelector(what).textContent.replaceAll("\u00a0", " ");
+          return [told(".gtitle"), told(".ytitle"), told(".legendtext"), saved.querySelectorAll("tspan[style*=bold], a").length];
+        }""",
+        name,
+    )
+    assert texts == [name, name, name, 0]
+
+
+def test_a_legend_shows_points_where_points_are_drawn(page: Page) -> None:
+    visit(page, f"#/run?run={quote(PONG)}")
+    page.locator('[data-chart="return"][data-drawn]').wait_for()
+    signs = page.locator('[data-chart="return"] .legend .swatch')
+    expect(signs).to_have_count(2)
+    has_point = "(sign) => getComputedStyle(sign, '::after').content !== 'none'"
+    assert [sign.evaluate(has_point) for sign in signs.all()] == [False, True]
+    modes = "document.querySelector('[data-chart=return] .plot').data.filter((x) => x.fill !== 'toself').map((x) => x.mode)"
+    assert page.evaluate(modes) == ["lines", "lines+markers"]
+
+
+@pytest.mark.parametrize("act", ["archive", "delete", "restore"])
+def test_what_is_asked_about_one_run_and_about_several(page: Page, watch: FakeWatch, act: str) -> None:  # fmt: skip
+    for run in SEEDS[:2] if act == "restore" else []:
+        watch.runs[run]["archived"] = True
+    visit(page, "#/runs?state=archived" if act == "restore" else "")
+    one, many = {
+        "archive": (
+            "Archive this run? The table hides it, unless \u201carchived\u201d is chosen among the states. Nothing is removed, and it can be restored.",
+            "Archive 2 runs? The table hides them, unless \u201carchived\u201d is chosen among the states. Nothing is removed, and they can be restored.",
+        ),
+        "restore": (
+            "Restore this run? The table shows it again.",
+            "Restore 2 runs? The table shows them again.",
+        ),
+        "delete": (
+            "Delete this run? Its folder is removed from the disk, with checkpoints, rows, logs and videos. This cannot be undone.",
+            "Delete 2 runs? Their folders are removed from the disk, with checkpoints, rows, logs and videos. This cannot be undone.",
+        ),
+    }[act]
+    dialog = page.get_by_role("dialog")
+    for run, told in ((SEEDS[0], one), (SEEDS[1], many)):
+        row(page, run).get_by_role("checkbox").check()
+        page.locator(f".selection [data-act={act}]").click()
+        found = dialog.evaluate("(x) => [...x.querySelectorAll('h2, p')].map((each) => each.textContent).join(' ')")  # fmt: skip
+        assert found == told
+        page.keyboard.press("Escape")
+        expect(dialog).to_have_count(0)
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_a_ticked_row_under_the_pointer_has_one_colour(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 900})
+    visit(page, "")
+    row(page, PONG).get_by_role("checkbox").check()
+    # What is seen behind the text of each cell: its own colour, or that of the row, or of the table.
+    colors = """(row) => [...new Set([...row.querySelectorAll("td, td > *")].filter((x) => x.getClientRects().length && !x.matches(".icon, .progress")).map((cell) => {
+        let node = cell;
+        while (getComputedStyle(node).backgroundColor === "rgba(0, 0, 0, 0)") node = node.parentElement;
+        return getComputedStyle(node).backgroundColor;
+    }))]"""
+    soft = page.evaluate("(() => { const x = document.createElement('i'); x.style.background = 'var(--accent-soft)'; document.body.append(x); return getComputedStyle(x).backgroundColor; })()")  # fmt: skip
+    page.mouse.move(0, 0)
+    assert row(page, PONG).evaluate(colors) == [soft]
+    row(page, PONG).hover()
+    assert row(page, PONG).evaluate(colors) == [soft]
+    row(page, SEEDS[0]).hover()
+    assert len(row(page, SEEDS[0]).evaluate(colors)) == 1
+
+
+@pytest.mark.parametrize(
+    "view", [f"#/run?run={PONG}&section=checkpoints", f"#/learners?run={DIFFUSION}"]
+)
+def test_no_table_is_scrolled_sideways_on_a_telephone(page: Page, view: str) -> None:
+    page.set_viewport_size({"width": 390, "height": 844})
+    visit(page, view)
+    page.locator("tbody tr").first.wait_for()
+    wide = "[...document.querySelectorAll('.table-frame')].filter((x) => x.scrollWidth > x.clientWidth).length"
+    assert page.evaluate(wide) == 0
+    cells = page.locator("tbody tr").first.locator("td")
+    for cell in cells.all():
+        label = cell.get_attribute("data-label")
+        shown = cell.evaluate("(x) => getComputedStyle(x, '::before').content")
+        assert shown == (f'"{label}"' if label else "none")
+
+
 def test_the_choice_of_colours_is_kept(page: Page) -> None:
     visit(page, "")
     assert page.evaluate("document.documentElement.dataset.theme") == "light"

@@ -210,7 +210,7 @@ def test_ticked_runs_are_archived_and_taken_back(live: Page, root: Path) -> None
     expect(row(live, one)).to_contain_text("archived")
     tick(live, one)
     live.locator(".selection [data-act=restore]").click()
-    live.get_by_role("button", name="Take back this run").click()
+    live.get_by_role("button", name="Restore this run").click()
     expect(rows(live)).to_have_count(1)
     live.goto(f"/#/run?run={quote(two)}")
     expect(live.locator(".run-facts")).to_contain_text("archived")

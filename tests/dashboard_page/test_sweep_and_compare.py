@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Generator, Iterator
@@ -51,6 +52,8 @@ def opened(browser: Browser, address: str, allowed: str = "no complaint") -> Gen
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
     page = context.new_page()
     page.set_default_timeout(20_000)
+    # By the page's clock no answer takes any time: none is followed by a long pause, however busy the machine.
+    page.add_init_script("performance.now = () => 0")
     complaints: list[str] = []
     page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") else None)  # fmt: skip
     page.on("pageerror", lambda error: complaints.append(str(error)))
@@ -247,6 +250,15 @@ def test_a_sweep_is_a_table_and_pictures_that_lead_to_its_runs(page: Page) -> No
     expect(page).to_have_url(re.compile("#/run.*000/s2"))
 
 
+def test_another_address_of_the_same_sweep_is_shown(page: Page) -> None:
+    visit(page, "#/sweep?sweep=sweeps/rates")
+    expect(rows(page).first).to_have_attribute("data-trial", "7")
+    page.evaluate("location.hash = '#/sweep?sweep=sweeps/rates&sort=trial'")
+    expect(rows(page).first).to_have_attribute("data-trial", "0")
+    page.go_back()
+    expect(rows(page).first).to_have_attribute("data-trial", "7")
+
+
 def test_trials_are_reached_by_keys(page: Page) -> None:
     visit(page, "#/runs")
     page.locator("tr[data-run]").first.wait_for()
@@ -290,6 +302,75 @@ def test_a_sweep_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> 
             expect(page.locator(".run-facts")).to_contain_text("2 of 3 trials done")
         expect(page.locator(".run-facts")).to_contain_text("stopped")
         expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
+
+
+def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    sweep = make_sweep(tmp_path, trials=5)
+    make_sweep(tmp_path, "sweeps/widths")
+    for i in range(3):
+        add_trial(sweep, i, [10.0 * i])
+    with served(tmp_path) as address, opened(browser, address) as page, working(sweep):
+        visit(page, "#/sweep?sweep=sweeps/rates")
+        picture = page.locator('[data-picture="parallel"]')
+        picture.focus()
+        page.keyboard.press("ArrowRight")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(".trial-told")).to_contain_text("Trial 1, done")
+        add_trial(sweep, 3, [5.0])
+        expect(rows(page)).to_have_count(4)
+        expect(picture).to_be_focused()
+        expect(page.locator(".trial-told")).to_contain_text("Trial 1, done")
+        page.keyboard.press("ArrowRight")
+        expect(page.locator(".trial-told")).to_contain_text("Trial 3, done")
+        page.evaluate("location.hash = '#/sweep?sweep=sweeps/widths'")
+        expect(page.locator("h1 summary")).to_have_text("widths")
+
+
+def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    sweep = make_sweep(tmp_path, trials=3)
+    for i in range(2):
+        add_trial(sweep, i, [10.0 * i])
+    (run,) = add_trial(sweep, 2, [1.0])
+    summary = {"exit_reason": "failed: the loss was not finite 100 times", "exit": {"kind": "failed", "cause": "the loss was not finite 100 times"}}  # fmt: skip
+    (run / "summary.json").write_text(json.dumps(summary))
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        expect(page.locator(".run-facts .state")).to_have_text("ended")
+        expect(page.locator(".run-facts")).to_contain_text("1 failed")
+        expect(page.locator(".trial-told")).to_contain_text("1 of 3 trials failed; to try it again, type: gossamer sweep rates.toml")  # fmt: skip
+    (sweep / "sweep.json").write_text(
+        json.dumps({**json.loads((sweep / "sweep.json").read_text()), "trials": 4})
+    )
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        expect(page.locator(".run-facts .state")).to_have_text("stopped")
+        expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
+
+
+def test_runs_that_are_gone_are_told_and_the_others_shown(browser: Browser, tmp_path: Path) -> None:
+    runs = make_groups(tmp_path)
+    views = {
+        "compare": (compare(tmp_path), ".comparison-head"),
+        "curves": (compare(tmp_path, "&metrics=return_mean_100").replace("compare", "curves", 1), ".groups"),
+    }  # fmt: skip
+    shutil.rmtree(tmp_path / runs[0])
+    with served(tmp_path) as address, opened(browser, address, allowed="404") as page:
+        for view, drawn in views.values():
+            visit(page, view)
+            expect(page.locator(".gone")).to_have_text(f"1 of these 6 runs is no longer there: {runs[0]}")  # fmt: skip
+            expect(page.locator(drawn)).to_be_visible()
+            expect(page.locator('[data-menu="runs"] summary')).to_have_text("Runs (5)")
+        page.locator('[data-chart="return_mean_100"][data-drawn]').wait_for()
+        expect(page.locator(".group-n")).to_have_text(["n\u00a0=\u00a02", "n\u00a0=\u00a03"])
+        shutil.rmtree(tmp_path / runs[1])
+        expect(page.locator(".gone")).to_have_text(f"2 of these 6 runs are no longer there: {runs[0]}, {runs[1]}")  # fmt: skip
+        visit(page, views["compare"][0])
+        expect(page.locator(".comparison-head")).to_contain_text("4 runs in 2 groups")
+        assert quote(runs[0]) in page.url, "the address is kept as it was given"
+        for view in ("compare", "curves"):
+            visit(page, f"#/{view}?runs=CartPole-v1/nowhere,CartPole-v1/never")
+            expect(page.locator(".gone")).to_have_text("2 of these 2 runs are no longer there: CartPole-v1/nowhere, CartPole-v1/never")  # fmt: skip
+            expect(page.locator(".nothing")).to_contain_text("Which runs?")
 
 
 def test_names_from_files_are_text(browser: Browser, tmp_path: Path) -> None:

@@ -194,4 +194,6 @@ def test_actors_in_processes_act_on_the_cpu_for_a_learner_on_a_gpu(lag):
         noted = play(group, mode)
         tensors = len(group.first.policy.shared_tensors())
         noted.check(act=float(tensors), update=1.0, publish=0.0, read=0.0)
-        assert group.first.actor.env_steps >= VERSIONS * 4 * 8 * (1 if lag == "1" else 0.5)
+        rows = VERSIONS * 4 * 8
+        # A row that begins an episode is no step.
+        assert group.first.actor.env_steps >= rows * (0.9 if lag == "1" else 0.5)

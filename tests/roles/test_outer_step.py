@@ -402,7 +402,7 @@ def test_before_learn_start_parameters_are_what_mixing_makes_of_them():
             Gossip(max_staleness=0),
             2,
             A2C(),
-            optimizer=outer(learn_start=60, **settings),
+            optimizer=outer(learn_start=45, **settings),
         )
         for settings in (SLOW, {})
     ]
@@ -410,7 +410,7 @@ def test_before_learn_start_parameters_are_what_mixing_makes_of_them():
         put(learners[1], [x + 0.1 for x in numbers_of(learners[1])])
     ways = iter((True, True, False))
     while (same := next(ways, None)) is not None:
-        assert (both[0][0].env_steps < 60) == same
+        assert (both[0][0].env_steps < 45) == same
         for learners in both:
             lock_step(learners, 1)
         ours, theirs = (vector_of(learners[0].policy) for learners in both)

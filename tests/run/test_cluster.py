@@ -23,7 +23,7 @@ from sessions import slow
 from waiting import wait_for
 
 from gossamer.config import make_config, to_dict
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.wire import Address
 from gossamer.run.train import train
 
@@ -31,6 +31,8 @@ ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 # One process has them all, and one cluster; nothing else takes as long, so it begins with them.
 pytestmark = [pytest.mark.xdist_group("cluster"), pytest.mark.timeout(900)]
 
+WAIT_SECONDS = 240.0
+"""Longest wait for a cluster: on a busy machine it starts a process in a minute."""
 SMALL: dict[str, Any] = {
     "num_envs": 4,
     "unroll_length": 8,
@@ -43,9 +45,8 @@ SMALL: dict[str, Any] = {
     "optimizer.learn_start": 0,
     "algorithm": {"name": "ppo", "passes": 2, "num_minibatches": 2},
     "cluster.cpus_per_learner": 1,
+    "cluster.wait_seconds": WAIT_SECONDS,
 }
-WAIT_SECONDS = 240.0
-"""Longest wait for a cluster: on a busy machine it starts a process in a minute."""
 SLOW = "counting_envs:Sleeping"
 """An environment beside which a machine has time for others to start; four make a hundred steps a second."""
 
@@ -366,6 +367,9 @@ def test_ctrl_c_is_heard_while_no_machine_has_room(tmp_path: Path) -> None:
         # It would wait for longer than this test may take.
         run_until(wait, folder, SLOW, placement="cluster", **{"cluster.wait_seconds": 10_000.0})
         assert steps_of(folder) == 0
+        no_place = r"no place in the cluster for .*each host needs 1 CPUs, and 0 CPUs are free; "
+        with pytest.raises(RunFailed, match=no_place):
+            run(tmp_path / "other", placement="cluster", **{"cluster.wait_seconds": 1.0})
     finally:
         for one in tenants:
             ray.kill(one)

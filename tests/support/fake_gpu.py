@@ -185,9 +185,10 @@ def fake_gpu():
         patch.setattr(torch, "autocast", _autocast)
         patch.setattr(torch, "Generator", _Generator)
         patch.setattr(devices, "wait", lambda device: mode.waits.append(Wait("wait", _line())))
-        adam = importlib.import_module("torch.optim.adam")
-        # torch 2.4 has no such check.
-        patch.setattr(adam, "_device_dtype_check_for_fused", lambda *_: None, raising=False)
+        for optimizer in ("adam", "adamw"):  # of torch 2.9 the second is made of the first
+            module = importlib.import_module(f"torch.optim.{optimizer}")
+            name = "_device_dtype_check_for_fused"
+            patch.setattr(module, name, lambda *_: None, raising=optimizer == "adam")
         yield mode
 
 

@@ -314,6 +314,27 @@ def test_presets_of_the_users_own_stay(tmp_path: Path) -> None:
     assert [x.name for x in folder.path.glob("best*")] == ["best-of-monday.toml"]
 
 
+@pytest.mark.parametrize("older", [False, True])
+def test_a_sweep_keeps_when_it_was_begun(tmp_path: Path, *, older: bool) -> None:
+    """Also when more trials are asked for; one of an older version was begun when its file was written."""
+    from gossamer.sweep.file import read_sweep
+    from gossamer.sweep.store import SweepFolder
+
+    manifest = make_folder(tmp_path) / "sweep.json"
+    content = json.loads(manifest.read_text())
+    assert abs(content["started_unix"] - time.time()) < 600
+    begun = 1e9 if older else content["started_unix"]
+    if older:
+        del content["started_unix"]
+    manifest.write_text(json.dumps({**content, "trials": 1}))
+    os.utime(manifest, (1e9, 1e9))
+    folder = SweepFolder(tmp_path / "mine", read_sweep(str(tmp_path / "grid.toml")))
+    folder.open()
+    folder.close()
+    told = json.loads(manifest.read_text())
+    assert (told["trials"], told["started_unix"]) == (2, begun)
+
+
 def make_folder(tmp_path: Path) -> Path:
     """A sweep's folder as one that was killed at once leaves it."""
     from gossamer.sweep.file import read_sweep

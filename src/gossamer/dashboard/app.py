@@ -8,7 +8,8 @@ import io
 import itertools
 import math
 import threading
-from contextlib import asynccontextmanager, contextmanager
+import time
+from contextlib import asynccontextmanager, contextmanager, suppress
 from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
@@ -26,16 +27,16 @@ from starlette.routing import Route
 from gossamer.compare.curves import AXES as COMPARED_AXES
 from gossamer.compare.statistics import STATISTICS
 from gossamer.dashboard.acts import Acts
-from gossamer.dashboard.archive import checkpoint_archive
+from gossamer.dashboard.checkpoint_tar import checkpoint_tar
 from gossamer.dashboard.columns import Columns
-from gossamer.dashboard.comparisons import Asked, Comparisons
+from gossamer.dashboard.comparisons import Comparisons, Question
 from gossamer.dashboard.curves import curves, group
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
-from gossamer.dashboard.extremes import Remembered
+from gossamer.dashboard.extremes import RememberedExtremes
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
-from gossamer.dashboard.keeping import KEEPING, Keeping
+from gossamer.dashboard.housekeeping import BULK_ACTS, Housekeeping
 from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
@@ -46,7 +47,7 @@ from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
 from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
-from gossamer.system.reading import parse_json, visible
+from gossamer.system.reading import clipped, parse_json, visible
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
@@ -69,8 +70,10 @@ PAGE_TYPES = {
 }
 TOKEN_PLACE = "GOSSAMER_TOKEN"  # noqa: S105 - where index.html has the token
 POINTS, MAX_POINTS = 1500, 20_000
-MAX_RUNS = 1000
+MAX_ASKED_RUNS = 1000
 """Most runs of one chart, of one comparison, and of one act."""
+MAX_NAMED = 3
+"""Runs that are named in a line about those that are not there."""
 MAX_BODY_BYTES = 256 << 10
 """Of what a page sends: the longest note, or the longest address of a view, takes a tenth."""
 SCORES: dict[str, Source | None] = {
@@ -111,8 +114,8 @@ class Dashboard:
         self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
-        self._extremes = Remembered()
-        self._keeping = Keeping(self.root)
+        self._extremes = RememberedExtremes()
+        self._housekeeping = Housekeeping(self.root)
         get = {
             "/": self._index,
             "/static/{name}": self._static,
@@ -165,6 +168,7 @@ class Dashboard:
         self.events.close()
         self.columns.close()
         self._acts.close()
+        self._comparisons.close()
 
     def _index(self, _: Request) -> Response:
         page = (PAGE / "index.html").read_text(encoding="utf-8")
@@ -211,56 +215,71 @@ class Dashboard:
         return _json({**told, **rows, "exact": raw.exact})
 
     def _curves(self, request: Request) -> Response:
-        return _json({"groups": self._curves_of(request, _asked(request, "metric"))})
+        found, missing = self._curves_of(request, _asked(request, "metric"))
+        return _json({"groups": found, "said": missing})
 
     def _groups(self, request: Request) -> Response:
-        runs, by = self._asked_runs(request), _list(request, "by")
-        found = group({run: self.listing.settings(run) for run in runs}, by or None)
+        settings, missing = self._asked_runs(request)
+        found = group(settings, _list(request, "by") or None)
         told = [{"label": x.label, "settings": x.settings, "runs": x.runs} for x in found]
-        return _json({"groups": told})
+        return _json({"groups": told, "said": missing})
 
     def _curves_of(
         self, request: Request, metric: str, *, wait: bool = False
-    ) -> list[dict[str, Any]]:
-        runs, by, axis = self._asked_runs(request), _list(request, "by"), _axis(request)
+    ) -> tuple[list[dict[str, Any]], list[str]]:
+        """Return a curve for each group of runs, and lines about runs that are not there."""
+        settings, missing = self._asked_runs(request)
+        axis = _axis(request)
         if axis == "time":
             raise Mistake(
                 "there is no statistic of seeds over the wall clock (x=time), as they may train at different times; "
                 "ask for x=env_steps, x=updates or x=seconds, or for each run"
             )
-        return curves(
+        found = curves(
             self.root,
-            self.listing,
             self.columns,
-            runs,
+            settings,
             metric,
             axis,
             points=_points(request),
             statistic=_one_of(request, "statistic", STATISTICS),
-            by=by or None,
+            by=_list(request, "by") or None,
             learner=_number(request, "learner", int, None),
             wait=wait,
         )
+        return found, missing
 
-    def _compare(self, request: Request) -> Response:
-        asked = Asked(
-            runs=tuple(self._asked_runs(request)),
+    async def _compare(self, request: Request) -> Response:
+        question, missing = await run_in_threadpool(self._question, request)
+        told = await self._comparisons.answer(question, request.is_disconnected)
+        if told is None:
+            raise Mistake("nobody waits for this comparison any more", 503)
+        return _json({**told, "said": [*missing, *told["said"]]})
+
+    def _question(self, request: Request) -> tuple[Question, list[str]]:
+        """Return what is to be compared, and lines about runs that are not there."""
+        settings, missing = self._asked_runs(request)
+        question = Question(
+            runs=tuple(settings),
             by=tuple(_list(request, "by")),
             axis=_one_of(request, "x", COMPARED_AXES),
             threshold=_number(request, "threshold", float, None),
             source=SCORES[_one_of(request, "score", tuple(SCORES))],
         )
-        return _json(self._comparisons.of(asked))
+        return question, missing
 
     def _sweeps(self, _: Request) -> Response:
-        return _json({"sweeps": self._all_sweeps.all()})
+        began = time.thread_time()
+        return _json({"sweeps": self._all_sweeps.all(), "seconds": time.thread_time() - began})
 
     def _sweep(self, request: Request) -> Response:
         sweep = _asked(request, "sweep")
         if not self.listing.version:  # no page has asked for runs
             self.listing.look()
+        began = time.thread_time()
         try:
-            return _json(self._all_sweeps.sweep(sweep))
+            told = self._all_sweeps.sweep(sweep)
+            return _json({**told, "seconds": time.thread_time() - began})
         except OSError:
             raise Mistake("there is no such sweep", 404) from None
 
@@ -298,7 +317,7 @@ class Dashboard:
         if request.query_params.get("statistic"):
             table.writerow(["metric", "group", "runs", axis, "value", "low", "high", "runs_here"])
             for metric in metrics:
-                for one in self._curves_of(request, metric, wait=True):
+                for one in self._curves_of(request, metric, wait=True)[0]:
                     points = (one[x] for x in ("x", "y", "low", "high", "counts"))
                     for row in zip(*points, strict=True):
                         cells = [_cell(metric), _cell(one["label"]), one["n"], *map(_cell, row)]
@@ -306,7 +325,7 @@ class Dashboard:
         else:
             table.writerow(["metric", "run", axis, "value", "low", "high"])
             learner = _number(request, "learner", int, None)
-            for metric, run in itertools.product(metrics, self._asked_runs(request)):
+            for metric, run in itertools.product(metrics, self._asked_runs(request)[0]):
                 # Evaluations are of the run's policy, whichever learner's rows stand beside them.
                 whose = None if metric.startswith("evaluation/") else learner
                 raw = read_series(self.root, self.columns, run, metric, axis, whose, wait=True)
@@ -354,19 +373,19 @@ class Dashboard:
         with self._files(_asked(request, "run")) as (files, run):
             folder = _plain_name(f"{run['name'][:100]}-{name}")
             try:
-                archive = checkpoint_archive(files, name, folder)
+                tar = checkpoint_tar(files, name, folder)
             except ValueError as error:
                 raise Mistake(str(error), 404) from None
         headers = {
             **_saved_as(f"{folder}.tar"),
             "Cache-Control": "no-cache",
             "Content-Encoding": "identity",
-            "Content-Length": str(archive.num_bytes),
+            "Content-Length": str(tar.num_bytes),
         }
         if request.method == "HEAD":
-            archive.close()
+            tar.close()
             return Response(media_type="application/x-tar", headers=headers)
-        return StreamingResponse(archive.pieces(), media_type="application/x-tar", headers=headers)
+        return StreamingResponse(tar.pieces(), media_type="application/x-tar", headers=headers)
 
     async def _events(self, request: Request) -> Response:
         stream = self.events.stream(request.is_disconnected)
@@ -380,11 +399,11 @@ class Dashboard:
         act = _asked(request, "act")
         self.listing.look()
         try:
-            if act in KEEPING:
+            if act in BULK_ACTS:
                 there = {run["id"] for run in self.listing.runs()}
-                said = self._keeping.do(act, _several(request), there)
+                said = self._housekeeping.do(act, _several(request), there)
             elif act == "describe":
-                said = self._keeping.describe(self._known(_asked(request, "run"))["id"], body)
+                said = self._housekeeping.describe(self._known(_asked(request, "run"))["id"], body)
             else:
                 return self._do_to_run(_asked(request, "run"), act)
         finally:
@@ -411,9 +430,29 @@ class Dashboard:
             said = self.views.delete(body.get("name"))
         return _json({"said": said, "views": self.views.all()})
 
-    def _asked_runs(self, request: Request) -> list[str]:
-        """Return the runs of a chart, all of which there are."""
-        return [self._known(run)["id"] for run in _several(request)]
+    def _asked_runs(self, request: Request) -> tuple[dict[str, dict[str, Any]], list[str]]:
+        """Return the settings of the runs of a chart by id, and lines about those that are not there.
+
+        A view that was saved goes on when one of its runs is deleted.
+        """
+        asked = _several(request)
+        found = self._settings_of(asked)
+        if len(found) < len(asked):  # one of them may have begun since the last look
+            self.listing.look()
+            found = self._settings_of(asked)
+        missing = [run for run in asked if run not in found]
+        if not found:
+            named = ", ".join(clipped(run) for run in missing[:MAX_NAMED])
+            more = f" and {len(missing) - MAX_NAMED} more" if len(missing) > MAX_NAMED else ""
+            raise Mistake(f"there is no such run below this folder: {named}{more}", 404)
+        return found, [visible(f"left out: there is no run {clipped(run)}") for run in missing]
+
+    def _settings_of(self, runs: list[str]) -> dict[str, dict[str, Any]]:
+        found: dict[str, dict[str, Any]] = {}
+        for run in runs:
+            with suppress(KeyError):
+                found[run] = self.listing.settings(run)
+        return found
 
     def _known(self, run: str) -> Run:
         """Return a run that there is; those that began since the last look are looked for."""
@@ -464,7 +503,7 @@ async def _body(request: Request) -> dict[str, Any]:
     except ValueError:
         found = None
     if not isinstance(found, dict):
-        raise Mistake("an object in JSON is sent along")
+        raise Mistake("the body must be a JSON object")
     return cast("dict[str, Any]", found)
 
 
@@ -480,8 +519,8 @@ def _list(request: Request, name: str) -> list[str]:
 
 def _several(request: Request) -> list[str]:
     runs = _list(request, "runs")
-    if not 0 < len(runs) <= MAX_RUNS:
-        raise Mistake(f"runs names {len(runs)} runs; 1 to {MAX_RUNS} can be named")
+    if not 0 < len(runs) <= MAX_ASKED_RUNS:
+        raise Mistake(f"runs names {len(runs)} runs; 1 to {MAX_ASKED_RUNS} can be named")
     return runs
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
+import time
 from collections import OrderedDict
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -11,7 +15,7 @@ from gossamer.dashboard.root import HERE
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Awaitable, Callable, Sequence
 
     from gossamer.compare.curves import Axis
     from gossamer.compare.reading import Run, Source
@@ -25,11 +29,13 @@ FILES = (
 MAX_BYTES = 64 << 20
 """Of curves that are held, in bytes."""
 MAX_ANSWERS = 16
+GONE_SECONDS = 0.25
+"""Between two looks whether whoever has asked still waits."""
 MAX_GROUPS = 60
 """Most groups of one comparison: every two of them are a pair."""
 
 
-class Asked(NamedTuple):
+class Question(NamedTuple):
     """What is to be compared, and how."""
 
     runs: tuple[str, ...]
@@ -44,12 +50,18 @@ class Asked(NamedTuple):
 class _Held(NamedTuple):
     """A run as it was read, and its files then."""
 
+    id: str
     signature: tuple[Any, ...]
     run: Run
 
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of its curve."""
+        return sum(x.nbytes for x in self.run.curve)
+
 
 class Comparisons:
-    """Compares runs, safe to ask from several threads; what was read and said is kept.
+    """Compares runs, one question after the other in a thread of its own; what was read and said is kept.
 
     Args:
         root: of the runs.
@@ -58,28 +70,62 @@ class Comparisons:
     def __init__(self, root: Root):
         self._root = root
         self._runs: OrderedDict[str, _Held] = OrderedDict()
+        self._num_bytes = 0  # of all curves
         self._answers: OrderedDict[tuple[Any, ...], dict[str, Any]] = OrderedDict()
-        self._lock = threading.Lock()
+        # The threads of other answers are few, and none of them is to wait for its turn here.
+        self._thread = ThreadPoolExecutor(1, "comparisons")
+        self._closed = threading.Event()
 
-    def of(self, asked: Asked) -> dict[str, Any]:
+    def close(self) -> None:
+        """Compare no more."""
+        self._closed.set()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    async def answer(
+        self, question: Question, gone: Callable[[], Awaitable[bool]]
+    ) -> dict[str, Any] | None:
         """Return the comparisons of some runs: one, or one for each environment where groups share none.
 
         Args:
-            asked: what is compared.
+            question: what is compared.
+            gone: awaited now and then; returns whether nobody waits for the answer any more.
+
+        Returns:
+            `comparisons`, lines `said` about runs that were left out, and `seconds` of a core that it took; None if
+            nobody waits for it.
 
         Raises:
             ConfigError: they cannot be compared; it says why in one line.
         """
-        with self._lock:
-            said: list[str] = []
-            held = [found for run in asked.runs if (found := self._read(run, said)) is not None]
-            key = (asked, tuple(x.signature for x in held), tuple(said))
-            if key not in self._answers:
-                self._answers[key] = _compared([x.run for x in held], asked, said)
-            self._answers.move_to_end(key)
-            while len(self._answers) > MAX_ANSWERS:
-                self._answers.popitem(last=False)
-            return self._answers[key]
+        given_up = threading.Event()
+        told = asyncio.wrap_future(self._thread.submit(self._answer, question, given_up))
+        try:
+            while not (await asyncio.wait([told], timeout=GONE_SECONDS))[0]:
+                if await gone():
+                    return None
+            with suppress(_GivenUp):
+                return told.result()
+            return None
+        finally:
+            given_up.set()
+            told.cancel()
+
+    def _answer(self, question: Question, given_up: threading.Event) -> dict[str, Any]:
+        began = time.thread_time()
+        said: list[str] = []
+        held: list[_Held] = []
+        for run in question.runs:
+            if given_up.is_set() or self._closed.is_set():
+                raise _GivenUp
+            if (found := self._read(run, said)) is not None:
+                held.append(found)
+        key = (question, tuple(x.signature for x in held), tuple(said))
+        if key not in self._answers:
+            self._answers[key] = _compared(held, question, said)
+        self._answers.move_to_end(key)
+        while len(self._answers) > MAX_ANSWERS:
+            self._answers.popitem(last=False)
+        return {**self._answers[key], "seconds": time.thread_time() - began}
 
     def _read(self, run: str, said: list[str]) -> _Held | None:
         """Return a run, read again if its files have changed; None, and a line about it, if it cannot be read."""
@@ -92,37 +138,38 @@ class Comparisons:
                 signature = _signature(run, files)
                 known = self._runs.get(run)
                 if known is None or known.signature != signature:
-                    known = _Held(signature, read_run(Path(name), files))
+                    known = _Held(run, signature, read_run(Path(name), files))
         except ConfigError as error:
             said.append(f"left out: {error}")
             return None
         except OSError:
             said.append(f"left out: {name} is not there any more")
             return None
+        if (before := self._runs.pop(run, None)) is not None:
+            self._num_bytes -= before.num_bytes
         self._runs[run] = known
-        self._runs.move_to_end(run)
-        while len(self._runs) > 1 and sum(map(_size, self._runs.values())) > MAX_BYTES:
-            self._runs.popitem(last=False)
+        self._num_bytes += known.num_bytes
+        while len(self._runs) > 1 and self._num_bytes > MAX_BYTES:
+            self._num_bytes -= self._runs.popitem(last=False)[1].num_bytes
         return known
 
 
+class _GivenUp(Exception):
+    """Nobody waits for an answer any more."""
+
+
 def _signature(run: str, files: RunFiles) -> tuple[Any, ...]:
-    stats = [files.stat(name) for name in FILES]
-    times = (x and (x.st_mtime_ns, x.st_size, x.st_ino) for x in stats)
-    return (run, *times, files.running)
+    return (run, *map(files.signature, FILES), files.running)
 
 
-def _size(held: _Held) -> int:
-    return sum(x.nbytes for x in held.run.curve)
-
-
-def _compared(runs: Sequence[Run], asked: Asked, said: Sequence[str]) -> dict[str, Any]:
+def _compared(held: Sequence[_Held], question: Question, said: Sequence[str]) -> dict[str, Any]:
     from gossamer.compare.grouping import group_by_settings
     from gossamer.compare.report import comparisons_of
 
+    runs = [x.run for x in held]
     if not runs:
         raise ConfigError(said[0] if said else "none of these runs can be read")
-    groups = group_by_settings([run.settings for run in runs], asked.by).members
+    groups = group_by_settings([run.settings for run in runs], question.by).members
     if len(groups) > MAX_GROUPS:
         raise ConfigError(
             f"these {len(runs)} runs are {len(groups)} groups of different settings, and {MAX_GROUPS} can be compared; "
@@ -131,17 +178,17 @@ def _compared(runs: Sequence[Run], asked: Asked, said: Sequence[str]) -> dict[st
     lines = list(said)
     found = comparisons_of(
         runs,
-        by=asked.by,
-        axis=asked.axis,
-        threshold=asked.threshold,
-        source=asked.source,
+        by=question.by,
+        axis=question.axis,
+        threshold=question.threshold,
+        source=question.source,
         say=lines.append,
     )
-    ids = {str(run.path): run for run in runs}
+    ids = {x.run.name: x.id for x in held}
     return {"comparisons": [_told(x, ids) for x in found], "said": lines}
 
 
-def _told(comparison: Comparison, runs: dict[str, Run]) -> dict[str, Any]:
+def _told(comparison: Comparison, ids: dict[str, str]) -> dict[str, Any]:
     """Return a comparison in the words of the command, with numbers where the page draws."""
     from gossamer.compare import text
 
@@ -149,7 +196,7 @@ def _told(comparison: Comparison, runs: dict[str, Run]) -> dict[str, Any]:
         "tasks": comparison.tasks,
         "source": comparison.source,
         "heading": text.heading(comparison),
-        "groups": [_group(group, runs) for group in comparison.groups],
+        "groups": [_group(group, ids) for group in comparison.groups],
         "tables": [
             {"title": x.title, "head": x.head, "rows": x.rows, "scores_of": x.scores_of}
             for x in text.tables(comparison)
@@ -167,8 +214,7 @@ def _verdict(pair: Pair, comparison: Comparison) -> dict[str, Any]:
     return {"found": found, "verdict": verdict, "open": pair.verdict == "open"}
 
 
-def _group(group: GroupReport, runs: dict[str, Run]) -> dict[str, Any]:
-    ids = {run.name: path for path, run in runs.items()}
+def _group(group: GroupReport, ids: dict[str, str]) -> dict[str, Any]:
     return {
         "letter": group.letter,
         "label": group.label,

@@ -13,11 +13,10 @@ from gossamer.dashboard.statistics import FEWEST, curve
 from gossamer.dashboard.thinning import Series, thin
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
 
     from gossamer.compare.statistics import Statistic
     from gossamer.dashboard.columns import Columns
-    from gossamer.dashboard.listing import Listing
     from gossamer.dashboard.root import Root
     from gossamer.dashboard.series import Axis
 
@@ -44,7 +43,7 @@ class Group:
         return ", ".join(told) or "all"
 
 
-def group(settings: dict[str, dict[str, Any]], by: Sequence[str] | None = None) -> list[Group]:
+def group(settings: Mapping[str, dict[str, Any]], by: Sequence[str] | None = None) -> list[Group]:
     """Return runs grouped by the settings that tell them apart, in the order in which they came.
 
     Args:
@@ -61,9 +60,8 @@ def group(settings: dict[str, dict[str, Any]], by: Sequence[str] | None = None) 
 
 def curves(
     root: Root,
-    listing: Listing,
     columns: Columns,
-    runs: Sequence[str],
+    settings: Mapping[str, dict[str, Any]],
     metric: str,
     axis: Axis,
     *,
@@ -77,9 +75,8 @@ def curves(
 
     Args:
         root: of the runs.
-        listing: knows their settings.
         columns: reads their rows.
-        runs: ids.
+        settings: of each run, by its id.
         metric: name.
         axis: what is x.
         points: of a curve, at most.
@@ -89,7 +86,7 @@ def curves(
         wait: as `read_series` has it.
     """
     told: list[dict[str, Any]] = []
-    for one in group({run: listing.settings(run) for run in runs}, by):
+    for one in group(settings, by):
         exact, series = True, list[Series]()
         for run in one.runs:
             raw = read_series(root, columns, run, metric, axis, learner, wait=wait)

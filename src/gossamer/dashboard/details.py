@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING, Any
 
-from gossamer.dashboard.archive import CHECKPOINTS, MANIFEST, is_checkpoint
+from gossamer.dashboard.checkpoint_tar import CHECKPOINTS, MANIFEST, is_checkpoint
 from gossamer.dashboard.graph import alive
 from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES

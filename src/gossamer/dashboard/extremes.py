@@ -25,7 +25,7 @@ WHOLE_BYTES = 4 << 20
 """So much that is new is read whole, some thirty milliseconds; of more, parts."""
 PARTS = 64
 """Parts of a long file, evenly spaced; each is long enough for a row of learner 0, which tells of all."""
-MAX_RUNS = 256
+MAX_REMEMBERED_RUNS = 256
 """Runs whose ranges are remembered."""
 
 
@@ -70,26 +70,30 @@ class Extremes:
     """Of a learner with the mean of all."""
 
 
-class Remembered:
+class RememberedExtremes:
     """Remembers the extremes of each run, and reads of a run that trains only what is new."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
-    def of(self, files: RunFiles, run: str, size: int) -> Extremes:
+    def of(self, files: RunFiles, run: str, num_learners: int) -> Extremes:
         """Return the extremes of a run.
 
         Args:
             files: of the run.
             run: its id.
-            size: learners.
+            num_learners: of the run.
         """
         with self._lock:
             seen = self._read(files, run)
         if seen is None:
             return Extremes(None, None, None)
-        returns = seen.of_all.told() or seen.own.told() or (seen.run.told() if size == 1 else None)
+        returns = (
+            seen.of_all.told()
+            or seen.own.told()
+            or (seen.run.told() if num_learners == 1 else None)
+        )
         stale, apart = seen.stale.told(), seen.apart.told()
         return Extremes(returns, stale and stale[1], apart and apart[1])
 
@@ -104,7 +108,7 @@ class Remembered:
             if seen is None or seen.inode != status.st_ino or seen.end > status.st_size:
                 seen = self._seen[run] = _Seen(status.st_ino)
             self._seen.move_to_end(run)
-            if len(self._seen) > MAX_RUNS:
+            if len(self._seen) > MAX_REMEMBERED_RUNS:
                 self._seen.popitem(last=False)
             for row in _rows(file, seen.end, status.st_size):
                 for name, value in row.items():

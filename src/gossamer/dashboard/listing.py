@@ -8,12 +8,11 @@ import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from gossamer.dashboard.root import HERE
+from gossamer.dashboard.root import HERE, signature_of
 from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
-from gossamer.record.about import ABOUT, MAX_ABOUT_BYTES, About, about_of
+from gossamer.record.about import ABOUT, about_in
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.metrics import parse_row
-from gossamer.system.reading import parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -120,10 +119,7 @@ class Listing:
             with self._root.run(run) as files:
                 stats = {name: files.stat(name) for name in FILES}
                 running = files.running
-                signature = (
-                    *(x and (x.st_mtime_ns, x.st_size, x.st_ino) for x in stats.values()),
-                    running,
-                )
+                signature = (*map(signature_of, stats.values()), running)
                 if known is not None and known.signature == signature:
                     return ""
                 made, settings = _read(files, run, self._root.path.name, running=running)
@@ -212,7 +208,7 @@ def _read(
     env_steps = told("env_steps", "env_steps")
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
     sessions = listed(meta.get("sessions"))
-    about, name = _about(files), _name(run, root_name)
+    about, name = about_in(lambda: files.open(ABOUT)), _name(run, root_name)
     made: Run = {
         "id": run,
         "name": about.name or name,
@@ -257,13 +253,6 @@ def _name(run: str, root_name: str) -> str:
     if len(path) > 1 and _SEED.fullmatch(path[-1]):
         parts = 3 if path[-2].isdecimal() else 2
     return word("/".join(x for x in path[-parts:] if x))
-
-
-def _about(files: RunFiles) -> About:
-    try:
-        return about_of(parse_json(files.read(ABOUT, MAX_ABOUT_BYTES)))
-    except (OSError, ValueError):
-        return About()
 
 
 def _candidate(files: RunFiles) -> float | None:

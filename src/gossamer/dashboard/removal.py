@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -10,13 +11,15 @@ import shutil
 from contextlib import ExitStack, contextmanager, suppress
 from typing import TYPE_CHECKING
 
-from gossamer.dashboard.root import HERE, RunFiles
+from gossamer.dashboard.root import FOLDER_FLAGS, HERE, RunFiles
+from gossamer.dashboard.values import mapping, number
 from gossamer.errors import ConfigError
 from gossamer.record.folder import MEMBERS
 from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Generator
+    from contextlib import AbstractContextManager
 
     from gossamer.dashboard.root import Root
 
@@ -26,15 +29,23 @@ DELETED = ".gossamer-deleted-"
 _DELETED = re.compile(rf"{re.escape(DELETED)}[0-9a-f]{{16}}", re.ASCII)
 _FIRST = ("config.json", "meta.json", "metrics.jsonl")
 """Files by which a folder is known for a run; they go first."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 _LOCK = os.O_RDWR | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 _TRIES = 3
 
 
 def refusal(files: RunFiles) -> str | None:
-    """Return why a folder is not taken for a run of ours, which other programs' folders may look like; None: it is one."""
+    """Return why nothing is written into a folder, which may be another program's; None: it looks like a run."""
+    if {"env_id", "algorithm"} <= files.json("config.json").keys():
+        return None
+    return deletion_refusal(files)
+
+
+def deletion_refusal(files: RunFiles) -> str | None:
+    """Return why a folder is not deleted; None: it holds what only gossamer writes, at the start of every run."""
     config, meta = files.json("config.json"), files.json("meta.json")
-    if {"env_id", "algorithm"} <= config.keys() or "started_unix" in meta:
+    parts = (mapping(config.get(x)).get("name") for x in ("algorithm", "topology"))
+    is_ours = "env_id" in config and all(isinstance(x, str) for x in parts)
+    if is_ours or number(meta.get("started_unix")) is not None:
         return None
     return (
         "it holds neither a config.json nor a meta.json that gossamer has written, so it may be something else than a run; "
@@ -42,7 +53,7 @@ def refusal(files: RunFiles) -> str | None:
     )
 
 
-def remove_run(root: Root, run: str) -> None:
+def remove_run(root: Root, run: str, hiding: AbstractContextManager[object]) -> None:
     """Remove a run's folder with all that is in it. Links in it are removed, and not followed.
 
     The folder gets a hidden name first, in one step.
@@ -50,6 +61,7 @@ def remove_run(root: Root, run: str) -> None:
     Args:
         root: the folder of runs.
         run: its id.
+        hiding: entered while the folder gets its hidden name, so that nobody writes a file into a folder that goes.
 
     Raises:
         ConfigError: the run is running, or is none, or its folder cannot be removed; one line says why.
@@ -62,14 +74,15 @@ def remove_run(root: Root, run: str) -> None:
     try:
         with root.folder(above or HERE) as parent, root.folder(run) as handle:
             files = RunFiles(handle)
-            if (problem := refusal(files)) is not None:
+            if (problem := deletion_refusal(files)) is not None:
                 raise ConfigError(problem)
             if below := root.runs_below(run):
                 raise ConfigError(
                     f"it has other runs below it, such as {below[0]}; delete them first"
                 )
             with _kept_from_training(handle):
-                hidden = _hide(parent, name, handle)
+                with hiding:
+                    hidden = _hide(parent, name, handle)
                 _remove(parent, hidden)
     except FileNotFoundError:
         raise ConfigError(GONE) from None
@@ -117,7 +130,10 @@ def _hide(parent: int, name: str, handle: int) -> str:
         os.stat(hidden, dir_fd=parent, follow_symlinks=False), os.fstat(handle)
     ):
         os.rename(hidden, name, src_dir_fd=parent, dst_dir_fd=parent)
-        raise ConfigError("another folder has its name by now; look again")
+        raise ConfigError(
+            "another folder has taken its name, and nothing was deleted; look at the run that is there now, and delete it "
+            "again if you still want to"
+        )
     os.fsync(parent)  # not to come back half removed after a power cut
     return hidden
 
@@ -127,7 +143,7 @@ def _remove(parent: int, hidden: str) -> None:
     problem = ""
     for _ in range(_TRIES):
         try:
-            handle = os.open(hidden, _FOLDER, dir_fd=parent)
+            handle = os.open(hidden, FOLDER_FLAGS, dir_fd=parent)
         except FileNotFoundError:
             return
         try:
@@ -142,6 +158,8 @@ def _remove(parent: int, hidden: str) -> None:
             continue
         except OSError as error:
             problem = f"{error.strerror}"
+            if error.errno == errno.ENOTEMPTY:  # somebody wrote a file meanwhile
+                continue
             break
         return
     raise ConfigError(

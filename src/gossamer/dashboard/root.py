@@ -8,9 +8,10 @@ from contextlib import contextmanager, suppress
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
+from gossamer.errors import ConfigError
 from gossamer.record.files import is_locked, write_whole_in
 from gossamer.record.runs import LOCK
-from gossamer.system.reading import MAX_TEXT_BYTES, parse_json, read_whole
+from gossamer.system.reading import MAX_TEXT_BYTES, clipped, parse_json, read_whole
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterator
@@ -21,7 +22,8 @@ HERE = "."
 """Id of a run that is the folder itself."""
 MAX_DEPTH = 6
 """Folders between the root and a run."""
-_FOLDER = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+"""With which a folder is opened: no link is followed."""
 _FILE = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -74,7 +76,8 @@ class Root:
 
     def find_sweeps(self) -> Iterator[str]:
         """Yield the id of every folder of a sweep likewise."""
-        yield from (name or HERE for name, names, _ in self._walk("", MAX_DEPTH) if SWEEP in names)
+        walk = self._walk("", MAX_DEPTH, trials=False)
+        yield from (name or HERE for name, names, _ in walk if SWEEP in names)
 
     def find_hidden(self, prefix: str) -> Iterator[tuple[str, str]]:
         """Yield folders that are hidden beside runs, each as the folder that it is in and its name; links are not followed.
@@ -92,15 +95,25 @@ class Root:
         found = (self._walk(f"{run}/{x}", MAX_DEPTH) for x in folders if not x.startswith("."))
         return [name for walk in found for name, names, _ in walk if _is_run(names)]
 
-    def _walk(self, name: str, depth: int) -> Iterator[tuple[str, set[str], list[str]]]:
-        """Yield every folder that may hold runs: its path, all names in it, and those of hidden folders."""
+    def _walk(
+        self, name: str, depth: int, *, trials: bool = True
+    ) -> Iterator[tuple[str, set[str], list[str]]]:
+        """Yield every folder that may hold runs: its path, all names in it, and those of hidden folders.
+
+        Args:
+            name: path of the folder to begin with.
+            depth: of folders below it that are looked into.
+            trials: whether folders of a sweep's trials are looked into, of which there may be thousands.
+        """
         names, folders = self._folders(name)
         yield name, names, [x for x in folders if x.startswith(".")]
         if _is_run(names) or not depth:
             return
         for child in folders:
-            if not child.startswith("."):
-                yield from self._walk(f"{name}/{child}" if name else child, depth - 1)
+            is_trial = SWEEP in names and child.isdecimal()
+            if not child.startswith(".") and (trials or not is_trial):
+                below = f"{name}/{child}" if name else child
+                yield from self._walk(below, depth - 1, trials=trials)
 
     def _folders(self, name: str) -> tuple[set[str], list[str]]:
         """Return all names in a folder, and those of folders, sorted."""
@@ -137,6 +150,15 @@ class RunFiles:
             raise ValueError("it is not a plain file")
         return os.fdopen(handle, "rb")
 
+    @contextmanager
+    def folder(self, name: str) -> Generator[RunFiles]:
+        """Context with the files of a folder in the run's; OSError if there is none, or a link is on the way to it."""
+        handle = _descend(os.dup(self._handle), _parts(name))
+        try:
+            yield RunFiles(handle)
+        finally:
+            os.close(handle)
+
     def read(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> bytes:
         """Return what a file holds; OSError or ValueError if it cannot be read, or is longer."""
         with self.open(name) as file:
@@ -146,6 +168,29 @@ class RunFiles:
         """Return the object in a JSON file; empty without one."""
         found = self.json_value(name)
         return cast("dict[str, Any]", found) if isinstance(found, dict) else {}
+
+    def json_to_change(self, name: str, max_bytes: int = MAX_TEXT_BYTES) -> dict[str, Any]:
+        """Return the object in a JSON file that is to be written again; empty without the file.
+
+        Args:
+            name: of the file.
+            max_bytes: of the file.
+
+        Raises:
+            ConfigError: it cannot be read, so that what it holds would be lost.
+        """
+        if self.stat(name) is None:
+            return {}
+        try:
+            content = parse_json(self.read(name, max_bytes))
+            if not isinstance(content, dict):
+                raise ValueError("it holds no object")
+        except (OSError, ValueError) as error:
+            reason = getattr(error, "strerror", None) or " ".join(str(error).split())
+            raise ConfigError(
+                f"{name} cannot be read ({clipped(reason)}); repair or remove it"
+            ) from None
+        return cast("dict[str, Any]", content)
 
     def json_value(self, name: str) -> Any:
         """Return the value in a JSON file; None if it cannot be read."""
@@ -171,6 +216,10 @@ class RunFiles:
             return os.stat(name, dir_fd=self._handle, follow_symlinks=False)
         except OSError:
             return None
+
+    def signature(self, name: str) -> tuple[int, ...] | None:
+        """Return what changes when a file is written or replaced; None without one."""
+        return signature_of(self.stat(name))
 
     def names(self, folder: str = "") -> list[str]:
         """Return the names in a folder of the run, sorted, but those that are not UTF-8; none without one."""
@@ -201,6 +250,11 @@ class RunFiles:
         return is_locked(LOCK, flags=_FILE, dir_fd=self._handle)
 
 
+def signature_of(status: os.stat_result | None) -> tuple[int, ...] | None:
+    """Return what of a file's status changes when it is written or replaced; None without a file."""
+    return status and (status.st_mtime_ns, status.st_size, status.st_ino)
+
+
 def _is_run(names: set[str]) -> bool:
     if "config.json" in names:
         return bool(names & {"meta.json", "metrics.jsonl", "checkpoints"})
@@ -223,7 +277,7 @@ def _descend(handle: int, parts: tuple[str, ...] | list[str]) -> int:
     """Return the descriptor of a folder below another one, which is closed even if there is no such folder."""
     try:
         for part in parts:
-            below = os.open(part, _FOLDER, dir_fd=handle)
+            below = os.open(part, FOLDER_FLAGS, dir_fd=handle)
             os.close(handle)
             handle = below
     except OSError:

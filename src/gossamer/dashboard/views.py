@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import threading
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from gossamer.dashboard.root import HERE
 from gossamer.dashboard.values import listed, mapping
 from gossamer.errors import ConfigError
-from gossamer.system.reading import clipped, parse_json, visible
+from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from gossamer.dashboard.root import Root, RunFiles
+    from gossamer.dashboard.root import Root
 
 VIEWS = "views.json"
-MAX_VIEWS, MAX_NAME, MAX_ADDRESS = 100, 100, 5_000
+MAX_VIEWS, MAX_NAME_CHARS, MAX_ADDRESS_CHARS = 100, 100, 5_000
 """Views, characters of a name, characters of an address."""
 BEGINS = "#/"
 """Beginning of every address within the page."""
@@ -75,7 +75,7 @@ class Views:
         """Context with all views, which are written afterwards."""
         try:
             with self._lock, self._root.run(HERE) as files:
-                views = _views_of(_content(files))
+                views = _views_of(files.json_to_change(VIEWS))
                 yield views
                 content = {"views": sorted(views, key=_order)}
                 files.write(VIEWS, json.dumps(content, indent=1).encode() + b"\n")
@@ -85,22 +85,6 @@ class Views:
             ) from None
         except OSError as error:
             raise ConfigError(f"{VIEWS} cannot be written: {error.strerror}") from None
-
-
-def _content(files: RunFiles) -> Any:
-    """Return what the file holds; ConfigError for one that would be lost if it were written again."""
-    if files.stat(VIEWS) is None:
-        return {}
-    try:
-        content = parse_json(files.read(VIEWS))
-        if not isinstance(content, dict):
-            raise ValueError("it holds no object")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise ConfigError(
-            f"{VIEWS} cannot be read ({clipped(reason)}); repair or remove it"
-        ) from None
-    return cast("dict[str, Any]", content)
 
 
 def _views_of(content: Any) -> list[View]:
@@ -120,9 +104,13 @@ def _order(view: View) -> tuple[str, str]:
 
 
 def _name(given: Any) -> str:
-    name = visible(" ".join(given.split())) if isinstance(given, str) else ""
-    if not 0 < len(name) <= MAX_NAME:
-        raise ConfigError(f"a view's name has 1 to {MAX_NAME} characters, not {len(name)}")
+    typed = " ".join(given.split()) if isinstance(given, str) else ""
+    name = visible(typed)
+    if not 0 < len(name) <= MAX_NAME_CHARS:
+        how = ", unprintable ones spelt out" if name != typed else ""
+        raise ConfigError(
+            f"a view's name has 1 to {MAX_NAME_CHARS} characters, not {len(name)}{how}"
+        )
     return name
 
 
@@ -130,9 +118,9 @@ def _address(given: Any) -> str:
     # Nothing but a place within the page: a link to it leads nowhere else, and runs nothing.
     if not isinstance(given, str) or not given.startswith(BEGINS):
         raise ConfigError(f"a view's address begins with {BEGINS}")
-    if len(given) > MAX_ADDRESS:
+    if len(given) > MAX_ADDRESS_CHARS:
         raise ConfigError(
-            f"the address of this view has {len(given)} characters; at most {MAX_ADDRESS} are kept: show fewer runs, or groups of them"
+            f"the address of this view has {len(given)} characters; at most {MAX_ADDRESS_CHARS} are kept: show fewer runs, or groups of them"
         )
     if not given.isprintable():
         raise ConfigError("a view's address holds characters that no address can have")

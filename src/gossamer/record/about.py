@@ -5,20 +5,20 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any, BinaryIO, cast
 
 from gossamer.errors import ConfigError
-from gossamer.system.reading import clipped, parse_json, read_plain
+from gossamer.system.reading import clipped, open_plain, parse_json, read_whole
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Callable, Mapping
     from pathlib import Path
 
 ABOUT = "about.json"
-MAX_NAME, MAX_TAGS, MAX_TAG, MAX_NOTE = 200, 20, 50, 5_000
+MAX_NAME_CHARS, MAX_TAGS, MAX_TAG_CHARS, MAX_NOTE_CHARS = 200, 20, 50, 5_000
 """Characters of a name, tags of a run, characters of a tag and of a note."""
 MAX_ABOUT_BYTES = 256 << 10
-"""Largest file; the longest texts take a quarter of this."""
+"""Largest file; the longest texts take less than a third of this, also if each character is written as twelve."""
 _JOINERS = "\u200c\u200d"
 """Not printable, but parts of words in some scripts, and of emoji."""
 
@@ -38,8 +38,18 @@ class About:
 
 def read_about(folder: Path) -> About:
     """Return what is said about a run; nothing where its file is missing or damaged."""
+    return about_in(lambda: open_plain(folder / ABOUT))
+
+
+def about_in(open_file: Callable[[], BinaryIO]) -> About:
+    """Return what is said about a run; nothing where its file is missing or damaged.
+
+    Args:
+        open_file: opens the file.
+    """
     try:
-        return about_of(parse_json(read_plain(folder / ABOUT, MAX_ABOUT_BYTES)))
+        with open_file() as file:
+            return about_of(parse_json(read_whole(file, MAX_ABOUT_BYTES)))
     except (OSError, ValueError):
         return About()
 
@@ -49,11 +59,11 @@ def about_of(content: Any) -> About:
     told = cast("dict[str, Any]", content) if isinstance(content, dict) else {}
     tags = told.get("tags")
     words = cast("list[Any]", tags) if isinstance(tags, list) else []
-    found = [clipped(_line(x), MAX_TAG) for x in words[:MAX_TAGS] if isinstance(x, str)]
+    found = [clipped(_line(x), MAX_TAG_CHARS) for x in words[:MAX_TAGS] if isinstance(x, str)]
     return About(
-        name=clipped(_line(_text(told.get("name"))), MAX_NAME),
+        name=clipped(_line(_text(told.get("name"))), MAX_NAME_CHARS),
         tags=tuple(dict.fromkeys(x for x in found if x)),
-        note=clipped(_lines(_text(told.get("note"))), MAX_NOTE),
+        note=clipped(_lines(_text(told.get("note"))), MAX_NOTE_CHARS),
         archived=told.get("archived") is True,
     )
 
@@ -70,13 +80,13 @@ def changed(about: About, given: Mapping[str, Any]) -> About:
     """
     for name in given:
         if name not in ("name", "tags", "note"):
-            raise ConfigError(
-                f"{clipped(name)} is nothing that is kept; there are name, tags, note"
-            )
+            raise ConfigError(f"there is no field {clipped(name)}; use name, tags or note")
     if "name" in given:
-        about = replace(about, name=_short("name", _line(_typed("name", given["name"])), MAX_NAME))
+        name = _typed("name", given["name"])
+        about = replace(about, name=_short("name", name, _line(name), MAX_NAME_CHARS))
     if "note" in given:
-        about = replace(about, note=_short("note", _lines(_typed("note", given["note"])), MAX_NOTE))
+        note = _typed("note", given["note"])
+        about = replace(about, note=_short("note", note, _lines(note), MAX_NOTE_CHARS))
     if "tags" in given:
         about = replace(about, tags=_tags(given["tags"]))
     return about
@@ -90,15 +100,15 @@ def about_bytes(about: About) -> bytes:
 def _tags(given: Any) -> tuple[str, ...]:
     if not isinstance(given, list):
         raise ConfigError("tags must be a list of texts")
-    tags = [_line(_typed("a tag", x)) for x in cast("list[Any]", given)]
-    tags = list(dict.fromkeys(x for x in tags if x))
+    typed = {_line(text): text for x in cast("list[Any]", given) if (text := _typed("a tag", x))}
+    tags = [tag for tag in typed if tag]
     if len(tags) > MAX_TAGS:
         raise ConfigError(f"a run has at most {MAX_TAGS} tags, not {len(tags)}")
     for tag in tags:
-        _short(f"tag {clipped(tag, 20)}", tag, MAX_TAG)
+        _short(f"tag {clipped(tag, 20)}", typed[tag], tag, MAX_TAG_CHARS)
         if "," in tag or '"' in tag:
             raise ConfigError(
-                f"tag {clipped(tag, MAX_TAG)} holds a comma or a quotation mark; leave it out"
+                f"tag {clipped(tag, MAX_TAG_CHARS)} holds a comma or a quotation mark; leave it out"
             )
     return tuple(tags)
 
@@ -109,9 +119,15 @@ def _typed(name: str, value: Any) -> str:
     return value
 
 
-def _short(name: str, text: str, most: int) -> str:
+def _short(name: str, typed: str, text: str, most: int) -> str:
+    """Return a text as it is kept; ConfigError if that is too long."""
     if len(text) > most:
-        raise ConfigError(f"{name} has {len(text)} characters; at most {most} are kept")
+        how = (
+            f" (of {len(typed)} typed, unprintable ones spelt out)"
+            if len(text) > len(typed)
+            else ""
+        )
+        raise ConfigError(f"{name} has {len(text)} characters{how}; at most {most} are kept")
     return text
 
 

@@ -550,9 +550,8 @@ class Supervisor:
         self._ending = False
         self._write_processes()
         self._look_whether_all_began()  # the others may have waited for this one alone
-        if self._order is not None or any(
-            x.final for x in self._hosts
-        ):  # the others may have had theirs
+        others_gave = self._order is not None or any(x.final for x in self._hosts)
+        if others_gave:
             self._save_when_whole()
 
     def _evaluate_last(self) -> None:

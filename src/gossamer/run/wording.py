@@ -224,7 +224,7 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
     kind = "" if ended is None else ended.kind
     failed = kind == "failed"
     # Why is said once, by the error that follows.
-    parts = [f"{'failed' if failed else ended}: {summary['env_steps']:,} env steps"]
+    parts = [f"{'failed' if failed else ended or 'killed'}: {summary['env_steps']:,} env steps"]
     parts.append(f"{summary['seconds']:.0f} s")
     if summary["steps_per_second"]:
         parts.append(f"{summary['steps_per_second']:,.0f} steps/s")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import fcntl
 import json
+import math
 import os
 import shutil
+import time
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
@@ -100,10 +102,10 @@ class SweepFolder:
                 raise ConfigError(
                     f"another gossamer sweep works in {self.path}; stop that one first, or use --folder"
                 )
-            if (
-                not there or _read_object(manifest) != self._manifest()
-            ):  # there are to be more trials
-                self.write_json(MANIFEST, self._manifest())
+            held = _read_object(manifest) if there else {}
+            content = {**self._manifest(), "started_unix": _started(held, manifest)}
+            if held != content:  # it is new, or there are to be more trials
+                self.write_json(MANIFEST, content)
             for left in self.path.glob("*.partial"):
                 shutil.rmtree(left, ignore_errors=True)
         except OSError as error:
@@ -264,7 +266,7 @@ class SweepFolder:
             if x is None
         ]
         if missing:
-            trial.failure = f"its runs do not tell {missing[0]}: " + (
+            trial.failure = f"not every run has recorded the objective {missing[0]}: " + (
                 "no policy was evaluated; set evaluation.every_seconds lower"
                 if missing[0] == "evaluation"
                 else "no training episode ended; set total_env_steps higher"
@@ -273,6 +275,14 @@ class SweepFolder:
         trial.of_seeds = cast("list[list[float]]", worth)
         trial.values = tuple(sum(x) / len(x) for x in zip(*trial.of_seeds, strict=True))
         return True
+
+
+def _started(held: Mapping[str, Any], manifest: Path) -> float:
+    """Return when a sweep was begun: as its file tells, else when an older one's was written, or now."""
+    told = held.get("started_unix")
+    if isinstance(told, float) and math.isfinite(told):
+        return told
+    return manifest.stat().st_mtime if manifest.exists() else time.time()
 
 
 def default_folder(file: str) -> Path:

@@ -4,7 +4,6 @@ import { post } from "./api.js";
 import { button, el } from "./dom.js";
 import { store } from "./store.js";
 
-const LIMITS = { name: 200, tags: 20 * 52, note: 5000 };
 const SUGGESTED = 12;
 
 /** Return the tags of a run as small labels, or nothing; of more than `most` a count stands for the others. */
@@ -44,9 +43,9 @@ function suggestions(field) {
 
 /** Let somebody give a run a name, tags and a note. What was typed is lost by Cancel and Escape alone. */
 export function describe(run) {
-  const name = el("input", { type: "text", class: "input", maxlength: LIMITS.name, placeholder: run.folder_name ?? run.id, value: run.name === run.folder_name ? "" : run.name });
-  const tags = el("input", { type: "text", class: "input", maxlength: LIMITS.tags, placeholder: "baseline, wide network", value: (run.tags ?? []).join(", ") });
-  const note = el("textarea", { class: "input", maxlength: LIMITS.note, rows: 5, value: run.note ?? "" });
+  const name = el("input", { type: "text", class: "input", placeholder: run.folder_name ?? run.id, value: run.name === run.folder_name ? "" : run.name });
+  const tags = el("input", { type: "text", class: "input", placeholder: "baseline, wide network", value: (run.tags ?? []).join(", ") });
+  const note = el("textarea", { class: "input", rows: 5, value: run.note ?? "" });
   const problem = el("p", { class: "problem", role: "alert", hidden: true });
   const save = el("button", { type: "submit", class: "button primary" }, "Save");
   const field = (label, input, ...more) => el("div", { class: "dialog-field" }, el("label", {}, el("span", {}, label), input), more);

@@ -27,19 +27,22 @@ const ACTS = {
   },
 };
 
-// What is done to several runs at once; `count` is "3 runs", or "this run".
-const KEEPING = {
+// Acts on any number of runs; `count` is "3 runs", or "this run". What an act means is said of one run and of several.
+const ON_RUNS = {
   archive: {
     text: (count) => `Archive ${count}`,
-    means: "The table hides them, unless \u201carchived\u201d is chosen among the states. Nothing is removed, and they can be taken back.",
+    one: "The table hides it, unless \u201carchived\u201d is chosen among the states. Nothing is removed, and it can be restored.",
+    several: "The table hides them, unless \u201carchived\u201d is chosen among the states. Nothing is removed, and they can be restored.",
   },
   restore: {
-    text: (count) => `Take back ${count}`,
-    means: "The table shows them again.",
+    text: (count) => `Restore ${count}`,
+    one: "The table shows it again.",
+    several: "The table shows them again.",
   },
   delete: {
     text: (count) => `Delete ${count}`,
-    means: "Their folders are removed from the disk, with checkpoints, rows, logs and videos. This cannot be undone.",
+    one: "Its folder is removed from the disk, with checkpoints, rows, logs and videos. This cannot be undone.",
+    several: "Their folders are removed from the disk, with checkpoints, rows, logs and videos. This cannot be undone.",
     danger: true,
   },
 };
@@ -112,21 +115,21 @@ function called(run) {
   return run.folder_name && run.name !== run.folder_name ? `${run.name} (${run.id})` : run.id;
 }
 
-/** Ask about runs whether to archive, take back or delete them, and do so; resolves to whether it was done. */
-export async function keep(name, ids) {
+/** Ask about runs whether to archive, restore or delete them, and do so; resolves to whether it was done. */
+export async function actOnRuns(name, ids) {
   const runs = ids.map((id) => store.runs.get(id)).filter(Boolean);
-  // What trains stays, and stays seen.
+  // A run that trains stays, and stays in the table.
   const able = name === "restore" ? runs : runs.filter((run) => run.state !== "running");
   const left = runs.length - able.length;
   if (!able.length) {
     if (left) say(left === 1 ? "This run is running; stop it first." : `These ${left} runs are running; stop them first.`, true);
     return false;
   }
-  const { text, means, danger } = KEEPING[name];
+  const { text, one, several, danger } = ON_RUNS[name];
   const label = text(able.length === 1 ? "this run" : `${able.length} runs`);
+  const means = able.length === 1 ? one : several;
   const but = left > 0 && `${left} of the ${runs.length} runs ${left === 1 ? "is" : "are"} running and ${left === 1 ? "stays" : "stay"} as ${left === 1 ? "it is" : "they are"}.`;
-  const told = able.length === 1 ? means.replace(/\bthem\b/g, "it").replace(/\bthey\b/g, "it").replace(/^Their folders are/, "Its folder is") : means;
-  if (!(await confirmed({ ask: `${label}?`, means: told, text: label, danger, but }, able.map(called)))) return false;
+  if (!(await confirmed({ ask: `${label}?`, means, text: label, danger, but }, able.map(called)))) return false;
   try {
     say((await post("api/act", { act: name, runs: able.map((run) => run.id) })).said);
   } catch (error) {

@@ -118,7 +118,7 @@ export class Chart {
     this.#dropped.textContent = `${values} of 0 or less ${dropped === 1 ? "is" : "are"} not on a logarithmic axis`;
     this.#legend.replaceChildren(
       ...lines.map((line) =>
-        el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}`, css: { "--color": line.color } }), line.label),
+        el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}${line.markers ? " points" : ""}`, css: { "--color": line.color } }), line.label),
       ),
     );
     const last = lines.map((line) => {

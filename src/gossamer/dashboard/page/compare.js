@@ -1,10 +1,12 @@
 // The view Compare: what `gossamer compare` says of some runs: scores with intervals, verdicts, and why there is none.
 
 import { address, list, numeric, one, remember, text } from "./address.js";
-import { get } from "./api.js";
-import { button, checklist, choice, el, later, nothing, paced, popover, select, svg } from "./dom.js";
+import { Asking } from "./asking.js";
+import { breakable, button, checklist, choice, el, later, nothing, popover, select, svg } from "./dom.js";
 import { count, number } from "./format.js";
+import { goneNote, present } from "./gone.js";
 import { line } from "./palette.js";
+import { isOffered } from "./states.js";
 import { store } from "./store.js";
 
 const PACE_MS = 3000;
@@ -12,7 +14,7 @@ const TYPED_MS = 500;
 const PAIRS = 15;
 const SCORES = [["auto", "as all runs have"], ["evaluation", "last evaluation"], ["training", "training returns"]];
 const AXES = [["env_steps", "Env steps"], ["seconds", "Seconds"]];
-const READABLE = (run) => !["damaged", "empty"].includes(run.state);
+const PARTS = /(?<=\.)(?=[a-z])/; // of a dotted name, none of which is broken
 const STRIP = "seeds, and the interval of the IQM";
 const EDGE = 3; // per cent of a strip beside its outermost dots
 
@@ -21,12 +23,15 @@ export class Compare {
   #state;
   #answer = null;
   #body = el("div", { class: "comparisons" });
-  #abort = new AbortController();
+  #asking;
+  #there = ""; // the runs that were asked about
+  #gone = el("div", {});
+  #menu;
   #all = false; // whether every pair is shown
 
   constructor(root, params) {
     this.root = root;
-    this.refresh = paced(PACE_MS, () => this.#load());
+    this.#asking = new Asking(PACE_MS, (ask) => this.#load(ask));
     this.update(params);
   }
 
@@ -68,32 +73,37 @@ export class Compare {
       el(
         "div",
         { class: "toolbar" },
-        this.#runsMenu(),
+        (this.#menu = this.#runsMenu()),
         this.#byMenu(),
         select("Score", SCORES, this.#state.score, (score) => this.#change({ score })),
         choice("Over", AXES, this.#state.axis, (axis) => this.#change({ axis })),
         el("label", { class: "field" }, el("span", { class: "field-name" }, "When is a return reached?"), reach),
         (this.curves = el("a", { class: "link" }, "In Curves")),
       ),
+      this.#gone,
       this.#body,
     );
     this.#show();
   }
 
   #show() {
-    const { runs, by } = this.#state;
-    this.curves.href = address("curves", { runs, by });
-    this.curves.hidden = !runs.length;
-    if (!runs.length) {
+    const { by } = this.#state;
+    const there = present(this.#state.runs);
+    this.#there = there.join("\n");
+    this.#gone.replaceChildren(goneNote(this.#state.runs));
+    this.#menu.rename(`Runs (${there.length})`);
+    this.curves.href = address("curves", { runs: there, by });
+    this.curves.hidden = !there.length;
+    if (!there.length) {
       this.#body.replaceChildren(this.#invitation());
       return;
     }
     if (!this.#answer) this.#body.replaceChildren(el("p", { class: "loading" }, "Comparing\u2026"));
-    this.#load();
+    this.#asking.now();
   }
 
   #invitation() {
-    const runs = [...store.runs.values()].filter(READABLE).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
+    const runs = [...store.runs.values()].filter(isOffered).sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
     const [newest] = runs;
     const alike = newest ? runs.filter((run) => run.env_id === newest.env_id).slice(0, 40) : [];
     return nothing(
@@ -110,13 +120,12 @@ export class Compare {
   }
 
   #runsMenu() {
-    const menu = popover(`Runs (${this.#state.runs.length})`, () => {
+    const menu = popover("Runs", () => {
       const items = [...store.runs.values()]
-        .filter((run) => READABLE(run) || this.#state.runs.includes(run.id))
+        .filter((run) => isOffered(run) || this.#state.runs.includes(run.id))
         .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: this.#state.runs.includes(run.id) }))
         .sort((a, b) => Number(b.on) - Number(a.on));
       return checklist(items, "Search runs", (runs) => {
-        menu.rename(`Runs (${runs.length})`);
         store.selected = new Set(runs);
         this.#change({ runs });
       });
@@ -143,20 +152,17 @@ export class Compare {
     return menu;
   }
 
-  async #load() {
-    this.#abort.abort();
-    this.#abort = new AbortController();
-    const { signal } = this.#abort;
-    const { runs, by, axis, score, threshold } = this.#state;
+  async #load(ask) {
+    const { by, axis, score, threshold } = this.#state;
+    const runs = present(this.#state.runs);
     if (!runs.length) return;
     try {
-      const answer = await get("api/compare", { runs, by, x: axis, score, threshold }, signal);
-      if (signal.aborted) return;
+      const answer = await ask("api/compare", { runs, by, x: axis, score, threshold });
       const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
       this.#answer = answer;
       if (!same) this.#fill();
     } catch (error) {
-      if (signal.aborted) return;
+      if (error.name === "AbortError") return;
       this.#answer = null;
       this.#body.replaceChildren(nothing("These runs cannot be compared", error.message));
     }
@@ -252,18 +258,20 @@ export class Compare {
       { scope: "row" },
       el("span", { class: "bead", css: { "--color": look.color } }),
       el("b", {}, group.letter),
-      el("a", { href: address("curves", { runs: group.runs }), title: `Curves of these ${group.runs.length} runs` }, breakable(group.label)),
+      el("a", { href: address("curves", { runs: group.runs }), title: `Curves of these ${group.runs.length} runs` }, breakable(group.label, PARTS)),
     );
   }
 
   /** New rows of a run (null: of any). */
   onRows(run) {
-    if (run === null || this.#state.runs.includes(run)) this.refresh();
+    if (run === null || this.#state.runs.includes(run)) this.#asking.soon();
   }
 
   /** The table of runs changed. */
   onRuns() {
-    if (!this.#state.runs.length && store.loaded) this.#body.replaceChildren(this.#invitation());
+    if (!store.loaded) return;
+    if (present(this.#state.runs).join("\n") !== this.#there) this.#show();
+    else if (!this.#there) this.#body.replaceChildren(this.#invitation());
   }
 
   /** The colours changed. */
@@ -273,13 +281,8 @@ export class Compare {
 
   /** The view is left. */
   leave() {
-    this.#abort.abort();
+    this.#asking.stop();
   }
-}
-
-// A group's settings, which may go on in a new line between the parts of a dotted name, and not within a part.
-function breakable(label) {
-  return label.split(/(?<=\.)(?=[a-z])/).flatMap((part, at) => (at ? [el("wbr", {}), part] : [part]));
 }
 
 // What strips of an environment span: all scores, and of intervals as much again at most, as those of few seeds are huge.

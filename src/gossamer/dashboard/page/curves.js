@@ -4,10 +4,12 @@ import { go, list, one, remember, text } from "./address.js";
 import { metricsOf, url } from "./api.js";
 import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
 import { count } from "./format.js";
+import { goneNote, present } from "./gone.js";
 import { runLabels } from "./labels.js";
 import { groupLines, groupsOf, pointsFor, seriesLine } from "./lines.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { line } from "./palette.js";
+import { isOffered } from "./states.js";
 import { store } from "./store.js";
 import { titleOf, unitOf } from "./titles.js";
 
@@ -36,6 +38,9 @@ export class Curves {
   #body = el("div", { class: "curves-body" });
   #abort = new AbortController();
   #groups = new Map();
+  #gone = el("div", {});
+  #there = ""; // the runs that are drawn
+  #menu;
 
   constructor(root, params) {
     this.root = root;
@@ -78,20 +83,30 @@ export class Curves {
     document.title = "Curves \u00b7 gossamer";
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Curves"),
-      el("div", { class: "toolbar" }, this.#runsMenu(), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls(), this.#verdicts()),
+      el("div", { class: "toolbar" }, (this.#menu = this.#runsMenu()), this.#metricsMenu(), this.#byMenu(), this.#statistics(), this.#linked.controls(), this.#verdicts()),
+      this.#gone,
       this.#body,
     );
     this.#show();
   }
 
   #show() {
+    const there = this.#runs;
+    this.#there = there.join("\n");
+    this.#gone.replaceChildren(goneNote(this.#state.runs));
+    this.#menu.rename(`Runs (${there.length})`);
     const charts = el("div", { class: "curves" }, this.#legend, this.#linked.node);
-    this.#body.replaceChildren(this.#state.runs.length ? charts : this.#invitation());
+    this.#body.replaceChildren(there.length ? charts : this.#invitation());
     this.#load();
   }
 
+  // Those that are there; the address keeps the others, which may come back.
+  get #runs() {
+    return present(this.#state.runs);
+  }
+
   #invitation() {
-    const runs = [...store.runs.values()].filter((run) => !["damaged", "empty"].includes(run.state));
+    const runs = [...store.runs.values()].filter(isOffered);
     runs.sort((a, b) => (b.started ?? 0) - (a.started ?? 0));
     const pick = (name, chosen) => chosen.length > 0 && button(`${name} (${chosen.length})`, () => {
         this.#setRuns(chosen.map((run) => run.id));
@@ -120,16 +135,13 @@ export class Curves {
   }
 
   #runsMenu() {
-    const { runs } = this.#state;
-    const menu = popover(`Runs (${runs.length})`, () => {
+    const menu = popover("Runs", () => {
+      const { runs } = this.#state;
       const items = [...store.runs.values()]
-        .filter((run) => !["damaged", "empty"].includes(run.state) || runs.includes(run.id))
-        .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: this.#state.runs.includes(run.id) }))
+        .filter((run) => isOffered(run) || runs.includes(run.id))
+        .map((run) => ({ key: run.id, text: run.name, note: `${run.env_id} ${run.algorithm}-${run.topology}`, on: runs.includes(run.id) }))
         .sort((a, b) => Number(b.on) - Number(a.on));
-      return checklist(items, "Search runs", (ids) => {
-        menu.rename(`Runs (${ids.length})`);
-        this.#setRuns(ids);
-      });
+      return checklist(items, "Search runs", (ids) => this.#setRuns(ids));
     });
     menu.dataset.menu = "runs";
     return menu;
@@ -186,11 +198,11 @@ export class Curves {
   }
 
   #verdicts() {
-    return button("Compare", () => go("compare", { runs: this.#state.runs, by: this.#state.by }), { title: "Scores with intervals, and verdicts" });
+    return button("Compare", () => go("compare", { runs: this.#runs, by: this.#state.by }), { title: "Scores with intervals, and verdicts" });
   }
 
   async #findMetrics(signal) {
-    const answers = await Promise.allSettled(kinds(this.#state.runs).map((id) => metricsOf(id)));
+    const answers = await Promise.allSettled(kinds(this.#runs).map((id) => metricsOf(id)));
     if (signal.aborted) return;
     const found = new Map();
     for (const { value } of answers) for (const metric of value ?? []) if (!found.has(metric.name)) found.set(metric.name, metric);
@@ -207,7 +219,7 @@ export class Curves {
     this.#abort.abort();
     this.#abort = new AbortController();
     const { signal } = this.#abort;
-    if (!this.#state.runs.length) return;
+    if (!this.#runs.length) return;
     try {
       const described = this.#findMetrics(signal);
       // What the address names is drawn without waiting for what there is.
@@ -260,15 +272,17 @@ export class Curves {
 
   // A grouped chart is saved as it is drawn, each run's own rows as they are.
   #csv(metric) {
-    const { runs, by } = this.#state;
+    const { by } = this.#state;
     const statistic = this.#statistic();
+    const runs = this.#runs;
     const grouped = statistic === "runs" ? {} : { statistic, by, points: pointsFor(runs.length) };
     return url("api/export.csv", { runs, metric, x: this.#linked.view.xKind, ...grouped });
   }
 
   async #lines(metric, signal) {
-    const { runs, by } = this.#state;
+    const { by } = this.#state;
     const statistic = this.#statistic();
+    const runs = this.#runs;
     const { view } = this.#linked;
     const points = pointsFor(runs.length);
     if (statistic !== "runs") {
@@ -345,7 +359,13 @@ export class Curves {
 
   /** The table of runs changed. */
   onRuns() {
-    if (!this.#state.runs.length && store.loaded) this.#body.replaceChildren(this.#invitation());
+    if (!store.loaded) return;
+    if (this.#runs.join("\n") !== this.#there) {
+      this.#groups.clear();
+      this.#show();
+    } else if (!this.#there) {
+      this.#body.replaceChildren(this.#invitation());
+    }
   }
 
   /** The colours changed. */

@@ -32,6 +32,11 @@ export function svg(tag, attributes, ...children) {
   return fill(document.createElementNS(SVG, tag), attributes, children);
 }
 
+/** Return a text that may go on in a new line at places within its words: in names of settings behind a dot or an underscore. */
+export function breakable(text, places = /(?<=[._])(?=[a-z])/) {
+  return text.split(places).flatMap((part, at) => (at ? [el("wbr", {}), part] : [part]));
+}
+
 /** Return a button; `label` is its text. */
 export function button(label, click, attributes = {}) {
   return el("button", { type: "button", class: "button", ...attributes, on: { click } }, label);

@@ -186,6 +186,11 @@ function length(x, y, log) {
   return log ? Math.log10(high / low) : high - low;
 }
 
+// Plotly reads <b>, <a href> and entities in texts, and names are typed by anybody.
+function plain(text) {
+  return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
+}
+
 function traces(lines, view) {
   const span = view.zoom ?? view.span ?? extent(lines) ?? [0, 1];
   const width = ((view.smoothing ?? 0) / 100) * 0.1 * (span[1] - span[0]);
@@ -195,7 +200,7 @@ function traces(lines, view) {
   const main = [];
   for (const line of lines) {
     const x = view.xKind === "time" ? line.x.map((value) => toAxis("time", value)) : line.x;
-    const common = { type: "scatter", name: line.label, meta: line.group ?? line.key, hoverinfo: "skip", connectgaps: false };
+    const common = { type: "scatter", name: plain(line.label), meta: line.group ?? line.key, hoverinfo: "skip", connectgaps: false };
     const smoothed = width > 0 && !line.markers;
     if (line.low && line.high && line.band !== false) {
       const even = (values) => (smoothed ? smooth(line.x, values, width) : values);
@@ -270,7 +275,7 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
   }
   if (span) Object.assign(xaxis, xTicks(view.xKind, xLog, span));
   const yaxis = { ...axis, type: view.yLog ? "log" : "linear", nticks: 6, exponentformat: "SI", linewidth: 0 };
-  if (yTitle) yaxis.title = { text: yTitle, font: { size: 11, color: quiet } };
+  if (yTitle) yaxis.title = { text: plain(yTitle), font: { size: 11, color: quiet } };
   const fitted = view.yZoom
     ? view.yLog
       ? view.yZoom.map((value) => Math.log10(Math.max(value, Number.MIN_VALUE)))
@@ -294,7 +299,7 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
       yaxis,
       showlegend: legend,
       legend: { orientation: "h", y: -0.16, font: { size: 11 } },
-      title: title ? { text: title, font: { size: 15 }, x: 0.02, xanchor: "left" } : undefined,
+      title: title ? { text: plain(title), font: { size: 15 }, x: 0.02, xanchor: "left" } : undefined,
       hovermode: false,
       dragmode: globalThis.matchMedia?.("(pointer: coarse)").matches ? false : "zoom",
       uirevision: "same",

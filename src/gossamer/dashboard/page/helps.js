@@ -1,13 +1,8 @@
 // Names of settings with their help: shown where one points or the focus is, and read out with the name.
 
-import { el } from "./dom.js";
+import { breakable, el } from "./dom.js";
 
 const EDGE = 12;
-
-// A name that has to be broken is broken behind a dot or an underscore.
-function breakable(name) {
-  return name.split(/(?<=[._])/).flatMap((part) => [part, el("wbr", {})]);
-}
 
 /** The help of one table's settings; `meanings` maps names to texts. */
 export class Helps {

@@ -10,6 +10,8 @@ import { RunHead, usualRun, withoutRun } from "./runhead.js";
 import { store } from "./store.js";
 
 const PACE_MS = 900;
+const HEADS = ["Learner", "Return", "Disagreement", "Restarts", "Host", "State", "Updates", "Env steps"];
+const WORDS = ["Host", "State"]; // columns that hold no numbers
 
 function gradient(color) {
   return `linear-gradient(90deg, ${[0, 0.25, 0.5, 0.75, 1].map(color).join(", ")})`;
@@ -82,7 +84,6 @@ export class Learners {
       this.#seek(null);
       this.#load();
     }, { class: "button live" });
-    const heads = ["Learner", "Return", "Disagreement", "Restarts", "Host", "State", "Updates", "Env steps"];
     this.root.replaceChildren(
       this.#head.node,
       el(
@@ -102,7 +103,7 @@ export class Learners {
           el(
             "div",
             { class: "table-frame" },
-            el("table", { "aria-label": "Learners" }, el("thead", {}, el("tr", {}, heads.map((name) => el("th", { scope: "col", class: ["Host", "State"].includes(name) ? null : "right" }, name)))), this.#rows),
+            el("table", { "aria-label": "Learners", class: "stacked" }, el("thead", {}, el("tr", {}, HEADS.map((name) => el("th", { scope: "col", class: WORDS.includes(name) ? null : "right" }, name)))), this.#rows),
           ),
         ),
         el(
@@ -171,12 +172,14 @@ export class Learners {
   #fillRows() {
     this.#rows.replaceChildren(
       ...this.#answer.nodes.map((node) => {
-        const cell = (content, right = true) => el("td", { class: right ? "right" : null }, content);
+        const cells = [
+          String(node.rank), number(node.return), number(node.disagreement), count(node.restarts ?? 0),
+          node.host ?? "\u2013", this.#state(node), count(node.updates), count(node.env_steps),
+        ];
         return el(
           "tr",
           { class: node.alive ? null : "dead" },
-          cell(String(node.rank)), cell(number(node.return)), cell(number(node.disagreement)), cell(count(node.restarts ?? 0)),
-          cell(node.host ?? "\u2013", false), cell(this.#state(node), false), cell(count(node.updates)), cell(count(node.env_steps)),
+          cells.map((content, at) => el("td", { class: WORDS.includes(HEADS[at]) ? null : "right", "data-label": HEADS[at] }, content)),
         );
       }),
     );

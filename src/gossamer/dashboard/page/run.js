@@ -9,6 +9,7 @@ import { limitsCard } from "./limits.js";
 import { Linked, readView, writeView } from "./linked.js";
 import { Panels } from "./panels.js";
 import { RunHead, runMenu, tile, usualRun, withoutRun } from "./runhead.js";
+import { isReadable } from "./states.js";
 import { store } from "./store.js";
 
 const PACE_MS = 900;
@@ -54,14 +55,19 @@ const PANELS = {
   ],
 };
 
-function table(head, rows, label) {
+// A table that is stacked has a block for each row on a narrow screen.
+function table(head, rows, label, { stacked = false } = {}) {
+  const titles = head.map((name) => name.text ?? name);
+  for (const row of stacked ? rows : []) {
+    for (const [at, cell] of [...row.children].entries()) if (titles[at]) cell.dataset.label = titles[at];
+  }
   return el(
     "div",
     { class: "table-frame" },
     el(
       "table",
-      { "aria-label": label },
-      el("thead", {}, el("tr", {}, head.map((name) => el("th", { scope: "col", class: name.right ? "right" : null }, name.text ?? name)))),
+      { "aria-label": label, class: stacked ? "stacked" : null },
+      el("thead", {}, el("tr", {}, head.map((name, at) => el("th", { scope: "col", class: name.right ? "right" : null }, titles[at])))),
       el("tbody", {}, rows),
     ),
   );
@@ -238,7 +244,7 @@ export class Run {
       this.#groups[name] = grid;
       this.#linked.node.append(el("section", { class: "chart-group", "aria-label": name, hidden: true }, el("h2", {}, name), grid));
     }
-    this.#tiles.hidden = this.#limits.hidden = ["damaged", "empty"].includes(store.runs.get(this.#id)?.state);
+    this.#tiles.hidden = this.#limits.hidden = !isReadable(store.runs.get(this.#id));
     this.#content.replaceChildren(this.#tiles, this.controls, el("section", { "aria-label": LEAD }, this.#lead), this.#limits, this.#linked.node, this.#machine);
     this.#fillTiles();
   }
@@ -469,6 +475,7 @@ export class Run {
           [{ text: "Updates", right: true }, "Kind", { text: "Score", right: true }, { text: "Size", right: true }, { text: "Env steps", right: true }, "Saved", ""],
           checkpoints.toReversed().map((each) => el("tr", {}, cell(count(each.updates), true), cell((each.kinds ?? []).map((kind) => el("span", { class: "layer set" }, kind))), cell(number(each.score), true), cell(bytes(each.bytes), true), cell(count(each.env_steps), true), cell(moment(each.time)), el("td", { class: "stay" }, this.#download(each)))),
           "Checkpoints",
+          { stacked: true },
         )
       : el("p", { class: "quiet" }, "None yet.");
     const played = (evaluations ?? []).toReversed();
@@ -488,6 +495,7 @@ export class Run {
                   el("tr", {}, cell(count(each.env_steps), true), cell(number(each.mean), true), cell(number(each.standard_error), true), cell(count(each.returns?.length ?? each.episodes), true), cell(each.confirmation ? (each.wins ? "new best" : "not confirmed") : "")),
                 ),
                 "Evaluations",
+                { stacked: true },
               )
             : el("p", { class: "quiet" }, "None yet."),
         ),

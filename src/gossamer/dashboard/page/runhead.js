@@ -1,16 +1,16 @@
 // The head of every view of one run: which run, its state and progress, what may be done to it.
 
 import { describe, tagsOf } from "./about.js";
-import { actButtons, keep } from "./acts.js";
+import { actButtons, actOnRuns } from "./acts.js";
 import { go } from "./address.js";
 import { button, checklist, el, nothing, popover } from "./dom.js";
 import { count, duration, number, percent } from "./format.js";
-import { filedUnder, progressBar, stateMark } from "./states.js";
+import { filedUnder, isOffered, progressBar, stateMark } from "./states.js";
 import { store } from "./store.js";
 
 /** Return the id of the run to show where none is named: the newest that trains, or else the newest. */
 export function usualRun() {
-  const runs = [...store.runs.values()].filter((run) => !["damaged", "empty", "archived"].includes(filedUnder(run)));
+  const runs = [...store.runs.values()].filter(isOffered);
   runs.sort((a, b) => (b.state === "running") - (a.state === "running") || (b.started ?? 0) - (a.started ?? 0));
   return runs[0]?.id ?? null;
 }
@@ -92,26 +92,26 @@ export class RunHead {
     const acts = JSON.stringify([run.acts, run.state === "running", run.archived]);
     if (acts !== this.#shownActs) {
       this.#shownActs = acts;
-      // "Archive" becomes "Take back": what has the focus is known by its place, too.
+      // "Archive" becomes "Restore": what has the focus is known by its place, too.
       const place = [...this.#acts.children].indexOf(document.activeElement);
       const focused = this.#acts.children[place]?.textContent;
       this.#acts.replaceChildren(
         ...actButtons(run),
-        ...this.#keeping(run),
+        ...this.#onRuns(run),
         button("In Curves", () => go("curves", { runs: [run.id] }), { class: "link" }),
       );
       if (place >= 0) ([...this.#acts.children].find((each) => each.textContent === focused) ?? this.#acts.children[place])?.focus();
     }
   }
 
-  #keeping(run) {
+  #onRuns(run) {
     const edit = button("Name and tags", () => describe(store.runs.get(run.id) ?? run), { "data-act": "describe" });
     if (run.state === "running") return [edit];
     const away = run.archived ? "restore" : "archive";
     return [
       edit,
-      button(run.archived ? "Take back" : "Archive", () => keep(away, [run.id]), { "data-act": away }),
-      button("Delete", async () => (await keep("delete", [run.id])) && go("runs"), { "data-act": "delete", class: "button danger" }),
+      button(run.archived ? "Restore" : "Archive", () => actOnRuns(away, [run.id]), { "data-act": away }),
+      button("Delete", async () => (await actOnRuns("delete", [run.id])) && go("runs"), { "data-act": "delete", class: "button danger" }),
     ];
   }
 }

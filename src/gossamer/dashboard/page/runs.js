@@ -1,11 +1,12 @@
 // The view Runs: a live table of all runs; searched, filtered, sorted, grouped; ticked runs go to Curves.
 
 import { describe, tagsOf } from "./about.js";
-import { keep } from "./acts.js";
+import { actOnRuns } from "./acts.js";
 import { address, go, list, one, remember, text } from "./address.js";
 import { button, checklist, el, nothing, popover, select, svg } from "./dom.js";
 import { filterOf, strangers, valueOf } from "./filter.js";
 import { ago, count, duration, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
+import { compare, missing } from "./order.js";
 import { filedUnder, progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
 
@@ -79,15 +80,6 @@ function markOf(run, columns) {
     run.mean_return, run.best_evaluation, run.steps_per_second, run.where, run.problem, ago(run.started),
     columns.map((name) => run.settings?.[name]),
   ]);
-}
-
-function compare(given, other) {
-  // Settings such as learning rates come as lists of one.
-  const [a, b] = [given, other].map((value) => (Array.isArray(value) && value.length === 1 ? value[0] : value));
-  const missing = (value) => value === null || value === undefined || value === "";
-  if (missing(a) || missing(b)) return missing(a) - missing(b);
-  if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(a).localeCompare(String(b), "en", { numeric: true });
 }
 
 /** The view Runs. */
@@ -205,8 +197,7 @@ export class Runs {
     const value = COLUMNS[sort]?.value ?? ((run) => run.settings?.[sort]);
     const sign = down ? -1 : 1;
     // Runs without a value stand at the end either way.
-    const missing = (run) => [null, undefined, ""].includes(value(run));
-    runs.sort((a, b) => missing(a) - missing(b) || sign * compare(value(a), value(b)) || compare(a.id, b.id));
+    runs.sort((a, b) => missing(value(a)) - missing(value(b)) || sign * compare(value(a), value(b)) || compare(a.id, b.id));
     return runs;
   }
 
@@ -501,8 +492,8 @@ export class Runs {
       plottable.length ? el("a", { class: "button", href: address("compare", { runs: plottable }) }, "Compare") : "",
       ids.length === 2 && plottable.length === 2 ? el("a", { class: "button", href: address("run", { run: ids[0], section: "difference", with: ids[1] }) }, "Difference") : "",
       ids.length === 1 ? button("Name and tags", () => describe(store.runs.get(ids[0])), { "data-act": "describe" }) : "",
-      button(away === "restore" ? "Take back" : "Archive", () => keep(away, ids), { "data-act": away }),
-      button("Delete", () => keep("delete", ids), { "data-act": "delete", class: "button danger" }),
+      button(away === "restore" ? "Restore" : "Archive", () => actOnRuns(away, ids), { "data-act": away }),
+      button("Delete", () => actOnRuns("delete", ids), { "data-act": "delete", class: "button danger" }),
       button("Clear", () => store.select(ids, false), { class: "link" }),
     );
   }

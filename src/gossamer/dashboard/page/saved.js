@@ -4,8 +4,6 @@ import { get, post } from "./api.js";
 import { el, popover } from "./dom.js";
 import { say } from "./acts.js";
 
-const MAX_NAME = 100;
-
 function here() {
   return location.hash || "#/runs";
 }
@@ -19,7 +17,7 @@ function within(address) {
 export function savedViews() {
   let views = [];
   const list = el("ul", { class: "saved-list", "aria-label": "Saved views" });
-  const name = el("input", { type: "text", class: "input", maxlength: MAX_NAME, placeholder: "Name of what you see now", "aria-label": "Name of the view" });
+  const name = el("input", { type: "text", class: "input", placeholder: "Name of what you see now", "aria-label": "Name of the view" });
   const save = el("button", { type: "submit", class: "button primary" }, "Save");
   const form = el("form", { method: "dialog", class: "saved-form" }, name, save);
   const problem = el("p", { class: "problem", role: "alert", hidden: true });

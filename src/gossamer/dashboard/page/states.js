@@ -22,8 +22,18 @@ export const STATES = {
   killed: "was killed, or its machine went away; it can be resumed",
   damaged: "cannot be read whole",
   empty: "a folder that holds no run yet",
-  archived: "was put away; it can be taken back",
+  archived: "is hidden; it can be restored",
 };
+
+/** Return whether a run has anything to draw: its folder can be read, and a run has begun in it. */
+export function isReadable(run) {
+  return run !== undefined && run.state !== "damaged" && run.state !== "empty";
+}
+
+/** Return whether menus and suggestions offer a run: it has something to draw, and nobody has archived it. */
+export function isOffered(run) {
+  return isReadable(run) && filedUnder(run) !== "archived";
+}
 
 /** Return the state by which a run is filtered: archived ones are out of sight, except while they train. */
 export function filedUnder(run) {

@@ -1,6 +1,7 @@
 // What all views share: the runs, kept current by server-sent events, which are selected, and the connection.
 
 import { forgetMetrics, get } from "./api.js";
+import { isReadable } from "./states.js";
 
 const HIDDEN_MS = 30_000;
 const RETRY_MS = [1000, 2000, 4000, 8000];
@@ -29,7 +30,7 @@ class Store extends EventTarget {
 
   /** Return the ids of the selected runs that have something to draw. */
   plottable() {
-    return [...this.selected].filter((id) => !["damaged", "empty"].includes(this.runs.get(id)?.state));
+    return [...this.selected].filter((id) => isReadable(this.runs.get(id)));
   }
 
   /** Read all runs anew; calls at the same time share one answer. */

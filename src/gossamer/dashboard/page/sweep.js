@@ -2,8 +2,10 @@
 
 import { address, go, one, remember, text } from "./address.js";
 import { get } from "./api.js";
-import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
+import { Asking } from "./asking.js";
+import { button, checklist, choice, el, nothing, popover } from "./dom.js";
 import { count, duration, number, percent, setting, shortSetting } from "./format.js";
+import { compare, missing } from "./order.js";
 import { progressBar, stateMark } from "./states.js";
 import { store } from "./store.js";
 import { settingsText, shortNames, TrialPictures } from "./trials.js";
@@ -24,15 +26,6 @@ const MEANINGS = {
 };
 const ORDER = Object.keys(MEANINGS);
 
-function missing(value) {
-  return value === null || value === undefined || value === "";
-}
-
-function compare(a, b) {
-  if (typeof a === "number" && typeof b === "number") return a - b;
-  return String(a).localeCompare(String(b), "en", { numeric: true });
-}
-
 /** The view Sweep. */
 export class SweepView {
   #state;
@@ -47,17 +40,17 @@ export class SweepView {
   #columns = null; // of the table
   #heads;
   #trials;
-  #goOn = ""; // the command that goes on with a sweep that was stopped
+  #next = null; // of a sweep that has more to do: what for, and the command
   #pointed = null; // number of the trial that stands out
   #rows = new Map();
   #table = el("div", { class: "table-frame" });
   #pictures;
-  #abort = new AbortController();
+  #asking;
   #clock = 0;
 
   constructor(root, params) {
     this.root = root;
-    this.refresh = paced(PACE_MS, () => this.#load());
+    this.#asking = new Asking(PACE_MS, (ask) => this.#load(ask));
     this.#pictures = new TrialPictures({ point: (trial) => this.#point(trial), open: (trial) => this.#open(trial) });
     this.update(params);
   }
@@ -66,10 +59,15 @@ export class SweepView {
   update(params) {
     const before = this.#state?.sweep;
     this.#state = { sweep: text(params, "sweep"), objective: text(params, "objective"), sort: text(params, "sort"), down: one(params, "down", ["", "1"]) === "1" };
-    if (this.#state.sweep !== before || !before) this.#answer = null;
+    if (this.#state.sweep !== before || !before) this.#answer = this.#pointed = null;
     document.title = "Sweep \u00b7 gossamer";
-    if (!this.#answer) this.root.replaceChildren(el("h1", { class: "sr" }, "Sweep"), el("p", { class: "loading" }, "Loading\u2026"));
-    this.#load();
+    if (this.#answer) {
+      this.#head = null; // the address may name another objective or order
+      this.#draw();
+    } else {
+      this.root.replaceChildren(el("h1", { class: "sr" }, "Sweep"), el("p", { class: "loading" }, "Loading\u2026"));
+    }
+    this.#asking.now();
   }
 
   #remember() {
@@ -77,31 +75,27 @@ export class SweepView {
     remember("sweep", { sweep, objective, sort, down });
   }
 
-  async #load() {
-    this.#abort.abort();
-    this.#abort = new AbortController();
+  async #load(ask) {
     clearTimeout(this.#clock);
-    const { signal } = this.#abort;
+    const asked = this.#state.sweep;
     try {
-      const asked = this.#state.sweep;
-      const { sweeps } = await get("api/sweeps", {}, signal);
-      this.#sweeps = sweeps;
-      if (!asked) this.#state.sweep = sweeps[0]?.id ?? "";
+      // Only the menu and the choice of a sweep need them all, and the menu asks anew when it opens.
+      if (!asked || !this.#sweeps) this.#sweeps = (await ask("api/sweeps")).sweeps;
+      if (!asked) this.#state.sweep = this.#sweeps[0]?.id ?? "";
       if (!this.#state.sweep) {
         this.#empty();
         return;
       }
-      const answer = await get("api/sweep", { sweep: this.#state.sweep }, signal);
-      if (signal.aborted) return;
+      const answer = await ask("api/sweep", { sweep: this.#state.sweep });
       if (!asked) this.#remember();
       this.#mark = this.#runs();
       const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
       this.#answer = answer;
       if (!same || !this.#body.isConnected) this.#draw();
       // Its end is told by no run.
-      if (answer.live) this.#clock = setTimeout(() => this.refresh(), LIVE_MS);
+      if (answer.live) this.#clock = setTimeout(() => this.#asking.soon(), LIVE_MS);
     } catch (error) {
-      if (signal.aborted || this.#answer) return;
+      if (error.name === "AbortError" || this.#answer) return;
       const missed = this.#state.sweep && error.status === 404;
       this.#say(missed ? nothing("There is no such sweep", `${this.#state.sweep} is not below ${store.root}; it may have been moved or deleted.`, this.#others()) : nothing("The sweep cannot be read", error.message));
     }
@@ -168,17 +162,40 @@ export class SweepView {
   }
 
   #menu() {
-    const menu = popover(this.#answer.name, () => {
+    const list = el("div", {});
+    const fill = () => {
       const items = (this.#sweeps ?? []).map((each) => ({
         key: each.id,
         text: each.name,
         note: `${each.id} \u00b7 ${each.method}, ${count(each.begun)}${each.asked ? ` of ${count(each.asked)}` : ""} trials${each.live ? ", running" : ""}`,
         on: false,
       }));
-      return checklist(items, "Search sweeps", (_, item) => {
-        menu.open = false;
-        go("sweep", { sweep: item.key });
-      });
+      list.replaceChildren(
+        checklist(items, "Search sweeps", (_, item) => {
+          menu.open = false;
+          go("sweep", { sweep: item.key });
+        }),
+      );
+    };
+    const menu = popover(this.#answer.name, () => {
+      fill();
+      get("api/sweeps").then(
+        ({ sweeps }) => {
+          const same = JSON.stringify(sweeps) === JSON.stringify(this.#sweeps);
+          this.#sweeps = sweeps;
+          if (same) return;
+          // What was typed meanwhile stays.
+          const { value } = list.querySelector("input");
+          const focused = list.contains(document.activeElement);
+          fill();
+          const search = list.querySelector("input");
+          search.value = value;
+          search.dispatchEvent(new Event("input"));
+          if (focused) search.focus();
+        },
+        () => {}, // those that are known stay; the page's head says that the server does not answer
+      );
+      return list;
     }, { "data-menu": "sweep" });
     menu.classList.add("picks-one");
     return menu;
@@ -199,7 +216,9 @@ export class SweepView {
     const many = (state) => trials.filter((trial) => trial.state === state).length;
     const total = asked ?? begun;
     const done = many("done");
-    const left = !live && done + many("pruned") + many("refused") + more < total;
+    const failed = many("failed");
+    const over = done + failed + many("pruned") + many("refused") + more;
+    const left = !live && over < total;
     const others = ORDER.filter((state) => !["done", "waiting"].includes(state) && many(state));
     this.#facts.replaceChildren(
       live ? stateMark("running", "running", "the sweep is at work") : stateMark(left ? "stopped" : "done", left ? "stopped" : "ended", "no process works on the sweep now"),
@@ -216,7 +235,8 @@ export class SweepView {
       ...(ranked.length ? [el("a", { class: "button", href: address("curves", { runs }) }, ranked.length > 1 ? `Curves of the best ${ranked.length}` : "Curves of the best")] : []),
       ...(best.length && ranked[0]?.runs.length ? [el("a", { class: "button", href: address("run", { run: trials.find((trial) => trial.trial === best[0]).runs[0].id }) }, "Run of the best")] : []),
     );
-    this.#goOn = left ? again : "";
+    const next = left ? "To go on with the sweep, type: " : failed && !live ? `${count(failed)} of ${count(total)} trials failed; to try ${failed === 1 ? "it" : "them"} again, type: ` : "";
+    this.#next = next && { next, again };
   }
 
   // Trials that are worth something, the best first.
@@ -360,6 +380,7 @@ export class SweepView {
 
   // Let a trial stand out everywhere, and say what it is; null: say what the best is.
   #point(trial) {
+    if (!this.#answer) return; // another sweep is on its way, and what was pointed at goes
     this.#rows.get(this.#pointed)?.classList.remove("on");
     this.#pointed = trial?.trial ?? null;
     this.#rows.get(this.#pointed)?.classList.add("on");
@@ -374,7 +395,7 @@ export class SweepView {
           ? [`No trial beats these in one objective without losing in the other: ${best.join(", ")}`]
           : ["No trial is done yet."];
     const end = !trial && !this.#answer.live && best.length === 1 ? lines[0].replace("Best so far is", "The best is") : lines[0];
-    this.#told.replaceChildren(end, ...(!trial && this.#goOn ? [" ", el("span", { class: "quiet" }, "To go on with the sweep, type: "), el("code", {}, this.#goOn)] : []));
+    this.#told.replaceChildren(end, ...(!trial && this.#next ? [" ", el("span", { class: "quiet" }, this.#next.next), el("code", {}, this.#next.again)] : []));
   }
 
   #open(trial) {
@@ -384,12 +405,12 @@ export class SweepView {
   /** New rows of a run (null: of any). */
   onRows(run) {
     const beginning = this.#state.sweep === "." ? "" : `${this.#state.sweep}/`;
-    if (run === null || run.startsWith(beginning)) this.refresh();
+    if (run === null || run.startsWith(beginning)) this.#asking.soon();
   }
 
   /** Runs changed. */
   onRuns({ all }) {
-    if (this.#answer ? this.#runs() !== this.#mark : all) this.refresh();
+    if (this.#answer ? this.#runs() !== this.#mark : all) this.#asking.soon();
   }
 
   /** The colours changed. */
@@ -405,7 +426,7 @@ export class SweepView {
   /** The view is left. */
   leave() {
     clearTimeout(this.#clock);
-    this.#abort.abort();
+    this.#asking.stop();
     this.#pictures.remove();
   }
 }

@@ -53,6 +53,7 @@ export class TrialPictures {
   #parts = new Map(); // by trial, what is drawn of it
   #pointed = null; // number of the trial that stands out
   #watching;
+  #drawing = false;
   #width = 0;
 
   constructor(links) {
@@ -84,8 +85,11 @@ export class TrialPictures {
     const focused = this.#focused();
     const names = shortNames(settings);
     this.#drawLegend(trials, at, objective);
+    // A picture that has the focus loses it when it is replaced; nobody has gone away from it.
+    this.#drawing = true;
     this.#parallel.replaceChildren(this.#lines(told, names, merits));
     this.scatters.replaceChildren(...settings.map((setting, n) => this.#scatter(told, setting, names[n], merits)));
+    this.#drawing = false;
     if (focused) document.querySelector(`[data-picture="${CSS.escape(focused)}"]`)?.focus();
   }
 
@@ -249,7 +253,7 @@ export class TrialPictures {
         tabindex: "0",
         "aria-label": `${label}. Arrow keys go from trial to trial, Enter opens the trial's run.`,
         "data-picture": key,
-        on: { keydown: (event) => this.#key(event), blur: () => this.#links.point(null) },
+        on: { keydown: (event) => this.#key(event), blur: () => this.#drawing || this.#links.point(null) },
       },
       parts,
     );

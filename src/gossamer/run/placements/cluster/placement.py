@@ -452,8 +452,10 @@ class Cluster(OutOfProcess):
         gpus = self.config.cluster.gpus_per_learner * len(self.layout.ranks[0])
         each = f"{self.layout.share:g} CPUs" + f" and {gpus:g} GPUs" * bool(gpus)
         there = f"{free.get('CPU', 0):g} CPUs" + f" and {free.get('GPU', 0):g} GPUs" * bool(gpus)
+        has_room = free.get("CPU", 0) >= self.layout.share and free.get("GPU", 0) >= gpus
+        lacks = "which its machines have not started yet" if has_room else f"and {there} are free"
         return (
-            f"no place in the cluster for {names}: each host needs {each}, and {there} are free; "
+            f"no place in the cluster for {names}: each host needs {each}, {lacks}; "
             "--cluster.wait-seconds waits longer"
         )
 

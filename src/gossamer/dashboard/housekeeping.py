@@ -1,4 +1,4 @@
-"""What the page keeps about runs in their folders: names, tags, notes, and which are archived."""
+"""What the page changes in the folders of runs: it names, tags, notes, archives, restores and deletes them."""
 
 from __future__ import annotations
 
@@ -9,24 +9,23 @@ from typing import TYPE_CHECKING, Any
 from gossamer.dashboard.removal import GONE, refusal, remove_run
 from gossamer.errors import ConfigError
 from gossamer.record.about import ABOUT, MAX_ABOUT_BYTES, About, about_bytes, about_of, changed
-from gossamer.system.reading import clipped, parse_json
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Generator, Iterable, Mapping
 
     from gossamer.dashboard.root import Root, RunFiles
 
-KEEPING = ("archive", "restore", "delete")
+BULK_ACTS = ("archive", "restore", "delete")
 """What is done to several runs at once."""
 _DONE = {
     "archive": "archived",
-    "restore": "taken back",
+    "restore": "no longer archived",
     "delete": "deleted",
 }
 
 
-class Keeping:
-    """Changes what is kept about the runs of a folder; safe to ask from several threads.
+class Housekeeping:
+    """Describes, archives, restores and deletes the runs of a folder; safe to ask from several threads.
 
     Args:
         root: the folder.
@@ -51,10 +50,10 @@ class Keeping:
         return f"the name, tags and note of {run} are kept"
 
     def do(self, act: str, runs: Iterable[str], there: Container[str]) -> str:
-        """Archive runs, take them back, or delete them; say in one line what was done.
+        """Archive, restore or delete runs; say in one line what was done.
 
         Args:
-            act: one of KEEPING.
+            act: one of BULK_ACTS.
             runs: their ids. Those that it cannot be done to keep nothing from the others.
             there: ids of all runs; no other name is ever looked up.
 
@@ -64,7 +63,7 @@ class Keeping:
         work: dict[str, Callable[[str], None]] = {
             "archive": lambda run: self._archive(run, archived=True),
             "restore": lambda run: self._archive(run, archived=False),
-            "delete": lambda run: remove_run(self._root, run),
+            "delete": lambda run: remove_run(self._root, run, self._lock),
         }
         done: list[str] = []
         problems: list[str] = []
@@ -101,27 +100,11 @@ class Keeping:
             with self._lock, self._root.run(run) as files:
                 if (problem := refusal(files)) is not None:
                     raise ConfigError(problem)
-                yield files, _read(files)
+                yield files, about_of(files.json_to_change(ABOUT, MAX_ABOUT_BYTES))
         except FileNotFoundError:
             raise ConfigError(GONE) from None
         except OSError as error:
             raise ConfigError(f"{ABOUT} cannot be written: {error.strerror}") from None
-
-
-def _read(files: RunFiles) -> About:
-    """Return what is said about a run; ConfigError for a file that would be lost if it were written again."""
-    if files.stat(ABOUT) is None:
-        return About()
-    try:
-        content = parse_json(files.read(ABOUT, MAX_ABOUT_BYTES))
-        if not isinstance(content, dict):
-            raise ValueError("it holds no object")
-    except (OSError, ValueError) as error:
-        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
-        raise ConfigError(
-            f"{ABOUT} cannot be read ({clipped(reason)}); repair or remove it"
-        ) from None
-    return about_of(content)
 
 
 def _write(files: RunFiles, about: About) -> None:
