@@ -21,6 +21,7 @@ from gossamer.system.cores import (
     can_pin,
     cpu_quota,
     cpus_by_core,
+    machine_cores,
     num_cores,
     num_cpus,
     numbers_in,
@@ -100,6 +101,15 @@ def test_pairs_may_be_neighbours(tmp_path: Path, allowed) -> None:
     siblings(tmp_path, "0-1", "2-3")
     allowed(range(4))
     assert cpus_by_core(tmp_path) == [(0, 1), (2, 3)]
+
+
+def test_a_part_of_the_cores_leaves_the_machine_as_large(
+    tmp_path: Path, allowed, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "cpu_count", lambda: 8)
+    siblings(tmp_path, *(f"{i},{i + 4}" for i in range(4)))
+    allowed([1, 5])
+    assert machine_cores(tmp_path) == 4
 
 
 @pytest.mark.parametrize(

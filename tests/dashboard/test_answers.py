@@ -8,9 +8,11 @@ import itertools
 import json
 import math
 import os
+import platform
 import shutil
 import tarfile
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import quote
@@ -31,6 +33,7 @@ from gossamer.dashboard.ranges import requested
 from gossamer.dashboard.root import RunFiles
 from gossamer.dashboard.thinning import thin
 from gossamer.record.folder import RunFolder
+from gossamer.system.cores import machine_cores
 
 ROWS = 40
 ADDRESS = "http://127.0.0.1:8765"
@@ -180,6 +183,7 @@ def test_a_long_file_is_sampled_at_once_and_then_read_whole(root: Path) -> None:
         query = {"run": run, "metric": "learner/loss", "x": "env_steps", "points": "20000"}
         first = asked.get("/api/series", params=query).json()
         assert not first["exact"]
+        assert first["not_positive_rows"] is None, "of a sample nobody can tell"
         assert 1000 < first["rows"] < count
         until = time.monotonic() + 60
         while not (told := asked.get("/api/series", params=query).json())["exact"]:
@@ -209,12 +213,41 @@ def test_seeds_are_one_curve_with_the_interval_of_compare(made: Path) -> None:
         assert set(group["counts"]) == {SEEDS}
 
 
+def test_rows_without_a_place_on_a_logarithmic_axis_are_counted(root: Path) -> None:
+    """Of the rows, however few points are drawn; of a mean's points many more may be 0 or less."""
+    run, other = ids(root)[:2]
+
+    def signed(row: dict[str, Any]) -> bool:
+        row["learner/loss"] = 1.0 if row["updates"] % 3 else -row["updates"] + 3.0
+        return True
+
+    changed_rows(root / run, signed)
+    count = sum(row["learner/loss"] <= 0 for row in rows_of(root, run))
+    assert 0 < count < ROWS
+    for points in (3, 100):
+        query = {"metric": "learner/loss", "x": "updates", "points": points}
+        assert ask(root, "/api/series", run=run, **query)["not_positive_rows"] == count
+        query["metric"] = "learner%2Floss"
+        (group,) = curves(root, [run, other], statistic="mean", **query)
+        others = sum(row["learner/loss"] <= 0 for row in rows_of(root, other))
+        assert group["not_positive_rows"] == count + others
+
+
 def test_two_seeds_have_no_interval(made: Path) -> None:
     runs = ids(made)[:2]
     (group,) = curves(made, runs, metric="return_mean_100", x="env_steps", statistic="mean")
     assert (group["n"], group["interval"]) == (2, "none: two runs")
     assert set(group["low"]) == set(group["high"]) == {None}
     assert None not in group["y"]
+
+
+@pytest.mark.parametrize("path", ["/api/curves", "/api/export.csv"])
+def test_seeds_have_no_statistic_over_the_wall_clock(made: Path, path: str) -> None:
+    """They may have trained one after another."""
+    query = f"runs={joined(ids(made)[:3])}&metric=return_mean_100&x=time&statistic=mean"
+    answer = client(made).get(f"{path}?{query}")
+    assert answer.status_code == 400
+    assert "x=env_steps" in answer.json()["error"]
 
 
 def test_two_runs_differ_in_what_they_differ(made: Path) -> None:
@@ -237,8 +270,39 @@ def test_details_tell_settings_with_their_layers(made: Path) -> None:
     assert shares["learner", "learn"] == pytest.approx(
         np.mean([row["share/learn"] for row in last])
     )
-    assert "learner" in told["limits"]["sentence"].split(":")[0]
+    assert "earner" in told["limits"]["sentence"].split(":")[0]
     assert told["machine"]["cores"] == os.cpu_count()
+
+
+@pytest.mark.parametrize(
+    ("facts", "cores"),
+    [({"machine_cores": 2, "host": "elsewhere"}, 2), ({"host": platform.node()}, machine_cores())],
+)
+def test_the_cores_that_limit_a_run_are_the_machine_s(
+    root: Path, facts: dict[str, Any], cores: int
+) -> None:
+    """Of two seeds that train at a time each has half of the cores, and the other one is another program."""
+    run = ids(root)[0]
+    meta = json.loads((root / run / "meta.json").read_text())
+    meta["sessions"][-1]["machine"] = {"cores": 1, **facts}
+    (root / run / "meta.json").write_text(json.dumps(meta))
+
+    def busy(row: dict[str, Any]) -> bool:
+        row |= {"cpu_percent": 70.0, "others_cpu_percent": 130.0, "share/learn": 0.95}
+        row |= {"share/wait_learner": 0.05, "share/wait_actor": 0.6}
+        return True
+
+    changed_rows(root / run, busy)
+    told = ask(root, "/api/run", run=run)["limits"]["sentence"]
+    assert f"the run uses 0.7 of {cores} cores, other programs 1.3" in told
+
+
+def test_what_is_not_known_of_a_machine_is_left_out(root: Path) -> None:
+    known, damaged = ids(root)[:2]
+    (root / damaged / "meta.json").unlink()
+    (root / damaged / "config.json").write_text("{")
+    assert ask(root, "/api/run", run=damaged)["machine"] == {}
+    assert ask(root, "/api/run", run=known)["machine"].keys() >= {"versions", "command", "sessions"}
 
 
 def test_learners_are_nodes_and_messages_links(tmp_path: Path) -> None:
@@ -286,6 +350,89 @@ def test_the_range_of_returns_is_that_of_the_whole_run(tmp_path: Path) -> None:
         with (folder / "metrics.jsonl").open("a") as file:
             file.write(".5}\n")
         assert asked.get("/api/graph", params={"run": run}).json()["returns"] == [-150.0, 7.5]
+
+
+def changed_rows(folder: Path, change: Callable[[dict[str, Any]], bool]) -> None:
+    """Write a run's metrics anew, each row as `change` leaves it, without those of which it returns False."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    kept = [json.dumps(row) + "\n" for row in rows if change(row)]
+    (folder / "metrics.jsonl").write_text("".join(kept))
+
+
+def test_the_ranges_of_links_and_rims_are_those_of_the_whole_run(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+
+    def apart(row: dict[str, Any]) -> bool:
+        seconds = row["time_s"]
+        row["topology/staleness_updates_of_1"] = 100 - abs(seconds - 30)
+        if row["learner"] == 0:
+            row |= {f"topology/disagreement_of_{rank}": rank / seconds for rank in range(4)}
+        return True
+
+    changed_rows(folder, apart)
+    rows = rows_of(tmp_path, run)
+    with client(tmp_path) as asked:
+        for at in ("", "&at=3", "&at=30"):
+            told = asked.get(f"/api/graph?run={quote(run)}{at}").json()
+            for name in ("staleness_updates", "disagreement"):
+                values = [
+                    y for x in rows for k, y in x.items() if k.startswith(f"topology/{name}_of_")
+                ]
+                assert told[f"most_{name}"] == max(values)
+
+
+def learners(root: Path, run: str, **query: Any) -> list[str]:
+    """Return the state of each learner of a run."""
+    nodes = ask(root, "/api/graph", run=run, **query)["nodes"]
+    words = {(True, True): "running", (True, False): "ended", (False, False): "not begun"}
+    return [words[node["begun"], node["alive"]] for node in nodes]
+
+
+def test_learners_have_not_begun_before_their_first_row(tmp_path: Path) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+    changed_rows(folder, lambda row: row["learner"] != 3 or row["time_s"] > 20)
+    assert learners(tmp_path, run, at=5.0) == ["running"] * 3 + ["not begun"]
+    assert learners(tmp_path, run, at=35.0) == ["running"] * 4
+    (folder / "log.txt").write_text(
+        "2001-01-01 00:00:00 Learner 3 died (signal 9) and was restarted\n"
+    )
+    assert learners(tmp_path, run, at=5.0) == ["running"] * 3 + ["ended"]
+
+
+def test_learners_of_a_resumed_run_have_not_begun_until_their_processes_are_known(
+    tmp_path: Path,
+) -> None:
+    (folder,) = made_runs(tmp_path, 1, 60, learners=2)
+    run = str(folder.relative_to(tmp_path))
+
+    def started(supervisor: int, *learners: int) -> None:
+        rows = [{"role": "supervisor", "rank": None, "pid": supervisor, "restarts": 0}]
+        rows += [
+            {"role": "learner", "rank": i, "pid": x, "restarts": 0} for i, x in enumerate(learners)
+        ]
+        (folder / "processes.json").write_text(json.dumps(rows))
+
+    meta = json.loads((folder / "meta.json").read_text())
+    resumed = {"time_unix": time.time() - 12, "seconds_before": 61.0}
+    first = {**meta["sessions"][0], "time_unix": time.time() - 7200, "seconds_before": 0.0}
+    (folder / "meta.json").write_text(json.dumps({**meta, "sessions": [first, resumed]}))
+    now, dead = time.strftime("%Y-%m-%d %H:%M:%S"), 2**22 + 1
+    (folder / "log.txt").write_text(f"{now} Resumed with 2 learners\n")
+    started(dead, dead, dead)
+    lock = RunFolder(folder)
+    lock.lock()
+    assert learners(tmp_path, run) == ["not begun"] * 2
+    told = ask(tmp_path, "/api/graph", run=run)
+    (event,) = told["events"]
+    assert event["seconds"] <= told["at"]
+    assert told["at"] == pytest.approx(73, abs=10)
+    assert told["times"][1] == told["at"], "the slider ends now"
+    started(os.getpid(), os.getpid(), dead)
+    assert learners(tmp_path, run) == ["running", "ended"]
+    lock.unlock()
+    assert ask(tmp_path, "/api/graph", run=run)["times"][1] < 62
 
 
 def test_the_range_of_returns_of_a_long_run_is_of_parts_of_it(tmp_path: Path) -> None:

@@ -12,22 +12,36 @@ def made(x: list[float], y: list[float]) -> tuple[np.ndarray, np.ndarray]:
     return np.array(x, float), np.array(y, float)
 
 
-def test_one_evaluation_of_each_seed_is_one_mean_of_all() -> None:
+def test_one_evaluation_of_each_seed_ends_in_one_mean_of_all() -> None:
     """Their ends differ by a batch or two: no seed passes for the mean of five."""
     scores = [250.0, 261, 275, 262, 347]
     runs = [made([100_000 + 300 * i], [y]) for i, y in enumerate(scores)]
     found = curve(runs, 300, "mean")
-    assert set(found.counts.tolist()) == {5}
-    assert found.y == pytest.approx(279.0)
+    assert set(found.counts.tolist()) == {3, 4, 5}
+    assert found.counts[-1] == 5
+    assert found.y[-1] == pytest.approx(279.0)
 
 
 def test_evaluations_at_other_steps_are_interpolated() -> None:
     runs = [made([10 + i, 50 + i, 90 + i], [i, 10.0 + i, 20.0 + i]) for i in range(5)]
-    found = curve(runs, 50, "mean")
-    assert set(found.counts.tolist()) == {5}
-    assert found.x[0] == 10
-    assert found.x[-1] == 94
+    found = curve(runs, 81 + 4, "mean")
+    assert found.counts.tolist() == [3, 4] + [5] * 81
+    assert (found.x[0], found.x[-1]) == (12, 94)
     assert np.all(np.diff(found.y) >= 0)
+
+
+def test_no_seed_counts_before_its_own_first_value() -> None:
+    begins = (20_000, 24_000, 27_000)
+    runs = [
+        made([*range(at, 100_001, 10_000)], [at] * len(range(at, 100_001, 10_000))) for at in begins
+    ]
+    found = curve(runs, 300, "mean")
+    assert found.x[0] >= 24_000, "before, only one of three has a value"
+    early = found.x < 27_000
+    assert set(found.counts[early].tolist()) == {2}
+    assert np.isnan(found.low[early]).all(), "two have no interval"
+    assert found.y[early] == pytest.approx(22_000)
+    assert set(found.counts[~early].tolist()) == {3}
 
 
 def test_a_run_that_goes_on_alone_draws_no_spike() -> None:
@@ -44,9 +58,3 @@ def test_two_runs_far_apart_are_two_points() -> None:
     assert found.counts.max() == 1
     assert set(found.y.tolist()) == {1.0, 3.0}
     assert np.isnan(found.low).all()
-
-
-def test_times_of_day_begin_at_no_0() -> None:
-    later = [made([1.7e9 + at, 1.7e9 + at + 60], [1.0, 1.0]) for at in (0, 3600)]
-    found = curve(later, 600, "mean", begins_at_0=False)
-    assert found.counts.max() == 1

@@ -17,7 +17,8 @@ def config(algorithm: str, num_learners: int = 1, passes: int = 3) -> dict[str, 
     return {"algorithm": chosen, "num_learners": num_learners, "placement": "local"}
 
 
-HALF, ALL, CROWDED = Busy(2, 1.0, 0.0), Busy(2, 1.8, 0.0), Busy(2, 0.9, 1.0)
+HALF, ALL, CROWDED = Busy(2, 1.0, 0.0, 2), Busy(2, 1.8, 0.0, 2), Busy(2, 0.9, 1.0, 2)
+SHARED, ONE = Busy(64, 0.9, 0.0, 1), Busy(1, 0.7, 0.2, 1)
 TURNS = "Acting and learning take turns. Overlap them: --lag 1"
 
 
@@ -33,7 +34,9 @@ TURNS = "Acting and learning take turns. Overlap them: --lag 1"
         (LEARNING, config("ppo"), CROWDED, "the run uses 0.9 of 2 cores, other programs 1.0"),
         (LEARNING, config("ppo"), ALL, "try fewer --algorithm.passes"),
         (LEARNING, config("ppo", passes=1), ALL, "try a smaller network"),
-        ({}, config("ppo"), None, "not known yet"),
+        (LEARNING, config("ppo", 2), SHARED, "or a GPU"),  # idle cores that it may not use
+        (LEARNING, config("ppo"), ONE, "the run uses 0.7 of 1 core, other programs 0.2"),
+        ({}, config("ppo"), None, "Not known yet"),
     ],
 )
 def test_advice_fits_the_run(
@@ -42,3 +45,11 @@ def test_advice_fits_the_run(
     told = sentence(shares, settings, cores)
     assert says in told
     assert "idle" not in told, "what others use is not idle"
+    assert told[0].isupper()
+
+
+def test_a_run_that_ended_early_will_tell_no_more() -> None:
+    told = sentence({}, config("ppo"), ended=True)
+    assert told.startswith("Not known: ")
+    assert "yet" not in told
+    assert "the run ended" in told

@@ -18,7 +18,7 @@ sys.path.insert(
 from fake_watch import FakeServer, FakeWatch, usual_runs
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Page
+    from playwright.sync_api import Browser, ConsoleMessage, Page
 
 CHROMIUM = Path("/usr/bin/chromium")
 ARGUMENTS = [
@@ -112,12 +112,22 @@ def address(root: Path) -> Iterator[str]:
 
 @pytest.fixture
 def live(browser: Browser, address: str) -> Iterator[Page]:
-    """A page that complains of nothing and asks nobody but the server; that this refuses an act the browser itself says."""
+    """A page that complains of nothing and asks nobody but the server.
+
+    That the server refuses an act, or that a run is gone that was there a moment ago, the browser itself says.
+    """
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
     page = context.new_page()
     page.set_default_timeout(20_000)
     complaints: list[str] = []
-    page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") and "status of 409" not in x.text else None)  # fmt: skip
+
+    def hear(said: ConsoleMessage) -> None:
+        refused = "status of 409" in said.text
+        gone = "status of 404" in said.text and "run=" in said.location["url"]
+        if said.type in ("error", "warning") and not (refused or gone):
+            complaints.append(said.text)
+
+    page.on("console", hear)
     page.on("pageerror", lambda error: complaints.append(str(error)))
     page.on("request", lambda x: None if x.url.startswith((address, "data:", "blob:")) else complaints.append(x.url))  # fmt: skip
     yield page

@@ -297,6 +297,7 @@ class FakeWatch:
         self.spikes: dict[
             str, list[int]
         ] = {}  # rows in which a metric is a thousand times as large
+        self.negative: dict[str, list[int]] = {}
         self.first_row_seconds = 0.0
 
     def tell(self, event: str, data: Any) -> None:
@@ -397,6 +398,8 @@ class FakeWatch:
             }[metric.rpartition("_")[2]]
         for row in self.spikes.get(metric, []):
             y[row] *= 1000
+        for row in self.negative.get(metric, []):
+            y[row] = -1.0
         if metric == "evaluation/mean":
             at, y = at[19::20], y[19::20]
         seconds = at * STEPS / 2000
@@ -412,9 +415,11 @@ class FakeWatch:
         keep = (x >= float(asked.get("from", "-inf"))) & (x <= float(asked.get("to", "inf")))
         x, y, rows = x[keep], y[keep], len(x)
         points = int(asked["points"])
+        below = int((y <= 0).sum()) if self.exact else None
+        counted = {"rows": rows, "not_positive_rows": below, "exact": self.exact}
         if len(x) <= points:
             whole = {"x": x.tolist(), "y": y.tolist(), "low": None, "high": None}
-            return {**whole, "rows": rows, "exact": self.exact}
+            return {**whole, **counted}
         parts = np.array_split(np.arange(len(x)), points)
         take = {
             name: [float(fold(y[part])) for part in parts]
@@ -423,8 +428,7 @@ class FakeWatch:
         return {
             "x": [float(x[part[-1]]) for part in parts],
             **take,
-            "rows": rows,
-            "exact": self.exact,
+            **counted,
         }
 
     def groups_of(self, asked: dict[str, str]) -> dict[str, tuple[dict[str, Any], list[str]]]:
@@ -490,6 +494,9 @@ class FakeWatch:
                     "high": high,
                     "counts": [len(ids)] * len(y),
                     "exact": self.exact,
+                    "not_positive_rows": sum(int((x <= 0).sum()) for _, x in found)
+                    if self.exact
+                    else None,
                     "interval": {1: "none: one run", 2: "none: two runs"}.get(
                         len(ids), "95 % studentized bootstrap"
                     ),
@@ -573,7 +580,7 @@ class FakeWatch:
                 ],
                 "sentence": ""
                 if bad
-                else "learner-bound: the learner is busy 94 % of the time, actors wait 45 %; try fewer passes or --precision bf16",
+                else "Learner-bound: the learner is busy 94 % of the time, actors wait 45 %; try fewer passes or --precision bf16",
             },
             "machine": {
                 "host": "node-a",
@@ -581,8 +588,8 @@ class FakeWatch:
                 "processor": "a processor",
                 "cores": 2,
                 "hardware_threads": 4,
+                "machine_cores": 2,
                 "memory_bytes": 8e9,
-                "gpus": [],
                 "versions": {"python": "3.11.2", "torch": "2.9.1"},
                 "git": {"commit": "0" * 40, "changed": False},
                 "command": ["gossamer", "train", run["env_id"]],
@@ -621,7 +628,8 @@ class FakeWatch:
                 "disagreement": abs(float(rng.normal())) * 0.01,
                 "restarts": int(rank == 3),
                 "host": f"node-{'ab'[rank * 2 // count]}",
-                "alive": rank != 5,
+                "begun": rank != 7 or at >= 2,
+                "alive": rank != 5 and (rank != 7 or at >= 2),
                 "updates": int(at * 10),
                 "env_steps": int(at * 250),
             }
@@ -655,6 +663,8 @@ class FakeWatch:
             "directed": directed,
             "nodes": nodes,
             "returns": [-450.0, -50.0],
+            "most_staleness_updates": 9,
+            "most_disagreement": 0.05,
             "edges": edges,
             "events": events,
         }

@@ -176,6 +176,53 @@ def test_seeds_of_a_group_have_one_colour_and_stand_out_together(page: Page) -> 
     expect(page).to_have_url(re.compile("hide=learning_rate"))
 
 
+def test_over_the_wall_clock_each_run_is_drawn(page: Page, watch: FakeWatch) -> None:
+    """Seeds that trained one after another have no mean at a moment."""
+    visit(page, curves("return_mean_100"))
+    drawn(page, "return_mean_100")
+    lines = "document.querySelector('.plot').data.filter((x) => x.fill !== 'toself').length"
+    until(page, f"{lines} === 2")
+    page.locator(".toolbar select").select_option("time")
+    until(page, f"{lines} === 6")
+    expect(page.locator(".groups")).to_contain_text("have no mean over the wall clock")
+    assert not any(x.startswith("/api/curves") and "x=time" in x for x in watch.asked)
+    assert "statistic" not in saved_table(page, watch, "return_mean_100")
+    page.locator(".toolbar select").select_option("seconds")
+    until(page, f"{lines} === 2")
+
+
+def test_the_count_of_a_group_is_not_that_of_an_empty_chart(page: Page, watch: FakeWatch) -> None:
+    """Evaluations are asked for beside returns, and may be answered first with none."""
+
+    def slow(route: Route) -> None:
+        if "metric=return_mean_100" in route.request.url:
+            page.wait_for_timeout(500)
+        route.continue_()
+
+    def without_evaluations(route: Route) -> None:
+        answer = route.fetch()
+        groups = [{**x, "n": 0, "interval": "none: one run"} for x in answer.json()["groups"]]
+        route.fulfill(json={"groups": groups})
+
+    page.route("**/api/curves?*return_mean_100*", slow)
+    page.route("**/api/curves?*evaluation*", without_evaluations)
+    visit(page, curves("return_mean_100", "evaluation/mean"))
+    drawn(page, "return_mean_100")
+    expect(page.locator(".group-n")).to_have_text(["n\u00a0=\u00a03"] * 2)
+    expect(page.locator(".groups")).to_contain_text("95 % studentized bootstrap interval")
+
+
+def test_hidden_groups_are_not_missing_rows(page: Page) -> None:
+    visit(page, curves("return_mean_100"))
+    drawn(page, "return_mean_100")
+    note = page.locator(".plot-note")
+    for group in (0, 1):
+        page.locator(".group").nth(group).click()
+    expect(note).to_have_text("All groups are hidden.")
+    page.locator(".group").first.click()
+    expect(note).to_be_hidden()
+
+
 def luminance(color: str) -> float:
     """Return the relative luminance of WCAG 2."""
     parts = np.array([int(color[i : i + 2], 16) / 255 for i in (1, 3, 5)])
@@ -448,6 +495,83 @@ def test_zoom_is_linked_and_stays_in_the_address(page: Page) -> None:
     assert np.allclose(x_ranges(page), before)
 
 
+@pytest.mark.parametrize("more", ["", "&xlog=1", "&x=seconds", "&x=time"])
+def test_charts_begin_and_end_at_one_x(page: Page, more: str) -> None:
+    """Evaluations begin later than returns, and what is above one another is at the same step all the same."""
+    visit(page, curves("return_mean_100", "evaluation/mean", more=more))
+    drawn(page, "return_mean_100", "evaluation/mean")
+    same = "JSON.stringify(plots[0].layout.xaxis.range) === JSON.stringify(plots[1].layout.xaxis.range)"
+    until(
+        page,
+        f"(() => {{ const plots = [...document.querySelectorAll('.plot')]; return plots.every((x) => x.layout.xaxis.range) && {same}; }})()",
+    )
+    box = page.locator('[data-chart="return_mean_100"] .nsewdrag').bounding_box()
+    assert box
+    page.mouse.move(box["x"] + box["width"] / 2, box["y"] + box["height"] / 2)
+    places = "[...document.querySelectorAll('.cursor:not([hidden])')].map((x) => x.style.transform)"
+    first, second = page.evaluate(places)
+    assert first == second
+
+
+def test_charts_of_a_run_share_x(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/run?run={PONG}")
+    drawn(page, "return", "episodes")
+    ranges = "document.querySelector('[data-chart=return] .plot').layout.xaxis.range.join()"
+    until(page, f"{ranges} === '200,40000'")
+    watch.grow(PONG, rows=50)
+    until(page, f"{ranges} === '200,50000'")
+    other = ranges.replace("=return", "=episodes")
+    until(page, f"{other} === '200,50000'")
+
+
+def tick_texts(page: Page, metric: str, axis: str) -> list[str]:
+    return page.locator(f'[data-chart="{metric}"] .{axis}tick text').all_text_contents()
+
+
+def test_ticks_of_logarithmic_axes_are_powers_in_one_line(page: Page, watch: FakeWatch) -> None:
+    visit(page, curves("learner/loss", more="&xlog=1&ylog=1"))
+    drawn(page, "learner/loss")
+    assert tick_texts(page, "learner/loss", "x") == ["1k", "10k", "100k"]
+    heights = page.evaluate(
+        "[...document.querySelectorAll('.xtick text')].map((x) => x.getBoundingClientRect().y)"
+    )
+    assert max(heights) - min(heights) < 1
+    small = page.evaluate(
+        """async () => {
+          const { figure } = await import("/static/figure.js");
+          const line = { x: [0, 1, 2], y: [1e-4, 0.002, 20000], color: "#000000", label: "", key: "" };
+          const { yaxis } = figure([line], { xKind: "env_steps", yLog: true }).layout;
+          return yaxis.ticktext;
+        }"""
+    )
+    assert small == ["1e\u22124", "0.001", "0.01", "0.1", "1", "10", "100", "1k", "10k"][::2]
+
+
+def test_one_point_has_one_tick(page: Page, watch: FakeWatch) -> None:
+    run = make_run("CartPole-v1/ppo-single/one", env_steps=200)
+    watch.add(run)
+    visit(page, curves("return_mean_100", runs=[run["id"]]))
+    drawn(page, "return_mean_100")
+    assert tick_texts(page, "return_mean_100", "x") == ["200"]
+
+
+def test_a_logarithmic_axis_tells_rows_and_breaks_lines(page: Page, watch: FakeWatch) -> None:
+    watch.negative["learner/loss"] = [100, 101, 103, 400]
+    visit(page, curves("learner/loss", runs=SEEDS[:1], more="&ylog=1&stat=runs"))
+    drawn(page, "learner/loss")
+    head = page.locator('[data-chart="learner/loss"] h3')
+    expect(head).to_contain_text("4 values of 0 or less are not on a logarithmic axis")
+    trace = "document.querySelector('.plot').data.at(-1)"
+    assert page.evaluate(f"[100, 101, 103, 400].map((i) => {trace}.y[i])") == [None] * 4
+    assert page.evaluate(f"{trace}.y.every((y) => y === null || y > 0)")
+    alone = page.evaluate(f"{trace}.marker.size.map((size, i) => size && i).filter(Boolean)")
+    assert alone == [102], "between two that are not drawn it would not be seen"
+    watch.exact = False
+    page.reload()
+    drawn(page, "learner/loss")
+    expect(head).to_contain_text("Some values of 0 or less are not on a logarithmic axis")
+
+
 def test_a_box_zooms_both_axes_and_the_keyboard_zooms_too(page: Page) -> None:
     visit(page, curves("return_mean_100", "learner/loss"))
     drawn(page, "return_mean_100", "learner/loss")
@@ -602,7 +726,7 @@ def test_a_chart_follows_its_run(page: Page, watch: FakeWatch) -> None:
 
 def test_a_run_tells_what_limits_it_and_who_set_what(page: Page) -> None:
     visit(page, f"#/run?run={PONG}")
-    expect(page.locator(".sentence")).to_contain_text("learner-bound")
+    expect(page.locator(".sentence")).to_contain_text("Learner-bound")
     expect(page.locator(".limit-bar").first).to_have_attribute(
         "aria-label",
         "actor: env step 33\u00a0%, inference 22\u00a0%, wait for the learner 45\u00a0%",
@@ -699,6 +823,26 @@ def test_machines_of_processes_are_told_where_there_are_several(
     expect(processes.locator("tbody tr").first.locator("td")).to_have_count(columns)
 
 
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_percents_on_bars_can_be_read(page: Page, theme: str) -> None:
+    visit(page, "")
+    pairs = page.evaluate(
+        """async (theme) => {
+          document.documentElement.dataset.theme = theme;
+          const { inkOn, line } = await import("/static/palette.js");
+          return [...Array(8).keys()].map((n) => [line(n).color, inkOn(line(n).color)]);
+        }""",
+        theme,
+    )
+    for pair in pairs:
+        light, dark = sorted(map(luminance, pair), reverse=True)
+        assert (light + 0.05) / (dark + 0.05) >= 4.5, pair
+    visit(page, f"#/run?run={PONG}")
+    label = page.locator(".segment:not(.idle) > span").first
+    inks = {f"rgb({', '.join(str(int(x[i : i + 2], 16)) for i in (1, 3, 5))})" for _, x in pairs}
+    assert label.evaluate("(x) => getComputedStyle(x).color") in inks
+
+
 def test_segments_without_room_have_no_label(page: Page) -> None:
     visit(page, f"#/run?run={PONG}")
     labels = page.locator(".segment > span")
@@ -759,11 +903,99 @@ def test_learners_are_a_ring_with_one_dead(page: Page, watch: FakeWatch) -> None
 def test_the_scale_of_returns_stays_while_one_looks_back(page: Page, watch: FakeWatch) -> None:
     visit(page, f"#/learners?run={GOSSIP}")
     scale = page.locator(".scale").first
-    expect(scale).to_have_text("Return\u2212450.0\u221250.00")
-    page.get_by_label("Time in the run").fill("7")
-    expect(page).to_have_url(re.compile("at=7"))
-    until(page, "document.querySelector('.timeline output').textContent.startsWith('7')")
-    expect(scale).to_have_text("Return\u2212450.0\u221250.00")
+    links = page.locator(".graph-legend")
+    for _ in range(2):
+        expect(scale).to_have_text("Return\u2212450.0\u221250.00")
+        expect(links).to_contain_text("Staleness of a link09 updates")
+        expect(links).to_contain_text("disagreement, full at 0.05")
+        page.get_by_label("Time in the run").fill("7")
+        expect(page).to_have_url(re.compile("at=7"))
+        until(page, "document.querySelector('.timeline output').textContent.startsWith('7')")
+
+
+def test_learners_that_come_later_have_not_begun(page: Page) -> None:
+    visit(page, f"#/learners?run={GOSSIP}&at=1")
+    states = page.get_by_role("table", name="Learners").locator("tbody td:nth-child(6)")
+    expect(states).to_have_text(["running"] * 5 + ["ended", "running", "not begun yet"])
+    label = page.locator('.graph [data-rank="7"]')
+    expect(label).to_have_attribute("aria-label", re.compile("not begun yet"))
+    page.get_by_role("button", name="Live").click()
+    expect(states.last).to_have_text("running")
+
+
+def test_links_are_reached_by_keys(page: Page) -> None:
+    """Two links of each learner in a ring: the arrows go through them, and Tab goes on to the next learner."""
+    visit(page, f"#/learners?run={GOSSIP}")
+    graph, title = page.locator("svg.graph"), page.locator(".graph-details h3")
+    graph.locator('[data-rank="3"]').focus()
+    expect(title).to_have_text("Learner 3, running")
+    for key, wanted in (
+        ("ArrowRight", "From learner 2 to 3"),
+        ("ArrowRight", "From learner 3 to 4"),
+        ("ArrowDown", "From learner 2 to 3"),
+        ("ArrowLeft", "From learner 3 to 4"),
+    ):
+        page.keyboard.press(key)
+        expect(title).to_have_text(wanted)
+    link = graph.locator(".edge:focus")
+    weight = page.locator(".graph-details dd").first.inner_text()
+    expect(link).to_have_attribute(
+        "aria-label", re.compile(f"^From learner 3 to 4, weight {weight}, stale")
+    )
+    page.keyboard.press("Escape")
+    expect(title).to_have_text("Learner 3, running")
+    page.keyboard.press("ArrowUp")
+    expect(title).to_have_text("From learner 3 to 4")
+    page.keyboard.press("Tab")
+    expect(title).to_have_text("Learner 4, running")
+
+
+def test_a_link_keeps_the_focus_while_the_run_trains(page: Page, watch: FakeWatch) -> None:
+    visit(page, f"#/learners?run={GOSSIP}")
+    page.locator('.graph [data-rank="3"]').focus()
+    page.keyboard.press("ArrowRight")
+    watch.grow(GOSSIP, rows=10)
+    expect(page.locator(".timeline output")).to_have_text("now, 21\u00a0s")
+    expect(page.locator(".edge:focus")).to_have_attribute("data-from", "2")
+
+
+@pytest.mark.parametrize("width", [1440, 390])
+def test_type_on_learners_can_be_read(page: Page, width: int) -> None:
+    page.set_viewport_size({"width": width, "height": 844})
+    for run in (GOSSIP, DIFFUSION):
+        visit(page, f"#/learners?run={run}")
+        page.locator(".graph .rank").first.wait_for()
+        sizes = page.evaluate(
+            """[...document.querySelectorAll(".graph text")].map((text) =>
+              parseFloat(text.getAttribute("font-size")) * text.getCTM().a)"""
+        )
+        assert min(sizes) > 10.9
+
+
+def test_a_run_that_is_loading_says_so_and_has_no_bare_headings(page: Page) -> None:
+    held: list[Route] = []
+    for path in ("metrics", "run"):
+        page.route(f"**/api/{path}?*", lambda route: held.append(route))
+    visit(page, f"#/run?run={PONG}")
+    expect(page.locator(".run-content .loading")).to_have_text(["Loading\u2026"] * 2)
+    expect(page.locator(".run-content h2:visible")).to_have_count(0)
+    for route in held:
+        route.continue_()
+    page.unroute_all()
+    expect(page.locator(".run-content h2", has_text="Learning")).to_be_visible()
+    expect(page.locator(".run-content .loading")).to_have_count(0)
+
+
+def test_what_is_loading_says_so(page: Page) -> None:
+    held: list[Route] = []
+    page.route("**/api/graph?*", lambda route: held.append(route))
+    visit(page, f"#/learners?run={GOSSIP}")
+    expect(page.locator(".graph-frame")).to_have_text("Loading\u2026")
+    expect(page.get_by_role("table", name="Learners").locator("tbody")).to_have_text(
+        "Loading\u2026"
+    )
+    held[0].continue_()
+    expect(page.locator(".graph-frame .node")).to_have_count(8)
 
 
 def test_learners_of_a_run_that_is_over_have_ended(page: Page) -> None:

@@ -10,6 +10,7 @@ import math
 import threading
 import time
 from contextlib import asynccontextmanager, contextmanager, suppress
+from dataclasses import asdict
 from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, cast
@@ -32,6 +33,7 @@ from gossamer.dashboard.comparisons import Comparisons, Question
 from gossamer.dashboard.curves import curves, group
 from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
 from gossamer.dashboard.events import Events
+from gossamer.dashboard.extremes import RememberedExtremes
 from gossamer.dashboard.graph import graph
 from gossamer.dashboard.guard import Guard, new_token
 from gossamer.dashboard.housekeeping import BULK_ACTS, Housekeeping
@@ -39,7 +41,6 @@ from gossamer.dashboard.listing import Listing
 from gossamer.dashboard.meanings import meanings
 from gossamer.dashboard.ranges import parts_of, requested
 from gossamer.dashboard.removal import remove_leftovers
-from gossamer.dashboard.return_ranges import ReturnRanges
 from gossamer.dashboard.root import HERE, Root
 from gossamer.dashboard.series import AXES, metrics_of, read_series
 from gossamer.dashboard.sweeps import Sweeps
@@ -113,7 +114,7 @@ class Dashboard:
         self._all_sweeps = Sweeps(self.root, self.listing)
         self.views = Views(self.root)
         self._acts = Acts()
-        self._return_ranges = ReturnRanges()
+        self._extremes = RememberedExtremes()
         self._housekeeping = Housekeeping(self.root)
         get = {
             "/": self._index,
@@ -209,7 +210,9 @@ class Dashboard:
             )
         found = thin(raw.x, raw.y, points, begin=begin, end=end)
         told = {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
-        return _json({**told, "rows": found.rows, "exact": raw.exact})
+        not_positive = found.not_positive_rows if raw.exact else None
+        rows = {"rows": found.rows, "not_positive_rows": not_positive}
+        return _json({**told, **rows, "exact": raw.exact})
 
     def _curves(self, request: Request) -> Response:
         found, missing = self._curves_of(request, _asked(request, "metric"))
@@ -226,12 +229,18 @@ class Dashboard:
     ) -> tuple[list[dict[str, Any]], list[str]]:
         """Return a curve for each group of runs, and lines about runs that are not there."""
         settings, missing = self._asked_runs(request)
+        axis = _axis(request)
+        if axis == "time":
+            raise Mistake(
+                "there is no statistic of seeds over the wall clock (x=time), as they may train at different times; "
+                "ask for x=env_steps, x=updates or x=seconds, or for each run"
+            )
         found = curves(
             self.root,
             self.columns,
             settings,
             metric,
-            _axis(request),
+            axis,
             points=_points(request),
             statistic=_one_of(request, "statistic", STATISTICS),
             by=_list(request, "by") or None,
@@ -292,8 +301,8 @@ class Dashboard:
     def _graph(self, request: Request) -> Response:
         at = _number(request, "at", float, None)
         with self._files(_asked(request, "run")) as (files, run):
-            returns = self._return_ranges.range_of(files, run["id"], int(run["num_learners"]))
-            return _json({**graph(files, run, at), "returns": returns})
+            extremes = self._extremes.of(files, run["id"], int(run["num_learners"]))
+            return _json({**graph(files, run, at), **asdict(extremes)})
 
     def _replay(self, request: Request) -> Response:
         with self._files(_asked(request, "run")) as (files, _):

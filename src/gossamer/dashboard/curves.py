@@ -10,7 +10,7 @@ import numpy as np
 from gossamer.dashboard.listing import differing
 from gossamer.dashboard.series import read_series
 from gossamer.dashboard.statistics import FEWEST, curve
-from gossamer.dashboard.thinning import thin
+from gossamer.dashboard.thinning import Series, thin
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -87,7 +87,7 @@ def curves(
     """
     told: list[dict[str, Any]] = []
     for one in group(settings, by):
-        exact, series = True, list[Any]()
+        exact, series = True, list[Series]()
         for run in one.runs:
             raw = read_series(root, columns, run, metric, axis, learner, wait=wait)
             exact = exact and raw.exact
@@ -100,10 +100,10 @@ def curves(
             "runs": one.runs,
             "interval": (ONE, ONE, TWO)[len(there)] if len(there) < FEWEST else SEVERAL,
             "exact": exact,
+            "not_positive_rows": sum(x.not_positive_rows for x in series) if exact else None,
         }
         if len(there) > 1:
-            most, at_0 = min(points, GRID_POINTS), axis != "time"
-            found = curve(there, most, statistic, begins_at_0=at_0)
+            found = curve(there, min(points, GRID_POINTS), statistic)
             entry |= {"x": found.x, "y": found.y, "low": found.low, "high": found.high}
             entry["counts"] = found.counts
         else:

@@ -13,6 +13,8 @@ from gossamer.dashboard.values import flat, listed, mapping, number, shown, whol
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from gossamer.dashboard.listing import Run
     from gossamer.dashboard.root import RunFiles
 
@@ -43,16 +45,23 @@ def details(files: RunFiles, run: Run) -> dict[str, Any]:
         "processes": processes(files, running=run["state"] == "running"),
         "log": files.tail("log.txt", LOG_BYTES).decode(errors="replace").splitlines()[-LOG_LINES:],
         "evaluations": evaluations(files),
-        "limits": limits(files, config, whole(machine.get("cores"))),
-        "machine": {
-            **shown(machine),
-            "gpus": shown(listed(meta.get("gpus"))),
-            "versions": shown(mapping(session.get("versions"))),
-            "git": shown(mapping(session.get("git"))),
-            "command": shown(listed(session.get("argv"))),
-            "sessions": len(sessions),
-        },
+        "limits": limits(files, config, machine, ended=run["state"] != "running"),
+        "machine": machine_of(meta),
     }
+
+
+def machine_of(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the last session tells of its machine, without what is not known."""
+    sessions = listed(meta.get("sessions"))
+    session = mapping(sessions[-1]) if sessions else {}
+    told = {
+        **mapping(session.get("machine")),
+        "versions": mapping(session.get("versions")),
+        "git": mapping(session.get("git")),
+        "command": listed(session.get("argv")),
+        "sessions": len(sessions),
+    }
+    return shown({name: x for name, x in told.items() if x})
 
 
 def settings_of(files: RunFiles) -> list[dict[str, Any]]:

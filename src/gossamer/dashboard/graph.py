@@ -5,6 +5,7 @@ Rows are found by time in the file itself, which is sorted by it, so that a slid
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import time
@@ -13,10 +14,11 @@ from typing import TYPE_CHECKING, Any, BinaryIO
 
 import psutil
 
-from gossamer.dashboard.return_ranges import OF_THE_RUN, OWN, RETURN
+from gossamer.dashboard.extremes import APART, LINK, OF_THE_RUN, OWN, RETURN
 from gossamer.dashboard.series import run_seconds, sessions_of
 from gossamer.dashboard.values import listed, mapping, number, whole, word
 from gossamer.record.metrics import parse_row
+from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,13 +26,12 @@ if TYPE_CHECKING:
     from gossamer.dashboard.root import RunFiles
     from gossamer.dashboard.series import Session
 
-LINK = "topology/staleness_updates_of_"
-APART = "topology/disagreement_of_"
 MAX_NODES = 256
 """Learners that are drawn; of more the first."""
 WINDOW_BYTES = (256 << 10, 4 << 20)
 """Read before a moment; more of them until every learner has told of itself twice."""
 PROBE_BYTES = 16 << 10
+OWNER_BYTES = 64
 SILENT_SECONDS = 45.0
 """A learner that has told nothing for so long is not there; each tells of itself every ten seconds."""
 STEPS = 200
@@ -66,18 +67,21 @@ def graph(files: RunFiles, run: Mapping[str, Any], at: float | None = None) -> d
     size = min(int(run["num_learners"]), MAX_NODES)
     sessions, running = sessions_of(files), run["state"] == "running"
     first, last = _span(files)
-    newest = at is None or at >= last
-    now = run_seconds(sessions, time.time()) if running else last
-    moment = max(now, last) if newest else max(at or 0.0, first)
-    rows = _rows_before(files, last if newest else moment, size)
+    # A run that trains goes on behind its last row: what its log tells then has a place on the slider, too.
+    end = max(run_seconds(sessions, time.time()), last) if running else last
+    newest = at is None or at >= end
+    moment = end if newest else max(at or 0.0, first)
+    rows = _rows_before(files, moment, size)
     events = [event for event in log_events(files, sessions) if event["seconds"] <= moment]
     edges = _edges(rows, mixing(files, size), size, moment)
     ends = {(x["from"], x["to"]) for x in edges}
     return {
-        "times": [first, last, max((last - first) / STEPS, 1.0)],
+        "times": [first, end, max((end - first) / STEPS, 1.0)],
         "at": moment,
         "directed": any((reader, peer) not in ends for peer, reader in ends),
-        "nodes": _nodes(files, rows, run, size, moment, events, live=newest and running),
+        "nodes": _nodes(
+            files, rows, run, size, moment, events, sessions[-1] if newest and running else None
+        ),
         "edges": edges,
         "events": events[-MAX_EVENTS:],
     }
@@ -232,26 +236,25 @@ def _nodes(
     size: int,
     moment: float,
     events: list[dict[str, Any]],
-    *,
-    live: bool,
+    live: Session | None,
 ) -> list[dict[str, Any]]:
-    processes = {
-        whole(x.get("rank")): x
-        for x in map(mapping, listed(files.json_value("processes.json")))
-        if x.get("role") == "learner"
-    }
-    deaths = [match for event in events if (match := _DIED.search(event["text"]))]
-    spans = [(int(x[1] or x[3]), int(x[2] or x[4] or x[1] or x[3])) for x in deaths]
-    died = [rank for low, high in spans for rank in range(low, min(high, size) + 1)]
+    """Return the learners at a moment; `live` is the session that trains now, where the moment is now."""
+    started = _learner_processes(files) if live else {}
+    processes = started or {}
+    # What was told before a resume says nothing of the learners that are started by it.
+    since = -math.inf if live is None else math.inf if started is None else live.seconds_before
+    died = _died(events, size)
+    died_since = _died([event for event in events if event["seconds"] > since], size)
     apart = rows[min(rows)].row if rows else {}
     nodes: list[dict[str, Any]] = []
     for rank in range(size):
         told, process = rows.get(rank), mapping(processes.get(rank))
         row = told.row if told else {}
         told_at = number(row.get("time_s"))
-        there = told_at is not None and moment - told_at <= SILENT_SECONDS
+        begun = told_at is not None and told_at > since
+        there = told_at is not None and begun and moment - told_at <= SILENT_SECONDS
         if live and (process_alive := alive(process)) is not None:
-            there = process_alive
+            begun, there = True, process_alive
         # All at one moment, and of the episodes that the run's return is of; older runs tell it in each learner's rows.
         own = apart.get(f"{RETURN}{rank}", row.get(OWN))
         nodes.append(
@@ -261,12 +264,33 @@ def _nodes(
                 "disagreement": number(apart.get(f"{APART}{rank}")),
                 "restarts": (whole(process.get("restarts")) or 0) if live else died.count(rank),
                 "host": word(process.get("machine") or run["where"]),
+                "begun": begun or rank in died_since,
                 "alive": there,
                 "updates": whole(row.get("updates")),
                 "env_steps": whole(row.get("learner/env_steps", row.get("env_steps"))),
             }
         )
     return nodes
+
+
+def _died(events: Sequence[Mapping[str, Any]], size: int) -> list[int]:
+    """Return the rank of every learner that events tell to have died, as often as they do."""
+    deaths = [match for event in events if (match := _DIED.search(event["text"]))]
+    spans = [(int(x[1] or x[3]), int(x[2] or x[4] or x[1] or x[3])) for x in deaths]
+    return [rank for low, high in spans for rank in range(low, min(high, size) + 1)]
+
+
+def _learner_processes(files: RunFiles) -> dict[int | None, dict[str, Any]] | None:
+    """Return the rows of learners in processes.json by rank; None while they are those of an earlier session.
+
+    A resume takes the lock, which tells its process, long before it starts its learners and writes them down.
+    """
+    rows = [mapping(x) for x in listed(files.json_value("processes.json"))]
+    owner = files.tail(LOCK, OWNER_BYTES).decode(errors="replace").strip()
+    supervisors = [str(whole(x.get("pid"))) for x in rows if x.get("role") == "supervisor"]
+    if owner.isdecimal() and supervisors and owner not in supervisors:
+        return None
+    return {whole(x.get("rank")): x for x in rows if x.get("role") == "learner"}
 
 
 def alive(process: Mapping[str, Any]) -> bool | None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import platform
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.dashboard.listing import TAIL_BYTES, last_rows
 from gossamer.dashboard.values import mapping, number, whole
+from gossamer.system.cores import machine_cores
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -36,13 +38,16 @@ FEW_OTHERS = 0.1
 """Other programs that use a larger share of the cores slow a run down."""
 
 
-def limits(files: RunFiles, config: Mapping[str, Any], cores: int | None) -> dict[str, Any]:
+def limits(
+    files: RunFiles, config: Mapping[str, Any], machine: Mapping[str, Any], *, ended: bool
+) -> dict[str, Any]:
     """Return the shares of every role's time, means over learners and their newest rows, and a sentence.
 
     Args:
         files: of the run.
         config: its settings.
-        cores: of the machine; None: not known.
+        machine: that it runs on, as meta.json has it.
+        ended: no more rows will come.
     """
     told: dict[int, list[dict[str, Any]]] = {}
     for row in last_rows(files, TAIL_BYTES[1]):
@@ -52,13 +57,17 @@ def limits(files: RunFiles, config: Mapping[str, Any], cores: int | None) -> dic
     shares = {name: share for name in SHARES if (share := _mean_of(told, name)) is not None}
     cpu, others = (_mean_of(told, name) for name in ("cpu_percent", "others_cpu_percent"))
     busy = None
-    if cpu is not None and cores:
-        busy = Busy(cores, cpu / 100, (others or 0.0) / 100)
+    own = whole(machine.get("cores"))
+    if cpu is not None and own:
+        there = whole(machine.get("machine_cores"))
+        if not there:  # an older run: those that it could use may be a part of them
+            there = machine_cores() if machine.get("host") == platform.node() else own
+        busy = Busy(max(there, own), cpu / 100, (others or 0.0) / 100, own)
     rows = [
         {"role": SHARES[name][0], "doing": SHARES[name][1], "share": min(max(share, 0.0), 1.0)}
         for name, share in shares.items()
     ]
-    return {"shares": rows, "sentence": sentence(shares, config, busy)}
+    return {"shares": rows, "sentence": sentence(shares, config, busy, ended=ended)}
 
 
 class Busy(NamedTuple):
@@ -69,16 +78,19 @@ class Busy(NamedTuple):
     """Cores that the run keeps busy."""
     others: float
     """Cores that everything else keeps busy."""
+    own: int
+    """Cores that the run may use: of runs that train at a time each has a part."""
 
     @property
     def few(self) -> bool:
         """Whether cores are idle, which a run could use."""
-        return self.run + self.others < FEW_CORES * self.cores
+        used = (self.run + self.others) / self.cores
+        return max(used, self.run / self.own) < FEW_CORES
 
     def words(self) -> str:
         """Say how many cores the run and other programs use."""
         others = f", other programs {self.others:.1f}" if self.others >= 0.1 else ""
-        return f"the run uses {self.run:.1f} of {self.cores} cores{others}"
+        return f"the run uses {self.run:.1f} of {self.cores} core{'s' * (self.cores != 1)}{others}"
 
 
 def _mean_of(told: Mapping[int, list[dict[str, Any]]], name: str) -> float | None:
@@ -91,7 +103,11 @@ def _mean_of(told: Mapping[int, list[dict[str, Any]]], name: str) -> float | Non
 
 
 def sentence(
-    shares: Mapping[str, float], config: Mapping[str, Any], cores: Busy | None = None
+    shares: Mapping[str, float],
+    config: Mapping[str, Any],
+    cores: Busy | None = None,
+    *,
+    ended: bool = False,
 ) -> str:
     """Say which role the others wait for, by what, and what to try.
 
@@ -99,9 +115,13 @@ def sentence(
         shares: by name in SHARES, fractions of time.
         config: settings of the run.
         cores: of the machine, and who keeps them busy; None: not known.
+        ended: the run, so that no more will be known.
     """
     if "share/learn" not in shares:
-        return "not known yet: shares of time come with the second row of metrics"
+        come = "shares of time come with the second row of metrics"
+        return (
+            f"Not known: {come}, and the run ended before it" if ended else f"Not known yet: {come}"
+        )
 
     def share(name: str) -> float:
         return shares.get(f"share/{name}", 0.0)
@@ -116,28 +136,28 @@ def sentence(
     algorithm, fewer = settings.get("name"), (whole(settings.get("passes")) or 1) > 1
     several = (whole(config.get("num_learners")) or 1) > 1
     if config.get("placement") == "inline":
-        return f"one role at a time: placement inline lets nothing overlap ({facts}); try --placement local"
+        return f"One role at a time: placement inline lets nothing overlap ({facts}); try --placement local"
     if share("wait_turn") > MUCH and several:
         return (
-            f"core-bound: learners wait {share('wait_turn'):.0%} of the time for others of their process; try fewer "
+            f"Core-bound: learners wait {share('wait_turn'):.0%} of the time for others of their process; try fewer "
             "--num-learners, or a machine with more cores"
         )
     if share("wait_peers") > MUCH:
         how = "topology:gossip, which waits for nobody"
         if mapping(config.get("topology")).get("name") in ("gossip", "diffusion"):
             how = "--topology.max-staleness never, or --topology.every versions"
-        return f"bound by the slowest learner: learners wait {share('wait_peers'):.0%} of the time for each other; try {how}"
+        return f"Bound by the slowest learner: learners wait {share('wait_peers'):.0%} of the time for each other; try {how}"
     if share("mix") > MUCH:
-        return f"bound by mixing: learners mix {share('mix'):.0%} of the time; try --topology.every versions, or fewer links"
+        return f"Bound by mixing: learners mix {share('mix'):.0%} of the time; try --topology.every versions, or fewer links"
     if share("wait_replay") > MUCH:
         return (
-            f"replay-bound: the learner waits {share('wait_replay'):.0%} of the time for replayed columns; try a larger "
+            f"Replay-bound: the learner waits {share('wait_replay'):.0%} of the time for replayed columns; try a larger "
             "--prefetch-batches, or a uniform replay"
         )
     acting = share("env") + share("inference")
     if several and waits + actors_wait < MUCH and acting > MUCH and acting + busy > MOST:
         return (
-            f"core-bound: acting ({acting:.0%} of the time) and learning ({busy:.0%}) take turns on a learner's core; try "
+            f"Core-bound: acting ({acting:.0%} of the time) and learning ({busy:.0%}) take turns on a learner's core; try "
             "a machine with more cores, or fewer --num-learners"
         )
     if waits > MUCH and actors_wait > MUCH:
@@ -148,9 +168,9 @@ def sentence(
     if waits > MUCH:
         if share("env") >= share("inference"):
             how = "more --env-threads or cores, --actors-per-learner, or EnvPool's environments (envpool:ID)"
-            return f"actor-bound, by environments: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
+            return f"Actor-bound, by environments: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
         how = "a smaller network, or more --num-envs for larger batches of inference (and fewer updates)"
-        return f"actor-bound, by inference: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
+        return f"Actor-bound, by inference: the learner waits {waits:.0%} of the time, {stepping}; try {how}{idle}"
     if share("learn") > MOST or actors_wait > MUCH:
         how = "fewer --algorithm.passes, " * fewer + "a smaller network, or a GPU"
         if cores is not None and cores.few:
@@ -164,5 +184,5 @@ def sentence(
             how += idle
         elif not several:
             how += "; with more cores, several learners (topology:gossip --num-learners 2)"
-        return f"learner-bound: {facts}; try {how}"
-    return f"balanced: {facts}, and the learner waits {waits:.0%}{idle}"
+        return f"Learner-bound: {facts}; try {how}"
+    return f"Balanced: {facts}, and the learner waits {waits:.0%}{idle}"

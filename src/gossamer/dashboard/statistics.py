@@ -33,33 +33,25 @@ class Curve(NamedTuple):
     low: Numbers
     high: Numbers
     counts: NDArray[np.int64]
-    """Runs behind each point: those that have come so far."""
+    """Runs behind each point: those that have begun to tell a value there, and have not ended long before."""
 
 
-def curve(
-    runs: Sequence[tuple[Numbers, Numbers]],
-    points: int,
-    statistic: Statistic,
-    *,
-    begins_at_0: bool = True,
-) -> Curve:
+def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Statistic) -> Curve:
     """Return a statistic of several runs on one grid of x, with pointwise 95 % intervals over runs.
 
-    A point is of all runs that have a value near it: between two of their rows, or as near to their first or last one as
-    their rows are to each other, or as NEAR. There are points where more than half of the runs are, or as many as there
-    are anywhere.
+    A point is of all runs that have a value there: between two of their rows, or as near behind their last one as their
+    rows are to each other, or as NEAR; no run has a value before its first row. There are points where more than half of
+    the runs are, or as many as there are anywhere.
 
     Args:
-        runs: of each its x, ascending, and y, of equal length, at least 1.
+        runs: of each its x, ascending and counted from the beginning of the run, and y, of equal length, at least 1.
         points: of the grid.
         statistic: one of `compare.statistics.STATISTICS`.
-        begins_at_0: x counts from the beginning of a run; else it is a time of day.
     """
     begin, end = min(float(x[0]) for x, _ in runs), max(float(x[-1]) for x, _ in runs)
     grid = np.linspace(begin, end, points) if end > begin else np.array([begin])
     values = np.array([np.interp(grid, x, y) for x, y in runs])
-    least = NEAR * (end if begins_at_0 else end - begin)
-    there = np.array([_is_near(grid, x, least) for x, _ in runs])  # [runs, points]
+    there = np.array([_has_value(grid, x, NEAR * end) for x, _ in runs])  # [runs, points]
     there &= np.isfinite(values)
     counts = there.sum(axis=0)
     keep = counts > 0
@@ -77,7 +69,7 @@ def curve(
     return Curve(grid, y, low, high, there.sum(axis=0))
 
 
-def _is_near(grid: Numbers, x: Numbers, least: float) -> NDArray[np.bool_]:
-    """Return which points of a grid are among a run's rows, or near its first or last one."""
+def _has_value(grid: Numbers, x: Numbers, least: float) -> NDArray[np.bool_]:
+    """Return which points of a grid are among a run's rows, or near behind its last one."""
     reach = max(float(np.diff(x).max(initial=0.0)), least)
-    return (grid >= x[0] - reach) & (grid <= x[-1] + reach)
+    return (grid >= x[0]) & (grid <= x[-1] + reach)

@@ -21,6 +21,8 @@ class Series(NamedTuple):
     high: Numbers | None
     rows: int
     """Rows that it stands for."""
+    not_positive_rows: int
+    """Those of 0 or less, which have no place on a logarithmic axis."""
 
 
 def thin(
@@ -46,9 +48,9 @@ def thin(
     if np.any(x[1:] < x[:-1]):
         order = np.argsort(x, kind="stable")
         x, y = x[order], y[order]
-    size = len(x)
+    size, not_positive = len(x), int(np.count_nonzero(y <= 0))
     if size <= points:
-        return Series(x, y, None, None, size)
+        return Series(x, y, None, None, size, not_positive)
     edges = np.linspace(0, size, points + 1).astype(np.intp)
     counts = np.diff(edges)
     starts = edges[:-1]
@@ -58,4 +60,5 @@ def thin(
         np.minimum.reduceat(y, starts),
         np.maximum.reduceat(y, starts),
         size,
+        not_positive,
     )

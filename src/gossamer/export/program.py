@@ -10,6 +10,7 @@ import warnings
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.torch_version import TorchVersion
 
 from gossamer.errors import RunFailed
 from gossamer.export.metadata import KEY
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
     from gossamer.export.recording import Arrays
     from gossamer.export.step import OneStep
 
+TESTED_TORCH = "2.13"
 EXAMPLE_BATCH = 3
 """Columns of the inputs that a step is followed with; torch takes a single one, or two, for special cases."""
 
@@ -64,7 +66,15 @@ def make_program(step: OneStep) -> ExportedProgram:
 def unexportable(what: str, error: Exception) -> RunFailed:
     """Return the error for a network that an exporter does not understand."""
     reason = " ".join(str(error).split())[:200] or type(error).__name__
-    return RunFailed(f"{what} cannot follow this network, so nothing was written: {reason}")
+    told = f"{what} cannot follow this network, so nothing was written: {reason}"
+    if has_old_exporters():
+        told += f"; torch {torch.__version__} is old, and {TESTED_TORCH} exports every network"
+    return RunFailed(told)
+
+
+def has_old_exporters() -> bool:
+    """Return whether this torch is older than the one that exports every network: to ONNX, recurrent cores need that."""
+    return TorchVersion(torch.__version__) < TorchVersion(TESTED_TORCH)
 
 
 def program_bytes(step: OneStep, description: dict[str, Any]) -> bytes:

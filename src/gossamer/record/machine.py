@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from gossamer.machine import processor_name
-from gossamer.system.cores import num_cores, num_cpus
+from gossamer.system.cores import machine_cores, num_cores, num_cpus
 
 _PACKAGES = (
     "gossamer",
@@ -48,13 +48,14 @@ def git_state() -> dict[str, Any] | None:
 
 
 def describe_machine() -> dict[str, Any]:
-    """Host, processor, cores and hardware threads this process may use, memory."""
+    """Host, processor, cores and hardware threads this process may use, cores of the whole machine, memory."""
     return {
         "host": platform.node(),
         "platform": platform.platform(),
         "processor": processor_name(),
         "cores": num_cores(),
         "hardware_threads": num_cpus(),
+        "machine_cores": machine_cores(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
     }
 

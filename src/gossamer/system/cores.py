@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 ROOT = Path("/")
 """Where /proc and /sys are looked up."""
@@ -30,6 +30,13 @@ def num_cpus(root: Path = ROOT) -> int:
     return min(sum(map(len, cpus_by_core(root))), _whole_quota(root))
 
 
+def machine_cores(root: Path = ROOT) -> int:
+    """Return how many cores the machine has, >= 1, counted as in `num_cores`, whichever of them this process may use."""
+    if not can_pin():
+        return len(_cores_elsewhere())
+    return len(_by_core(root, range(os.cpu_count() or 1)))
+
+
 def can_pin() -> bool:
     """Whether a process can be kept to some of the cores."""
     return hasattr(os, "sched_getaffinity")
@@ -43,13 +50,16 @@ def cpus_by_core(root: Path = ROOT) -> list[tuple[int, ...]]:
     """
     if not can_pin():
         return _cores_elsewhere()
-    allowed = sorted(os.sched_getaffinity(0))
+    return _by_core(root, sorted(os.sched_getaffinity(0)))
+
+
+def _by_core(root: Path, cpus: Sequence[int]) -> list[tuple[int, ...]]:
     found: dict[tuple[int, ...], list[int]] = {}
-    for cpu in allowed:
+    for cpu in cpus:
         found.setdefault(_siblings(root, cpu), []).append(cpu)
     if len(found) == 1:
-        half = (len(allowed) + 1) // 2
-        return [tuple(x) for x in (allowed[:half], allowed[half:]) if x]
+        half = (len(cpus) + 1) // 2
+        return [tuple(x) for x in (cpus[:half], cpus[half:]) if x]
     return [tuple(cpus) for cpus in found.values()]
 
 

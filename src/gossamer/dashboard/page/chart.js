@@ -114,7 +114,8 @@ export class Chart {
     this.#sampled(lines.some((line) => line.exact === false));
     const dropped = undrawable(lines, view);
     this.#dropped.hidden = dropped === 0;
-    this.#dropped.textContent = `${count(dropped)} values of 0 or less are not on a logarithmic axis`;
+    const values = dropped === null ? "Some values" : dropped === 1 ? "1 value" : `${count(dropped)} values`;
+    this.#dropped.textContent = `${values} of 0 or less ${dropped === 1 ? "is" : "are"} not on a logarithmic axis`;
     this.#legend.replaceChildren(
       ...lines.map((line) =>
         el("li", {}, el("span", { class: `swatch ${line.dash ?? "solid"}${line.markers ? " points" : ""}`, css: { "--color": line.color } }), line.label),
@@ -245,7 +246,7 @@ export class Chart {
   }
 
   #key(event) {
-    const whole = extent(this.#lines);
+    const whole = this.#view.span ?? extent(this.#lines);
     if (!whole || event.ctrlKey || event.metaKey || event.altKey) return;
     const [low, high] = this.#view.zoom ?? whole;
     const width = high - low;

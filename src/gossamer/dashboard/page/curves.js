@@ -247,7 +247,10 @@ export class Curves {
     try {
       const lines = await this.#lines(metric, signal);
       if (signal.aborted) return;
-      for (const { group } of lines) if (!this.#groups.has(group.key)) this.#groups.set(group.key, { ...group, n: this.#groups.size });
+      for (const { group } of lines) {
+        const { n = this.#groups.size, told = new Map() } = this.#groups.get(group.key) ?? {};
+        this.#groups.set(group.key, { ...group, n, told: told.set(metric, group) });
+      }
       const shown = lines
         .filter(({ group }) => !this.#state.hidden.has(group.label))
         .map((each) => {
@@ -255,22 +258,30 @@ export class Curves {
           return { ...each, group: each.group.key, n, ...line(n) };
         });
       this.#linked.show(metric, shown);
+      if (lines.length && !shown.length) chart.note("All groups are hidden.");
       this.#drawLegend();
     } catch (error) {
       if (!signal.aborted) chart.failed(error.message);
     }
   }
 
+  // Seeds that train one after another have no moment of the clock in common, so there each run is drawn for itself.
+  #statistic() {
+    return this.#linked.view.xKind === "time" ? "runs" : this.#state.statistic;
+  }
+
   // A grouped chart is saved as it is drawn, each run's own rows as they are.
   #csv(metric) {
-    const { statistic, by } = this.#state;
+    const { by } = this.#state;
+    const statistic = this.#statistic();
     const runs = this.#runs;
     const grouped = statistic === "runs" ? {} : { statistic, by, points: pointsFor(runs.length) };
     return url("api/export.csv", { runs, metric, x: this.#linked.view.xKind, ...grouped });
   }
 
   async #lines(metric, signal) {
-    const { statistic, by } = this.#state;
+    const { by } = this.#state;
+    const statistic = this.#statistic();
     const runs = this.#runs;
     const { view } = this.#linked;
     const points = pointsFor(runs.length);
@@ -296,7 +307,10 @@ export class Curves {
   }
 
   #drawLegend() {
-    const { hidden, statistic } = this.#state;
+    const { hidden, metrics } = this.#state;
+    const statistic = this.#statistic();
+    // Not every chart has a value of every seed: a run without evaluations has a return.
+    const toldBy = (group) => [...group.told].filter(([metric]) => metrics.includes(metric)).map(([, told]) => told);
     const rows = [...this.#groups.values()].map((group) => {
       const look = line(group.n);
       const off = hidden.has(group.label);
@@ -323,14 +337,15 @@ export class Curves {
         },
         el("span", { class: `swatch ${look.dash}`, css: { "--color": look.color } }),
         el("span", { class: "group-label", title: group.full }, group.label),
-        group.count !== undefined && el("span", { class: "group-n" }, `n\u00a0=\u00a0${count(group.count)}`),
+        el("span", { class: "group-n" }, `n\u00a0=\u00a0${count(Math.max(...toldBy(group).map((told) => told.count)))}`),
       );
     });
-    const interval = [...this.#groups.values()].find((group) => group.interval?.startsWith("95"))?.interval;
+    const interval = [...this.#groups.values()].flatMap(toldBy).find((told) => told.interval?.startsWith("95"))?.interval;
     const words = { mean: "mean", median: "median", iqm: "interquartile mean" };
+    const clock = statistic === this.#state.statistic ? "" : `Seeds that train at different times have no ${words[this.#state.statistic]} over the wall clock. `;
     const note =
       statistic === "runs"
-        ? "Each line is one run; seeds of one group have one colour. A shade spans the rows behind a point."
+        ? `${clock}Each line is one run; seeds of one group have one colour. A shade spans the rows behind a point.`
         : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}.`;
     const focused = this.#legend.contains(document.activeElement) ? [...this.#legend.querySelectorAll("button")].indexOf(document.activeElement) : -1;
     this.#legend.replaceChildren(el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));

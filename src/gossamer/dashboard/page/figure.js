@@ -1,6 +1,8 @@
 // Turns lines and a view of them into Plotly's traces and layout. Pure: the same input draws the same picture.
 
+import { count, duration } from "./format.js";
 import { faded, themed } from "./palette.js";
+import { linearTicks, logTicks, tickText } from "./scales.js";
 import { smooth } from "./smooth.js";
 
 /** Ways to measure the horizontal axis: name, title, and what a reader calls it. */
@@ -30,13 +32,13 @@ export function fromAxis(kind, value) {
   return (local + zoneMs(local / 1000)) / 1000;
 }
 
-/** Return the lowest and highest finite x of lines, or null. */
-export function extent(lines) {
+/** Return the lowest and highest finite x of lines, `log`: of those above 0; null without one. */
+export function extent(lines, log = false) {
   let low = Infinity;
   let high = -Infinity;
   for (const { x } of lines) {
     for (const value of x) {
-      if (value === null) continue;
+      if (value === null || (log && value <= 0)) continue;
       if (value < low) low = value;
       if (value > high) high = value;
     }
@@ -94,6 +96,31 @@ function seen(lines, [from, to], log, whole) {
   return { range: [low - edge, high + edge], far };
 }
 
+// A round number with its unit: 1.5k; small ones by their power of ten, as on the axes that are drawn by hand.
+function roundText(value) {
+  for (const [size, unit] of [[1e9, "G"], [1e6, "M"], [1e3, "k"]]) {
+    if (value >= size) return `${Number((value / size).toPrecision(9))}${unit}`;
+  }
+  return tickText(value);
+}
+
+const MOST_POWERS = 7;
+
+// Powers of ten, all in one line; of a short stretch of the axis round numbers.
+function powerTicks([low, high]) {
+  let tickvals = high / low < 5 ? linearTicks(low, high, 4) : logTicks(low, high);
+  const each = Math.ceil(tickvals.length / MOST_POWERS);
+  tickvals = tickvals.filter((_, n) => n % each === 0);
+  return { tickvals, ticktext: tickvals.map(roundText) };
+}
+
+function xTicks(kind, log, [low, high]) {
+  if (kind === "time") return {};
+  if (low === high) return { tickvals: [low], ticktext: [kind === "seconds" ? duration(low) : count(low)] };
+  if (log) return low > 0 ? powerTicks([low, high]) : { tickformat: "~s" };
+  return kind === "seconds" ? timeTicks([low, high]) : { tickformat: "~s" };
+}
+
 function timeTicks([low, high]) {
   const step = STEPS.find((each) => (high - low) / each <= 7) ?? (high - low) / 6;
   const tickvals = [];
@@ -128,13 +155,29 @@ function band({ x, low, high }, kind, xLog, yLog) {
   return { x: outX, y: outY };
 }
 
-/** Return how many values a view cannot show: on a logarithmic axis those of 0 or less. */
+/** Return of how many rows a view cannot show the value: on a logarithmic axis of those of 0 or less; null: of some. */
 export function undrawable(lines, view) {
-  const below = (values, log) => (log ? values.map((value) => value !== null && value <= 0) : values.map(() => false));
-  return lines.reduce((sum, { x, y }) => {
-    const [byX, byY] = [below(x, view.xLog && view.xKind !== "time"), below(y, view.yLog)];
-    return sum + y.filter((value, i) => value !== null && (byX[i] || byY[i])).length;
-  }, 0);
+  let rows = 0;
+  let known = true;
+  for (const { x, y, rows: all, notPositive } of lines) {
+    const belowX = view.xLog && view.xKind !== "time" ? y.filter((value, i) => value !== null && x[i] <= 0).length : 0;
+    const belowY = view.yLog ? y.filter((value) => value !== null && value <= 0).length : 0;
+    // Points are means of rows; and a row whose x and y are both 0 or less would count twice.
+    known &&= !(belowX && (belowY || all !== y.length)) && !(belowY && typeof notPositive !== "number");
+    rows += belowX + (view.yLog ? (notPositive ?? belowY) : 0);
+  }
+  return known ? rows : null;
+}
+
+// Plotly draws a line down to the edge where a value has no place on a logarithmic axis, as if that were its value.
+function broken(x, y, { xLog, yLog }) {
+  return xLog || yLog ? y.map((value, i) => ((yLog && value <= 0) || (xLog && x[i] <= 0) ? null : value)) : y;
+}
+
+// The sizes of markers that show only points without a neighbour, of which no line is drawn; null if there are none.
+function lonelyMarkers(y) {
+  const lonely = y.map((value, i) => value !== null && (y[i - 1] ?? null) === null && (y[i + 1] ?? null) === null);
+  return lonely.includes(true) ? lonely.map((alone) => (alone ? 4 : 0)) : null;
 }
 
 // How far apart on the axis the first and the last point of a line are that are drawn.
@@ -149,7 +192,7 @@ function plain(text) {
 }
 
 function traces(lines, view) {
-  const span = view.zoom ?? extent(lines) ?? [0, 1];
+  const span = view.zoom ?? view.span ?? extent(lines) ?? [0, 1];
   const width = ((view.smoothing ?? 0) / 100) * 0.1 * (span[1] - span[0]);
   const opacity = Math.max(MIN_BAND, 0.22 - 0.012 * lines.length);
   const bands = [];
@@ -173,18 +216,20 @@ function traces(lines, view) {
     }
     const stroke = { color: line.color, width: line.thin ? 1.3 : 1.8, dash: line.dash ?? "solid" };
     if (smoothed) {
-      raw.push({ ...common, x, y: line.y, mode: "lines", line: { ...stroke, width: 1 }, opacity: 0.28, showlegend: false });
+      raw.push({ ...common, x, y: broken(line.x, line.y, view), mode: "lines", line: { ...stroke, width: 1 }, opacity: 0.28, showlegend: false });
     }
-    const y = smoothed ? smooth(line.x, line.y, width) : line.y;
+    const y = broken(line.x, smoothed ? smooth(line.x, line.y, width) : line.y, view);
     // A line too short to be seen is a point: evaluations of seeds that ended almost at one step, for example.
     const lonely = length(line.x, line.y, view.xLog) <= SHORT * length(span, span, view.xLog);
+    const marked = line.markers || lonely;
+    const few = !marked && view.yLog ? lonelyMarkers(y) : null;
     main.push({
       ...common,
       x,
       y,
-      mode: line.markers || lonely ? "lines+markers" : "lines",
+      mode: marked || few ? "lines+markers" : "lines",
       line: stroke,
-      marker: { color: line.color, size: 6 },
+      marker: { color: line.color, size: few ?? 6 },
       opacity: line.opacity ?? 1,
       // The first and the last point stand at the edge, and would be drawn by half.
       cliponaxis: !(lonely || (line.markers && !view.zoom && !view.yZoom)),
@@ -197,7 +242,8 @@ function traces(lines, view) {
  * Return {data, layout} for Plotly, and `far`: how many points are far outliers, which only a `whole` view shows.
  *
  * `lines`: {key, group, metric, label, color, dash, opacity, thin, x, y, low, high, markers}. `view`: xKind, xLog, yLog,
- * zoom and yZoom (ranges in units of the data, or null), whole, smoothing in [0, 100]. `title` is drawn inside, for
+ * span (of x of all linked charts, or null), zoom and yZoom (ranges in units of the data, or null), whole, smoothing in
+ * [0, 100]. `title` is drawn inside, for
  * pictures that leave the page.
  */
 export function figure(lines, view, { title = "", yTitle = "", legend = false } = {}) {
@@ -214,7 +260,7 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
     automargin: true,
     fixedrange: false,
   };
-  const ends = extent(lines);
+  const ends = view.span ?? extent(lines, xLog);
   const span = view.zoom ?? ends;
   const vertical = view.yZoom || !span ? { range: null, far: 0 } : seen(lines, span, view.yLog, view.whole);
   const xaxis = { ...axis, type: view.xKind === "time" ? "date" : xLog ? "log" : "linear", showgrid: false, ticks: "outside", ticklen: 4 };
@@ -222,13 +268,12 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
   if (view.zoom) {
     const zoomed = view.zoom.map((value) => toAxis(view.xKind, value));
     xaxis.range = xLog ? zoomed.map((value) => Math.log10(Math.max(value, Number.MIN_VALUE))) : zoomed;
-  } else if (ends && !xLog && ends[1] > ends[0]) {
-    xaxis.range = ends.map((value) => toAxis(view.xKind, value));
+  } else if (ends && ends[1] > ends[0]) {
+    xaxis.range = ends.map((value) => (xLog ? Math.log10(value) : toAxis(view.xKind, value)));
   } else {
     xaxis.autorange = true;
   }
-  if (view.xKind === "seconds" && !xLog && span && span[1] > span[0]) Object.assign(xaxis, timeTicks(span));
-  else if (view.xKind !== "time") xaxis.tickformat = "~s";
+  if (span) Object.assign(xaxis, xTicks(view.xKind, xLog, span));
   const yaxis = { ...axis, type: view.yLog ? "log" : "linear", nticks: 6, exponentformat: "SI", linewidth: 0 };
   if (yTitle) yaxis.title = { text: plain(yTitle), font: { size: 11, color: quiet } };
   const fitted = view.yZoom
@@ -238,6 +283,9 @@ export function figure(lines, view, { title = "", yTitle = "", legend = false } 
     : vertical.range;
   if (fitted) yaxis.range = fitted;
   else yaxis.autorange = true;
+  if (fitted && view.yLog) Object.assign(yaxis, powerTicks(fitted.map((value) => 10 ** value)));
+  // "100\u00b5" beside "0.01" is hard to compare.
+  else if (fitted && Math.max(...fitted.map(Math.abs)) < 1e-3) yaxis.exponentformat = "e";
   const ground = legend ? themed("card") : "rgba(0,0,0,0)";
   return {
     far: vertical.far,

@@ -1,28 +1,43 @@
 // Draws learners and the links between them as SVG.
 
 import { svg } from "./dom.js";
-import { number } from "./format.js";
+import { duration, number, percent } from "./format.js";
 import { layout } from "./layout.js";
-import { faded, isDark, scale, staleness, themed } from "./palette.js";
+import { faded, inkOn, isDark, scale, staleness, themed } from "./palette.js";
 
 const WIDE = { width: 1000, height: 720, scale: 1 };
 const NARROW = { width: 560, height: 520, scale: 0.75 };
 const NARROW_PIXELS = 760;
+const LEAST_TYPE = 11; // pixels, however small the graph is drawn
+const DIGIT = 0.58; // width of a digit, of the size of its type
+const NONE = "\u2013";
 
 function bounds(values) {
   const known = values.filter((value) => typeof value === "number");
   return known.length ? [Math.min(...known), Math.max(...known)] : [0, 0];
 }
 
-/** Return what colours and sizes mean: the ranges of the graph's numbers, that of returns over the whole run. */
-export function ranges({ nodes, edges, returns }) {
+/** Return what colours and sizes mean: the ranges of the graph's numbers, over the whole run where they are known. */
+export function ranges({ nodes, edges, returns, most_disagreement: apart, most_staleness_updates: stale }) {
   const [low, high] = returns ?? bounds(nodes.map((node) => node.return));
   return {
     low,
     high,
-    disagreement: bounds(nodes.map((node) => node.disagreement))[1],
+    disagreement: apart ?? bounds(nodes.map((node) => node.disagreement))[1],
     weight: bounds(edges.map((edge) => edge.weight))[1],
-    stale: bounds(edges.map((edge) => edge.staleness_updates))[1],
+    stale: stale ?? bounds(edges.map((edge) => edge.staleness_updates))[1],
+  };
+}
+
+/** Return what a link is called, and its facts as pairs of a name and a text. */
+export function linkFacts(edge, directed) {
+  return {
+    title: directed ? `From learner ${edge.from} to ${edge.to}` : `Learners ${edge.from} and ${edge.to}`,
+    facts: [
+      ["Weight", typeof edge.weight === "number" ? percent(edge.weight) : NONE],
+      ["Staleness", typeof edge.staleness_updates === "number" ? `${number(edge.staleness_updates)} updates` : NONE],
+      ["Last message", typeof edge.seconds_since === "number" ? `${duration(edge.seconds_since)} before` : NONE],
+    ],
   };
 }
 
@@ -59,12 +74,6 @@ function arc(x, y, r, share) {
   return `M${x} ${y - r}A${r} ${r} 0 ${full > 0.5 ? 1 : 0} 1 ${x + r * Math.cos(angle)} ${y + r * Math.sin(angle)}`;
 }
 
-// The text on a node has to be read on any colour of the scale.
-function inkOn(color) {
-  const [r, g, b] = [1, 3, 5].map((at) => parseInt(color.slice(at, at + 2), 16));
-  return r * 0.299 + g * 0.587 + b * 0.114 > 140 ? "#111318" : "#ffffff";
-}
-
 /** Draws one run's graph again and again; nodes keep their places while the links stay the same. */
 export class Graph {
   #key = "";
@@ -72,6 +81,8 @@ export class Graph {
   #pick;
   #state;
   #size = WIDE;
+  #type = LEAST_TYPE; // the smallest type, in units of the picture
+  #of = null; // the learner whose links are gone through by keys
 
   /** `pick` is called with {node} or {edge} that is pointed at, or null; `state` returns a node's state as a word. */
   constructor(pick, state) {
@@ -87,6 +98,8 @@ export class Graph {
     this.#size = this.node.parentNode.clientWidth < NARROW_PIXELS ? NARROW : WIDE;
     const { width, height } = this.#size;
     this.node.setAttribute("viewBox", `0 0 ${width} ${height}`);
+    const box = this.node.getBoundingClientRect();
+    this.#type = LEAST_TYPE / (Math.min(box.width / width, box.height / height) || 1);
     const r = radius(nodes.length, this.#size);
     const key = JSON.stringify([width, nodes.map((node) => node.rank), edges.map((edge) => [edge.from, edge.to])]);
     if (key !== this.#key) {
@@ -95,13 +108,47 @@ export class Graph {
       this.node.dataset.layout = found.kind;
       this.#places = this.#scaled(found.places, found.kind, r);
     }
-    const focused = this.node.querySelector(":focus")?.dataset.rank;
+    const focused = this.node.querySelector(":focus")?.dataset;
     const meaning = ranges(graph);
     this.node.replaceChildren(
       svg("g", {}, edges.map((edge) => this.#edge(edge, edges, directed, meaning, r))),
       svg("g", {}, nodes.map((node) => this.#node(node, nodes, meaning, r))),
     );
-    if (focused !== undefined) this.node.querySelector(`[data-rank="${focused}"]`)?.focus();
+    if (focused) this.#focus(focused);
+  }
+
+  #focus({ rank, from, to }) {
+    this.node.querySelector(rank === undefined ? `[data-from="${from}"][data-to="${to}"]` : `[data-rank="${rank}"]`)?.focus();
+  }
+
+  // Arrows go through the links of the learner that has the focus; Escape and Tab go on from the learner.
+  #keys(event) {
+    const { rank = this.#of } = event.currentTarget.dataset;
+    const links = [...this.node.querySelectorAll(".edge")].filter(({ dataset }) => [dataset.from, dataset.to].includes(rank));
+    const step = { ArrowRight: 1, ArrowDown: 1, ArrowLeft: -1, ArrowUp: -1 }[event.key];
+    const at = links.indexOf(event.currentTarget);
+    if (step && links.length) {
+      this.#of = rank;
+      const next = at < 0 && step < 0 ? links.length - 1 : at + step;
+      links.at(next % links.length).focus();
+    } else if (at >= 0 && ["Escape", "Tab"].includes(event.key)) {
+      this.#focus({ rank });
+      if (event.key === "Tab") return;
+    } else {
+      return;
+    }
+    event.preventDefault();
+    event.stopPropagation();
+  }
+
+  #listening(what) {
+    return {
+      pointerenter: () => this.#point(what),
+      pointerleave: () => this.#point(null),
+      focus: () => this.#point(what),
+      blur: () => this.#point(null),
+      keydown: (event) => this.#keys(event),
+    };
   }
 
   // An undirected link may be told from both ends.
@@ -156,9 +203,18 @@ export class Graph {
     }
     // Thin lines are hard to hit.
     shapes.push(svg("path", { d: `M${x1} ${y1}Q${mx} ${my} ${x2} ${y2}`, stroke: "transparent", "stroke-width": Math.max(12, width), fill: "none" }));
+    const { title, facts } = linkFacts(edge, directed);
     return svg(
       "g",
-      { class: "edge", "data-from": edge.from, "data-to": edge.to, on: { pointerenter: () => this.#point({ edge }), pointerleave: () => this.#point(null) } },
+      {
+        class: "edge",
+        tabindex: "-1",
+        role: "img",
+        "aria-label": [title, ...facts.map(([name, text]) => `${name.toLowerCase()} ${text}`)].join(", "),
+        "data-from": edge.from,
+        "data-to": edge.to,
+        on: this.#listening({ edge }),
+      },
       shapes,
     );
   }
@@ -169,6 +225,9 @@ export class Graph {
     const ink = inkOn(fill);
     const share = meaning.disagreement > 0 ? (node.disagreement ?? 0) / meaning.disagreement : 0;
     const hosts = new Set(nodes.map((each) => each.host).filter(Boolean));
+    const type = (size) => Math.max(this.#type, size);
+    const value = number(node.return);
+    const valued = r > 26 && node.alive && value.length * DIGIT * type(r * 0.34) < 1.9 * r;
     const told = [
       `learner ${node.rank}`,
       this.#state(node),
@@ -185,21 +244,16 @@ export class Graph {
         role: "img",
         "aria-label": told.join(", "),
         "data-rank": node.rank,
-        on: {
-          pointerenter: () => this.#point({ node }),
-          pointerleave: () => this.#point(null),
-          focus: () => this.#point({ node }),
-          blur: () => this.#point(null),
-        },
+        on: this.#listening({ node }),
       },
       svg("circle", { cx: x, cy: y, r: r + 4, fill: "none", stroke: faded(isDark() ? "#ffffff" : "#000000", 0.12), "stroke-width": 4 }),
       share > 0 && svg("path", { d: arc(x, y, r + 4, share), fill: "none", stroke: themed("accent"), "stroke-width": 4, class: "disagreement" }),
       svg("circle", { class: "disc", cx: x, cy: y, r, fill, stroke: node.alive ? "none" : themed("quiet"), "stroke-dasharray": "3 3" }),
-      svg("text", { x, y: y + (r > 26 && node.alive ? -3 : 1), fill: node.alive ? ink : themed("quiet"), "font-size": Math.max(11, r * 0.5), class: "rank" }, String(node.rank)),
-      r > 26 && node.alive && svg("text", { x, y: y + r * 0.48, fill: ink, "font-size": Math.max(10, r * 0.34) }, number(node.return)),
-      hosts.size > 1 && nodes.length <= 24 && svg("text", { x, y: y + r + 20, class: "host", "font-size": 13 }, node.host ?? ""),
-      node.restarts > 0 && svg("circle", { cx: x + r * 0.78, cy: y - r * 0.78, r: Math.max(8, r * 0.34), class: "badge" }),
-      node.restarts > 0 && svg("text", { x: x + r * 0.78, y: y - r * 0.78 + 0.5, class: "badge-text", "font-size": Math.max(10, r * 0.36) }, String(node.restarts)),
+      svg("text", { x, y: y + (valued ? -3 : 1), fill: node.alive ? ink : themed("quiet"), "font-size": type(r * 0.5), class: "rank" }, String(node.rank)),
+      valued && svg("text", { x, y: y + r * 0.48, fill: ink, "font-size": type(r * 0.34) }, value),
+      hosts.size > 1 && nodes.length <= 24 && svg("text", { x, y: y + r + 20, class: "host", "font-size": type(13) }, node.host ?? ""),
+      node.restarts > 0 && svg("circle", { cx: x + r * 0.78, cy: y - r * 0.78, r: Math.max(this.#type * 0.8, r * 0.34), class: "badge" }),
+      node.restarts > 0 && svg("text", { x: x + r * 0.78, y: y - r * 0.78 + 0.5, class: "badge-text", "font-size": type(r * 0.36) }, String(node.restarts)),
     );
   }
 

@@ -3,8 +3,8 @@
 import { numeric, remember, text } from "./address.js";
 import { get } from "./api.js";
 import { button, el, later, nothing, paced } from "./dom.js";
-import { count, duration, number, percent } from "./format.js";
-import { Graph, ranges } from "./graph.js";
+import { count, duration, number } from "./format.js";
+import { Graph, linkFacts, ranges } from "./graph.js";
 import { scale, staleness } from "./palette.js";
 import { RunHead, usualRun, withoutRun } from "./runhead.js";
 import { store } from "./store.js";
@@ -60,7 +60,10 @@ export class Learners {
     this.#head = new RunHead("learners", this.#id);
     this.#head.draw(run);
     this.#graph = new Graph((what) => this.#tell(what), (node) => this.#state(node));
-    this.#frame.replaceChildren(this.#graph.node);
+    this.#frame.replaceChildren(el("p", { class: "loading" }, "Loading\u2026"));
+    this.#rows.replaceChildren(el("tr", {}, el("td", { colspan: "8", class: "quiet" }, "Loading\u2026")));
+    this.#legend.replaceChildren();
+    this.#events.replaceChildren();
     const seek = later(60, () => this.#load());
     this.#slider = el("input", {
       type: "range",
@@ -140,6 +143,7 @@ export class Learners {
     const { nodes, events } = this.#answer;
     if (!this.#graph.node.isConnected) this.#frame.replaceChildren(this.#graph.node);
     if (!nodes.length) {
+      this.#rows.replaceChildren();
       this.#frame.replaceChildren(nothing("No learner yet", "The first rows of this run tell which learners there are."));
       return;
     }
@@ -181,9 +185,11 @@ export class Learners {
     );
   }
 
-  // Of a run that is over no learner runs, however it looked at the moment that is shown.
+  // Of a run that is over no learner runs, however it looked at the moment that is shown, and none will begin after its end.
   #state(node) {
-    return node.alive && store.runs.get(this.#id)?.state === "running" ? "running" : "ended";
+    const running = store.runs.get(this.#id)?.state === "running";
+    if (!node.begun && (running || this.#at !== null)) return "not begun yet";
+    return node.alive && running ? "running" : "ended";
   }
 
   #time() {
@@ -233,17 +239,10 @@ export class Learners {
         ]),
       );
     } else if (what?.edge) {
-      const { edge } = what;
-      this.#details.replaceChildren(
-        el("h3", {}, this.#answer.directed ? `From learner ${edge.from} to ${edge.to}` : `Learners ${edge.from} and ${edge.to}`),
-        facts([
-          ["Weight", typeof edge.weight === "number" ? percent(edge.weight) : "\u2013"],
-          ["Staleness", typeof edge.staleness_updates === "number" ? `${number(edge.staleness_updates)} updates` : "\u2013"],
-          ["Last message", typeof edge.seconds_since === "number" ? `${duration(edge.seconds_since)} before` : "\u2013"],
-        ]),
-      );
+      const { title, facts: pairs } = linkFacts(what.edge, this.#answer.directed);
+      this.#details.replaceChildren(el("h3", {}, title), facts(pairs));
     } else {
-      this.#details.replaceChildren(el("p", { class: "quiet" }, "Point at a learner or a link, or reach a learner with Tab."));
+      this.#details.replaceChildren(el("p", { class: "quiet" }, "Point at a learner or a link, or reach a learner with Tab and its links with the arrow keys."));
     }
   }
 

@@ -2,7 +2,7 @@
 
 import { el } from "./dom.js";
 import { percent } from "./format.js";
-import { line } from "./palette.js";
+import { inkOn, line } from "./palette.js";
 
 const IDLE = /wait|idle|turn|blocked/;
 
@@ -25,8 +25,11 @@ function unbroken(sentence) {
 export function limitsCard(limits) {
   const roles = byRole(limits?.shares ?? []);
   const busy = [...new Set((limits?.shares ?? []).map((share) => share.doing).filter((doing) => !IDLE.test(doing)))];
-  const look = (doing) =>
-    IDLE.test(doing) ? { class: "segment idle" } : { class: "segment", css: { "--color": line(busy.indexOf(doing)).color } };
+  const look = (doing) => {
+    if (IDLE.test(doing)) return { class: "segment idle" };
+    const { color } = line(busy.indexOf(doing));
+    return { class: "segment", css: { "--color": color, "--on-color": inkOn(color) } };
+  };
   const bars = [...roles].map(([role, shares]) => {
     const told = shares.map(({ doing, share }) => `${doing} ${percent(share)}`).join(", ");
     return el(

@@ -23,8 +23,8 @@ function around(zoom) {
 /** Return one run's metric as a line: {key, label, n, color, dash, x, y, low, high, rows}. */
 export async function seriesLine({ run, metric, label, n, key, learner, points, view, markers, band }, signal) {
   const asked = { run, metric, x: view.xKind, points, learner, ...around(view.zoom) };
-  const { x, y, low, high, rows, exact } = await get("api/series", asked, signal);
-  return { key: key ?? metric, metric, label, n, ...line(n), x, y, low, high, rows, exact, markers, band };
+  const { x, y, low, high, rows, exact, not_positive_rows: notPositive } = await get("api/series", asked, signal);
+  return { key: key ?? metric, metric, label, n, ...line(n), x, y, low, high, rows, exact, notPositive, markers, band };
 }
 
 function keyOf(group) {
@@ -58,6 +58,7 @@ export async function groupLines({ runs, metric, view, statistic, by, points }, 
     count: group.n,
     counts: group.counts,
     exact: group.exact,
+    notPositive: group.not_positive_rows,
     interval: group.interval,
   }));
 }

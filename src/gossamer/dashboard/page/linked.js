@@ -2,8 +2,8 @@
 
 import { list, numeric, one, range, text } from "./address.js";
 import { Chart } from "./chart.js";
-import { choice, el, select } from "./dom.js";
-import { X_KINDS } from "./figure.js";
+import { choice, el, later, select } from "./dom.js";
+import { extent, X_KINDS } from "./figure.js";
 import { line } from "./palette.js";
 
 /** Read the part of a view that all linked charts share out of an address. */
@@ -45,6 +45,9 @@ export function writeView(view) {
 export class Linked {
   #charts = new Map();
   #changed;
+  #kinds = new Map(); // what is x of the lines that a chart has
+  #span = null;
+  #redrawSoon = later(40, () => this.#redraw()); // charts are read one by one, and each may make the span wider
 
   constructor(view, changed) {
     this.view = view;
@@ -88,6 +91,7 @@ export class Linked {
       if (keys.includes(key)) continue;
       chart.remove();
       this.#charts.delete(key);
+      this.#kinds.delete(key);
       this.view.yZoom.delete(key);
       this.view.whole.delete(key);
     }
@@ -95,11 +99,34 @@ export class Linked {
 
   /** Show lines in the chart of that key. */
   show(key, lines) {
-    this.#charts.get(key)?.show(lines, { ...this.view, yZoom: this.view.yZoom.get(key) ?? null, whole: this.view.whole.has(key) });
+    if (!this.#charts.has(key)) return;
+    this.#kinds.set(key, this.view.xKind);
+    const others = this.#current().filter(([each]) => each !== key).flatMap(([, chart]) => chart.lines);
+    const before = this.#span;
+    this.#span = this.#extent([...others, ...lines]);
+    this.#draw(key, lines);
+    if (String(before) !== String(this.#span)) this.#redrawSoon();
+  }
+
+  // Charts whose lines are over the present kind of x: after a change of it they are read one by one.
+  #current() {
+    return [...this.#charts].filter(([key, chart]) => chart.lines.length && this.#kinds.get(key) === this.view.xKind);
+  }
+
+  // What stands above one another in the charts is at the same moment.
+  #extent(lines) {
+    return extent(lines, this.view.xLog && this.view.xKind !== "time");
+  }
+
+  #draw(key, lines) {
+    const view = { ...this.view, span: this.#span, yZoom: this.view.yZoom.get(key) ?? null, whole: this.view.whole.has(key) };
+    this.#charts.get(key).show(lines, view);
   }
 
   #redraw() {
-    for (const [key, chart] of this.#charts) if (chart.lines.length) this.show(key, chart.lines);
+    const current = this.#current();
+    this.#span = this.#extent(current.flatMap(([, chart]) => chart.lines));
+    for (const [key, chart] of current) this.#draw(key, chart.lines);
   }
 
   /** Zoom all charts to a range of x; null shows everything. */

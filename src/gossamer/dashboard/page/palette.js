@@ -21,6 +21,24 @@ export function themed(name) {
   return getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 }
 
+// The relative luminance of WCAG 2.
+function luminance(hex) {
+  const [r, g, b] = [1, 3, 5].map((at) => {
+    const part = parseInt(hex.slice(at, at + 2), 16) / 255;
+    return part <= 0.04045 ? part / 12.92 : ((part + 0.055) / 1.055) ** 2.4;
+  });
+  return 0.2126 * r + 0.7152 * g + 0.0722 * b;
+}
+
+const DARK_INK = "#000000"; // against any ground one of the two has a contrast of 4.5
+const LIGHT_INK = "#ffffff";
+
+/** Return the ink that is read best on a ground. */
+export function inkOn(ground) {
+  const [dark, light, own] = [DARK_INK, LIGHT_INK, ground].map(luminance);
+  return (light + 0.05) / (own + 0.05) >= (own + 0.05) / (dark + 0.05) ? LIGHT_INK : DARK_INK;
+}
+
 /** Return a colour with an opacity. */
 export function faded(hex, opacity) {
   const [r, g, b] = [1, 3, 5].map((at) => parseInt(hex.slice(at, at + 2), 16));

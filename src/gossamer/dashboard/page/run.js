@@ -241,12 +241,15 @@ export class Run {
     this.controls.append(...this.#linked.controls(), this.learnerField);
     this.#linked.node.replaceChildren();
     this.#linked.node.className = "";
-    this.#lead.replaceChildren();
+    const loading = () => el("p", { class: "loading" }, "Loading\u2026");
+    this.#lead.replaceChildren(loading());
+    this.#limits.replaceChildren(loading());
+    this.#machine.replaceChildren();
     this.#groups = { [LEAD]: this.#lead };
     for (const name of Object.keys(PANELS).filter((each) => each !== LEAD)) {
       const grid = el("div", { class: "charts" });
       this.#groups[name] = grid;
-      this.#linked.node.append(el("section", { class: "chart-group", "aria-label": name }, el("h2", {}, name), grid));
+      this.#linked.node.append(el("section", { class: "chart-group", "aria-label": name, hidden: true }, el("h2", {}, name), grid));
     }
     this.#tiles.hidden = this.#limits.hidden = !isReadable(store.runs.get(this.#id));
     this.#content.replaceChildren(this.#tiles, this.controls, el("section", { "aria-label": LEAD }, this.#lead), this.#limits, this.#linked.node, this.#machine);
@@ -298,7 +301,9 @@ export class Run {
           "section",
           { class: "card" },
           el("h2", {}, "Machine"),
-          el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, asText(name, value))])),
+          facts.length
+            ? el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, asText(name, value))]))
+            : el("p", { class: "quiet" }, "Nothing is known."),
         ),
       ),
     );
@@ -314,12 +319,20 @@ export class Run {
       this.#fillLearners(metrics);
       const panels = Object.values(PANELS).flat();
       const groupOf = (panel) => this.#groups[Object.keys(PANELS).find((name) => PANELS[name].some((each) => each.key === panel.key))];
-      await this.#panels.load(panels, metrics, this.#learner, signal, groupOf);
-      for (const grid of Object.values(this.#groups)) grid.parentNode.hidden = !grid.children.length;
+      this.#lead.querySelector(".loading")?.remove();
+      const drawn = this.#panels.load(panels, metrics, this.#learner, signal, groupOf);
+      this.#showGroups();
+      await drawn;
+      this.#showGroups();
       this.controls.hidden = !this.#content.querySelector(".chart");
     } catch (error) {
       if (!signal.aborted) this.#lead.replaceChildren(el("p", { class: "quiet" }, error.message));
     }
+  }
+
+  // A heading comes with its first chart.
+  #showGroups() {
+    for (const grid of Object.values(this.#groups)) grid.parentNode.hidden = !grid.children.length;
   }
 
   #fillLearners(metrics) {

@@ -1,4 +1,4 @@
-"""The range of what a run's learners have returned, over the whole run: the ends of a scale that time does not move."""
+"""Extremes of what a run's learners have told, over the whole run: the ends of scales that time does not move."""
 
 from __future__ import annotations
 
@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from gossamer.dashboard.root import RunFiles
 
 RETURN = "learner/return_of_"
+LINK = "topology/staleness_updates_of_"
+APART = "topology/disagreement_of_"
 OWN = "learner/return_mean_100"
 OF_THE_RUN = "return_mean_100"
 WHOLE_BYTES = 4 << 20
@@ -51,20 +53,32 @@ class _Seen:
     of_all: _Range = field(default_factory=_Range)
     own: _Range = field(default_factory=_Range)
     run: _Range = field(default_factory=_Range)
+    stale: _Range = field(default_factory=_Range)
+    apart: _Range = field(default_factory=_Range)
 
 
-class ReturnRanges:
-    """Remembers the range of each run's returns, and reads of a run that trains only what is new."""
+@dataclass(frozen=True)
+class Extremes:
+    """Of a run's learners and links, at any moment; None: no row tells it."""
+
+    returns: tuple[float, float] | None
+    """The lowest and the highest return that a learner has had: of the numbers that the graph shows, which are each
+    learner's as learner 0 tells them, in older runs as each tells its own, with one learner the run's."""
+    most_staleness_updates: float | None
+    """Of a link."""
+    most_disagreement: float | None
+    """Of a learner with the mean of all."""
+
+
+class RememberedExtremes:
+    """Remembers the extremes of each run, and reads of a run that trains only what is new."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._seen: OrderedDict[str, _Seen] = OrderedDict()
 
-    def range_of(self, files: RunFiles, run: str, num_learners: int) -> tuple[float, float] | None:
-        """Return the lowest and the highest return that a learner of a run has had; None if none is told.
-
-        It is of the numbers that the graph shows: each learner's as learner 0 tells them, in older runs as each tells
-        its own, with one learner the run's.
+    def of(self, files: RunFiles, run: str, num_learners: int) -> Extremes:
+        """Return the extremes of a run.
 
         Args:
             files: of the run.
@@ -74,12 +88,14 @@ class ReturnRanges:
         with self._lock:
             seen = self._read(files, run)
         if seen is None:
-            return None
-        return (
+            return Extremes(None, None, None)
+        returns = (
             seen.of_all.told()
             or seen.own.told()
             or (seen.run.told() if num_learners == 1 else None)
         )
+        stale, apart = seen.stale.told(), seen.apart.told()
+        return Extremes(returns, stale and stale[1], apart and apart[1])
 
     def _read(self, files: RunFiles, run: str) -> _Seen | None:
         try:
@@ -95,9 +111,14 @@ class ReturnRanges:
             if len(self._seen) > MAX_REMEMBERED_RUNS:
                 self._seen.popitem(last=False)
             for row in _rows(file, seen.end, status.st_size):
-                of_all = [number(x) for name, x in row.items() if name.startswith(RETURN)]
-                for value in of_all:
-                    seen.of_all.take(value)
+                for name, value in row.items():
+                    for prefix, extremes in (
+                        (RETURN, seen.of_all),
+                        (LINK, seen.stale),
+                        (APART, seen.apart),
+                    ):
+                        if name.startswith(prefix):
+                            extremes.take(number(value))
                 seen.own.take(number(row.get(OWN)))
                 seen.run.take(number(row.get(OF_THE_RUN)))
             seen.end = _whole_lines(file, seen.end, status.st_size)
@@ -105,7 +126,7 @@ class ReturnRanges:
 
 
 def _rows(file: BinaryIO, begin: int, end: int) -> Iterator[dict[str, Any]]:
-    """Yield the rows in a part of a file that tell a return; of a long part some."""
+    """Yield the rows in a part of a file that tell of learners; of a long part some."""
     each = WHOLE_BYTES // PARTS
     if end - begin <= WHOLE_BYTES:
         places = [(begin, end)]
@@ -116,7 +137,9 @@ def _rows(file: BinaryIO, begin: int, end: int) -> Iterator[dict[str, Any]]:
         file.seek(first)
         for line in file.read(last - first).splitlines(keepends=True):
             # The first and the last line of a part may be cut, and then they are no rows.
-            if b"return_" in line and (row := parse_row(line)) is not None:
+            if (b"return_" in line or b"topology/" in line) and (
+                row := parse_row(line)
+            ) is not None:
                 yield row
 
 
