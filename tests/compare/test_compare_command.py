@@ -177,7 +177,7 @@ def test_scores_of_two_kinds_are_never_mixed(capsys: pytest.CaptureFixture[str])
     found = compared(capsys, "runs")
     assert found["source"] == "training"
     assert found["groups"][1]["statistics"]["mean"]["value"] == pytest.approx(95)
-    assert "1 of 7 runs ended without an evaluation (runs/bare)" in found["notes"][0]
+    assert "no evaluation of the last policy of 1 of 7 runs (runs/bare)" in found["notes"][0]
     found = compared(capsys, "runs", "--score", "evaluation")
     assert found["groups"][1]["n"] == 3
     assert any("left out" in note and "runs/bare" in note for note in found["notes"])

@@ -333,3 +333,22 @@ def test_twenty_runs_are_compared_in_two_seconds(tmp_path: Path) -> None:
     began = time.process_time()  # other tests may have the cores
     compared(page, runs)
     assert time.process_time() - began < 2.0
+
+
+def test_advice_names_the_menus_of_the_page(tmp_path: Path) -> None:
+    evaluated = make_run(tmp_path, "evaluated", evaluation=3.0).name
+    bare = make_run(tmp_path, "bare", seed=2).name
+    told = asked(client(tmp_path), [evaluated, bare]).json()["comparisons"][0]
+    assert "“last evaluation” in the menu Score leaves these runs out" in told["notes"][0]
+    assert told["remarks"] == ["one group: nothing to compare; the menu Group groups by a setting"]
+    refused = asked(client(tmp_path), [bare], score="evaluation").json()["error"]
+    assert "“training returns” in the menu Score needs none" in refused
+    assert "--" not in json.dumps([told, refused], ensure_ascii=False)
+
+
+def test_columns_that_say_the_same_are_one(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "short", returns=(5.0,)).name
+    for axis, column in (("env_steps", "1,000"), ("seconds", "1 s")):
+        (table,) = [x for x in asked(client(tmp_path), [run], x=axis).json()["comparisons"][0]["tables"] if "IQM of" in x["title"]]  # fmt: skip
+        assert table["head"] == ["group", "n", column]
+        assert [len(row) for row in table["rows"]] == [3]

@@ -10,9 +10,12 @@ from pathlib import Path
 
 import pytest
 from made_runs import made_runs
+from made_sweeps import working
+from scored_runs import make_run
 
 from gossamer.dashboard.listing import Changes, Listing
 from gossamer.dashboard.root import Root
+from gossamer.record.runs import LOCK
 
 OVERTAKING_SECONDS = 0.3
 
@@ -133,3 +136,33 @@ def test_a_candidate_is_told_until_it_is_decided(tmp_path: Path) -> None:
     assert told() == 12.25
     shutil.rmtree(candidate)
     assert told() is None
+
+
+def test_a_return_tells_of_how_many_episodes_it_is_the_mean(tmp_path: Path) -> None:
+    few = make_run(tmp_path, "few", returns=())
+    many = make_run(tmp_path, "many", returns=(1.0, 2.0))
+    row = {"time_s": 1.0, "env_steps": 1_000, "learner": 0, "episodes": 7, "return_mean_100": 3.0}
+    (few / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+    (few / "episodes.jsonl").write_text('{"return": 3.0}\n' * 9)  # two have ended after the row
+    (few / "summary.json").write_text('{"mean_return_last_100": 3.0}')
+    listing = Listing(Root(tmp_path))
+    listing.look()
+    told = {run["id"]: run["mean_return_episodes"] for run in listing.runs()}
+    assert told == {"few": 9, many.name: 100}
+
+
+def test_a_run_that_is_being_resumed_is_where_its_checkpoint_is(tmp_path: Path) -> None:
+    run = make_run(tmp_path, "resumed", returns=(1.0, 2.0))
+    (run / "summary.json").unlink()
+    (run / "checkpoints" / "3").mkdir(parents=True)
+    (run / "checkpoints/3/state.json").write_text('{"held": {"learner.env_steps": 900}}')
+    listing = Listing(Root(tmp_path))
+    with working(run):
+        (run / LOCK).write_text("1\n")  # as a run does that takes it
+        listing.look()
+        (found,) = listing.runs()
+        assert (found["state"], found["env_steps"], found["mean_return"]) == ("running", 900, None)
+        row = {"time_s": 3.0, "env_steps": 950, "learner": 0, "return_mean_100": 3.0}
+        (run / "metrics.jsonl").write_text(json.dumps(row) + "\n")
+        listing.look()
+        assert listing.run("resumed")["env_steps"] == 950

@@ -87,6 +87,7 @@ def make_run(run_id: str, **changes: Any) -> dict[str, Any]:
         "env_steps": 100_000,
         "total_env_steps": 100_000,
         "mean_return": 400.0,
+        "mean_return_episodes": 100,
         "best_evaluation": 480.5,
         "last_evaluation": 471.2,
         "candidate_evaluation": None,

@@ -404,3 +404,66 @@ def test_nothing_is_cut_on_any_screen(browser: Browser, address: str, root: Path
         current = page.locator("nav a[aria-current]").bounding_box()
         assert current
         assert 0 <= current["x"] <= size[0] - current["width"]
+
+
+def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    sweep = make_sweep(tmp_path, trials=2, objective=("return", "evaluation"))
+    add_trial(sweep, 0, [30.0], evaluation=10.0)
+    add_trial(sweep, 1, [20.0], evaluation=40.0)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        best = page.get_by_role("link", name="Run of the best")
+        expect(best).to_have_attribute("href", re.compile("000"))
+        page.get_by_role("button", name="evaluation", exact=True).first.click()
+        expect(best).to_have_attribute("href", re.compile("001"))
+
+
+def test_the_best_of_a_sweep_that_was_stopped_is_the_best_so_far(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    sweep = make_sweep(tmp_path, trials=3)
+    add_trial(sweep, 0, [20.0])
+    add_trial(sweep, 1, [30.0])
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/sweep")
+        expect(page.locator(".trial-told")).to_contain_text("Best so far is trial 1")
+
+
+def test_an_answer_that_says_the_same_is_not_drawn_anew(browser: Browser, tmp_path: Path) -> None:
+    (run, *_) = make_groups(tmp_path)
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, compare(tmp_path))
+        drawn = page.locator(".comparison").element_handle()
+        with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
+            file.write("{}\n")
+        with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
+            file.write("{}\n")
+        assert drawn.evaluate("node => node.isConnected")
+
+
+def test_strips_have_a_scale_and_say_where_an_interval_is_cut(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+    for group, scores in (("0.001", (200.0, 200, 238)), ("0.01", (219.0, 220, 221))):
+        for seed, score in enumerate(scores, start=1):
+            make_run(tmp_path, f"CartPole-v1/{group}-s{seed}", ["--optimizer.learning-rate", group], seed=seed, returns=(score,))  # fmt: skip
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, compare(tmp_path))
+        first, second = page.locator(".strip").nth(0), page.locator(".strip").nth(1)
+        expect(page.locator(".strip-ends span")).to_have_count(2)
+        expect(first.locator(".cut title").first).to_have_text(
+            re.compile("the interval (begins|ends) at")
+        )
+        expect(second.locator(".cut")).to_have_count(0)
+        drawn = "lines => Number.parseFloat(lines[0].getAttribute('x2')) - Number.parseFloat(lines[0].getAttribute('x1'))"
+        wide, narrow = (x.locator(".interval").evaluate_all(drawn) for x in (first, second))
+        assert wide > 3 * narrow
+        places = first.locator("circle").evaluate_all("dots => dots.map(x => x.getAttribute('cx') + x.getAttribute('cy'))")  # fmt: skip
+        assert len(set(places)) == 3, "two seeds of one score are seen as two"
+
+
+def test_an_environment_s_name_keeps_its_small_letter(browser: Browser, tmp_path: Path) -> None:
+    make_run(tmp_path, "a", env_id="CartPole-v1", returns=(1.0, 2.0))
+    config = tmp_path / "a/config.json"
+    config.write_text(config.read_text().replace("CartPole-v1", "my_envs:make"))
+    with served(tmp_path) as address, opened(browser, address) as page:
+        visit(page, "#/compare?runs=a")
+        title = page.locator(".comparison .card h2").first
+        expect(title).to_have_text("my_envs:make: scores")
+        assert title.evaluate("node => getComputedStyle(node, '::first-letter').textTransform") == "none"  # fmt: skip

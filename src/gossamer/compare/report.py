@@ -293,8 +293,8 @@ def _scored(
         source = "training" if bare else "evaluation"
         if bare and len(bare) < len(runs):
             notes.append(
-                f"{len(bare)} of {len(runs)} runs ended without an evaluation ({_listed(bare)}), so training returns are "
-                "compared; --score evaluation leaves these runs out"
+                f"training returns are compared, as there is no evaluation of the last policy of {len(bare)} of {len(runs)} runs "
+                f"({_listed(bare)}); --score evaluation leaves these runs out"
             )
     kept = [run for run in runs if run.score(source) is not None]
     if not kept:

@@ -150,6 +150,7 @@ def _curves_of(comparison: Comparison, task: str) -> Table:
     last = max(everywhere)
     x = curves[0].x
     at = [min(everywhere, key=lambda i: abs(x[i] - share * x[last])) for share in _QUARTERS]
+    at = list({_number(x[i]): i for i in at}.values())  # of a short run quarters may be one row
     unit = " s" if comparison.axis == "seconds" else ""
     title = f"{task}: IQM of the mean return of {WINDOW} training episodes, at {comparison.axis.replace('_', ' ')}"
     rows: list[tuple[str, ...]] = []

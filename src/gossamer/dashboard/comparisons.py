@@ -35,6 +35,14 @@ MAX_GROUPS = 60
 """Most groups of one comparison: every two of them are a pair."""
 
 
+MENUS = (
+    ("--score evaluation leaves", "\u201clast evaluation\u201d in the menu Score leaves"),
+    ("--score training needs", "\u201ctraining returns\u201d in the menu Score needs"),
+    ("--by SETTING groups", "the menu Group groups"),
+)  # fmt: skip
+"""Options that the command names in its advice, and what the page has in their place."""
+
+
 class Question(NamedTuple):
     """What is to be compared, and how."""
 
@@ -121,7 +129,10 @@ class Comparisons:
                 held.append(found)
         key = (question, tuple(x.signature for x in held), tuple(said))
         if key not in self._answers:
-            self._answers[key] = _compared(held, question, said)
+            try:
+                self._answers[key] = _compared(held, question, said)
+            except ConfigError as error:
+                raise ConfigError(_by_menus(str(error))) from None
         self._answers.move_to_end(key)
         while len(self._answers) > MAX_ANSWERS:
             self._answers.popitem(last=False)
@@ -162,6 +173,13 @@ def _signature(run: str, files: RunFiles) -> tuple[Any, ...]:
     return (run, *map(files.signature, FILES), files.running)
 
 
+def _by_menus(advice: str) -> str:
+    """Return advice of the command for those who see the page."""
+    for option, menu in MENUS:
+        advice = advice.replace(option, menu)
+    return advice
+
+
 def _compared(held: Sequence[_Held], question: Question, said: Sequence[str]) -> dict[str, Any]:
     from gossamer.compare.grouping import group_by_settings
     from gossamer.compare.report import comparisons_of
@@ -185,7 +203,7 @@ def _compared(held: Sequence[_Held], question: Question, said: Sequence[str]) ->
         say=lines.append,
     )
     ids = {x.run.name: x.id for x in held}
-    return {"comparisons": [_told(x, ids) for x in found], "said": lines}
+    return {"comparisons": [_told(x, ids) for x in found], "said": [_by_menus(x) for x in lines]}
 
 
 def _told(comparison: Comparison, ids: dict[str, str]) -> dict[str, Any]:
@@ -202,8 +220,8 @@ def _told(comparison: Comparison, ids: dict[str, str]) -> dict[str, Any]:
             for x in text.tables(comparison)
         ],
         "verdicts": [_verdict(pair, comparison) for pair in comparison.pairs],
-        "remarks": text.remarks(comparison),
-        "notes": comparison.notes,
+        "remarks": [_by_menus(x) for x in text.remarks(comparison)],
+        "notes": [_by_menus(x) for x in comparison.notes],
     }
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.dashboard.checkpoint_tar import CHECKPOINTS, MANIFEST, is_checkpoint
 from gossamer.dashboard.graph import alive
 from gossamer.dashboard.limits import limits
-from gossamer.dashboard.listing import TAIL_BYTES
+from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.values import flat, listed, mapping, number, shown, whole, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
 
@@ -116,7 +116,7 @@ def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
             {
                 "name": name,
                 "updates": updates,
-                "env_steps": _env_steps(files, name),
+                "env_steps": env_steps_of(files, name),
                 "time": status.st_mtime,
                 "kinds": kinds,
                 "bytes": sum(x for x in sizes if x is not None),
@@ -124,13 +124,6 @@ def checkpoints(files: RunFiles) -> list[dict[str, Any]]:
             }
         )
     return sorted(found, key=lambda x: (x["updates"] or 0, x["kinds"]))
-
-
-def _env_steps(files: RunFiles, name: str) -> int | None:
-    state = files.json(f"{CHECKPOINTS}/{name}/state.json")
-    # Policies that are kept for their score have a state of a few facts, others that of every part.
-    told = mapping(state.get("held")).get("learner.env_steps", state.get("env_steps"))
-    return whole(told)
 
 
 def videos(files: RunFiles) -> list[dict[str, Any]]:

@@ -13,6 +13,7 @@ from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
 from gossamer.record.about import ABOUT, about_in
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.metrics import parse_row
+from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -27,6 +28,8 @@ FILES = (
 ROW_FILES = ("metrics.jsonl", "evaluation.jsonl", "episodes.jsonl")
 TAIL_BYTES = (16 << 10, 256 << 10)
 """Last bytes of metrics.jsonl that are read; more of them where many learners write."""
+WINDOW = 100
+"""Training episodes that a mean return is of, at most."""
 UNTOLD = ("seed", "run_folder")
 """Settings that differ between runs of one experiment."""
 _SEED = re.compile(r"s\d+", re.ASCII)
@@ -187,7 +190,9 @@ def _read(
     files: RunFiles, run: str, root_name: str, *, running: bool
 ) -> tuple[Run, dict[str, Any]]:
     config, meta, summary = (files.json(f"{x}.json") for x in ("config", "meta", "summary"))
-    row = _newest(files)
+    # Until a resumed run has cut its rows back to its checkpoint, they tell of the session before.
+    resuming = running and _is_resuming(files)
+    row = {"env_steps": _last_saved(files)} if resuming else _newest(files)
     path = run.split("/") if run != HERE else [root_name]
     begins = {} if running else summary  # a live run's is of the session before
 
@@ -233,6 +238,7 @@ def _read(
         "env_steps": env_steps,
         "total_env_steps": total,
         "mean_return": told("mean_return_last_100", "return_mean_100"),
+        "mean_return_episodes": _episodes_of_mean(files, row, ended=bool(begins)),
         "best_evaluation": best,
         "last_evaluation": _last_evaluation(files, config),
         "candidate_evaluation": _candidate(files),
@@ -253,6 +259,33 @@ def _name(run: str, root_name: str) -> str:
     if len(path) > 1 and _SEED.fullmatch(path[-1]):
         parts = 3 if path[-2].isdecimal() else 2
     return word("/".join(x for x in path[-parts:] if x))
+
+
+def env_steps_of(files: RunFiles, checkpoint: str) -> int | None:
+    """Return the env steps of a checkpoint, by its name; None if it tells none."""
+    state = files.json(f"checkpoints/{checkpoint}/state.json")
+    # Policies that are kept for their score have a state of a few facts, others that of every part.
+    told = mapping(state.get("held")).get("learner.env_steps", state.get("env_steps"))
+    return whole(told)
+
+
+def _is_resuming(files: RunFiles) -> bool:
+    """Whether a run that holds its lock has written no row since it took it."""
+    lock, rows = files.stat(LOCK), files.stat("metrics.jsonl")
+    return lock is not None and rows is not None and rows.st_mtime_ns < lock.st_mtime_ns
+
+
+def _last_saved(files: RunFiles) -> int | None:
+    last = max((int(x) for x in files.names("checkpoints") if x.isdecimal()), default=None)
+    return None if last is None else env_steps_of(files, str(last))
+
+
+def _episodes_of_mean(files: RunFiles, row: dict[str, Any], *, ended: bool) -> int | None:
+    """Return how many episodes a run's mean return is of, 100 at most; None where that is not known."""
+    told = whole(row.get("episodes"))
+    if ended and (told is None or told < WINDOW):  # some ended after the last row
+        told = max(told or 0, sum(1 for _ in last_rows(files, TAIL_BYTES[1], "episodes.jsonl")))
+    return min(told, WINDOW) if told else None
 
 
 def _candidate(files: RunFiles) -> float | None:

@@ -1,14 +1,15 @@
 // What may be done to runs from here: stop, checkpoint now, evaluate, resume, archive, delete. Each is asked about first.
 
-import { act, post } from "./api.js";
+import { act, get, post } from "./api.js";
 import { button, el } from "./dom.js";
+import { count } from "./format.js";
 import { store } from "./store.js";
 
 const ACTS = {
   stop: {
     text: "Stop",
     ask: "Stop this run?",
-    means: "It saves a checkpoint and ends. It can be resumed from there, with the same results as if it had gone on.",
+    means: "It saves a checkpoint and ends. It can be resumed from that checkpoint.",
   },
   checkpoint: {
     text: "Checkpoint now",
@@ -23,9 +24,19 @@ const ACTS = {
   resume: {
     text: "Resume",
     ask: "Resume this run?",
-    means: "Training goes on from the last checkpoint, on the machine on which this dashboard's server runs.",
+    means: (run) => resumption(run),
   },
 };
+
+// From where a run would go on, and what it would lose.
+async function resumption(run) {
+  const where = "on the machine on which this dashboard's server runs";
+  const { checkpoints } = await get("api/run", { run: run.id }).catch(() => ({ checkpoints: [] }));
+  const steps = checkpoints.find(({ kinds }) => kinds.includes("last"))?.env_steps;
+  if (typeof steps !== "number") return `Training goes on from the last checkpoint, ${where}. Rows, episodes and evaluations after it are removed.`;
+  const lost = run.env_steps > steps ? ` Rows, episodes and evaluations after it, up to ${count(run.env_steps)} env steps, are removed.` : "";
+  return `Training goes on from the last checkpoint, at ${count(steps)} env steps, ${where}.${lost}`;
+}
 
 // Acts on any number of runs; `count` is "3 runs", or "this run". What an act means is said of one run and of several.
 const ON_RUNS = {
@@ -95,7 +106,9 @@ export function actButtons(run) {
       const node = button(
         ACTS[name].text,
         async () => {
-          if (!(await confirmed(ACTS[name], [run.id]))) return;
+          const { means } = ACTS[name];
+          const now = store.runs.get(run.id) ?? run;
+          if (!(await confirmed({ ...ACTS[name], means: typeof means === "function" ? await means(now) : means }, [run.id]))) return;
           node.disabled = true;
           try {
             say(await act(run.id, name));

@@ -16,6 +16,8 @@ const SCORES = [["auto", "as all runs have"], ["evaluation", "last evaluation"],
 const AXES = [["env_steps", "Env steps"], ["seconds", "Seconds"]];
 const PARTS = /(?<=\.)(?=[a-z])/; // of a dotted name, none of which is broken
 const STRIP = "seeds, and the interval of the IQM";
+const LANES = 60; // places that dots of a strip can be told apart at
+const LANE = 26; // per cent of its height between dots at one place
 const EDGE = 3; // per cent of a strip beside its outermost dots
 
 /** The view Compare. */
@@ -157,7 +159,8 @@ export class Compare {
     const runs = present(this.#state.runs);
     if (!runs.length) return;
     try {
-      const answer = await ask("api/compare", { runs, by, x: axis, score, threshold });
+      // The time that an answer took is never the same, and nothing of what is shown.
+      const { seconds: _, ...answer } = await ask("api/compare", { runs, by, x: axis, score, threshold });
       const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
       this.#answer = answer;
       if (!same) this.#fill();
@@ -217,20 +220,20 @@ export class Compare {
     );
   }
 
-  #table({ title, head, rows, scores_of: task }, { groups }) {
+  #table({ title, head, rows, scores_of: task }, { groups, tasks }) {
     const groupOf = (name) => groups.findIndex(({ letter }) => name === letter || name.startsWith(`${letter} `));
     const span = task ? spanOf(groups, task) : null;
     return el(
       "section",
       { class: "card", "aria-label": title },
-      el("h2", {}, title),
+      el("h2", {}, capital(title, tasks)),
       el(
         "div",
         { class: "table-frame" },
         el(
           "table",
           { class: "compared stacked" },
-          el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)), task && el("th", { scope: "col", class: "strip-head" }, STRIP))),
+          el("thead", {}, el("tr", {}, head.map((each) => el("th", { scope: "col" }, each)), task && el("th", { scope: "col", class: "strip-head" }, STRIP, el("span", { class: "strip-ends" }, span.map((end) => el("span", {}, number(end))))))),
           el(
             "tbody",
             {},
@@ -241,7 +244,7 @@ export class Compare {
                 {},
                 this.#groupCell(name, groups[at], at),
                 cells.map((each, n) => el("td", { "data-label": head[n + 1] }, each)),
-                task && el("td", { class: "strip-cell", "data-label": STRIP }, strip(groups[at]?.scores[task], span, line(Math.max(0, at)).color)),
+                task && el("td", { class: "strip-cell", "data-label": `${STRIP}; from ${number(span[0])} to ${number(span[1])}` }, strip(groups[at]?.scores[task], span, line(Math.max(0, at)).color)),
               );
             }),
           ),
@@ -285,14 +288,20 @@ export class Compare {
   }
 }
 
-// What strips of an environment span: all scores, and of intervals as much again at most, as those of few seeds are huge.
+// A title with a capital, unless it begins with the name of an environment.
+function capital(title, tasks) {
+  return tasks.some((task) => title.startsWith(`${task}:`)) ? title : title.charAt(0).toUpperCase() + title.slice(1);
+}
+
+// What strips of an environment span: all scores and intervals, but three times the scores' range at most, as intervals of few
+// seeds are huge.
 function spanOf(groups, task) {
   const found = groups.map(({ scores }) => scores[task]).filter(Boolean);
   const scores = found.flatMap(({ runs }) => runs.map(({ score }) => score));
   const [low, high] = [Math.min(...scores), Math.max(...scores)];
-  const half = (high - low || Math.abs(high) || 1) / 2;
+  const range = high - low || Math.abs(high) || 1;
   const ends = found.flatMap(({ iqm }) => [iqm.low, iqm.high]).filter((value) => typeof value === "number");
-  return [Math.max(low - half, Math.min(low, ...ends)), Math.min(high + half, Math.max(high, ...ends))];
+  return [Math.max(low - range, Math.min(low, ...ends)), Math.min(high + range, Math.max(high, ...ends))];
 }
 
 // The seeds of a group as dots, its IQM as a bar with its interval.
@@ -301,12 +310,22 @@ function strip(found, [low, high], color) {
   const at = (value) => `${EDGE + ((100 - 2 * EDGE) * Math.min(1, Math.max(0, (value - low) / (high - low || 1))))}%`;
   const { iqm, runs } = found;
   const seeds = runs.map(({ score }) => number(score)).join(", ");
+  const known = typeof iqm.low === "number" && typeof iqm.high === "number";
+  // Seeds at one place stand above each other.
+  const places = runs.map(({ score }) => Math.round((LANES * (score - low)) / (high - low || 1)));
+  const lane = (n) => {
+    const many = Math.min(3, places.filter((place) => place === places[n]).length);
+    const before = places.slice(0, n).filter((place) => place === places[n]).length;
+    return `${50 + LANE * ((before % 3) - (many - 1) / 2)}%`;
+  };
   return svg(
     "svg",
     { class: "strip", role: "img", "aria-label": `scores of seeds: ${seeds}`, css: { "--color": color } },
     svg("title", {}, `seeds: ${seeds}`),
-    typeof iqm.low === "number" && typeof iqm.high === "number" && svg("line", { x1: at(iqm.low), x2: at(iqm.high), y1: "50%", y2: "50%", class: "interval" }),
-    runs.map(({ score }) => svg("circle", { cx: at(score), cy: "50%", r: 3.5 })),
+    known && svg("line", { x1: at(iqm.low), x2: at(iqm.high), y1: "50%", y2: "50%", class: "interval" }),
+    known && iqm.low < low && svg("text", { x: 0, y: "50%", class: "cut" }, svg("title", {}, `the interval begins at ${number(iqm.low)}`), "\u25c2"),
+    known && iqm.high > high && svg("text", { x: "100%", y: "50%", class: "cut right" }, svg("title", {}, `the interval ends at ${number(iqm.high)}`), "\u25b8"),
+    runs.map(({ score }, n) => svg("circle", { cx: at(score), cy: lane(n), r: 3.5 })),
     typeof iqm.value === "number" && svg("line", { x1: at(iqm.value), x2: at(iqm.value), y1: "20%", y2: "80%", class: "middle" }),
   );
 }

@@ -3,16 +3,23 @@
 const NONE = "\u2013";
 const COUNT = new Intl.NumberFormat("en-US", { maximumFractionDigits: 0 });
 
-/** Write a measured number with about four digits. */
+/** Write a measured number with three or four digits. */
 export function number(value) {
   if (typeof value !== "number" || !Number.isFinite(value)) return NONE;
   const size = Math.abs(value);
   if (value === 0) return "0";
   if (size >= 1e9 || size < 1e-4) return value.toExponential(2).replace("-", "\u2212").replace("e+", "e");
-  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 4;
+  const digits = size >= 1000 ? 0 : size >= 100 ? 1 : size >= 1 ? 2 : 2 - Math.floor(Math.log10(size));
   return value
-    .toLocaleString("en-US", { minimumFractionDigits: size >= 1 ? digits : 0, maximumFractionDigits: digits })
+    .toLocaleString("en-US", { minimumFractionDigits: digits, maximumFractionDigits: digits })
     .replace("-", "\u2212");
+}
+
+/** Write of how many training episodes a run's return is the mean. */
+export function meanOf({ mean_return: mean, mean_return_episodes: episodes }) {
+  if (typeof mean !== "number") return "no episode yet";
+  if (typeof episodes !== "number") return "mean of 100 episodes at most";
+  return episodes === 1 ? "of one episode" : `mean of ${count(episodes)} episodes`;
 }
 
 /** Write a whole number in full. */
@@ -57,12 +64,18 @@ export function duration(seconds) {
 /** Write how long ago a moment (unix seconds) was. */
 export function ago(time, now = Date.now() / 1000) {
   if (typeof time !== "number" || !Number.isFinite(time)) return NONE;
-  const seconds = Math.max(0, now - time);
+  const seconds = Math.max(0, Math.round(now - time)); // as `duration` rounds
   if (seconds < 5) return "now";
   for (const [size, unit] of [[86400, "d"], [3600, "h"], [60, "min"], [1, "s"]]) {
     if (seconds >= size) return `${Math.floor(seconds / size)}\u00a0${unit}`;
   }
   return "now";
+}
+
+/** Write when a moment (unix seconds) was, as a sentence ends: "5 min ago", or "now". */
+export function agoInWords(time) {
+  const told = ago(time);
+  return told === "now" || told === NONE ? told : `${told} ago`;
 }
 
 /** Write a moment (unix seconds) as local date and time. */

@@ -2,6 +2,7 @@
 
 import { pointsFor, seriesLine } from "./lines.js";
 import { url } from "./api.js";
+import { el } from "./dom.js";
 
 /** Fill a grid of linked charts for one run. `panels`: {key, title, help, metrics: [{name, label, markers, band}]}. */
 export class Panels {
@@ -38,6 +39,14 @@ export class Panels {
     return url("api/export.csv", { runs: [this.#run], metric: metrics.map((metric) => metric.name), x: this.#linked.view.xKind, learner });
   }
 
+  // Where a learner is chosen, a chart says whose rows it draws that are not this learner's.
+  #tellWhose(chart, { metrics }) {
+    const others = this.#learner === null ? [] : metrics.filter((metric) => this.#learnerOf(metric) === null);
+    const which = others.length === metrics.length ? "" : `${others.map(({ name, label }) => label ?? name).join(", ")}: `;
+    chart.node.querySelector(".whose")?.remove();
+    if (others.length) chart.node.querySelector("h3").after(el("small", { class: "whose" }, `${which}the run's rows`));
+  }
+
   async #one(panel, signal, parent) {
     const first = this.#known.get(panel.metrics[0].name);
     const chart = this.#linked.chart(
@@ -60,7 +69,9 @@ export class Panels {
           return seriesLine({ run: this.#run, metric: name, label: label ?? name, n, learner, points, view: this.#linked.view, ...rest }, signal);
         }),
       );
-      if (!signal.aborted) this.#linked.show(panel.key, lines);
+      if (signal.aborted) return;
+      this.#linked.show(panel.key, lines);
+      this.#tellWhose(chart, panel);
     } catch (error) {
       if (!signal.aborted) chart.failed(error.message);
     }

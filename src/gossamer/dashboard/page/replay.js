@@ -26,13 +26,20 @@ function part(replay, metric) {
   return name.startsWith(`${replay}_`) ? name.slice(replay.length + 1) : name;
 }
 
+function panelOf(metric, about) {
+  const label = about.replaceAll("_", " ");
+  const title = label.charAt(0).toUpperCase() + label.slice(1);
+  // The unit of columns is columns.
+  return { key: metric, ...(about === "columns" ? { title: "Columns held", unit: "" } : { title }), metrics: [{ name: metric, label }] };
+}
+
 function panelsOf({ name, metrics }) {
   const own = metrics.filter((metric) => !TOLD.has(metric));
   const distances = own.filter((metric) => part(name, metric).startsWith("distance_"));
   const words = { distance_p10: "10 % of candidates are below", distance_p50: "half are below", distance_p90: "90 % are below", distance_chosen: "the chosen ones, mean" };
   const panels = own
     .filter((metric) => !distances.includes(metric))
-    .map((metric) => ({ key: metric, title: part(name, metric).replaceAll("_", " "), metrics: [{ name: metric, label: part(name, metric) }] }));
+    .map((metric) => panelOf(metric, part(name, metric)));
   if (distances.length) {
     const ordered = ["distance_chosen", "distance_p10", "distance_p50", "distance_p90"];
     const lines = distances.toSorted((a, b) => ordered.indexOf(part(name, a)) - ordered.indexOf(part(name, b)));

@@ -3,7 +3,7 @@
 import { address, numeric, one, remember, text } from "./address.js";
 import { get, metricsOf, url } from "./api.js";
 import { el, later, nothing, paced, select } from "./dom.js";
-import { ago, bytes, count, duration, moment, number, setting, shortSetting, shortSettings } from "./format.js";
+import { agoInWords, bytes, count, duration, moment, meanOf, number, setting, shortSetting, shortSettings } from "./format.js";
 import { Helps } from "./helps.js";
 import { limitsCard } from "./limits.js";
 import { Linked, readView, writeView } from "./linked.js";
@@ -25,7 +25,7 @@ const PANELS = {
       title: "Return",
       unit: "",
       metrics: [
-        { name: "return_mean_100", label: "training, mean of 100" },
+        { name: "return_mean_100", label: "training, mean of 100 at most" },
         { name: "evaluation/mean", label: "evaluation", markers: true, band: false },
       ],
     },
@@ -47,7 +47,7 @@ const PANELS = {
     { key: "disagreement", title: "Disagreement of learners", metrics: [{ name: "topology/disagreement", label: "disagreement" }] },
   ],
   Machine: [
-    { key: "speed", title: "Speed", metrics: [{ name: "steps_per_second", label: "steps/s" }] },
+    { key: "speed", title: "Speed since the start", metrics: [{ name: "steps_per_second", label: "steps/s" }] },
     { key: "cpu", title: "Processor", unit: "percent of one core", metrics: [{ name: "cpu_percent", label: "all processes" }] },
     { key: "memory", title: "Memory", metrics: [{ name: "memory_bytes", label: "resident" }] },
     { key: "gpu", title: "GPU", metrics: [{ name: "gpu_percent", label: "utilisation" }] },
@@ -178,6 +178,10 @@ export class Run {
     );
     const strip = el("div", { class: "tabs", role: "tablist", "aria-label": "Parts of a run" }, tabs);
     strip.addEventListener("keydown", (event) => {
+      if (event.key === " ") {
+        document.activeElement.click();
+        event.preventDefault();
+      }
       const step = { ArrowRight: 1, ArrowLeft: -1 }[event.key];
       if (!step) return;
       const next = tabs[(tabs.indexOf(document.activeElement) + step + tabs.length) % tabs.length];
@@ -185,8 +189,11 @@ export class Run {
       event.preventDefault();
     });
     this.#content.setAttribute("aria-labelledby", `tab-${this.#section}`);
+    // A tab that was opened by a key keeps the focus.
+    const onTab = document.activeElement?.getAttribute("role") === "tab" && this.root.contains(document.activeElement);
     this.root.replaceChildren(this.#head.node, run.problem ? el("p", { class: "banner" }, run.problem) : "", strip, this.#content);
     // On a narrow screen the strip is longer than the screen is wide.
+    if (onTab) strip.querySelector("[aria-selected=true]").focus();
     strip.querySelector("[aria-selected=true]").scrollIntoView({ block: "nearest", inline: "nearest" });
     this.#content.replaceChildren(el("p", { class: "loading" }, "Loading\u2026"));
     if (this.#section === "overview") this.#buildOverview();
@@ -253,11 +260,11 @@ export class Run {
     const run = store.runs.get(this.#id);
     if (!run) return;
     this.#tiles.replaceChildren(
-      tile("Return", run.mean_return, "mean of 100 episodes"),
+      tile("Return", run.mean_return, meanOf(run)),
       tile("Best evaluation", run.best_evaluation, evaluationNote(run)),
       tile("Env steps", count(run.env_steps), run.total_env_steps ? `of ${count(run.total_env_steps)}` : ""),
-      tile("Steps/s", count(run.steps_per_second)),
-      tile("Training time", duration(run.seconds), run.started ? `started ${ago(run.started)} ago` : ""),
+      tile("Steps/s", count(run.steps_per_second), "since the start"),
+      tile("Training time", duration(run.seconds), run.started ? `started ${agoInWords(run.started)}` : ""),
     );
   }
 
@@ -344,6 +351,10 @@ export class Run {
   async #settings() {
     if (this.#built === "settings") return;
     this.#built = "settings";
+    if (!this.#detail.settings.length) {
+      this.#content.replaceChildren(nothing("The settings cannot be read", store.runs.get(this.#id)?.problem || "This run's folder tells none."));
+      return;
+    }
     const helps = await this.#meanings();
     if (this.#built !== "settings") return; // another part of the run was opened meanwhile
     const body = el("div", {});
@@ -435,8 +446,15 @@ export class Run {
           ? table(
               ["Setting", `This run (${names[0]})`, names[1]],
               settings.map((each) => {
-                const [a, b] = shortSettings([each.a, each.b]);
-                return el("tr", {}, cell(helps.name(each.name)), cell([settingCode(each.a, a), el("small", { class: "quiet" }, ` ${each.layer_a ?? ""}`)]), cell([settingCode(each.b, b), el("small", { class: "quiet" }, ` ${each.layer_b ?? ""}`)]));
+                const sides = [[each.a, each.layer_a], [each.b, each.layer_b]];
+                // A setting that nobody has set is none of the run's, as its algorithm is another.
+                const texts = shortSettings(sides.filter(([, layer]) => typeof layer === "string").map(([value]) => value));
+                const cells = sides.map(([value, layer]) =>
+                  typeof layer === "string"
+                    ? cell([settingCode(value, texts.shift()), el("small", { class: "quiet" }, ` ${layer}`)])
+                    : cell(el("span", { class: "quiet", title: "not a setting of this run" }, "\u2013")),
+                );
+                return el("tr", {}, cell(helps.name(each.name)), cells);
               }),
               "Settings that differ",
             )

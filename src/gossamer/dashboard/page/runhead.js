@@ -5,7 +5,7 @@ import { actButtons, actOnRuns } from "./acts.js";
 import { go } from "./address.js";
 import { button, checklist, el, nothing, popover } from "./dom.js";
 import { count, duration, number, percent } from "./format.js";
-import { filedUnder, isOffered, progressBar, stateMark } from "./states.js";
+import { filedUnder, isOffered, isReadable, progressBar, stateMark } from "./states.js";
 import { store } from "./store.js";
 
 /** Return the id of the run to show where none is named: the newest that trains, or else the newest. */
@@ -67,7 +67,7 @@ export class RunHead {
 
   /** Show the run as it is now. */
   draw(run) {
-    const left = run.progress > 0 && run.progress < 1 && run.state === "running" ? (run.seconds / run.progress) * (1 - run.progress) : null;
+    const left = run.progress > 0 && run.progress < 1 && run.state === "running" && typeof run.seconds === "number" ? (run.seconds / run.progress) * (1 - run.progress) : null;
     this.#facts.replaceChildren(
       stateMark(run.state),
       run.archived ? stateMark("archived") : "",
@@ -98,7 +98,7 @@ export class RunHead {
       this.#acts.replaceChildren(
         ...actButtons(run),
         ...this.#onRuns(run),
-        button("In Curves", () => go("curves", { runs: [run.id] }), { class: "link" }),
+        isReadable(run) ? button("In Curves", () => go("curves", { runs: [run.id] }), { class: "link" }) : "",
       );
       if (place >= 0) ([...this.#acts.children].find((each) => each.textContent === focused) ?? this.#acts.children[place])?.focus();
     }

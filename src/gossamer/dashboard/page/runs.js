@@ -5,7 +5,7 @@ import { actOnRuns } from "./acts.js";
 import { address, go, list, one, remember, text } from "./address.js";
 import { button, checklist, el, nothing, popover, select, svg } from "./dom.js";
 import { filterOf, strangers, valueOf } from "./filter.js";
-import { ago, count, duration, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
+import { ago, count, duration, meanOf, moment, number, setting, short, shortSetting, shortSettings } from "./format.js";
 import { compare, missing } from "./order.js";
 import { filedUnder, progressBar, stateMark, STATES } from "./states.js";
 import { store } from "./store.js";
@@ -19,14 +19,14 @@ const ATTENTION = ["failed", "killed", "damaged", "empty"];
 const COLUMNS = {
   state: { title: "State", value: (run) => Object.keys(STATES).indexOf(run.state), cell: stateCell },
   name: { title: "Run", value: (run) => run.name, cell: nameCell },
-  env_id: { title: "Environment", value: (run) => run.env_id, cell: (run) => run.env_id ?? "\u2013" },
-  algorithm: { title: "Algorithm", value: (run) => run.algorithm, cell: (run) => run.algorithm ?? "\u2013" },
+  env_id: { title: "Environment", value: (run) => run.env_id, cell: (run) => run.env_id || "\u2013" },
+  algorithm: { title: "Algorithm", value: (run) => run.algorithm, cell: (run) => run.algorithm || "\u2013" },
   topology: { title: "Topology", value: (run) => run.topology, cell: topologyText },
   seed: { title: "Seed", value: (run) => run.seed, cell: (run) => run.seed ?? "\u2013", right: true },
   progress: { title: "Progress", value: (run) => run.progress, cell: progressCell },
-  mean_return: { title: "Return", help: "mean of the last 100 training episodes", value: (run) => run.mean_return, cell: (run) => number(run.mean_return), right: true },
+  mean_return: { title: "Return", help: "mean of the last training episodes, 100 at most", value: (run) => run.mean_return, cell: (run) => el("span", { title: meanOf(run) }, number(run.mean_return)), right: true },
   best_evaluation: { title: "Best eval.", help: "mean return of the best policy so far", value: (run) => run.best_evaluation, cell: (run) => number(run.best_evaluation), right: true },
-  steps_per_second: { title: "Steps/s", value: (run) => run.steps_per_second, cell: (run) => count(run.steps_per_second), right: true },
+  steps_per_second: { title: "Steps/s", help: "env steps per second since the start", value: (run) => run.steps_per_second, cell: (run) => count(run.steps_per_second), right: true },
   where: { title: "Where", value: (run) => run.where, cell: (run) => run.where ?? "\u2013" },
   started: { title: "Age", help: "time since the run was started", value: (run) => -(run.started ?? 0), cell: ageCell, right: true },
 };
@@ -77,7 +77,7 @@ function ageCell(run) {
 function markOf(run, columns) {
   return JSON.stringify([
     run.state, run.archived, run.name, run.tags, run.note, run.env_id, run.algorithm, run.topology, run.num_learners, run.seed, run.progress, run.env_steps,
-    run.mean_return, run.best_evaluation, run.steps_per_second, run.where, run.problem, ago(run.started),
+    run.mean_return, run.mean_return_episodes, run.best_evaluation, run.steps_per_second, run.where, run.problem, ago(run.started),
     columns.map((name) => run.settings?.[name]),
   ]);
 }
@@ -146,7 +146,7 @@ export class Runs {
     this.columnField = el("span", {});
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Runs"),
-      el("div", { class: "toolbar" }, this.search, this.#chips, el("span", { class: "spacer" }), this.groupField, this.columnField),
+      el("div", { class: "toolbar" }, this.search, this.#chips, el("span", { class: "spacer" }), el("span", { class: "table-fields" }, this.groupField, this.columnField)),
       this.#table,
       this.#bar,
       this.#said,

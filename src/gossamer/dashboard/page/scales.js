@@ -28,6 +28,12 @@ export function linearTicks(low, high, count = 5) {
   return found;
 }
 
+// Numbers of one axis are written in one way: by powers of ten where one of them is.
+function tickTexts(values) {
+  const texts = values.map(tickText);
+  return texts.some((text) => text.includes("e")) ? values.map((value) => (value === 0 ? "0" : value.toExponential().replace("e+", "e").replace(/-/g, MINUS))) : texts;
+}
+
 /** Return powers of ten from low to high; where these are few, their multiples by 2 and 5 as well. */
 export function logTicks(low, high) {
   const found = [];
@@ -58,7 +64,8 @@ export function numericAxis(values, log = false, margin = MARGIN) {
     return span > 0 ? margin + ((1 - 2 * margin) * (to(value) - to(low))) / span : 0.5;
   };
   const round = !known.length ? [] : log ? logTicks(low, high) : linearTicks(low, high);
-  return { log, categories: null, place, ticks: round.map((value) => ({ at: place(value), text: tickText(value), full: number(value) })) };
+  const texts = tickTexts(round);
+  return { log, categories: null, place, ticks: round.map((value, at) => ({ at: place(value), text: texts[at], full: number(value) })) };
 }
 
 /** Return an axis with a place for each value, in their order. */

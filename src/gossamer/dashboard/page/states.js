@@ -7,7 +7,7 @@ const SHAPES = {
   done: ["path", { d: "M2 6.5 5 9.3 10.2 3", class: "stroke" }],
   stopped: ["rect", { x: 2.5, y: 2.5, width: 7, height: 7, rx: 1 }],
   failed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
-  killed: ["path", { d: "M2.5 2.5 9.5 9.5M9.5 2.5 2.5 9.5", class: "stroke" }],
+  killed: ["path", { d: "M7.2.8 2.2 6.9h3L4.4 11.2 9.8 4.9H6.6Z" }],
   damaged: ["path", { d: "M6 1.2 11.4 10.8H.6Z" }],
   empty: ["circle", { cx: 6, cy: 6, r: 3.8, class: "stroke" }],
   archived: ["path", { d: "M1.8 4.2h8.4v5.6H1.8zM1 2.2h10", class: "stroke" }],

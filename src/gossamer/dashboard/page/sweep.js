@@ -19,7 +19,7 @@ const MEANINGS = {
   done: "all of its runs reached their end",
   running: "is training now",
   waiting: "its next run begins when there is room",
-  unfinished: "the sweep was stopped before it was done",
+  unfinished: "this trial was stopped before it was done",
   pruned: "stopped early, as others were better at that time",
   failed: "a run of it ended with an error, or does not tell what it is worth",
   refused: "left out, as its settings cannot work together",
@@ -40,6 +40,7 @@ export class SweepView {
   #columns = null; // of the table
   #heads;
   #trials;
+  #ended = false; // no trial is to come any more
   #next = null; // of a sweep that has more to do: what for, and the command
   #pointed = null; // number of the trial that stands out
   #rows = new Map();
@@ -86,7 +87,8 @@ export class SweepView {
         this.#empty();
         return;
       }
-      const answer = await ask("api/sweep", { sweep: this.#state.sweep });
+      // The time that an answer took is never the same, and nothing of what is shown.
+      const { seconds: _, ...answer } = await ask("api/sweep", { sweep: this.#state.sweep });
       if (!asked) this.#remember();
       this.#mark = this.#runs();
       const same = JSON.stringify(answer) === JSON.stringify(this.#answer);
@@ -212,13 +214,14 @@ export class SweepView {
   }
 
   #drawFacts() {
-    const { trials, asked, live, method, seeds, file, again, more, best, begun } = this.#answer;
+    const { trials, asked, live, method, seeds, file, again, more, begun } = this.#answer;
     const many = (state) => trials.filter((trial) => trial.state === state).length;
     const total = asked ?? begun;
     const done = many("done");
     const failed = many("failed");
     const over = done + failed + many("pruned") + many("refused") + more;
     const left = !live && over < total;
+    this.#ended = !live && !left;
     const others = ORDER.filter((state) => !["done", "waiting"].includes(state) && many(state));
     this.#facts.replaceChildren(
       live ? stateMark("running", "running", "the sweep is at work") : stateMark(left ? "stopped" : "done", left ? "stopped" : "ended", "no process works on the sweep now"),
@@ -233,7 +236,7 @@ export class SweepView {
     const runs = ranked.flatMap((trial) => trial.runs.map((run) => run.id));
     this.#acts.replaceChildren(
       ...(ranked.length ? [el("a", { class: "button", href: address("curves", { runs }) }, ranked.length > 1 ? `Curves of the best ${ranked.length}` : "Curves of the best")] : []),
-      ...(best.length && ranked[0]?.runs.length ? [el("a", { class: "button", href: address("run", { run: trials.find((trial) => trial.trial === best[0]).runs[0].id }) }, "Run of the best")] : []),
+      ...(typeof ranked[0]?.values[this.#objective] === "number" && ranked[0].runs.length ? [el("a", { class: "button", href: address("run", { run: ranked[0].runs[0].id }) }, "Run of the best")] : []),
     );
     const next = left ? "To go on with the sweep, type: " : failed && !live ? `${count(failed)} of ${count(total)} trials failed; to try ${failed === 1 ? "it" : "them"} again, type: ` : "";
     this.#next = next && { next, again };
@@ -394,7 +397,7 @@ export class SweepView {
         : best.length
           ? [`No trial beats these in one objective without losing in the other: ${best.join(", ")}`]
           : ["No trial is done yet."];
-    const end = !trial && !this.#answer.live && best.length === 1 ? lines[0].replace("Best so far is", "The best is") : lines[0];
+    const end = !trial && this.#ended && best.length === 1 ? lines[0].replace("Best so far is", "The best is") : lines[0];
     this.#told.replaceChildren(end, ...(!trial && this.#next ? [" ", el("span", { class: "quiet" }, this.#next.next), el("code", {}, this.#next.again)] : []));
   }
 

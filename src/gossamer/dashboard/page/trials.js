@@ -8,7 +8,7 @@ import { numericAxis, settingAxis } from "./scales.js";
 
 const AXIS_WIDTH = 128;
 const PARALLEL = { height: 300, top: 34, bottom: 16, left: 74, right: 72 };
-const SCATTER = { height: 210, top: 12, bottom: 38, left: 54, right: 16 };
+const SCATTER = { height: 220, top: 26, bottom: 38, left: 54, right: 16 };
 const LONGEST = 15;
 
 /** Return short names of settings: the last part where that tells them apart. */
@@ -167,7 +167,9 @@ export class TrialPictures {
     const up = numericAxis(trials.flatMap((trial) => [trial.values[at], ...trial.of_seeds.map((each) => each[at])]));
     const x = (share) => left + (width - left - right) * share;
     const y = (share) => top + (height - top - bottom) * (1 - share);
-    const band = across.categories ? (0.5 * (width - left - right)) / across.categories : 0;
+    // Numbers look as if they stood on a scale: their trials stay near.
+    const spread = tried.every((value) => value === undefined || typeof value === "number") ? 0.15 : 0.5;
+    const band = across.categories ? (spread * (width - left - right)) / across.categories : 0;
     const points = this.#ordered(told, merits)
       .filter((trial) => merits.has(trial.trial) && across.place(trial.settings[setting.name]) !== null)
       .map((trial) => {
@@ -196,6 +198,7 @@ export class TrialPictures {
       thinned(across.ticks, width - left - right, across.categories ? 24 : 48).map((tick) =>
         svg("text", { x: x(tick.at), y: height - bottom + 16, class: "axis-tick middle" }, svg("title", {}, tick.full), clipped(tick.text, most)),
       ),
+      svg("text", { x: 2, y: 9, class: "axis-tick last" }, clipped(objective.name, 40)),
       across.log && svg("text", { x: x(0.5), y: height - 6, class: "axis-tick middle" }, "logarithmic"),
     );
     const share = importance[setting.name];
