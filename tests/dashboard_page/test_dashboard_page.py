@@ -1217,6 +1217,22 @@ def test_archived_runs_are_offered_nowhere_and_shown_where_they_are_named(page: 
     expect(menu.get_by_role("checkbox", checked=True)).to_have_count(2)
 
 
+def test_a_view_that_is_left_does_not_write_over_the_address_that_is_gone_to(page: Page) -> None:
+    visit(page, curves("return_mean_100", runs=[SEEDS[0], SEEDS[1]]))
+    drawn(page, "return_mean_100")
+    elsewhere = page.evaluate(
+        """async () => {
+          const { remember } = await import("/static/address.js");
+          remember("curves", { runs: ["kept"] });
+          const kept = location.hash;
+          location.hash = "#/runs?sort=env_id"; // the page hears of it a moment later
+          remember("curves", { runs: ["late"] });
+          return [kept, location.hash];
+        }"""
+    )
+    assert elsewhere == ["#/curves?runs=kept", "#/runs?sort=env_id"]
+
+
 def test_marks_in_names_are_text_in_saved_pictures(page: Page) -> None:
     visit(page, "")
     name = "a <b>bold</b> &lt;i&gt; <a href='https://x.org'>link</a> & more"

@@ -40,6 +40,15 @@ export function address(view, params = {}) {
   return `#/${view}${parts.length ? `?${parts.join("&")}` : ""}`;
 }
 
+// The address that the view on the page was last shown, or has written.
+let shown = null;
+
+/** Return what the address says to the view that shows it from now on. */
+export function follow() {
+  shown = location.hash;
+  return read();
+}
+
 /** Return one text of the address, or `otherwise`. */
 export function text(params, name, otherwise = "") {
   return params[name] === undefined ? otherwise : decode(params[name]);
@@ -74,7 +83,9 @@ export function go(view, params) {
   location.hash = address(view, params);
 }
 
-/** Say the same view's new state in the address, without a step in the history. */
+/** Say the same view's new state in the address, without a step in the history; somebody who goes elsewhere is let go. */
 export function remember(view, params) {
+  if (location.hash !== shown) return;
   history.replaceState(null, "", address(view, params));
+  shown = location.hash;
 }

@@ -1,6 +1,6 @@
 // Begins the page: the views and the way between them, the connection's sign, the keys.
 
-import { address, go, read, text } from "./address.js";
+import { follow, address, go, read, text } from "./address.js";
 import { loadPlotly } from "./api.js";
 import { el } from "./dom.js";
 import { savedViews } from "./saved.js";
@@ -65,8 +65,8 @@ async function route() {
     document.querySelector("main").replaceChildren(el("p", { class: "loading" }, "This view cannot be loaded: the server does not answer."));
     return;
   }
-  const asked = read();
-  if (asked.view !== wanted) return; // somebody went on meanwhile, and that is shown instead
+  if (read().view !== wanted) return; // somebody went on meanwhile, and that is shown instead
+  const asked = follow();
   if (next === name) {
     view.update(asked.params);
   } else {
