@@ -72,6 +72,19 @@ def test_no_batch_is_between_rows(monkeypatch, ranks):
         assert made[rank] == (35 if rank == 0 else 1 + int(34 // OTHERS_ROW_SECONDS) + 1)
 
 
+def test_a_row_of_a_moment_has_no_shares(monkeypatch):
+    # A wait counts where it ends: in the last 20 ms of a run more may end than began.
+    now = [100.0]
+    monkeypatch.setattr(rows_module.time, "monotonic", lambda: now[0])
+    group = group_of([0])
+    rows, found = Rows(group), []
+    for pause in (1.0, 1.0, 0.02):
+        now[0] += pause
+        group.parts[0].learner.learn(lag=1.0)
+        found += rows.make()
+    assert ["share/learn" in row for row in found] == [False, True, False]
+
+
 def test_the_best_learner_is_one_with_a_score():
     assert best_of({}) is None
     assert best_of({0: float("nan"), 1: -3.0, 2: -2.0}) == 2
