@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import csv
+import io
 import json
 import os
 import shutil
@@ -139,8 +141,11 @@ def test_a_run_that_was_deleted_is_left_out_and_named(tmp_path: Path) -> None:
         told = page.get(f"/api/{path}runs={named}").json()
         assert told["said"] == [gone]
         assert [group["runs"] for group in told["groups"]] == [runs[1:3], runs[3:]]
-    answer = page.get(f"/api/export.csv?metric=return_mean_100&runs={named}")
-    assert answer.status_code == 200
+    for statistic, name in (("", "run"), ("&statistic=mean", "group")):
+        answer = page.get(f"/api/export.csv?metric=return_mean_100&runs={named}{statistic}")
+        first, *others = csv.DictReader(io.StringIO(answer.text))
+        assert (first["metric"], first[name], first["value"]) == ("return_mean_100", gone, "")
+        assert all(row["value"] for row in others)
     answer = asked(page, [f"gone{i}" for i in range(5)])
     assert answer.status_code == 404
     assert answer.json()["error"].endswith(": gone0, gone1, gone2 and 2 more")

@@ -317,7 +317,10 @@ class Dashboard:
         if request.query_params.get("statistic"):
             table.writerow(["metric", "group", "runs", axis, "value", "low", "high", "runs_here"])
             for metric in metrics:
-                for one in self._curves_of(request, metric, wait=True)[0]:
+                found, missing = self._curves_of(request, metric, wait=True)
+                for line in missing:
+                    table.writerow([_cell(metric), _cell(line), 0, *[""] * 5])
+                for one in found:
                     points = (one[x] for x in ("x", "y", "low", "high", "counts"))
                     for row in zip(*points, strict=True):
                         cells = [_cell(metric), _cell(one["label"]), one["n"], *map(_cell, row)]
@@ -325,7 +328,10 @@ class Dashboard:
         else:
             table.writerow(["metric", "run", axis, "value", "low", "high"])
             learner = _number(request, "learner", int, None)
-            for metric, run in itertools.product(metrics, self._asked_runs(request)[0]):
+            runs, missing = self._asked_runs(request)
+            for metric, line in itertools.product(metrics, missing):
+                table.writerow([_cell(metric), _cell(line), *[""] * 4])
+            for metric, run in itertools.product(metrics, runs):
                 # Evaluations are of the run's policy, whichever learner's rows stand beside them.
                 whose = None if metric.startswith("evaluation/") else learner
                 raw = read_series(self.root, self.columns, run, metric, axis, whose, wait=True)

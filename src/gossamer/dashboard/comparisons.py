@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import importlib
 import threading
 import time
 from collections import OrderedDict
@@ -119,6 +120,11 @@ class Comparisons:
             told.cancel()
 
     def _answer(self, question: Question, given_up: threading.Event) -> dict[str, Any]:
+        # Paid once, and not of what it took: by that the page waits before it asks again. Here, as most who watch runs
+        # never compare them.
+        for name in ("gossamer.compare.report", "scipy.special"):
+            with suppress(ImportError):  # said by what needs it
+                importlib.import_module(name)
         began = time.thread_time()
         said: list[str] = []
         held: list[_Held] = []
