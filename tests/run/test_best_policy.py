@@ -186,6 +186,29 @@ def test_a_policy_that_is_clearly_ahead_is_the_best_at_once(fakes: Fakes) -> Non
     assert fakes.version("candidate") == 7, "of an older run's it is not known"
 
 
+def test_a_run_that_is_stopped_decides_by_what_it_knows(fakes: Fakes) -> None:
+    # BipedalWalker, stopped: the best played 127 in twenty episodes, and the last policy 197.
+    fakes.consider(1, 165.0, 158.0, 169.0)
+    fakes.consider(2, 205.0, 206.0, 187.0)
+    assert fakes.version("candidate") == 2, "their intervals touch"
+    fakes.best.settle()
+    assert (fakes.version(), fakes.best.waiting) == (2, False)
+    assert scored_as(fakes.store) == (pytest.approx(598 / 3), 3)
+    assert fakes.told[-1] == (fakes.store.score(), None)
+    fakes.consider(3, 210.0, 195.0, 196.0)
+    fakes.best.settle()
+    assert (fakes.version(), fakes.version("candidate")) == (2, 3), "that may be luck"
+    fakes.best = fakes.again()
+    fakes.best.settle()
+    assert (fakes.version(), fakes.version("candidate")) == (2, 3), "of a resumed run too"
+    # Of single episodes nothing tells how far they may be off.
+    fakes.consider(4, 300.0)
+    fakes.best.settle()
+    assert (fakes.version(), fakes.best.waiting) == (4, False)
+    fakes.best.settle()
+    assert fakes.version() == 4, "nothing waits"
+
+
 def test_a_contest_ends_as_soon_as_it_is_decided(fakes: Fakes) -> None:
     fakes.best = BestPolicy(fakes.store, fakes.recorder, 9)  # type: ignore[arg-type]
     fakes.consider(1, 5.0)

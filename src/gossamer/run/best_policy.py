@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError
@@ -161,6 +162,20 @@ class BestPolicy:
             )
         evaluator.confirm(stop)
 
+    def settle(self) -> None:
+        """Let the candidate be the best if its score is ahead by more than half their errors, where a run is stopped.
+
+        Nobody will confirm it, perhaps for good, and a best policy that training has left far behind is of no use.
+        """
+        score, best = self._scores[CANDIDATE], self._scores[BEST]
+        if score is None or (best is not None and not _ahead_by(score, best, errors=0.5)):
+            return
+        with suppress(UnreadableError):
+            if (candidate := self._load(CANDIDATE)) is not None:
+                self._save(BEST, candidate.updates, candidate.tensors, candidate.state, score)
+                self._discard_candidate()
+                self._tell()
+
     def _tell(self) -> None:
         self._recorder.on_scores(self._scores[BEST], self._scores[CANDIDATE])
 
@@ -220,6 +235,12 @@ def _lies_above(score: Score, best: Score) -> bool:
     if score.half_width is None or best.half_width is None:
         return False
     return score.mean - score.half_width > best.mean + best.half_width
+
+
+def _ahead_by(score: Score, best: Score, *, errors: float) -> bool:
+    """Whether a score is higher by so many half widths of the interval of the difference; those not known count as 0."""
+    width = math.hypot(score.half_width or 0.0, best.half_width or 0.0)
+    return score.mean - best.mean > errors * width
 
 
 def _identity(policy: Checkpoint) -> dict[str, Any]:

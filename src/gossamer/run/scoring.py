@@ -147,6 +147,10 @@ class Scoring:
         """Evaluate the policy of a run that is stopped, in few episodes."""
         evaluator.evaluate_newest(stop, few=True)
 
+    def settle(self) -> None:
+        """Decide by what is known whether the candidate of a run that is stopped is the best."""
+        self._best_policy.settle()
+
     def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
         """Evaluate the policy of a run that is done, confirm what has not been confirmed yet, and record the best."""
         self._best_policy.finish(evaluator, stop)

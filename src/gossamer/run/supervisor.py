@@ -561,6 +561,8 @@ class Supervisor:
             return
         if self.exit is None or self.exit.kind != "done":
             self._evaluate_stopped(evaluator)
+            if not self.stuck:
+                self._scoring.settle()
             return
         watch.settle()
         watch.exit = self.exit  # no other end is asked for, but by a signal
@@ -587,6 +589,7 @@ class Supervisor:
                     self._recorder.say(
                         f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
                     )
+                self._scoring.settle()
 
     def _evaluate_stopped(self, evaluator: Evaluator) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
