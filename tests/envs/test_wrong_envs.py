@@ -1,11 +1,14 @@
 """Environments that break a promise of Gymnasium's are refused, or end the run, in clear words."""
 
+from functools import partial
+
 import numpy as np
 import pytest
 
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.machine import in_thread
 
 DEFAULTS = EnvConfig()
 
@@ -88,6 +91,12 @@ def test_an_environment_without_spaces_or_at_all_is_refused_in_one_line(name, me
         with pytest.raises(ConfigError, match=message) as caught:
             make_vec_env(f"wrong_envs:{name}", num_envs=1, seed=1, settings=settings)
         assert "\n" not in str(caught.value)
+
+
+def test_one_that_handles_signals_is_told_that_other_threads_make_it_too():
+    said = r"main thread .*; environments are made in other threads too: .* signals \(.*wrong_envs.py, line \d+\)$"
+    with pytest.raises(ConfigError, match=said):
+        in_thread(partial(read_spec, "wrong_envs:handles_signals", DEFAULTS), "trial").result(60.0)
 
 
 def test_one_that_cannot_be_closed_is_told_of_once(capsys):

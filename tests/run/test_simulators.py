@@ -49,6 +49,7 @@ def gossamer_command(*words: str, cwd: Path, mode: str = "", timeout: float = 10
         ("chdir", ["--run-folder", "run"]),
         ("float64", []),
         ("nograd", []),
+        ("device", []),
         ("chdir", ["--placement", "local"]),
         ("float64", ["--placement", "local", "--num-learners", "2", "topology:gossip"]),
     ],
@@ -125,6 +126,35 @@ def test_torch_may_make_other_numbers_by_default(
     for one, other in zip(*(policy.shared_tensors() for policy in policies), strict=True):
         assert one.dtype == other.dtype
         assert torch.equal(one, other)
+
+
+@pytest.fixture
+def meta() -> Any:
+    torch.set_default_device("meta")  # stands for a GPU
+    yield
+    torch.set_default_device(None)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"algorithm": "ppo", "policy.core": "lstm"}, {"algorithm": "laser", "lag": 1}]
+)
+def test_a_script_may_have_another_default_device(
+    tmp_path: Path, meta: None, settings: dict[str, Any]
+) -> None:
+    given = {"env_id": "CartPole-v1", **TINY, **settings}
+    runs = [str(tmp_path / x) for x in ("elsewhere", "plain")]
+    scores: list[float] = []
+    policies: list[gossamer.Policy] = []
+    for run, device in zip(runs, ("meta", None), strict=True):
+        torch.set_default_device(device)
+        gossamer.train({**given, "run_folder": run}, quiet=True)
+        scores.append(gossamer.evaluate(run, episodes=3).mean)
+        policies.append(gossamer.load_policy(run))
+        action, _ = policies[-1].act([0.1, 0.0, 0.0, 0.1])
+        assert action in (0, 1)
+        assert torch.empty(1).device.type == (device or "cpu"), "it holds again"
+    assert scores[0] == scores[1]
+    assert all(map(torch.equal, *(policy.shared_tensors() for policy in policies)))
 
 
 def test_two_runs_in_two_threads_are_what_each_alone_is(tmp_path: Path) -> None:

@@ -109,6 +109,8 @@ class Habits(gymnasium.Env):
             torch.set_default_dtype(torch.float64)
         if mode == "nograd":
             torch.set_grad_enabled(False)
+        if mode == "device":
+            torch.set_default_device("meta")
         if mode == "children":
             child = multiprocessing.get_context("fork").Process(target=os.getpid)
             child.start()

@@ -15,6 +15,7 @@ from gossamer.envs.atari import atari_ids
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
+from gossamer.system.devices import default_device_kept
 from gossamer.system.importing import RAISED, as_module, failed, import_module
 from gossamer.system.reading import quoted
 
@@ -28,6 +29,7 @@ UNLIMITED_STEPS = 1_000
 """Time limit given to an environment that has none."""
 
 
+@default_device_kept()
 def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = None) -> Any:
     """Make one environment from an id, "module:Id-v0" or "module:function", with a time limit.
 

@@ -34,6 +34,7 @@ from gossamer.run.evaluate import (
     watched,
 )
 from gossamer.run.show import record_video
+from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import expand, quoted, visible
 
 if TYPE_CHECKING:
@@ -63,6 +64,7 @@ class _Loaded(NamedTuple):
     description: dict[str, Any]
 
 
+@cpu_by_default()
 def export_run(
     run: str,
     *,

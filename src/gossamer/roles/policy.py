@@ -10,6 +10,7 @@ import torch
 from gossamer.envs.spaces import Misfit
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.roles.inference import Carried, nothing_carried, take_step
+from gossamer.system.devices import cpu_by_default
 
 if TYPE_CHECKING:
     from gymnasium import Space
@@ -37,6 +38,7 @@ class Policy(ActorCritic):
         """Space of one environment's actions."""
         return self.interface.action_space
 
+    @cpu_by_default()
     @torch.no_grad()
     def act(
         self,

@@ -31,6 +31,7 @@ from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_dam
 from gossamer.run.snapshot import policy_of
 from gossamer.run.stopping import Overdue, Watch, tell
 from gossamer.system.cores import num_cores
+from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped, quoted, visible
 from gossamer.system.signs import GIVEN_UP
 from gossamer.system.streams import show_result
@@ -201,6 +202,7 @@ def load_policy(
     return policy_and_checkpoint(folder, config, checkpoint, learner, torso)[0]
 
 
+@cpu_by_default()
 def policy_and_checkpoint(
     folder: RunFolder,
     config: TrainConfig,
@@ -326,6 +328,7 @@ def _without_advice(failure: RunFailed) -> str:
     return str(failure).partition(GIVEN_UP)[0]
 
 
+@cpu_by_default()
 def _play(
     trials: Sequence[Trial],
     policy: ActorCritic,

@@ -52,7 +52,7 @@ from gossamer.run.scoring import Scoring
 from gossamer.run.stopping import Overdue, Signals, Watch, at_work, hand_over, tell
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
-from gossamer.system.devices import use_deterministic_algorithms
+from gossamer.system.devices import cpu_by_default, use_deterministic_algorithms
 from gossamer.system.reading import clipped, quoted, visible
 
 if TYPE_CHECKING:
@@ -209,6 +209,7 @@ def _train_watched(
     return result, watch.stopped_by
 
 
+@cpu_by_default()
 def _train(
     config: TrainConfig,
     watch: Watch,

@@ -7,8 +7,9 @@ from __future__ import annotations
 
 import contextlib
 import os
+import sys
 import threading
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import mmap
@@ -16,6 +17,42 @@ if TYPE_CHECKING:
 
     import torch
     from torch import Tensor
+
+
+@contextlib.contextmanager
+def cpu_by_default() -> Generator[None]:
+    """Context in which this thread makes tensors on the CPU where no device is named.
+
+    A script may have called `torch.set_default_device`; what it has set holds again afterwards.
+    """
+    import torch
+
+    if torch.get_default_device().type == "cpu":
+        yield
+        return
+    with torch.device("cpu"):
+        yield
+
+
+@contextlib.contextmanager
+def default_device_kept() -> Generator[None]:
+    """Context after which torch's default device is what it was: simulators set it where they are imported or made."""
+    before = _default_device()
+    try:
+        yield
+    finally:
+        if _default_device() != before:
+            import torch
+
+            # None, not the CPU by name, which would be asked at every call of torch's from now on.
+            torch.set_default_device(before)
+
+
+def _default_device() -> torch.device | None:
+    """Return this thread's default device; None: torch has not been imported, or it is the CPU."""
+    torch: Any = sys.modules.get("torch")
+    found = None if torch is None else torch.get_default_device()
+    return None if found is None or found.type == "cpu" else found
 
 
 CAPTURING = threading.RLock()

@@ -11,6 +11,7 @@ import traceback
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError
+from gossamer.system.devices import default_device_kept
 
 if TYPE_CHECKING:
     from types import ModuleType
@@ -19,6 +20,7 @@ RAISED = (Exception, SystemExit)
 """Errors that the user's code may raise; SystemExit, if uncaught, would end the program as if all were well."""
 
 
+@default_device_kept()
 def import_module(module_name: str, what: str, kind: str) -> ModuleType:
     """Import a module of the user's, also from the folder that the command is started in.
 
@@ -115,6 +117,10 @@ def failed(what: str, how: str, error: BaseException) -> ConfigError:
         text = " ".join(str(error).split())
     except Exception:  # noqa: BLE001 - the error is the user's, and so is its text
         text = "(its text cannot be read)"
+    if isinstance(error, ValueError) and "main thread" in text:  # Python's own words
+        text += (
+            "; environments are made in other threads too: let it install no handlers of signals"
+        )
     return ConfigError(readable(f"{what} {how}: {type(error).__name__}: {text}{_place_of(error)}"))
 
 
@@ -122,7 +128,14 @@ def _place_of(error: BaseException) -> str:
     """Return where an error was raised, in brackets; nothing where only the import system was at work."""
     frames = [x for x in traceback.extract_tb(error.__traceback__) if "importlib" not in x.filename]
     own = [x for x in frames if x.filename != __file__]
+    # What Python's own modules raise was called from somewhere.
+    own = [x for x in own if not _is_pythons(x.filename)] or own
     return f" ({own[-1].filename}, line {own[-1].lineno})" if own else ""
+
+
+def _is_pythons(file: str) -> bool:
+    home = os.path.dirname(os.__file__)  # noqa: PTH120 - as a traceback has it
+    return file.startswith(home + os.sep) and "site-packages" not in file
 
 
 def readable(text: str) -> str:
