@@ -62,6 +62,10 @@ MAX_LINE = 10_000
 """Characters of an error; a path has at most 4,095."""
 
 
+INTERRUPTED = 128 + 2
+"""Exit code of a command that Ctrl-C has ended before it had anything to save."""
+
+
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the command line and return the exit code: 0 done, 1 the run failed, 2 user's mistake."""
     if argv is not None:
@@ -79,6 +83,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         code = _main(words)
     except SystemExit as ended:  # argparse's, after its help
         code = int(ended.code or 0)
+    if code == INTERRUPTED:
+        # Libraries complain, as the interpreter ends, of objects that were still being made.
+        with contextlib.suppress(OSError):
+            sys.stderr.flush()
+            os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
     if (lost := streams.lost()) and code == 0 and not trains:
         print(f"gossamer: standard output could not be written: {lost}", file=sys.stderr)
         return 1
@@ -98,7 +107,7 @@ def _main(words: list[str]) -> int:
         return 1
     except KeyboardInterrupt:  # outside training, which has a handler of its own
         print("gossamer: interrupted", file=sys.stderr)
-        return 130
+        return INTERRUPTED
     except BrokenPipeError:
         # `gossamer list | head`: nobody reads on. The interpreter must not flush again at exit.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -237,6 +246,14 @@ def _train(words: list[str]) -> int | None:
         machine="tuned" if asked.seeds is None else "",
     )
     if asked.show_config:
+        from gossamer.envs.settings import suite_of
+
+        if (
+            suite_of(config.env_id) == "other"
+        ):  # the others' ids are known by their form, without Gymnasium
+            from gossamer.envs.making import refuse_unknown
+
+            refuse_unknown(config.env_id)
         print(show_config(config, layers))
         return None
     if asked.seeds is not None:

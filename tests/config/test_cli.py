@@ -186,6 +186,12 @@ def test_eval_hands_over_its_options(monkeypatch: pytest.MonkeyPatch) -> None:
     assert launch.calls == expected
 
 
+def test_show_config_refuses_an_id_that_nobody_knows(capsys: Any) -> None:
+    """Its settings would be another suite's."""
+    assert cli.main(["train", "Cartpole-v1", "--show-config"]) == 2
+    assert "did you mean CartPole-v1?" in capsys.readouterr().err
+
+
 def test_show_config_prints_a_file_that_gives_the_same_config(capsys: Any) -> None:
     assert cli.main(["train", "--config", "pong", "debug", "--show-config", "--seed", "4"]) == 0
     text = capsys.readouterr().out

@@ -6,9 +6,12 @@ import json
 from pathlib import Path
 from typing import Any
 
+import pytest
 from runs import SMALL
 
+import gossamer
 from gossamer.config import make_config
+from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.run.train import train
 
@@ -48,3 +51,32 @@ def test_a_faster_learner_keeps_its_rows(tmp_path: Path) -> None:
         if row.keys() == {"env_steps", "updates", "learner", "version"}
     ]
     assert added == [20, 50], "what came after its own checkpoint is another future"
+
+
+def test_what_came_after_the_checkpoint_is_told(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A run that was killed goes on before what its last rows tell."""
+    settings: dict[str, Any] = {**SMALL, "placement": "inline"}
+    first = gossamer.train(
+        "CartPole-v1", **settings, run_folder=str(tmp_path / "run"), total_env_steps=640, quiet=True
+    )
+    steps, updates = first.summary["env_steps"], first.summary["updates"]
+    with (first.folder / "metrics.jsonl").open("a") as log:
+        row = {"env_steps": steps + 5000, "updates": updates + 9, "learner": 0, "version": 99}
+        log.write(json.dumps(row) + "\n")
+    again = gossamer.train(resume=first.folder, total_env_steps=steps + 640)
+    told = f"at {steps:,} env steps, update {updates:,}; 5,000 env steps came after this checkpoint"
+    assert told in capsys.readouterr().err
+    assert '"version": 99' not in (first.folder / "metrics.jsonl").read_text()
+    gossamer.train(resume=first.folder, total_env_steps=again.summary["env_steps"] + 640)
+    assert "came after" not in capsys.readouterr().err
+
+
+def test_what_train_returns_is_a_path(tmp_path: Path) -> None:
+    settings = {**SMALL, "placement": "inline", "run_folder": str(tmp_path / "run")}
+    trained = gossamer.train("CartPole-v1", **settings, total_env_steps=128, quiet=True)
+    assert gossamer.load_policy(trained).action_space == gossamer.load_policy(str(tmp_path / "run")).action_space  # fmt: skip
+    assert gossamer.evaluate(trained, episodes=1).returns
+    with pytest.raises(ConfigError, match="is no run folder"):
+        gossamer.load_policy(tmp_path)

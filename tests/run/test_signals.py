@@ -111,7 +111,11 @@ def test_resuming_a_finished_run_makes_nothing(
     seconds = ["--stop-after-seconds", "1"]  # both sessions together took longer
     assert cli.main(["train", "--resume", str(folder), *seconds]) == 0
     said = capsys.readouterr().out
-    assert re.search(r"stop_after_seconds reached by its [\d.]+ s over all sessions", said)
+    reached = re.search(r"stop_after_seconds reached by its ([\d.]+) s over all sessions", said)
+    further = re.search(r"--stop-after-seconds ([\d.]+)$", said)
+    assert reached
+    assert further
+    assert float(further[1]) > float(reached[1]), "what is advised would be finished too"
 
 
 @pytest.mark.parametrize(

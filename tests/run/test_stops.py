@@ -21,6 +21,7 @@ from slow_algorithms import UPDATE_SECONDS
 from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
+from gossamer.record.metrics import last_row
 from gossamer.run import stopping
 from gossamer.run.stopping import SlowCalls
 from gossamer.system.signs import Sign
@@ -75,6 +76,7 @@ def test_a_batch_without_end_is_left(tmp_path: Path, placement: str) -> None:
         code, _, err = session.end()
     assert code == 0, err
     assert "resumed exactly at 0 env steps" in err
+    assert "are lost" not in err, "nothing was learnt"
 
 
 @pytest.mark.parametrize("placement", ["inline", "local"])
@@ -157,6 +159,13 @@ def test_a_constructor_that_never_returns_holds_up_no_stop(tmp_path: Path, worke
         code, _, err = session.end()
     assert code == 130
     assert "Traceback" not in err
+
+
+def test_libraries_do_not_complain_of_what_ctrl_c_has_left_half_made(tmp_path: Path) -> None:
+    words = ["broken_envs:Interrupts", "--run-folder", "run", *QUICK]
+    with Session(words, tmp_path, forked=False) as session:
+        code, _, err = session.end()
+    assert (code, err.splitlines()[-1]) == (130, "gossamer: interrupted")
 
 
 @pytest.mark.parametrize("workers", ["0", pytest.param("2", marks=pytest.mark.slow)])
@@ -324,6 +333,23 @@ def test_a_last_evaluation_that_never_ends_is_left_out(tmp_path: Path, words: li
     assert "The final evaluation was skipped: it takes longer than 1 s" in err
     assert summary_of(folder)["exit_reason"] == "done: stop_at_return reached"
     assert checkpoints(folder)[-1] == summary_of(folder)["updates"]
+
+
+def test_an_evaluation_that_a_stop_has_no_time_for_is_told(tmp_path: Path) -> None:
+    folder = tmp_path / "run"
+    words = ["broken_envs:SlowInEvaluation", "--run-folder", "run", *QUICK]
+    words += ["--evaluation.every-seconds", "5", "--stop-within-seconds", "8"]
+    words += ["--total-env-steps", "100_000_000"]
+    with Session(words, tmp_path) as session:
+        session.wait_for(
+            lambda: last_row(folder / "metrics.jsonl").get("time_s", 0.0) > 6.0, "six seconds"
+        )
+        session.signal(signal.SIGINT)
+        code, _, err = session.end()
+    assert code == 0, err
+    first, then = re.findall(r"Saved\. Evaluating the last policy|not evaluated: that takes", err)
+    assert first.startswith("Saved")
+    assert then.startswith("not evaluated")
 
 
 def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:

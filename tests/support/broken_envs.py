@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import inspect
 import multiprocessing
@@ -260,6 +261,15 @@ class StuckInEvaluation(Plain):
         return 1.0
 
 
+class SlowInEvaluation(StuckInEvaluation):
+    """Takes its time over every step when it is played by an evaluation."""
+
+    def reward(self) -> float:
+        if self.evaluated:
+            time.sleep(0.5)
+        return 1.0
+
+
 class Dawdles(gymnasium.Wrapper[Any, Any, Any, Any]):
     """CartPole that pauses now and then, when and for how long no seed tells."""
 
@@ -315,6 +325,16 @@ class HangsInNativeCode(Plain):
             mark_stuck()
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
         return 1.0
+
+
+class Interrupts(Plain):
+    """Is interrupted while it is made, and its library complains as the interpreter ends."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        atexit.register(os.write, 2, b"leaked 1 instances!\n")
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(60.0)
 
 
 class SlowDisk(Plain):

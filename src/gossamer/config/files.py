@@ -48,9 +48,14 @@ def _over(low: Tree, high: Tree) -> Tree:
     return made
 
 
-def config_layer(name: str) -> Layer:
-    """Read what `--config NAME` names: a .toml or .json file, or a preset."""
-    label = f"--config {name}"
+def config_layer(name: str, label: str = "") -> Layer:
+    """Read what `--config NAME` names: a .toml or .json file, or a preset.
+
+    Args:
+        name: of the file or preset.
+        label: what it is called in messages; empty: by that option.
+    """
+    label = label or f"--config {name}"
     path = expand(name)
     if path.suffix in (".toml", ".json"):
         return Layer(label, _parse(path, label))

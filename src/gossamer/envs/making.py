@@ -252,6 +252,12 @@ def _bare_name(env_id: str) -> str:
     return bare.removesuffix("noframeskip")
 
 
+def refuse_unknown(env_id: str) -> None:
+    """Refuse an id that nobody registered; one of a module's is not looked up, as that would import the module."""
+    if ":" not in env_id and env_id not in known_ids():
+        raise unknown_id(env_id)
+
+
 def unknown_id(env_id: str) -> ConfigError:
     """Return the error for an id that nobody registered."""
     return ConfigError(f"unknown environment {env_id!r}{_suggestion(env_id)}")

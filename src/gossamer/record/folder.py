@@ -20,7 +20,14 @@ from gossamer.machine import free_disk
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.record.files import take_lock, write_whole
 from gossamer.record.machine import describe_machine, git_state, package_versions
-from gossamer.record.metrics import keep_rows, monitor_head, monitor_line, plain, read_rows
+from gossamer.record.metrics import (
+    keep_rows,
+    last_row,
+    monitor_head,
+    monitor_line,
+    plain,
+    read_rows,
+)
 from gossamer.record.readers import FolderReader, json_in, settings_in
 from gossamer.record.requests import take
 from gossamer.record.runs import LOCK, find_run
@@ -137,7 +144,7 @@ class RunFolder:
         return Path(root) / _file_name(env_id) / f"{algorithm}-{topology}"
 
     @classmethod
-    def open(cls, run: str | Path, *, root: str = "runs") -> RunFolder:
+    def open(cls, run: str | os.PathLike[str], *, root: str = "runs") -> RunFolder:
         """Find an existing run; not locked, so that a running one can be read.
 
         Args:
@@ -307,6 +314,11 @@ class RunFolder:
     def note(self, facts: Mapping[str, Any]) -> None:
         """Add to meta.json what was found out after the start."""
         self.write_json("meta.json", {**self.read_json("meta.json"), **facts})
+
+    def env_steps_told(self) -> int:
+        """Return the env steps of the newest row of metrics.jsonl; 0 without one."""
+        told = last_row(self.path / "metrics.jsonl").get("env_steps")
+        return told if isinstance(told, int) else 0
 
     def cut(
         self, env_steps: int, updates: Mapping[int, int], *, episodes: int | None = None

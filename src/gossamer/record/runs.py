@@ -30,19 +30,20 @@ LOCK = ".lock"
 """File that the process which trains holds locked."""
 
 
-def find_run(run: str | Path, root: str = "runs") -> Path:
+def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
     """Return the run folder that is meant; ConfigError if there is none, or more than one.
 
     Args:
         run: Its path or one above it, "last" for the one started last, or a part of one path below
-            `root`, in any letter case; a beginning or an end is preferred. A `Path` is a run's own.
+            `root`, in any letter case; a beginning or an end is preferred. A `Path`, or what
+            `train` has returned, is a run's own.
         root: Where runs are kept.
     """
-    given = expand(str(run))
-    if isinstance(run, Path):
+    given = expand(os.fspath(run))
+    if not isinstance(run, str):
         if is_run(given):
             return given
-        raise ConfigError(f"{run} is no run folder; gossamer runs lists them")
+        raise ConfigError(f"{given} is no run folder; gossamer runs lists them")
     if run != "last" and is_run(given):
         return given
     if run == "last":

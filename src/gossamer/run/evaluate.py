@@ -38,6 +38,7 @@ from gossamer.system.streams import show_result
 from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
+    import os
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
     from types import FrameType
 
@@ -176,7 +177,7 @@ def config_of(
 
 
 def load_policy(
-    run: str,
+    run: str | os.PathLike[str],
     checkpoint: str | int = "last",
     *,
     learner: int | None = None,
@@ -189,7 +190,7 @@ def load_policy(
     `action, state = policy.act(obs, state)` takes the environment's own observations.
 
     Args:
-        run: a run folder, part of its path, or "last".
+        run: a run folder, part of its path, "last", or what `train` has returned.
         checkpoint: "last", "best", "candidate" or a number of updates.
         learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
         torso: feature layers of your own that the run was trained with.
@@ -254,7 +255,7 @@ def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainCon
 
 
 def evaluate(
-    run: str,
+    run: str | os.PathLike[str],
     *,
     episodes: int = 30,
     checkpoint: str | int = "last",
@@ -269,7 +270,7 @@ def evaluate(
     """Play full episodes with a run's policy, with seeds of their own, and return what they earned.
 
     Args:
-        run: a run folder, part of its path, or "last".
+        run: a run folder, part of its path, "last", or what `train` has returned.
         episodes: how many, at least 1. Of a family of tasks that many or more, the same number of each
             training task, and then the same of `held_out` tasks; where there are more than 100 tasks and
             more than `episodes`, one of each of that many.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from contextlib import suppress
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
@@ -157,12 +158,12 @@ def finished(
     return ended, summary
 
 
-def raised(config: TrainConfig, ended: Exit) -> str:
-    """Return what to type so that a finished run goes on."""
+def raised(config: TrainConfig, ended: Exit, seconds: float) -> str:
+    """Return what to type so that a finished run, which has trained for so many seconds, goes on."""
     if ended.cause == "total_env_steps":
         return f"--total-env-steps {2 * config.total_env_steps:_}"
     if ended.cause == "stop_after_seconds":
-        return f"--stop-after-seconds {2 * config.stop_after_seconds:g}"
+        return f"--stop-after-seconds {2 * max(config.stop_after_seconds, math.ceil(seconds)):g}"
     return "--stop-at-return none"
 
 

@@ -10,7 +10,6 @@ import math
 import os
 import time
 from collections import deque
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
@@ -602,15 +601,19 @@ class Supervisor:
             return
         self.finish_saving()
         self._signals.saved = True
-        self._recorder.say(
-            f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
-        )
-        with watch.within(seconds), threads(1), suppress(Interrupted):
+        text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+        self._recorder.say(text)
+        self._recorder.notice(text)  # in place of what Ctrl-C would have lost until now
+        with watch.within(seconds), threads(1):
             try:
                 self._scoring.leave(evaluator, lambda: self._signals.skips or watch.over)
-            except Overdue as ended:
-                if ended.failure is not None:
+            except (Interrupted, Overdue) as ended:
+                if isinstance(ended, Overdue) and ended.failure is not None:
                     raise
+                if not self._signals.skips:
+                    self._recorder.say(
+                        f"The last policy was not evaluated: that takes longer than {seconds:.0f} s"
+                    )
 
     @property
     def saved(self) -> bool:

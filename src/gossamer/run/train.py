@@ -67,12 +67,15 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TrainResult:
-    """Where a run is and what came of it."""
+    """Where a run is and what came of it; a path, for `load_policy` and `evaluate`."""
 
     folder: Path
     """The run folder."""
     summary: Mapping[str, Any] = field(default_factory=dict)
     """Content of summary.json."""
+
+    def __fspath__(self) -> str:
+        return str(self.folder)
 
 
 def train(
@@ -248,7 +251,7 @@ def _train(
                 told = str(ended)
                 if ended.cause == "stop_after_seconds":
                     told += f" by its {summary['seconds']:.0f} s over all sessions"
-                limit = resume_rules.raised(config, ended)
+                limit = resume_rules.raised(config, ended, summary["seconds"])
                 print(f"{folder.shown} is finished ({told}); to train it further: gossamer train "
                       f"--resume {quoted(folder.shown)} {limit}")  # fmt: skip
                 return TrainResult(folder.path, summary)
@@ -341,6 +344,7 @@ class _Session:
         self.home = home  # a simulator may take the process elsewhere
         self.more = more  # what the user may like to know of this machine
         self.unmarked = ""
+        self.lost_env_steps = 0  # that came after the checkpoint
         self.run_folder = folder  # or that of a new run, once it is made
 
     def run(
@@ -504,6 +508,7 @@ class _Session:
     def _cut_back(self, folder: RunFolder) -> None:
         """Drop what was written after the checkpoint: it is another future."""
         (updates, env_steps), each, episodes = self.progress or (0, 0), {0: 0}, 0
+        self.lost_env_steps = max(folder.env_steps_told() - env_steps, 0)
         if self.checkpoint is not None:
             each = snapshot.updates_of(self.checkpoint)
             episodes = self.checkpoint.state["recorder"]["episode_rows"]
@@ -560,6 +565,7 @@ class _Session:
             env_steps=env_steps,
             updates=updates,
             seconds=seconds,
+            lost=self.lost_env_steps,
         )
         recorder.say(told)
         if resume_rules.begins_empty(self.config, self.checkpoint):

@@ -61,7 +61,13 @@ def making_in_words(config: TrainConfig, num_envs: int, *, resumed: bool = False
 
 
 def resumed_in_words(
-    *, new_episodes: bool, why: list[str], env_steps: int, updates: int, seconds: float
+    *,
+    new_episodes: bool,
+    why: list[str],
+    env_steps: int,
+    updates: int,
+    seconds: float,
+    lost: int = 0,
 ) -> str:
     """Say from where a run goes on, and why that is not exactly so where it is not.
 
@@ -71,11 +77,13 @@ def resumed_in_words(
         env_steps: of the run's checkpoint.
         updates: likewise.
         seconds: that restoring took; 0: not known.
+        lost: env steps that came after the checkpoint.
     """
     how = "with new episodes " * new_episodes
     how = f"{how}(not exactly: {'; '.join(why)})" if why or new_episodes else "exactly"
     took = f"; restoring took {seconds:.1f} s" if seconds else ""
-    return f"resumed {how} at {env_steps:,} env steps, update {updates:,}{took}"
+    more = f"; {lost:,} env steps came after this checkpoint and are lost" if lost else ""
+    return f"resumed {how} at {env_steps:,} env steps, update {updates:,}{more}{took}"
 
 
 def filling_in_words(rows: int) -> str:
@@ -240,5 +248,6 @@ def ending(summary: Mapping[str, Any], folder: RunFolder) -> str:
         return ", ".join(parts)
     if any((folder.path / VIDEOS).glob("*.mp4")):
         parts.append(f"videos in {folder.shown}/{VIDEOS}")
-    verb = "train --resume" if kind == "stopped" else "eval"
+    learnt = summary["env_steps"] > 0
+    verb = "eval" if kind == "done" and learnt else "train --resume"
     return ", ".join(parts) + f"; next: gossamer {verb} {quoted(folder.shown)}"

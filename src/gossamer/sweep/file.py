@@ -108,7 +108,7 @@ def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
     if suffix == ".json":
         sweep = _of_experiments(path, trials)
     else:
-        given = config_layer(path).settings
+        given = config_layer(path, path).settings
         sweep = _of_file(path, given, trials)
     if sweep.uses_optuna and find_spec("optuna") is None:
         what = f"pruner {sweep.pruner}" if sweep.method != "tpe" else "method tpe"
