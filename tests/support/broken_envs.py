@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import hashlib
 import inspect
 import multiprocessing
@@ -314,6 +315,19 @@ class HangsInNativeCode(Plain):
         if self.steps == 10:
             mark_stuck()
             hashlib.pbkdf2_hmac("sha256", b"", b"", 2**31 - 1)
+        return 1.0
+
+
+class HoldsTheLock(Plain):
+    """After some steps of this process one is a call that holds the interpreter's lock and never returns."""
+
+    taken = 0
+
+    def reward(self) -> float:
+        HoldsTheLock.taken += 1
+        if HoldsTheLock.taken == 2000:
+            mark_stuck()
+            ctypes.PyDLL(None).sleep(600)
         return 1.0
 
 
