@@ -15,7 +15,7 @@ from fleets import assert_same_rows, pids_of
 from held_envs import steps_for
 from runs import SMALL
 from sessions import QUICK, Session, summary_of
-from waiting import PATIENCE_SECONDS
+from waiting import PATIENCE_SECONDS, wait_for
 
 from gossamer.config import make_config
 from gossamer.run.placements.fork_server import fork_server
@@ -97,6 +97,46 @@ def test_a_killed_fork_server_takes_its_copies_along_and_the_run_goes_on(tmp_pat
     assert code == 0, (out, err)
     assert err.count("died (signal 9) and was restarted") == 2
     assert summary_of(folder)["restarts"] == 2
+
+
+def everyone_of(folder: Path) -> dict[str, list[int]]:
+    """Pids of learners' processes and of actors, by role."""
+    try:
+        rows = json.loads((folder / "processes.json").read_text())
+    except (OSError, ValueError):
+        return {"learner": [], "actor": []}
+    return {x: [row["pid"] for row in rows if row["role"] == x] for x in ("learner", "actor")}
+
+
+def test_actors_are_copies_of_the_same_process_as_learners_and_end_with_their_own(
+    tmp_path: Path,
+) -> None:
+    """Though what an actor computes holds the interpreter's lock, so that no thread of its own could end it."""
+    folder = tmp_path / "run"
+    words = ["broken_envs:HoldsTheLock", "algorithm:vtrace", *QUICK, "--num-learners", "2"]
+    words += ["topology:gossip", "--actors-per-learner", "2", "--run-folder", str(folder)]
+    with Session(words, tmp_path, forked=False) as session:
+        session.wait_for(lambda: len(everyone_of(folder)["actor"]) == 4, "four actors")
+        session.wait_for(session.stuck.exists, "a simulator that holds the lock")
+        pids = everyone_of(folder)
+        everyone = [*pids["learner"], *pids["actor"]]
+        (server,) = {psutil.Process(pid).ppid() for pid in everyone}
+        victim = pids["learner"][0]
+        theirs = [row["pid"] for row in json.loads((folder / "processes.json").read_text())
+                  if row["role"] == "actor" and row["rank"] == 0]  # fmt: skip
+        assert len(theirs) == 2
+        os.kill(victim, signal.SIGKILL)
+        session.wait_for(lambda: not any(map(psutil.pid_exists, theirs)), "the end of its actors")
+        others = [pid for pid in everyone if pid not in (victim, *theirs)]
+        assert all(psutil.Process(pid).ppid() == server for pid in others), "nobody else ended"
+        session.wait_for(
+            lambda: len({*everyone_of(folder)["actor"]} - {*everyone}) == 2, "new ones"
+        )
+        assert {psutil.Process(pid).ppid() for pid in everyone_of(folder)["learner"]} == {server}
+        session.signal(signal.SIGKILL)
+        session.end()
+        left = [*others, *everyone_of(folder)["actor"], server]
+        wait_for(lambda: not any(map(psutil.pid_exists, left)), "the end of everyone")
 
 
 def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import atexit
+import ctypes
 import hashlib
 import inspect
 import multiprocessing
@@ -335,6 +336,19 @@ class Interrupts(Plain):
         atexit.register(os.write, 2, b"leaked 1 instances!\n")
         os.kill(os.getpid(), signal.SIGINT)
         time.sleep(60.0)
+
+
+class HoldsTheLock(Plain):
+    """After some steps of this process one is a call that holds the interpreter's lock and never returns."""
+
+    taken = 0
+
+    def reward(self) -> float:
+        HoldsTheLock.taken += 1
+        if HoldsTheLock.taken == 2000:
+            mark_stuck()
+            ctypes.PyDLL(None).sleep(600)
+        return 1.0
 
 
 class SlowDisk(Plain):

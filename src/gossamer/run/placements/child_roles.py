@@ -7,19 +7,27 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.run.placements import actor_process, learner_process
 from gossamer.run.placements.channel import Channel, tell_failure, unpack
+from gossamer.run.placements.fork_server import use_fork_server
 from gossamer.run.stopping import Overdue
 
 if TYPE_CHECKING:
     from torch import Tensor
 
 
-def serve(descriptor: int, blocks: tuple[int, ...] | None = None) -> int:
+def serve(
+    descriptor: int,
+    blocks: tuple[int, ...] | None = None,
+    server: socket.socket | None = None,
+) -> int:
     """Serve whoever is at the other end of a socket; return the exit code.
 
     Args:
         descriptor: of the socket.
         blocks: descriptors of the task, where their numbers are others here.
+        server: end of the fork server that this process asks for others; None: it starts one of its own.
     """
+    if server is not None:
+        use_fork_server(server)
     channel = Channel(socket.socket(fileno=descriptor))
     messages: list[dict[str, Any]] = []
     while not messages and not channel.closed:

@@ -2,8 +2,9 @@
 
 Importing torch takes a process two seconds of a core, and a run may start many processes, at its beginning and where
 one has died. So a supervisor starts one fork server, `python -m gossamer.run.placements.fork_server DESCRIPTOR SUPERVISOR`, which
-forks for each. It has no thread but its first and never computes, so that a copy may do everything that a process
-of its own could. Without a fork server (another system than Linux, too many descriptors, or it was killed) processes are
+forks for each, and for what its copies start themselves: learners' processes have actors. It has no thread but its first
+and never computes, so that a copy may do everything that a process of its own could. When a process that has asked for
+copies ends, these are killed: what they compute in C, with the interpreter's lock held, keeps none of them alive. Without a fork server (another system than Linux, too many descriptors, or it was killed) processes are
 started the long way, by `gossamer.run.placements.child`.
 """
 
@@ -24,10 +25,10 @@ import threading
 import time
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
     from types import FrameType
 
 PR_SET_PDEATHSIG = 1
@@ -96,12 +97,26 @@ class Copy:
 
 
 class ForkServer:
-    """The supervisor's end of a fork server, from its start on."""
+    """A process's end of a fork server.
 
-    def __init__(self) -> None:
+    Args:
+        end: of the fork server that this process is a copy of; None: one is started.
+    """
+
+    def __init__(self, end: socket.socket | None = None) -> None:
         self.key = _key()
         self._owner = os.getpid()
-        self._end, theirs = socket.socketpair()
+        self._popen: subprocess.Popen[bytes] | None = None
+        self._end = self._start() if end is None else end
+        self._lock = threading.Lock()
+        self._text = b""
+        self._codes: dict[int, int] = {}
+        self._answers: list[int | None] = []
+        self.closed = False
+        atexit.register(self.close)
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # numpy's threads would not survive being copied.
         environment["OPENBLAS_NUM_THREADS"] = "1"
@@ -120,23 +135,31 @@ class ForkServer:
                 env=environment,
                 start_new_session=True,  # a terminal's Ctrl-C is for the supervisor
             )
-        self._lock = threading.Lock()
-        self._text = b""
-        self._codes: dict[int, int] = {}
-        self._answers: list[int | None] = []
-        self.closed = False
-        atexit.register(self.close)
+        return ours
 
     @property
     def usable(self) -> bool:
         """Whether it is there, ours, and made for the environment variables of now."""
         ours = self._owner == os.getpid()
-        return ours and not self.closed and self._popen.poll() is None and self.key == _key()
+        there = not self.closed and (self._popen is None or self._popen.poll() is None)
+        return ours and there and self.key == _key()
 
     def copy(
-        self, end: socket.socket, blocks: Sequence[int], environment: Mapping[str, str]
+        self,
+        end: socket.socket,
+        blocks: Sequence[int],
+        environment: Mapping[str, str],
+        *,
+        starts_others: bool = False,
     ) -> Copy | None:
-        """Return a new process that serves the supervisor at the other end of a socket; None if it cannot be had."""
+        """Return a new process that serves whoever is at the other end of a socket; None if it cannot be had.
+
+        Args:
+            end: of the socket, for the new process.
+            blocks: descriptors that it is to have.
+            environment: its variables.
+            starts_others: it may ask the fork server for copies too.
+        """
         folder = ""
         with suppress(OSError):  # it was removed
             folder = str(Path.cwd())
@@ -149,6 +172,7 @@ class ForkServer:
                 "folder": folder,
                 "cores": sorted(os.sched_getaffinity(0)),
                 "descriptors": len(descriptors),
+                "starts_others": starts_others,
             }
             line = json.dumps(request).encode() + b"\n"
             with self._lock:
@@ -164,11 +188,10 @@ class ForkServer:
                     while not self._answers and not self.closed:
                         self._receive(0.1)
                         if time.monotonic() > give_up:
-                            self._popen.kill()
+                            self._give_up()
                 except BaseException:
                     # The answer would be taken for that to the next request.
-                    self.closed = True
-                    self._popen.kill()
+                    self._give_up()
                     raise
                 if not self._answers:
                     return None
@@ -186,10 +209,15 @@ class ForkServer:
         if self._owner != os.getpid():
             return
         atexit.unregister(self.close)
-        self.closed = True
+        self._give_up()
         self._end.close()
-        self._popen.kill()
-        self._popen.wait()
+        if self._popen is not None:
+            self._popen.wait()
+
+    def _give_up(self) -> None:
+        self.closed = True
+        if self._popen is not None:
+            self._popen.kill()
 
     def _receive(self, seconds: float) -> None:
         while not self.closed and ready([self._end.fileno()], seconds):
@@ -199,7 +227,8 @@ class ForkServer:
                 data = b""
             if not data:
                 self.closed = True
-                self._popen.wait()
+                if self._popen is not None:
+                    self._popen.wait()
                 return
             *lines, self._text = (self._text + data).split(b"\n")
             for line in lines:
@@ -228,6 +257,12 @@ def fork_server() -> ForkServer | None:
             with suppress(OSError):
                 _server = ForkServer()
         return _server
+
+
+def use_fork_server(end: socket.socket) -> None:
+    """Let this process, a copy of a fork server, ask it for copies instead of starting one of its own."""
+    global _server
+    _server = ForkServer(end)
 
 
 def end_with(parent: int) -> None:
@@ -265,76 +300,139 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
-def ready(descriptors: Iterable[int], seconds: float) -> set[int]:
+def ready(descriptors: Iterable[int], seconds: float | None) -> set[int]:
     """Return which descriptors can be read, or are at their end; wait for the first, at most so long."""
     poll = select.poll()  # select refuses descriptors beyond 1,023
     for descriptor in descriptors:
         poll.register(descriptor, select.POLLIN)
-    return {descriptor for descriptor, _ in poll.poll(seconds * 1000.0)}
+    found = poll.poll(None if seconds is None else seconds * 1000.0)
+    return {descriptor for descriptor, _ in found}
 
 
-def _serve(end: socket.socket) -> tuple[int, tuple[int, ...]]:
-    """Make copies until the supervisor has gone; return, in a copy, its socket and blocks of memory."""
+class _Asker:
+    """A process that asks for copies, as the fork server sees it.
+
+    Args:
+        end: of the socket to it.
+    """
+
+    def __init__(self, end: socket.socket):
+        self.end = end
+        self._text = b""
+        self._descriptors: list[int] = []
+
+    def hear(self) -> tuple[dict[str, Any], list[int]] | None:
+        """Return a request and what came with it, once it is here as a whole; raise EOFError when nobody is there."""
+        try:
+            data, came, _, _ = socket.recv_fds(self.end, 65536, MAX_DESCRIPTORS + 3)
+        except ConnectionResetError:  # killed with something unread
+            data, came = b"", []
+        if not data:
+            raise EOFError
+        self._text += data
+        self._descriptors += came
+        if not self._text.endswith(b"\n"):
+            return None
+        # The asker waits for the answer to each.
+        text, self._text = self._text, b""
+        descriptors, self._descriptors = self._descriptors, []
+        return json.loads(text), descriptors
+
+    def tell(self, message: dict[str, Any]) -> None:
+        """Tell it something; that it has gone is noticed where requests are read."""
+        with suppress(OSError):
+            self.end.sendall(json.dumps(message).encode() + b"\n")
+
+    def close(self) -> None:
+        """Close the socket and what came of an unfinished request."""
+        self.end.close()
+        for descriptor in self._descriptors:
+            os.close(descriptor)
+
+
+class _Begun(NamedTuple):
+    """What a copy begins with."""
+
+    channel: int
+    """Descriptor of the socket to whoever has asked for it."""
+    blocks: tuple[int, ...]
+    server: socket.socket | None
+    """Its own end of the fork server, if it may ask for copies."""
+
+
+def _serve(supervisor: _Asker) -> _Begun:
+    """Make copies until the supervisor has gone; return, in a copy, what it begins with."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
     signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     us = os.getpid()
-    for request, descriptors in _requests(end, woken):
-        pid = None
-        if len(descriptors) == request["descriptors"]:  # too many files are open otherwise
-            with suppress(OSError):  # too many processes
-                pid = os.fork()
-        if pid == 0:
-            signal.set_wakeup_fd(-1)
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            for ours in (end, woken, wakes):
-                ours.close()
-            end_with(us)
-            return _become(request, descriptors)
-        for descriptor in descriptors:
-            os.close(descriptor)
-        _tell(end, {"pid": pid})
-    os._exit(0)
+    askers: dict[int, _Asker] = {us: supervisor}  # by process; the supervisor's has our own
+    asked_by: dict[int, int] = {}
+    while True:
+        ends = [woken, *(asker.end for asker in askers.values())]
+        readable = ready((end.fileno() for end in ends), None)
+        if woken.fileno() in readable:
+            woken.recv(4096)
+            _bury(askers, asked_by)
+        for who, asker in list(askers.items()):
+            if asker.end.fileno() not in readable:  # or closed by now
+                continue
+            try:
+                request = asker.hear()
+            except EOFError:
+                if asker is supervisor:
+                    os._exit(0)
+                askers.pop(who).close()
+                continue
+            if request is None:
+                continue
+            told, descriptors = request
+            ours = theirs = None
+            if told["starts_others"]:
+                ours, theirs = socket.socketpair()
+            pid = None
+            if len(descriptors) == told["descriptors"]:  # too many files are open otherwise
+                with suppress(OSError):  # too many processes
+                    pid = os.fork()
+            if pid == 0:
+                signal.set_wakeup_fd(-1)
+                signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+                for end in (*ends, wakes, *(() if ours is None else (ours,))):
+                    end.close()
+                end_with(us)
+                return _become(told, descriptors, theirs)
+            for descriptor in descriptors:
+                os.close(descriptor)
+            if theirs is not None:
+                theirs.close()
+            if pid is not None:
+                asked_by[pid] = who
+                if ours is not None:
+                    askers[pid] = _Asker(ours)
+            asker.tell({"pid": pid})
+
+
+def _bury(askers: dict[int, _Asker], asked_by: dict[int, int]) -> None:
+    """Tell of copies that have ended, and end those that they had asked for."""
+    with suppress(ChildProcessError):
+        while (ended := os.waitpid(-1, os.WNOHANG))[0]:
+            pid, code = ended[0], os.waitstatus_to_exitcode(ended[1])
+            if (gone := askers.pop(pid, None)) is not None:
+                gone.close()
+            for child in [child for child, asker in asked_by.items() if asker == pid]:
+                os.kill(child, signal.SIGKILL)  # it is there as long as we have not waited for it
+            if (asker := askers.get(asked_by.pop(pid, 0))) is not None:
+                asker.tell({"pid": pid, "code": code})
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
     pass
 
 
-def _requests(
-    end: socket.socket, woken: socket.socket
-) -> Generator[tuple[dict[str, Any], list[int]]]:
-    """Yield what comes, and tell of copies that have ended, until the supervisor has gone."""
-    text, descriptors = b"", []
-    while True:
-        readable, _, _ = select.select([end, woken], [], [])
-        if woken in readable:
-            woken.recv(4096)
-            with suppress(ChildProcessError):
-                while (ended := os.waitpid(-1, os.WNOHANG))[0]:
-                    code = os.waitstatus_to_exitcode(ended[1])
-                    _tell(end, {"pid": ended[0], "code": code})
-        if end in readable:
-            try:
-                data, came, _, _ = socket.recv_fds(end, 65536, MAX_DESCRIPTORS + 3)
-            except ConnectionResetError:  # killed with something unread
-                return
-            if not data:
-                return
-            text += data
-            descriptors += came
-            if text.endswith(b"\n"):  # the supervisor waits for the answer to each
-                yield json.loads(text), descriptors
-                text, descriptors = b"", []
-
-
-def _tell(end: socket.socket, message: dict[str, Any]) -> None:
-    with suppress(OSError):  # that it has gone is noticed where requests are read
-        end.sendall(json.dumps(message).encode() + b"\n")
-
-
-def _become(request: dict[str, Any], descriptors: list[int]) -> tuple[int, tuple[int, ...]]:
+def _become(
+    request: dict[str, Any], descriptors: list[int], server: socket.socket | None
+) -> _Begun:
     """Take over what a process of its own would have begun with."""
     import random
 
@@ -354,7 +452,7 @@ def _become(request: dict[str, Any], descriptors: list[int]) -> tuple[int, tuple
     # Nobody else begins with the same draws, where an environment uses what a library shares out.
     random.seed()
     np.random.seed()  # noqa: NPY002
-    return channel, tuple(descriptors[3:])
+    return _Begun(channel, tuple(descriptors[3:]), server)
 
 
 def _main() -> int:
@@ -369,7 +467,7 @@ def _main() -> int:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
     gc.enable()
-    return serves.serve(*_serve(socket.socket(fileno=int(sys.argv[1]))))
+    return serves.serve(*_serve(_Asker(socket.socket(fileno=int(sys.argv[1])))))
 
 
 if __name__ == "__main__":

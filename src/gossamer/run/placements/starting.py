@@ -38,7 +38,9 @@ def start_child(
     environment = {**os.environ, "PYTHONPATH": path, **(more or {})}
     made = fork_server() if len(blocks) <= MAX_DESCRIPTORS else None
     with theirs:
-        popen = made.copy(theirs, blocks, environment) if made is not None else None
+        popen = None
+        if made is not None:
+            popen = made.copy(theirs, blocks, environment, starts_others=role == "learner")
         popen = popen or subprocess.Popen(
             [
                 sys.executable,
