@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -55,6 +56,14 @@ def state_folder(tmp_path_factory: pytest.TempPathFactory) -> None:
     os.environ["XDG_STATE_HOME"] = str(tmp_path_factory.mktemp("state"))
     # Runs are the same on every machine.
     os.environ["GOSSAMER_MACHINE"] = "plain"
+
+
+@pytest.fixture(autouse=True)
+def priority() -> Iterator[None]:
+    """No test lowers the priority of the thread that runs the others: they would wait for whatever else the machine does."""
+    before = os.getpriority(os.PRIO_PROCESS, 0)
+    yield
+    assert os.getpriority(os.PRIO_PROCESS, 0) == before
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

@@ -154,8 +154,6 @@ def build_env_groups(
     before it start. Groups in worker processes are all made at the same time. Returns the groups and their first observations; without `start`, for a run that will bring its
     environments back from a checkpoint, those are zeros.
     """
-    if plan.lag is not None and config.placement != "inline":
-        lower_priority()  # of this thread, and so of the simulators' threads it starts
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
     settings = config.env
     if plan.env_workers:
@@ -294,10 +292,13 @@ def build_parts(
         )  # fmt: skip
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     before = native_threads()
-    making = in_thread(
-        partial(build_env_groups, config, spec, plan, rank=rank, restarts=restarts, start=start),
-        "environments",
-    )
+
+    def make_envs() -> tuple[list[VecEnv], list[NDArray[Any]]]:
+        if plan.lag is not None and config.placement != "inline":
+            lower_priority()  # of this thread, and so of the simulators' threads it starts
+        return build_env_groups(config, spec, plan, rank=rank, restarts=restarts, start=start)
+
+    making = in_thread(make_envs, "environments")
     try:
         parts = _join_parts(
             config, spec, plan, stop, rank, on_episode, torso, restarts, making, shared
