@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
 from collections.abc import Iterator
 from datetime import UTC, datetime
@@ -17,6 +18,12 @@ from hypothesis import settings
 sys.path.insert(0, str(Path(__file__).parent / "support"))
 # Benchmarks share a module, as they do when one is started.
 sys.path.append(str(Path(__file__).parents[1] / "benchmarks"))
+
+# Who starts the tests with `nohup`, or behind a script, has turned these off for them and for what they start.
+for number in (signal.SIGINT, signal.SIGHUP):
+    if signal.getsignal(number) is signal.SIG_IGN:
+        usual = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
+        signal.signal(number, usual)
 
 SEED_VARIABLE = "GOSSAMER_TEST_SEED"
 
