@@ -51,7 +51,7 @@ class EvaluationConfig:
     """Largest share of the run's time for evaluations and confirmations, in (0, 1]; they are postponed to
     keep to it. A candidate that is left at the end of the run is confirmed then."""
     greedy: bool = False
-    """Take the most likely action instead of sampling one."""
+    """Take the most likely action, as `gossamer eval` does, instead of sampling one, as training does."""
     held_out_tasks: UpToMillion | None = None
     """Families of tasks: number of tasks, not used in training, to evaluate as well, >= 0. Default: 10."""
     video: bool = False
