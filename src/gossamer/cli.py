@@ -458,18 +458,18 @@ def _tune(words: list[str]) -> None:
 
 
 RUNS = """\
-usage: gossamer runs [FOLDER] [options]
+usage: gossamer runs [RUN] [options]
 
 List what has been run, with results.
 
-  FOLDER    where to look [runs]
+  RUN       a folder of runs, a run folder, part of names below runs, or a pattern such as 'ppo-*' [runs]
   --json    print only JSON on standard output
 """
 
 
 def _runs(words: list[str]) -> None:
     parser = _Parser(RUNS)
-    parser.add_argument("folder", nargs="?", default="runs", metavar="FOLDER")
+    parser.add_argument("folder", nargs="?", default="runs", metavar="RUN")
     parser.switches("--json")
     asked = parser.read(words)
     from gossamer.record.runs import list_runs, runs_text

@@ -138,8 +138,18 @@ def test_no_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     text = runs_text(list_runs())
     assert text.startswith(f"no runs in {Path.cwd() / 'runs'}; type: ")
     assert json.loads(runs_text([], as_json=True)) == []
-    with pytest.raises(ConfigError, match="does not exist"):
+    with pytest.raises(ConfigError, match="no run 'elsewhere'"):
         list_runs("elsewhere")
+
+
+def test_runs_are_listed_by_a_part_of_their_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("CartPole-v1/ppo-single/s1", "CartPole-v1/a2c-single/s1", "Pong/ppo-single/s1"):
+        make(tmp_path / "runs", name, SUMMARY).unlock()
+    assert len(list_runs("cartpole")) == 2, "as other commands find them"
+    assert [row.run for row in list_runs("*ppo*")] == [row.run for row in list_runs("ppo")]
 
 
 def test_a_fresh_process_lists_runs_without_torch(tmp_path: Path) -> None:

@@ -190,13 +190,12 @@ def list_runs(root: str = "runs") -> list[RunRow]:
     """Read every run below `root`, the one that began last at the end.
 
     Args:
-        root: A folder of runs, or a run folder. ConfigError if it does not exist, except for the
-            default, which is absent before the first run.
+        root: A folder of runs, a run folder, or what else `select_runs` takes. ConfigError if there is none, except for
+            the default, which is absent before the first run.
     """
     folder = expand(root)
-    if not folder.is_dir() and root != "runs":
-        raise ConfigError(f"folder {root} does not exist; name one that holds runs")
-    return [_read_run(path) for path in sorted(find_runs(folder), key=_began)]
+    found = find_runs(folder) if folder.is_dir() or root == "runs" else select_runs(root)
+    return [_read_run(path) for path in sorted(found, key=_began)]
 
 
 def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) -> str:
