@@ -104,3 +104,17 @@ def test_importing_changes_nothing(tmp_path: Path) -> None:
     )
     probe(body, tmp_path)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_training_and_going_on_leave_torchs_compiler_out(tmp_path: Path) -> None:
+    """Importing it takes a second, and its many objects slow the collector down for as long as a run lasts."""
+    code = """
+import sys, gossamer
+settings = dict(placement="inline", run_folder="run", quiet=True, num_envs=4, unroll_length=16)
+for last in (256, 512):
+    gossamer.train("CartPole-v1" if last == 256 else "", resume="run" if last == 512 else None,
+                   total_env_steps=last, **(settings if last == 256 else {"quiet": True}))
+gossamer.evaluate("run", episodes=1)
+print([name for name in ("torch._dynamo", "sympy") if name in sys.modules])
+"""
+    assert probe(code, tmp_path)[2].splitlines()[-1] == "[]"

@@ -237,6 +237,8 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def refresh(self) -> None:
         """Recompute what is derived from the moments; call after they have changed."""
+        if self.obs_scale.is_meta:
+            return  # there are no numbers, and torch would import its compiler to compute their shapes
         plain = 1.0 / 255.0 if self.pixels else 1.0
         if self.config.normalize_obs:
             floor = self.config.pixel_std_floor if self.pixels else 1e-4
