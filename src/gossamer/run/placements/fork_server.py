@@ -370,8 +370,8 @@ def _serve(supervisor: _Asker) -> _Begun:
     askers: dict[int, _Asker] = {us: supervisor}  # by process; the supervisor's has our own
     asked_by: dict[int, int] = {}
     while True:
-        ends = [woken, *(asker.end for asker in askers.values())]
-        readable = ready((end.fileno() for end in ends), None)
+        ends = (woken, *(asker.end for asker in askers.values()))
+        readable = ready([end.fileno() for end in ends], None)
         if woken.fileno() in readable:
             woken.recv(4096)
             _bury(askers, asked_by)
@@ -388,18 +388,18 @@ def _serve(supervisor: _Asker) -> _Begun:
             if request is None:
                 continue
             told, descriptors = request
-            ours = theirs = None
-            if told["starts_others"]:
-                ours, theirs = socket.socketpair()
-            pid = None
-            if len(descriptors) == told["descriptors"]:  # too many files are open otherwise
-                with suppress(OSError):  # too many processes
+            pid, ours, theirs = None, None, None
+            with suppress(OSError):  # too many files are open, or too many processes run
+                if told["starts_others"]:
+                    ours, theirs = socket.socketpair()
+                if len(descriptors) == told["descriptors"]:  # else the system has left some out
                     pid = os.fork()
             if pid == 0:
                 signal.set_wakeup_fd(-1)
                 signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-                for end in (*ends, wakes, *(() if ours is None else (ours,))):
-                    end.close()
+                for one in (woken, wakes, ours, *askers.values()):
+                    if one is not None:
+                        one.close()
                 end_with(us)
                 return _become(told, descriptors, theirs)
             for descriptor in descriptors:
@@ -410,6 +410,8 @@ def _serve(supervisor: _Asker) -> _Begun:
                 asked_by[pid] = who
                 if ours is not None:
                     askers[pid] = _Asker(ours)
+            elif ours is not None:
+                ours.close()
             asker.tell({"pid": pid})
 
 
