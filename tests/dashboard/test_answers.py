@@ -389,6 +389,24 @@ def learners(root: Path, run: str, **query: Any) -> list[str]:
     return [words[node["begun"], node["alive"]] for node in nodes]
 
 
+def test_what_a_learner_tells_of_itself_is_its_own_and_has_an_age(tmp_path: Path) -> None:
+    """Learner 0 has a row every second, others have one every ten."""
+    (folder,) = made_runs(tmp_path, 1, 60, learners=4)
+    run = str(folder.relative_to(tmp_path))
+    changed_rows(folder, lambda row: row["learner"] == 0 or row["time_s"] < 20)
+    first, *others = ask(tmp_path, "/api/graph", run=run, at=25.0)["nodes"]
+    assert first["told_seconds_before"] == 0.0
+    assert all(node["told_seconds_before"] > 4.0 for node in others)
+
+    def without_own(row: dict[str, Any]) -> bool:
+        row.pop("learner/env_steps", None)
+        return True
+
+    changed_rows(folder, without_own)
+    nodes = ask(tmp_path, "/api/graph", run=run)["nodes"]
+    assert [node["env_steps"] for node in nodes] == [None] * 4, "not everybody's for each"
+
+
 def test_learners_have_not_begun_before_their_first_row(tmp_path: Path) -> None:
     (folder,) = made_runs(tmp_path, 1, 60, learners=4)
     run = str(folder.relative_to(tmp_path))

@@ -5,7 +5,24 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from gossamer.dashboard.curves import group
 from gossamer.dashboard.statistics import curve
+
+
+def test_groups_are_those_of_compare_for_each_environment() -> None:
+    common = {"env_id": "CartPole-v1", "algorithm.name": "ppo", "checkpoint_every_seconds": 30.0}
+    runs = {
+        "a": {**common, "seed": 1},
+        "b": {**common, "seed": 2, "checkpoint_every_seconds": 5.0, "evaluation.episodes": 3},
+        "c": {**common, "seed": 1, "total_env_steps": 5},
+        "d": {**common, "seed": 1, "env_id": "Acrobot-v1"},
+    }
+    for one in runs.values():
+        one.setdefault("total_env_steps", 9)
+        one.setdefault("evaluation.episodes", 5)
+    assert [x.runs for x in group(runs)] == [["a", "b"], ["c"], ["d"]]
+    by = group(runs, ["checkpoint_every_seconds"])
+    assert [x.runs for x in by] == [["a", "c", "d"], ["b"]], "who asks for it is told it"
 
 
 def made(x: list[float], y: list[float]) -> tuple[np.ndarray, np.ndarray]:

@@ -31,7 +31,12 @@ TURNS = "Acting and learning take turns. Overlap them: --lag 1"
         (LEARNING, config("ppo"), HALF, "the run uses 1.0 of 2 cores: several learners"),
         (LEARNING, config("ppo", 2), HALF, "cores: more --learner-threads if the network is large"),
         (LEARNING, config("ppo"), ALL, "with more cores, several learners"),
-        (LEARNING, config("ppo"), CROWDED, "the run uses 0.9 of 2 cores, other programs 1.0"),
+        (
+            LEARNING,
+            config("ppo"),
+            CROWDED,
+            "Other programs keep this machine busy: the run uses 0.9 of 2 cores, other programs 1.0. ",
+        ),
         (LEARNING, config("ppo"), ALL, "try fewer --algorithm.passes"),
         (LEARNING, config("ppo", passes=1), ALL, "try a smaller network"),
         (LEARNING, config("ppo", 2), SHARED, "or a GPU"),  # idle cores that it may not use

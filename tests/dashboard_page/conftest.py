@@ -16,6 +16,7 @@ sys.path.insert(
 )  # tests are not packages; the made-up server lies beside them
 
 from fake_watch import FakeServer, FakeWatch, usual_runs
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, ConsoleMessage, Page
@@ -32,6 +33,10 @@ ARGUMENTS = [
 ]
 
 
+PATIENCE_MS = 1000 * PATIENCE_SECONDS
+"""Other tests, and other programs, may have the cores."""
+
+
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     playwright = pytest.importorskip(
@@ -39,7 +44,7 @@ def browser() -> Iterator[Browser]:
     )
     if not CHROMIUM.exists():
         pytest.skip(f"needs {CHROMIUM}: apt-get install chromium")
-    playwright.expect.set_options(timeout=20_000)  # other tests may have the cores
+    playwright.expect.set_options(timeout=PATIENCE_MS)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGUMENTS)
         yield browser
@@ -66,7 +71,7 @@ def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
         viewport={"width": 1440, "height": 900}, color_scheme="light", base_url=server.address
     )
     page = context.new_page()
-    page.set_default_timeout(10_000)
+    page.set_default_timeout(PATIENCE_MS)
     complaints: list[str] = []
     page.on(
         "console",
@@ -118,7 +123,7 @@ def live(browser: Browser, address: str) -> Iterator[Page]:
     """
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(PATIENCE_MS)
     complaints: list[str] = []
 
     def hear(said: ConsoleMessage) -> None:

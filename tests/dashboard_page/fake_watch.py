@@ -632,6 +632,7 @@ class FakeWatch:
                 "alive": rank != 5 and (rank != 7 or at >= 2),
                 "updates": int(at * 10),
                 "env_steps": int(at * 250),
+                "told_seconds_before": 8.0 if rank == 6 else 0.0,
             }
             for rank in range(count)
         ]

@@ -998,10 +998,23 @@ def test_what_is_loading_says_so(page: Page) -> None:
     expect(page.locator(".graph-frame .node")).to_have_count(8)
 
 
-def test_learners_of_a_run_that_is_over_have_ended(page: Page) -> None:
+def test_learners_of_a_run_that_is_over_have_ended(page: Page, watch: FakeWatch) -> None:
+    watch.first_row_seconds = 1.099
     visit(page, f"#/learners?run={DIFFUSION}")
     states = page.get_by_role("table", name="Learners").locator("tbody td:nth-child(6)")
     expect(states).to_have_text(["ended"] * 30)
+    page.get_by_label("Time in the run").fill("7")
+    expect(states).to_have_text(["running then"] * 5 + ["ended"] + ["running then"] * 24)
+    visit(page, f"#/learners?run={DIFFUSION}&at=0.1")
+    expect(page.locator(".timeline output")).to_have_text(re.compile("^1\u00a0s of "))
+
+
+def test_what_a_learner_has_told_before_the_others_says_so(page: Page) -> None:
+    visit(page, f"#/learners?run={GOSSIP}")
+    rows = page.get_by_role("table", name="Learners").locator("tbody tr")
+    for cell in (7, 8):
+        expect(rows.nth(6).locator(f"td:nth-child({cell})")).to_have_text(re.compile("8\u00a0s before$"))  # fmt: skip
+        expect(rows.nth(1).locator(f"td:nth-child({cell})")).not_to_contain_text("before")
 
 
 @pytest.mark.parametrize(("width", "beside"), [(1440, True), (1024, False), (390, False)])
@@ -1133,7 +1146,7 @@ def test_a_lost_connection_is_shown_and_found_again(page: Page, watch: FakeWatch
     expect(page.locator("#lost")).to_be_visible()
     watch.grow(PONG, mean_return=11.75)
     watch.down.clear()
-    expect(page.locator("#connection")).to_have_attribute("data-state", "live", timeout=15_000)
+    expect(page.locator("#connection")).to_have_attribute("data-state", "live")
     expect(row(page, PONG)).to_contain_text("11.75")
     expect(page.locator("#lost")).to_be_hidden()
 

@@ -9,6 +9,7 @@ import re
 import shutil
 import urllib.request
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -18,6 +19,7 @@ import pytest
 from fake_watch import ANSWERS, TOKEN, FakeServer, FakeWatch, many_runs, usual_runs
 from made_runs import made_runs
 from sessions import QUICK
+from waiting import PATIENCE_SECONDS
 
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.routing import Route
@@ -140,7 +142,7 @@ def fake() -> Iterator[Ask]:
     server.start()
 
     def ask(path: str) -> Any:
-        with urllib.request.urlopen(server.address + path, timeout=20) as answer:
+        with urllib.request.urlopen(server.address + path, timeout=PATIENCE_SECONDS) as answer:
             return json.loads(answer.read())
 
     yield ask
@@ -276,7 +278,9 @@ def test_what_is_exported_has_the_same_columns(root: Path, statistic: str) -> No
     server.start()
     run = quote(usual_runs()[0]["id"], safe="")
     query = f"/api/export.csv?metric=return_mean_100&x=env_steps{statistic}&runs="
-    with urllib.request.urlopen(f"{server.address}{query}{run}", timeout=20) as answer:
+    with urllib.request.urlopen(
+        f"{server.address}{query}{run}", timeout=PATIENCE_SECONDS
+    ) as answer:
         made_up = answer.read().decode().splitlines()
     server.stop()
     with TestClient(Dashboard(root).app, base_url=ADDRESS) as client:
@@ -305,7 +309,7 @@ def test_acts_are_answered_alike(root: Path) -> None:
             headers={"X-Gossamer-Token": given, "Origin": server.address},
         )
         try:
-            with urllib.request.urlopen(request, timeout=20) as answer:
+            with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 found["fake"].append((answer.status, kinds_of(json.loads(answer.read()))))
         except HTTPError as error:
             found["fake"].append((error.code, kinds_of(json.loads(error.read()))))
@@ -342,7 +346,10 @@ async def real_events(root: Path) -> list[tuple[str, Any]]:
 
 def test_events_tell_the_same(root: Path, tmp_path: Path) -> None:
     copied = Path(shutil.copytree(root, tmp_path / "runs"))
-    told = asyncio.run(asyncio.wait_for(real_events(copied), 60.0))
+    with ThreadPoolExecutor(
+        1
+    ) as apart:  # a browser of this process has an event loop in this thread
+        told = apart.submit(asyncio.run, real_events(copied)).result(PATIENCE_SECONDS)
     watch, listener = FakeWatch(usual_runs()), queue.SimpleQueue[str | None]()
     watch.listeners.add(listener)
     watch.add(many_runs(1)[0])

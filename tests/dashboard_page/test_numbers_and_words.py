@@ -32,11 +32,50 @@ def tile(page: Page, name: str) -> Any:
     return page.locator(".tile", has_text=name)
 
 
+def test_the_time_that_is_left_goes_by_the_pace_of_training(page: Page, watch: FakeWatch) -> None:
+    """As the command tells it; making environments took most of this run's time so far."""
+    watch.runs[RUN] |= {
+        "state": "running",
+        "progress": 0.4,
+        "env_steps": 40_000,
+        "total_env_steps": 100_000,
+        "steps_per_second": 1000.0,
+        "seconds": 400.0,
+    }
+    visit(page, f"#/run?run={RUN}")
+    expect(page.locator(".run-progress")).to_contain_text("1\u00a0min left")
+
+
+def test_moments_have_no_logarithm(page: Page) -> None:
+    visit(page, f"#/run?run={RUN}")
+    log = page.get_by_role("group", name="x scale").get_by_role("button", name="Log")
+    log.click()
+    expect(log).to_have_attribute("aria-pressed", "true")
+    page.get_by_role("combobox", name="x", exact=True).select_option("time")
+    expect(log).to_be_disabled()
+    expect(log).to_have_attribute("aria-pressed", "false")
+    page.get_by_role("combobox", name="x", exact=True).select_option("env_steps")
+    expect(log).to_be_enabled()
+
+
+def test_of_a_long_name_the_end_is_seen(page: Page, watch: FakeWatch) -> None:
+    """There is the seed, by which runs of one folder differ."""
+    watch.runs[RUN]["name"] = "20261127-092659-seeds-of-the-first-afternoon/s1"
+    page.set_viewport_size({"width": 1024, "height": 800})
+    visit(page, "#/runs")
+    name = page.locator(f'tr[data-run="{RUN}"] .run-name')
+    expect(name).to_have_text("20261127-092659-seeds-of-the-first-afternoon/s1")
+    assert name.evaluate("(it) => it.scrollWidth <= it.clientWidth")
+    tail = name.locator(".name-tail")
+    expect(tail).to_have_text("rnoon/s1")
+    assert tail.evaluate("(it) => it.getBoundingClientRect().right <= it.closest('td').getBoundingClientRect().right")  # fmt: skip
+
+
 def test_tiles_say_of_what_their_numbers_are(page: Page, watch: FakeWatch) -> None:
     watch.runs[RUN] |= {"mean_return_episodes": 78, "started": time.time() - 1, "seconds": 1.0}
     visit(page, f"#/run?run={RUN}")
     expect(tile(page, "Return")).to_contain_text("mean of 78 episodes")
-    expect(tile(page, "Steps/s")).to_contain_text("since the start")
+    expect(tile(page, "Steps/s")).to_contain_text("since the first update")
     expect(tile(page, "Training time")).to_contain_text("started now")
     expect(tile(page, "Training time")).not_to_contain_text("now ago")
     visit(page, "#/runs")

@@ -17,6 +17,7 @@ from urllib.parse import quote
 import pytest
 from made_sweeps import add_trial, chosen_of, make_sweep, working
 from scored_runs import evaluation_row, make_run
+from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
     from playwright.sync_api import Browser, Locator, Page
@@ -51,7 +52,7 @@ def opened(browser: Browser, address: str, allowed: str = "no complaint") -> Gen
     """Context with a page that complains of nothing but what is allowed."""
     context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
     page = context.new_page()
-    page.set_default_timeout(20_000)
+    page.set_default_timeout(1000 * PATIENCE_SECONDS)
     # By the page's clock no answer takes any time: none is followed by a long pause, however busy the machine.
     page.add_init_script("performance.now = () => 0")
     complaints: list[str] = []

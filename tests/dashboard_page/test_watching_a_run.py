@@ -76,7 +76,7 @@ def test_a_run_is_followed_stopped_and_resumed_from_the_page(
     ) as child:
         try:
             state = live.locator('tr[data-run="live"]')
-            expect(state).to_contain_text("running", timeout=30_000)
+            expect(state).to_contain_text("running")
             live.goto("/#/run?run=live")
             live.locator("[data-act=stop]").click()
             live.locator("[data-confirm]").click()
@@ -87,7 +87,7 @@ def test_a_run_is_followed_stopped_and_resumed_from_the_page(
     assert json.loads((folder / "summary.json").read_text())["exit_reason"] == "stopped by request"
     live.locator("[data-act=resume]").click()
     live.locator("[data-confirm]").click()
-    expect(live.locator(".toast").last).to_contain_text("was started", timeout=20_000)
+    expect(live.locator(".toast").last).to_contain_text("was started")
     live.locator("[data-act=stop]").click()
     live.locator("[data-confirm]").click()
     expect(live.locator("[data-act=resume]")).to_be_visible(timeout=30_000)

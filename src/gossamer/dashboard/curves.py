@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.compare.grouping import sets_apart
 from gossamer.dashboard.listing import differing
 from gossamer.dashboard.series import read_series
 from gossamer.dashboard.statistics import FEWEST, curve
@@ -48,9 +49,12 @@ def group(settings: Mapping[str, dict[str, Any]], by: Sequence[str] | None = Non
 
     Args:
         settings: by run, by dotted name.
-        by: names of the settings that count; None: all that differ, but the seed and the run's folder.
+        by: names of the settings that count; None: those by which `gossamer compare` tells groups apart, and the
+            environment, of which a curve has one.
     """
     names = differing(list(settings.values())) if by is None else list(by)
+    if by is None:
+        names = [name for name in names if name == "env_id" or sets_apart(name)]
     found: dict[str, Group] = {}
     for run, own in settings.items():
         key = {name: own.get(name) for name in names}

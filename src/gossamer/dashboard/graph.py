@@ -246,6 +246,8 @@ def _nodes(
     died = _died(events, size)
     died_since = _died([event for event in events if event["seconds"] > since], size)
     apart = rows[min(rows)].row if rows else {}
+    times = {rank: number(told.row.get("time_s")) for rank, told in rows.items()}
+    newest = max((x for x in times.values() if x is not None), default=0.0)
     nodes: list[dict[str, Any]] = []
     for rank in range(size):
         told, process = rows.get(rank), mapping(processes.get(rank))
@@ -267,7 +269,12 @@ def _nodes(
                 "begun": begun or rank in died_since,
                 "alive": there,
                 "updates": whole(row.get("updates")),
-                "env_steps": whole(row.get("learner/env_steps", row.get("env_steps"))),
+                # A row without it tells the run's, which is a learner's own where there is one.
+                "env_steps": whole(
+                    row.get("learner/env_steps", row.get("env_steps") if size == 1 else None)
+                ),
+                # Learners but the first tell of themselves every ten seconds.
+                "told_seconds_before": None if told_at is None else newest - told_at,
             }
         )
     return nodes

@@ -130,8 +130,11 @@ def sentence(
     waits, actors_wait = share("wait_learner"), share("wait_actor")
     facts = f"the learner works {busy:.0%} of the time, actors wait {actors_wait:.0%}"
     stepping = f"environments take {share('env'):.0%} and inference {share('inference'):.0%} of the actors' time"
-    crowded = cores is not None and cores.others > FEW_OTHERS * cores.cores
-    idle = f"; {cores.words()}" if cores is not None and (cores.few or crowded) else ""
+    if cores is not None and cores.others > FEW_OTHERS * cores.cores:
+        # Whatever else holds it back, that comes first: the shares may follow from it.
+        rest = sentence(shares, config, ended=ended)
+        return f"Other programs keep this machine busy: {cores.words()}. {rest}"
+    idle = f"; {cores.words()}" if cores is not None and cores.few else ""
     settings = mapping(config.get("algorithm"))
     algorithm, fewer = settings.get("name"), (whole(settings.get("passes")) or 1) > 1
     several = (whole(config.get("num_learners")) or 1) > 1

@@ -2,7 +2,7 @@
 
 import { go, list, one, remember, text } from "./address.js";
 import { metricsOf, url } from "./api.js";
-import { button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
+import { breakable, button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
 import { count } from "./format.js";
 import { goneNote, present } from "./gone.js";
 import { runLabels } from "./labels.js";
@@ -336,7 +336,7 @@ export class Curves {
           },
         },
         el("span", { class: `swatch ${look.dash}`, css: { "--color": look.color } }),
-        el("span", { class: "group-label", title: group.full }, group.label),
+        el("span", { class: "group-label", title: group.full }, breakable(group.label)),
         el("span", { class: "group-n" }, `n\u00a0=\u00a0${count(Math.max(...toldBy(group).map((told) => told.count)))}`),
       );
     });

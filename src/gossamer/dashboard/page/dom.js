@@ -37,6 +37,11 @@ export function breakable(text, places = /(?<=[._])(?=[a-z])/) {
   return text.split(places).flatMap((part, at) => (at ? [el("wbr", {}), part] : [part]));
 }
 
+/** Return a sentence whose options of commands are not broken: a hyphen is where browsers break lines. */
+export function unbroken(sentence) {
+  return sentence.split(/(--[\w.-]+)/).map((part, n) => (n % 2 ? el("span", { class: "unbroken" }, part) : part));
+}
+
 /** Return a button; `label` is its text. */
 export function button(label, click, attributes = {}) {
   return el("button", { type: "button", class: "button", ...attributes, on: { click } }, label);

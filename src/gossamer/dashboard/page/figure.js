@@ -73,7 +73,9 @@ function seen(lines, [from, to], log, whole) {
   const drawn = (value) => typeof value === "number" && (!log || value > 0);
   const scaled = log ? Math.log10 : Number;
   const points = [];
+  const begins = []; // of each line in `points`
   for (const { x, y, low, high } of lines) {
+    begins.push(points.length);
     for (let i = 0; i < x.length; i++) {
       if (x[i] === null || x[i] < from || x[i] > to || !drawn(y[i])) continue;
       const value = scaled(y[i]);
@@ -88,6 +90,13 @@ function seen(lines, [from, to], log, whole) {
   }
   const few = points.length < 3 * FEWEST || lines.some((line) => RESULTS.has(line.metric));
   const inner = few ? all : core(points);
+  // A line of which most would be cut off is no outlier: a run of few rows beside groups of many.
+  for (const [n, begin] of few ? [] : begins.entries()) {
+    const own = points.slice(begin, begins[n + 1]);
+    if (2 * own.filter((value) => value < inner[0] || value > inner[1]).length <= own.length) continue;
+    inner[0] = Math.min(inner[0], ...own);
+    inner[1] = Math.max(inner[1], ...own);
+  }
   const inside = (value) => value >= inner[0] && value <= inner[1];
   let far = 0;
   for (let i = 0; i < points.length; i += 3) far += !(inside(points[i]) && inside(points[i + 1]) && inside(points[i + 2]));

@@ -2,7 +2,7 @@
 
 import { numeric, remember, text } from "./address.js";
 import { get } from "./api.js";
-import { button, el, later, nothing, paced } from "./dom.js";
+import { button, el, later, nothing, paced, unbroken } from "./dom.js";
 import { count, duration, number } from "./format.js";
 import { Graph, linkFacts, ranges } from "./graph.js";
 import { scale, staleness } from "./palette.js";
@@ -10,6 +10,7 @@ import { RunHead, usualRun, withoutRun } from "./runhead.js";
 import { store } from "./store.js";
 
 const PACE_MS = 900;
+const OLD_SECONDS = 2; // of what a learner has told before the newest row
 const HEADS = ["Learner", "Return", "Disagreement", "Restarts", "Host", "State", "Updates", "Env steps"];
 const WORDS = ["Host", "State"]; // columns that hold no numbers
 
@@ -172,9 +173,11 @@ export class Learners {
   #fillRows() {
     this.#rows.replaceChildren(
       ...this.#answer.nodes.map((node) => {
+        const old = node.told_seconds_before >= OLD_SECONDS ? el("small", {}, `${duration(node.told_seconds_before)} before`) : null;
+        const told = (value) => (old ? el("span", { class: "quiet", title: "Learners but the first tell this every ten seconds" }, count(value), " ", old.cloneNode(true)) : count(value));
         const cells = [
           String(node.rank), number(node.return), number(node.disagreement), count(node.restarts ?? 0),
-          node.host ?? "\u2013", this.#state(node), count(node.updates), count(node.env_steps),
+          node.host ?? "\u2013", this.#state(node), told(node.updates), told(node.env_steps),
         ];
         return el(
           "tr",
@@ -185,10 +188,11 @@ export class Learners {
     );
   }
 
-  // Of a run that is over no learner runs, however it looked at the moment that is shown, and none will begin after its end.
+  // Of the moment that is shown. At the end of a run that is over no learner runs, and none will begin after it.
   #state(node) {
     const running = store.runs.get(this.#id)?.state === "running";
     if (!node.begun && (running || this.#at !== null)) return "not begun yet";
+    if (this.#at !== null && !running) return node.alive ? "running then" : "ended";
     return node.alive && running ? "running" : "ended";
   }
 
@@ -201,7 +205,7 @@ export class Learners {
     this.#slider.value = String(Math.round(share * places));
     this.#slider.disabled = !(last > first);
     const running = store.runs.get(this.#id)?.state === "running";
-    this.#moment.textContent = this.#at === null ? `${running ? "now" : "end"}, ${duration(last)}` : `${duration(this.#at)} of ${duration(last)}`;
+    this.#moment.textContent = this.#at === null ? `${running ? "now" : "end"}, ${duration(last)}` : `${duration(Math.max(this.#at, first))} of ${duration(last)}`;
     this.#slider.setAttribute("aria-valuetext", this.#moment.textContent);
     this.#live.textContent = running ? "Live" : "End";
     this.#live.setAttribute("aria-pressed", String(this.#at === null));
@@ -219,7 +223,7 @@ export class Learners {
             bar("Staleness of a link", "0", `${count(meaning.stale)} updates`, (share) => staleness(share, 1)),
             el("span", { class: "quiet" }, `Width of a link: weight. Rim of a learner: disagreement${meaning.disagreement > 0 ? `, full at ${number(meaning.disagreement)}` : ""}.`),
           ]
-        : [el("span", { class: "quiet" }, "This run has no links. Learners that talk: gossamer train CartPole-v1 topology:gossip --num-learners 4")]),
+        : [el("span", { class: "quiet" }, unbroken("This run has no links. Learners that talk: gossamer train CartPole-v1 topology:gossip --num-learners 4"))]),
     );
   }
 

@@ -1,6 +1,6 @@
 // What limits a run: each role's time as a bar, and the sentence that sums it up.
 
-import { el } from "./dom.js";
+import { el, unbroken } from "./dom.js";
 import { percent } from "./format.js";
 import { inkOn, line } from "./palette.js";
 
@@ -14,11 +14,6 @@ function byRole(shares) {
     roles.get(share.role).push(share);
   }
   return roles;
-}
-
-// A hyphen is where browsers break lines, and an option that is broken cannot be read.
-function unbroken(sentence) {
-  return sentence.split(/(--[\w.-]+)/).map((part, n) => (n % 2 ? el("span", { class: "unbroken" }, part) : part));
 }
 
 /** Return the picture of a run's limits, {shares: [{role, doing, share}], sentence}. */

@@ -178,9 +178,20 @@ export class Linked {
     });
     const kinds = Object.entries(X_KINDS).map(([key, { text: name }]) => [key, name]);
     const scales = [["linear", "Linear"], ["log", "Log"]];
+    const xScale = choice("", scales, this.view.xLog ? "log" : "linear", (scale) => this.set({ xLog: scale === "log" }), "x scale");
+    // Moments have no logarithm.
+    const scaled = () => {
+      for (const each of xScale.querySelectorAll("button")) each.disabled = this.view.xKind === "time";
+    };
+    scaled();
+    const changeX = (xKind) => {
+      this.set(xKind === "time" ? { xKind, xLog: false } : { xKind });
+      xScale.querySelectorAll("button").forEach((each, n) => each.setAttribute("aria-pressed", String(Boolean(n) === this.view.xLog)));
+      scaled();
+    };
     return [
-      select("x", kinds, this.view.xKind, (xKind) => this.set({ xKind })),
-      choice("", scales, this.view.xLog ? "log" : "linear", (scale) => this.set({ xLog: scale === "log" }), "x scale"),
+      select("x", kinds, this.view.xKind, changeX),
+      xScale,
       choice("y", scales, this.view.yLog ? "log" : "linear", (scale) => this.set({ yLog: scale === "log" }), "y scale"),
       el("label", { class: "field" }, el("span", { class: "field-name" }, "Smoothing"), el("span", { class: "slider" }, slider, shown)),
     ];

@@ -17,6 +17,8 @@ const DETAIL_MS = 3000;
 const SECTIONS = [["overview", "Overview"], ["settings", "Settings"], ["difference", "Difference"], ["log", "Log"], ["checkpoints", "Checkpoints"], ["videos", "Videos"]];
 
 // The first is what people come for: it stands above all else, and has no heading but its own.
+const LOG_LINES = 200; // that the server tells
+const FACTS = { memory_bytes: "memory", changed: "changed since that commit" };
 const LEAD = "Return";
 const PANELS = {
   [LEAD]: [
@@ -47,7 +49,7 @@ const PANELS = {
     { key: "disagreement", title: "Disagreement of learners", metrics: [{ name: "topology/disagreement", label: "disagreement" }] },
   ],
   Machine: [
-    { key: "speed", title: "Speed since the start", metrics: [{ name: "steps_per_second", label: "steps/s" }] },
+    { key: "speed", title: "Speed since the first update", metrics: [{ name: "steps_per_second", label: "steps/s" }] },
     { key: "cpu", title: "Processor", unit: "percent of one core", metrics: [{ name: "cpu_percent", label: "all processes" }] },
     { key: "memory", title: "Memory", metrics: [{ name: "memory_bytes", label: "resident" }] },
     { key: "gpu", title: "GPU", metrics: [{ name: "gpu_percent", label: "utilisation" }] },
@@ -263,7 +265,7 @@ export class Run {
       tile("Return", run.mean_return, meanOf(run)),
       tile("Best evaluation", run.best_evaluation, evaluationNote(run)),
       tile("Env steps", count(run.env_steps), run.total_env_steps ? `of ${count(run.total_env_steps)}` : ""),
-      tile("Steps/s", count(run.steps_per_second), "since the start"),
+      tile("Steps/s", count(run.steps_per_second), "since the first update"),
       tile("Training time", duration(run.seconds), run.started ? `started ${agoInWords(run.started)}` : ""),
     );
   }
@@ -302,7 +304,7 @@ export class Run {
           { class: "card" },
           el("h2", {}, "Machine"),
           facts.length
-            ? el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, name.replaceAll("_", " ")), el("dd", {}, asText(name, value))]))
+            ? el("dl", { class: "facts" }, facts.map(([name, value]) => [el("dt", {}, FACTS[name] ?? name.replaceAll("_", " ")), el("dd", {}, asText(name, value))]))
             : el("p", { class: "quiet" }, "Nothing is known."),
         ),
       ),
@@ -476,11 +478,12 @@ export class Run {
         this.#log();
       });
       this.#content.replaceChildren(
-        el("div", { class: "toolbar" }, el("input", { type: "search", class: "search", placeholder: "Search the log", "aria-label": "Search the log", value: this.#search, on: { input: (event) => filter(event.target.value) } }), el("span", { class: "quiet" }, "The last 200 lines of log.txt")),
+        el("div", { class: "toolbar" }, el("input", { type: "search", class: "search", placeholder: "Search the log", "aria-label": "Search the log", value: this.#search, on: { input: (event) => filter(event.target.value) } }), (this.shownOf = el("span", { class: "quiet" }))),
         this.pre,
       );
     }
     const atEnd = this.pre.scrollHeight - this.pre.scrollTop - this.pre.clientHeight < 40;
+    this.shownOf.textContent = lines.length < LOG_LINES ? "log.txt" : `The last ${LOG_LINES} lines of log.txt`;
     const shown = lines.filter((each) => each.toLowerCase().includes(this.#search.toLowerCase()));
     this.pre.textContent = shown.join("\n") || (lines.length ? "No line fits." : "The log is empty.");
     if (atEnd) this.pre.scrollTop = this.pre.scrollHeight;

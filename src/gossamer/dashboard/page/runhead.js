@@ -42,6 +42,14 @@ export function withoutRun(id) {
   return id ? null : nothing("No run yet", "Train one, and it appears here:", el("pre", {}, "gossamer train CartPole-v1"));
 }
 
+// As the command tells it: by the pace since the first update, or of what a time limit has left; null: not known.
+function secondsLeft(run) {
+  const steps = run.steps_per_second > 0 && run.total_env_steps ? (run.total_env_steps - run.env_steps) / run.steps_per_second : Infinity;
+  const limit = run.stop_after_seconds > 0 ? run.stop_after_seconds - run.seconds : Infinity;
+  const left = Math.min(steps, limit);
+  return Number.isFinite(left) && left >= 0 ? left : null;
+}
+
 /** The head itself: `draw(run)` brings it up to date. */
 export class RunHead {
   #view;
@@ -67,7 +75,7 @@ export class RunHead {
 
   /** Show the run as it is now. */
   draw(run) {
-    const left = run.progress > 0 && run.progress < 1 && run.state === "running" && typeof run.seconds === "number" ? (run.seconds / run.progress) * (1 - run.progress) : null;
+    const left = run.progress > 0 && run.progress < 1 && run.state === "running" ? secondsLeft(run) : null;
     this.#facts.replaceChildren(
       stateMark(run.state),
       run.archived ? stateMark("archived") : "",
@@ -80,7 +88,7 @@ export class RunHead {
       run.progress !== null && run.progress !== undefined
         ? el("span", { class: "run-progress" }, progressBar(run.progress, "Progress"), percent(run.progress), left !== null && el("small", {}, ` ${duration(left)} left`))
         : "",
-      run.exit_reason && run.state !== "running" ? el("span", { class: "quiet" }, run.exit_reason) : "",
+      run.exit_reason && run.state !== "running" ? el("span", { class: "quiet" }, run.exit_reason.replace(`${run.state}: `, "").replace(`${run.state} `, "")) : "",
     );
     const about = JSON.stringify([run.name, run.tags, run.note]);
     if (about !== this.#shownAbout) {

@@ -26,7 +26,7 @@ const COLUMNS = {
   progress: { title: "Progress", value: (run) => run.progress, cell: progressCell },
   mean_return: { title: "Return", help: "mean of the last training episodes, 100 at most", value: (run) => run.mean_return, cell: (run) => el("span", { title: meanOf(run) }, number(run.mean_return)), right: true },
   best_evaluation: { title: "Best eval.", help: "mean return of the best policy so far", value: (run) => run.best_evaluation, cell: (run) => number(run.best_evaluation), right: true },
-  steps_per_second: { title: "Steps/s", help: "env steps per second since the start", value: (run) => run.steps_per_second, cell: (run) => count(run.steps_per_second), right: true },
+  steps_per_second: { title: "Steps/s", help: "env steps per second since the first update", value: (run) => run.steps_per_second, cell: (run) => count(run.steps_per_second), right: true },
   where: { title: "Where", value: (run) => run.where, cell: (run) => run.where ?? "\u2013" },
   started: { title: "Age", help: "time since the run was started", value: (run) => -(run.started ?? 0), cell: ageCell, right: true },
 };
@@ -41,12 +41,17 @@ function pencil() {
   return svg("svg", { viewBox: "0 0 16 16", "aria-hidden": "true" }, svg("path", { d: "M3 13l.7-3L11 2.7l2.3 2.3L6 12.3z", fill: "none", stroke: "currentColor", "stroke-width": 1.4, "stroke-linejoin": "round" }));
 }
 
+// Names that begin alike end in their seed: where one has too little room its middle is left out.
+function inTwo(name) {
+  return name.length > 24 ? [el("span", { class: "name-head" }, name.slice(0, -8)), el("span", { class: "name-tail" }, name.slice(-8))] : name;
+}
+
 function nameCell(run) {
   return [
     el(
       "span",
       { class: "run-line" },
-      el("a", { href: address("run", { run: run.id }), class: "run-name", title: run.name === run.folder_name ? run.id : `${run.name}\n${run.id}` }, run.name),
+      el("a", { href: address("run", { run: run.id }), class: "run-name", title: run.name === run.folder_name ? run.id : `${run.name}\n${run.id}` }, inTwo(run.name)),
       button(pencil(), () => describe(store.runs.get(run.id) ?? run), { class: "icon edit", "aria-label": `Name, tags and note of ${run.name}`, title: "Name, tags and note (e)" }),
     ),
     (run.tags?.length > 0 || run.note) && el("span", { class: "about" }, tagsOf(run, TAGS), run.note && el("span", { class: "note", title: run.note }, run.note.split("\n")[0])),

@@ -14,7 +14,7 @@ const TITLES = {
   "learner/explained_variance": "Explained variance",
   "learner/learning_rate": "Learning rate",
   "topology/disagreement": "Disagreement of learners",
-  "steps_per_second": "Speed since the start",
+  "steps_per_second": "Speed since the first update",
 };
 
 /** Return {title, name}: what a metric's chart is called, and the metric's name where it is not that. */

@@ -146,9 +146,9 @@ export class TrialPictures {
         svg("text", { x: x(n), y: 14, class: "axis-title" }, svg("title", {}, settings[n]?.name ?? objective.name), clipped(titles[n], 18)),
         thinned(axis.ticks, height - top - bottom, 15).map((tick) => [
           svg("line", { x1: x(n) - (n < settings.length ? 4 : -4), x2: x(n), y1: y(tick.at), y2: y(tick.at) }),
-          // Where lines meet, a little higher than its place; of the last axis, where no line is.
+          // Where lines meet, a little higher than its place; of the first axis and the last one, where no line is.
           n < settings.length
-            ? svg("text", { x: x(n) - 7, y: y(tick.at) - 5, class: "axis-tick" }, svg("title", {}, tick.full), clipped(tick.text, 12))
+            ? svg("text", { x: x(n) - 7, y: y(tick.at) - (n ? 5 : 0), class: "axis-tick" }, svg("title", {}, tick.full), clipped(tick.text, 12))
             : svg("text", { x: x(n) + 8, y: y(tick.at), class: "axis-tick last" }, svg("title", {}, tick.full), clipped(tick.text, 9)),
         ]),
       ),
