@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -127,8 +128,26 @@ def test_many_comparisons_ask_for_more(capsys: pytest.CaptureFixture[str]) -> No
     assert len(found["pairs"]) == 10
     pair = next(x for x in found["pairs"] if (x["first"], x["second"]) == ("A", "B"))
     assert pair["verdict"] == "open"
-    assert pair["reason"] == "the interval allowing for 10 comparisons holds 0"
+    said = re.fullmatch(
+        r"allowing for 10 comparisons the interval is \[(.*), (.*)\], which holds 0", pair["reason"]
+    )
+    assert said
+    assert float(said[1]) < 0 < float(said[2])
     assert pair["difference"]["high"] < 0
+
+
+def test_groups_of_too_few_seeds_ask_for_nothing_of_the_others(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    make_groups(fast=[30.0, 34, 38], slow=[19.0, 23, 27])
+    for i in range(4):
+        make_run(Path("runs"), f"one{i}", ["--optimizer.learning-rate", f"0.2{i}"], evaluation=20.0)
+    found = compared(capsys, "runs")
+    assert len(found["pairs"]) == 15
+    assert found["pairs"][0]["verdict"] == "worse", "as without the single runs"
+    assert [pair["decided_with"] for pair in found["pairs"]] == [1] + [0] * 14
+    assert main(["compare", "runs"]) == 0
+    assert "corrected for" not in capsys.readouterr().out
 
 
 def test_a_run_with_itself_is_one_clear_line(capsys: pytest.CaptureFixture[str]) -> None:

@@ -137,6 +137,8 @@ class Pair:
     """Whether the first is better."""
     reason: str
     """Why that is open; empty: it is not."""
+    decided_with: int = 0
+    """Comparisons of as many seeds as a verdict needs, this one among them, which its verdict allows for; 0: it has fewer."""
 
 
 @dataclass(frozen=True)
@@ -539,12 +541,18 @@ def _pairs(
 ) -> list[Pair]:
     """Return every two groups, over all environments where they have a scale in common, else in each and by probability in all."""
     tasks = [None] if scale is not None else list(shared)
-    count = math.comb(len(groups), 2) * len(tasks)
     sides = {
         (x.letter, task): _side(x, shared if task is None else [task], source, scale or "return")
         for x in groups
         for task in tasks
     }
+    enough = {key: min(map(len, side.scores)) >= MIN_SEEDS for key, side in sides.items()}
+    # What can have no verdict asks for no more of the others.
+    count = sum(
+        enough[first.letter, task] and enough[second.letter, task]
+        for first, second in combinations(groups, 2)
+        for task in tasks
+    )
     found: list[Pair] = []
     for first, second in combinations(groups, 2):
         for task in tasks:
@@ -566,11 +574,12 @@ def _side(group: _Group, tasks: Sequence[str], source: Source, scale: Scale) -> 
 def _pair(first: str, second: str, task: str | None, one: _Side, two: _Side, count: int) -> Pair:
     shown = difference_of(one.spread, two.spread)
     # Of many comparisons some come out by chance; together these are wrong as rarely as one.
-    strict = difference_of(one.spread, two.spread, 1 - (1 - LEVEL) / count)
+    strict = difference_of(one.spread, two.spread, 1 - (1 - LEVEL) / max(count, 1))
     held = {first: one.scores, second: two.scores}
     verdict, reason = _verdict(_first(shown), _first(strict), held, count)
     chance = _first(probability_of_improvement(one.scores, two.scores))
-    return Pair(first, second, task, _first(shown), chance, verdict, reason)
+    enough = all(len(task) >= MIN_SEEDS for scores in held.values() for task in scores)
+    return Pair(first, second, task, _first(shown), chance, verdict, reason, count * enough)
 
 
 def _verdict(
@@ -586,7 +595,11 @@ def _verdict(
     if strict.high is not None and strict.high < 0:
         return "worse", ""
     if (shown.low or 0) > 0 or (shown.high or 0) < 0:
-        return "open", f"the interval allowing for {count} comparisons holds 0"
+        low, high = (f"{x:.3g}" for x in (strict.low or 0.0, strict.high or 0.0))
+        return (
+            "open",
+            f"allowing for {count} comparisons the interval is [{low}, {high}], which holds 0",
+        )
     return "open", "the interval holds 0"
 
 

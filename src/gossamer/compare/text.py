@@ -202,7 +202,7 @@ def remarks(comparison: Comparison) -> list[str]:
     """Return what holds for all verdicts, or why there is none."""
     if len(comparison.groups) < 2:
         return ["one group: nothing to compare; --by SETTING groups by a setting"]
-    count = len([x for x in comparison.pairs if x.difference])
+    count = max(pair.decided_with for pair in comparison.pairs)
     return [f"Verdicts are corrected for {count} comparisons"] if count > 1 else []
 
 
