@@ -15,7 +15,7 @@ ROOT = Path(__file__).parents[2]
 def test_import_contracts_hold() -> None:
     command = Path(sys.executable).with_name("lint-imports")
     done = subprocess.run(
-        [str(command), "--no-logo", "--no-cache"],
+        [str(command), "--no-cache"],
         cwd=ROOT,
         env={**os.environ, "NO_COLOR": "1", "TERM": "dumb"},
         capture_output=True,

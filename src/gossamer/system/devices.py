@@ -27,7 +27,7 @@ def cpu_by_default() -> Generator[None]:
     """
     import torch
 
-    if torch.get_default_device().type == "cpu":
+    if _default_device() is None:
         yield
         return
     with torch.device("cpu"):
@@ -51,7 +51,9 @@ def default_device_kept() -> Generator[None]:
 def _default_device() -> torch.device | None:
     """Return this thread's default device; None: torch has not been imported, or it is the CPU."""
     torch: Any = sys.modules.get("torch")
-    found = None if torch is None else torch.get_default_device()
+    found = None
+    with contextlib.suppress(AttributeError):  # of torch 2.9, once the default was set back to None
+        found = None if torch is None else torch.get_default_device()
     return None if found is None or found.type == "cpu" else found
 
 
