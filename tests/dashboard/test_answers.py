@@ -27,7 +27,7 @@ pytest.importorskip("starlette", reason="needs the extra dashboard")
 from starlette.testclient import TestClient
 
 from gossamer.compare.statistics import estimate
-from gossamer.config import train_help
+from gossamer.config import make_config, to_dict, train_help
 from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.ranges import requested
 from gossamer.dashboard.root import RunFiles
@@ -256,6 +256,17 @@ def test_two_runs_differ_in_what_they_differ(made: Path) -> None:
     assert (told["algorithm.name"]["a"], told["algorithm.name"]["b"]) == ("ppo", "vtrace")
     assert told["algorithm.name"]["layer_a"] == "command line"
     assert "env_id" not in told
+
+
+def test_a_replay_ratio_that_became_fractions_is_told_as_it_was_set(root: Path) -> None:
+    run = root / ids(root)[0]
+    config = make_config("CartPole-v1", {"algorithm": {"name": "vtrace"}, "replay_ratio": 3.0})
+    (run / "config.json").write_text(json.dumps(to_dict(config)))
+    layers = {"replay_ratio": "in the fractions", "replays": "command line"}
+    (run / "layers.json").write_text(json.dumps(layers))
+    settings = ask(root, "/api/run", run=ids(root)[0])["settings"]
+    (told,) = [x for x in settings if x["name"] == "replay_ratio"]
+    assert told == {"name": "replay_ratio", "value": 3.0, "layer": "in the fractions"}
 
 
 def test_details_tell_settings_with_their_layers(made: Path) -> None:

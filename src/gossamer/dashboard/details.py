@@ -75,9 +75,22 @@ def settings_of(files: RunFiles) -> list[dict[str, Any]]:
         return word(layers[name]) if name else ""
 
     settings = flat(files.json("config.json"))
+    if layer("replay_ratio") == "in the fractions":
+        settings["replay_ratio"] = _ratio_in_fractions(settings)
     return [
         {"name": name, "value": value, "layer": layer(name)} for name, value in settings.items()
     ]
+
+
+def _ratio_in_fractions(settings: Mapping[str, Any]) -> float | None:
+    """Return the replayed rows for each fresh one that fractions of replays come to; None: they tell none."""
+    new = old = 0.0
+    for name, value in settings.items():
+        if name.startswith("replays.") and name.endswith(".fraction"):
+            share = number(value) or 0.0
+            is_queue = settings.get(name.replace(".fraction", ".name")) == "queue"
+            new, old = new + share * is_queue, old + share * (not is_queue)
+    return float(f"{old / new:.6g}") if new else None
 
 
 def difference(a: RunFiles, b: RunFiles) -> list[dict[str, Any]]:
