@@ -17,7 +17,7 @@ from gossamer.record.about import ABOUT
 from gossamer.record.folder import RunFolder
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Locator, Page
+    from playwright.sync_api import Locator, Page, Route
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytest.importorskip("starlette", reason="needs the extra dashboard")
@@ -315,6 +315,32 @@ def test_views_are_saved_opened_and_deleted(live: Page, root: Path) -> None:
     views = json.loads((root / "views.json").read_text())["views"]
     assert [view["name"] for view in views] == [f"V-trace {EVIL}"]
     assert live.locator("img[src=x]").count() == 0
+
+
+def test_a_saved_view_that_is_being_pressed_stays_until_it_is_let_go(
+    live: Page, root: Path
+) -> None:
+    """The answer with all views may come between: of another link in its place no click comes."""
+    views = [{"name": "few", "address": "#/runs?search=vtrace"}]
+    (root / "views.json").write_text(json.dumps({"views": views}))
+    visit(live)
+    menu = live.locator("summary", has_text="Views")
+    menu.click()
+    link = live.locator(".saved-list a")
+    expect(link).to_have_count(1)
+    menu.click()
+    expect(link).to_be_hidden()
+    held: list[Route] = []
+    live.route("**/api/views", lambda route: held.append(route))
+    with live.expect_request("**/api/views"):
+        menu.click()
+    link.hover()
+    live.mouse.down()
+    with live.expect_response("**/api/views"):
+        held[0].continue_()
+    live.evaluate("new Promise(requestAnimationFrame)")
+    live.mouse.up()
+    expect(live.get_by_label("Search runs")).to_have_value("vtrace")
 
 
 def test_a_view_of_other_columns_is_opened_whole(live: Page, root: Path) -> None:

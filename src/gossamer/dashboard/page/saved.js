@@ -102,6 +102,8 @@ export function savedViews() {
       draw();
       get("api/views").then(
         (answer) => {
+          // A link that is being pressed must stay where it is: of another one in its place no click comes.
+          if (JSON.stringify(answer.views) === JSON.stringify(views)) return;
           views = answer.views;
           draw();
         },
