@@ -1,7 +1,7 @@
 // One chart: a card with a title, a Plotly picture, its own crosshair, and buttons that save it.
 
 import { loadPlotly } from "./api.js";
-import { button, el } from "./dom.js";
+import { button, el, refill } from "./dom.js";
 import { extent, figure, fromAxis, toAxis, undrawable, X_KINDS } from "./figure.js";
 import { count, duration, moment, number, short } from "./format.js";
 
@@ -188,7 +188,8 @@ export class Chart {
     this.#far = told;
     this.#outliers.hidden = !told;
     const values = `${count(far)} ${far === 1 ? "value" : "values"}`;
-    this.#outliers.replaceChildren(
+    refill(
+      this.#outliers,
       whole ? `${values} far from the rest` : `${values} outside`,
       button(whole ? "leave out" : "show all", () => this.#links.whole(!whole), { class: "link" }),
     );

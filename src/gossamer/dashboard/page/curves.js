@@ -2,7 +2,7 @@
 
 import { go, list, one, remember, text } from "./address.js";
 import { metricsOf, url } from "./api.js";
-import { breakable, button, checklist, choice, el, nothing, paced, popover } from "./dom.js";
+import { breakable, button, checklist, choice, el, nothing, paced, popover, refill } from "./dom.js";
 import { count } from "./format.js";
 import { goneNote, present } from "./gone.js";
 import { runLabels } from "./labels.js";
@@ -347,9 +347,7 @@ export class Curves {
       statistic === "runs"
         ? `${clock}Each line is one run; seeds of one group have one colour. A shade spans the rows behind a point.`
         : `Lines are the ${words[statistic]} of n seeds${interval ? `, shades the ${interval} interval` : "; fewer than three seeds have no interval"}.`;
-    const focused = this.#legend.contains(document.activeElement) ? [...this.#legend.querySelectorAll("button")].indexOf(document.activeElement) : -1;
-    this.#legend.replaceChildren(el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));
-    if (focused >= 0) this.#legend.querySelectorAll("button")[focused]?.focus();
+    refill(this.#legend, el("div", { class: "group-list" }, rows), el("p", { class: "quiet" }, note));
   }
 
   /** New rows of a run (null: of any). */

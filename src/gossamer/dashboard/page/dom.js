@@ -175,6 +175,36 @@ export function nothing(title, ...lines) {
   );
 }
 
+// What the pointer is pressed on, and what is to be filled anew once it is let go.
+let pressed = null;
+const waiting = new Map();
+
+function letGo() {
+  // After the click, which comes next.
+  setTimeout(() => {
+    pressed = null;
+    for (const [node, children] of waiting) refill(node, ...children);
+    waiting.clear();
+  });
+}
+
+addEventListener("pointerdown", (event) => (pressed = event.target), true);
+addEventListener("pointerup", letGo, true);
+addEventListener("pointercancel", letGo, true);
+
+/** Fill a list anew with what an answer tells. The focus keeps its place; a control that is being pressed stays until it is let go, as no click comes of another one in its place. */
+export function refill(node, ...children) {
+  if (pressed && node !== pressed && node.contains(pressed)) {
+    waiting.set(node, children);
+    return;
+  }
+  waiting.delete(node);
+  const controls = () => [...node.querySelectorAll("a, button, input")];
+  const place = controls().indexOf(document.activeElement);
+  node.replaceChildren(...children);
+  if (place >= 0) controls()[place]?.focus();
+}
+
 /** Return a function that calls `work` once, `wait` ms after its last call. */
 export function later(wait, work) {
   let timer = 0;

@@ -2,7 +2,7 @@
 
 import { numeric, remember, text } from "./address.js";
 import { get } from "./api.js";
-import { button, el, later, nothing, paced, unbroken } from "./dom.js";
+import { button, el, later, nothing, paced, refill, unbroken } from "./dom.js";
 import { count, duration, number } from "./format.js";
 import { Graph, linkFacts, ranges } from "./graph.js";
 import { scale, staleness } from "./palette.js";
@@ -153,7 +153,8 @@ export class Learners {
     this.#legends();
     const until = this.#at ?? Infinity;
     const past = (events ?? []).filter((event) => event.seconds <= until).toReversed();
-    this.#events.replaceChildren(
+    refill(
+      this.#events,
       ...past.slice(0, 60).map((event) =>
         el(
           "li",

@@ -2,7 +2,7 @@
 
 import { address, numeric, one, remember, text } from "./address.js";
 import { get, metricsOf, url } from "./api.js";
-import { el, later, nothing, paced, select } from "./dom.js";
+import { el, later, nothing, paced, refill, select } from "./dom.js";
 import { agoInWords, bytes, count, duration, moment, meanOf, number, setting, shortSetting, shortSettings } from "./format.js";
 import { Helps } from "./helps.js";
 import { limitsCard } from "./limits.js";
@@ -500,7 +500,8 @@ export class Run {
         )
       : el("p", { class: "quiet" }, "None yet.");
     const played = (evaluations ?? []).toReversed();
-    this.#content.replaceChildren(
+    refill(
+      this.#content,
       el(
         "div",
         { class: "two wide" },

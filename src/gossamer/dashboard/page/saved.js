@@ -1,7 +1,7 @@
 // The menu of saved views in the head of the page: addresses under a name, kept by the server for whoever opens the page.
 
 import { get, post } from "./api.js";
-import { el, popover } from "./dom.js";
+import { el, popover, refill } from "./dom.js";
 import { say } from "./acts.js";
 
 function here() {
@@ -28,7 +28,8 @@ export function savedViews() {
   };
   const renamed = () => (save.textContent = views.some((view) => view.name === name.value.trim()) ? "Replace" : "Save");
   const draw = () => {
-    list.replaceChildren(
+    refill(
+      list,
       ...views.map((view) =>
         el(
           "li",
@@ -38,7 +39,7 @@ export function savedViews() {
         ),
       ),
     );
-    if (!views.length) list.replaceChildren(el("li", { class: "quiet" }, "None yet. A view is an address: search, filters, columns, charts and zoom."));
+    if (!views.length) refill(list, el("li", { class: "quiet" }, "None yet. A view is an address: search, filters, columns, charts and zoom."));
     renamed();
   };
 
@@ -102,8 +103,6 @@ export function savedViews() {
       draw();
       get("api/views").then(
         (answer) => {
-          // A link that is being pressed must stay where it is: of another one in its place no click comes.
-          if (JSON.stringify(answer.views) === JSON.stringify(views)) return;
           views = answer.views;
           draw();
         },
