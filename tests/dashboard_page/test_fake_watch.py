@@ -312,7 +312,8 @@ def test_acts_are_answered_alike(root: Path) -> None:
             with urllib.request.urlopen(request, timeout=PATIENCE_SECONDS) as answer:
                 found["fake"].append((answer.status, kinds_of(json.loads(answer.read()))))
         except HTTPError as error:
-            found["fake"].append((error.code, kinds_of(json.loads(error.read()))))
+            with error:
+                found["fake"].append((error.code, kinds_of(json.loads(error.read()))))
     server.stop()
     assert found["real"] == found["fake"]
     assert [status for status, _ in found["real"]] == [200, 403]
