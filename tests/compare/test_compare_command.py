@@ -102,7 +102,15 @@ def test_nothing_is_better_with_two_seeds_or_an_interval_over_zero(
     assert (pair["verdict"], pair["reason"]) == ("open", "the interval holds 0")
     assert pair["difference"]["low"] < 0 < pair["difference"]["high"]
     assert main(["compare", "runs"]) == 0
-    assert "No verdict: the interval holds 0" in capsys.readouterr().out
+    text = capsys.readouterr().out
+    assert "No verdict: the interval holds 0" in text
+    assert "A scores higher than B with probability 0.28 [" in text
+    shutil.rmtree("runs")
+    make_groups(fast=[110.0], slow=[10.0])
+    assert main(["compare", "runs"]) == 0
+    text = capsys.readouterr().out
+    assert "A - B: IQM -100. No verdict" in text
+    assert "probability" not in text, "of one pair it would be 0 or 1"
 
 
 def test_scores_that_never_differ_prove_nothing(capsys: pytest.CaptureFixture[str]) -> None:
@@ -372,7 +380,7 @@ def test_seconds_of_different_machines_are_told_of(capsys: pytest.CaptureFixture
     assert compared(capsys, "runs")["notes"] == []
     for words in (["--x", "seconds"], ["--threshold", "50"]):
         (note,) = compared(capsys, "runs", *words)["notes"]
-        assert "different machines: A" in note
+        assert "different machines, or parts of one: A" in note
         assert "Abacus, " in note
 
 

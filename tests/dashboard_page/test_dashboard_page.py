@@ -446,6 +446,14 @@ def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Pag
     expect(page.locator(".none p")).to_have_count(1)
     search.fill("pong")
     expect(page.locator("main > .sr[aria-live]")).to_have_text("1 run")
+    # Headings of columns are names too.
+    for fits in ("environment=pong", "environment=pong age<9999d", "environment=pong age>1s"):
+        search.fill(fits)
+        expect(page.locator("main > .sr[aria-live]")).to_have_text("1 run")
+    for known in ("run=nothing", "steps/s>1e12", "age<0"):
+        search.fill(known)
+        expect(page.locator(".none")).to_be_visible()
+        expect(page.locator(".none")).not_to_contain_text("No column is called")
 
 
 def test_a_chart_says_in_the_end_that_it_stays_a_sample(page: Page, watch: FakeWatch) -> None:

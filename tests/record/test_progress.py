@@ -239,6 +239,19 @@ def test_what_was_confirmed_is_told_from_what_was_not(more: dict[str, float], sa
     assert said in stream.getvalue()
 
 
+def test_a_candidate_is_told_until_it_is_decided() -> None:
+    stream = io.StringIO()
+    progress = Progress(10**6, stream=stream)
+    progress.update({**ROW, "evaluation_best": -9.5, "evaluation_candidate": -9.25})
+    progress.update({"env_steps": 7})  # tells nothing of evaluations
+    progress.close()
+    assert stream.getvalue().splitlines()[-1].count("to be confirmed") == 1
+    stream.truncate(0)
+    progress.update({**ROW, "evaluation_best": -9.25})
+    progress.close()
+    assert "(best -9.25)" in stream.getvalue()
+
+
 def test_several_learners_tell_what_mixing_costs_and_whose_evaluation_it_was() -> None:
     stream = io.StringIO()
     row = {

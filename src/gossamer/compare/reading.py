@@ -210,7 +210,8 @@ def _machine(meta: dict[str, Any]) -> str:
     """Return the processor of the last session, and how many cores it could use."""
     try:
         machine = meta["sessions"][-1]["machine"]
-        return _text(f"{machine['processor']}, {machine['cores']} cores")
+        cores = machine["cores"]
+        return _text(f"{machine['processor']}, {cores} core{'s' * (cores != 1)}")
     except (KeyError, IndexError, TypeError):
         return ""
 

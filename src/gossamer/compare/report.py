@@ -408,7 +408,8 @@ def _tell_lengths(groups: Sequence[_Group], notes: list[str]) -> None:
 def _tell_machines(groups: Sequence[_Group], notes: list[str]) -> None:
     machines = sorted({run.machine for run in _all_runs(groups) if run.machine})
     if len(machines) > 1:
-        notes.append(f"seconds are those of different machines: {'; '.join(machines[:MAX_LISTED])}")
+        told = "; ".join(machines[:MAX_LISTED])
+        notes.append(f"seconds are those of different machines, or parts of one: {told}")
 
 
 def _all_runs(groups: Sequence[_Group]) -> list[Run]:

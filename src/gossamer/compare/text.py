@@ -219,7 +219,9 @@ def judgement_of(pair: Pair, comparison: Comparison) -> Judgement:
     )
     if pair.difference is None:
         return Judgement(f"{where}{chance}", "")
-    found = f"{where}{pair.first} - {pair.second}: IQM {_shown(pair.difference)}; {chance}"
+    found = f"{where}{pair.first} - {pair.second}: IQM {_shown(pair.difference)}"
+    if pair.improvement.low is not None:  # of a single seed it is a count of few pairs
+        found += f"; {chance}"
     if pair.verdict == "open":
         return Judgement(found, f"No verdict: {pair.reason}")
     names = (pair.first, pair.second) if pair.verdict == "better" else (pair.second, pair.first)

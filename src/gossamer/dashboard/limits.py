@@ -88,7 +88,7 @@ class Busy(NamedTuple):
         return max(used, self.run / self.own) < FEW_CORES
 
     def words(self) -> str:
-        """Say how many cores the run and other programs use."""
+        """Say how many cores the run and whatever else is there use: other runs are among the other programs."""
         others = f", other programs {self.others:.1f}" if self.others >= 0.1 else ""
         return f"the run uses {self.run:.1f} of {self.cores} core{'s' * (self.cores != 1)}{others}"
 
@@ -108,6 +108,7 @@ def sentence(
     cores: Busy | None = None,
     *,
     ended: bool = False,
+    one_core: bool = False,
 ) -> str:
     """Say which role the others wait for, by what, and what to try.
 
@@ -116,7 +117,9 @@ def sentence(
         config: settings of the run.
         cores: of the machine, and who keeps them busy; None: not known.
         ended: the run, so that no more will be known.
+        one_core: the run may use no more than one.
     """
+    one_core = one_core or (cores is not None and cores.own < 2)
     if "share/learn" not in shares:
         come = "shares of time come with the second row of metrics"
         return (
@@ -132,8 +135,8 @@ def sentence(
     stepping = f"environments take {share('env'):.0%} and inference {share('inference'):.0%} of the actors' time"
     if cores is not None and cores.others > FEW_OTHERS * cores.cores:
         # Whatever else holds it back, that comes first: the shares may follow from it.
-        rest = sentence(shares, config, ended=ended)
-        return f"Other programs keep this machine busy: {cores.words()}. {rest}"
+        rest = sentence(shares, config, ended=ended, one_core=cores.own < 2)
+        return f"Other programs, or runs, keep this machine busy: {cores.words()}. {rest}"
     idle = f"; {cores.words()}" if cores is not None and cores.few else ""
     settings = mapping(config.get("algorithm"))
     algorithm, fewer = settings.get("name"), (whole(settings.get("passes")) or 1) > 1
@@ -163,6 +166,8 @@ def sentence(
             f"Core-bound: acting ({acting:.0%} of the time) and learning ({busy:.0%}) take turns on a learner's core; try "
             "a machine with more cores, or fewer --num-learners"
         )
+    if waits > MUCH and actors_wait > MUCH and one_core:
+        return "Acting and learning take turns, as they must on one core. With a second one --lag 1 overlaps them"
     if waits > MUCH and actors_wait > MUCH:
         how = "--lag 1"
         if algorithm == "a2c":

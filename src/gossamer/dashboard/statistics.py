@@ -23,6 +23,8 @@ FEWEST = 3
 
 NEAR = 0.05
 """Share of all of x: what a run tells holds for as far at least."""
+TOGETHER = 0.02
+"""Share of all of x: runs that begin to tell within it do so at one moment, which is that of the last of them."""
 
 
 class Curve(NamedTuple):
@@ -41,7 +43,7 @@ def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Stati
 
     A point is of all runs that have a value there: between two of their rows, or as near behind their last one as their
     rows are to each other, or as NEAR; no run has a value before its first row. There are points where more than half of
-    the runs are, or as many as there are anywhere.
+    the runs are, or as many as there are anywhere, but none just before another run begins, by TOGETHER.
 
     Args:
         runs: of each its x, ascending and counted from the beginning of the run, and y, of equal length, at least 1.
@@ -56,6 +58,8 @@ def curve(runs: Sequence[tuple[Numbers, Numbers]], points: int, statistic: Stati
     counts = there.sum(axis=0)
     keep = counts > 0
     keep &= counts >= min(len(runs) // 2 + 1, counts.max(initial=0))
+    firsts = np.array([[x[0]] for x, _ in runs])
+    keep &= ~((firsts > grid) & (firsts <= grid + TOGETHER * end)).any(axis=0)
     grid, values, there = grid[keep], values[:, keep], there[:, keep]
     y, low, high = (np.full(len(grid), np.nan) for _ in range(3))
     # Runs end one after another, so that there are few sets of runs, and each has a stretch of x.

@@ -82,7 +82,10 @@ class Progress:
     def _update(self, row: Mapping[str, Any]) -> None:
         # None says that there is nothing new to say.
         news = {name: value for name, value in plain(row).items() if value is not None}
-        self._row = {**self._row, **news}  # replaced, not changed: another thread may be drawing
+        held = dict(self._row)
+        if "evaluation_best" in news:  # a candidate that is not told with it any more is decided
+            held.pop("evaluation_candidate", None)
+        self._row = {**held, **news}  # replaced, not changed: another thread may be drawing
         self._unprinted = True
         if self._live is None and self._clock() - self._printed_at >= PLAIN_EVERY_SECONDS:
             self._print_row()

@@ -139,7 +139,8 @@ export class Compare {
   #byMenu() {
     const name = (chosen) => (chosen.length ? `Group by ${chosen.length === 1 ? chosen[0] : `${chosen.length} settings`}` : "Group: seeds");
     const menu = popover(name(this.#state.by), () => {
-      const items = store.differing().filter((each) => !["seed", "env_id"].includes(each)).map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
+      const names = new Set([...this.#state.by, ...store.differing(this.#state.runs)]);
+      const items = [...names].filter((each) => !["seed", "env_id"].includes(each)).map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
       return el(
         "div",
         {},

@@ -170,7 +170,8 @@ export class Curves {
     const { by } = this.#state;
     const name = (chosen) => (chosen.length ? `Group by ${chosen.length === 1 ? chosen[0] : `${chosen.length} settings`}` : "Group: seeds");
     const menu = popover(name(by), () => {
-      const items = store.differing().filter((each) => each !== "seed").map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
+      const names = new Set([...this.#state.by, ...store.differing(this.#state.runs)]);
+      const items = [...names].filter((each) => each !== "seed").map((each) => ({ key: each, text: each, on: this.#state.by.includes(each) }));
       return el(
         "div",
         {},

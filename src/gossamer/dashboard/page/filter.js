@@ -1,15 +1,17 @@
 // The words typed into the search of runs: plain words, and comparisons such as lr>0.001, seed=3 or tag="long run".
 
 const FIELDS = {
-  env: "env_id", algo: "algorithm", return: "mean_return", best: "best_evaluation", steps: "env_steps",
-  speed: "steps_per_second", learners: "num_learners", machine: "where",
+  env: "env_id", environment: "env_id", algo: "algorithm", return: "mean_return", best: "best_evaluation", steps: "env_steps",
+  speed: "steps_per_second", "steps/s": "steps_per_second", learners: "num_learners", machine: "where", run: "name",
 };
+const SECONDS = { s: 1, m: 60, min: 60, h: 3600, d: 86_400 };
 const MISTYPED = 2; // letters
 const WORDS = /(?:[^\s"]|"[^"]*"?)+/g; // blanks between quotation marks belong to a word
 const COMPARISON = /^([^<>=!]+)(>=|<=|!=|=|>|<)(.*)$/;
 
 /** Return the value of a run's field or setting, by its name or the end of its dotted name; undefined: none has it. */
 export function valueOf(run, name) {
+  if (name === "age") return run.started ? Date.now() / 1000 - run.started : undefined;
   const field = FIELDS[name] ?? name;
   if (field in run && typeof run[field] !== "object") return run[field];
   const settings = run.settings ?? {};
@@ -31,7 +33,8 @@ function compares(run, name, sign, wanted) {
   if (name === "tag" || name === "tags") return { "=": isTagged(run, wanted), "!=": !isTagged(run, wanted) }[sign] ?? false;
   const value = valueOf(run, name);
   if (value === undefined || value === null) return false;
-  const [a, b] = [Number(Array.isArray(value) ? value[0] : value), Number(wanted)];
+  const [, size, unit] = (name === "age" && /^([\d.]+)(s|m|min|h|d)$/.exec(wanted)) || [];
+  const [a, b] = [Number(Array.isArray(value) ? value[0] : value), unit ? size * SECONDS[unit] : Number(wanted)];
   const numbers = wanted !== "" && Number.isFinite(a) && Number.isFinite(b);
   const same = numbers ? a === b : String(value).toLowerCase().includes(wanted.toLowerCase());
   if (sign === "=") return same;
@@ -68,7 +71,7 @@ function nearest(name, names) {
 export function strangers(typed, runs) {
   const names = words(typed).map((word) => COMPARISON.exec(word)?.[1]).filter(Boolean);
   const unknown = [...new Set(names)].filter((name) => name !== "tag" && name !== "tags").filter((name) => runs.every((run) => valueOf(run, name) === undefined));
-  const known = new Set([...Object.keys(FIELDS), "tag"]);
+  const known = new Set([...Object.keys(FIELDS), "tag", "age"]);
   for (const run of unknown.length ? runs : []) {
     for (const each of Object.keys(run.settings ?? {})) known.add(each.split(".").at(-1));
     for (const each of Object.keys(run)) if (typeof run[each] !== "object") known.add(each);

@@ -500,6 +500,7 @@ export class Run {
         )
       : el("p", { class: "quiet" }, "None yet.");
     const played = (evaluations ?? []).toReversed();
+    const several = store.runs.get(this.#id)?.num_learners > 1;
     refill(
       this.#content,
       el(
@@ -512,9 +513,9 @@ export class Run {
           el("h2", {}, "Evaluations"),
           played.length
             ? table(
-                [{ text: "Env steps", right: true }, { text: "Mean return", right: true }, { text: "\u00b1 s.e.", right: true }, { text: "Episodes", right: true }, ""],
+                [{ text: "Env steps", right: true }, ...(several ? ["Policy"] : []), { text: "Mean return", right: true }, { text: "\u00b1 s.e.", right: true }, { text: "Episodes", right: true }, ""],
                 played.map((each) =>
-                  el("tr", {}, cell(count(each.env_steps), true), cell(number(each.mean), true), cell(number(each.standard_error), true), cell(count(each.returns?.length ?? each.episodes), true), cell(each.confirmation ? (each.wins ? "new best" : "not confirmed") : "")),
+                  el("tr", {}, cell(count(each.env_steps), true), several ? cell(each.learner === "average" ? "average" : `learner ${each.learner ?? 0}`) : "", cell(number(each.mean), true), cell(number(each.standard_error), true), cell(count(each.returns?.length ?? each.episodes), true), cell(each.confirmation ? (each.wins ? "new best" : "not confirmed") : "")),
                 ),
                 "Evaluations",
                 { stacked: true },

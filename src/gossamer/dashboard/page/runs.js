@@ -148,7 +148,7 @@ export class Runs {
       on: { input: (event) => this.#change({ search: event.target.value }) },
     });
     this.groupField = el("span", {});
-    this.columnField = el("span", {});
+    this.columnField = el("span", { class: "column-field" });
     this.root.replaceChildren(
       el("h1", { class: "sr" }, "Runs"),
       el("div", { class: "toolbar" }, this.search, this.#chips, el("span", { class: "spacer" }), el("span", { class: "table-fields" }, this.groupField, this.columnField)),

@@ -21,11 +21,12 @@ class Store extends EventTarget {
   #version = -1;
   #loading = null;
 
-  /** Return the settings that differ among the runs, sorted by name. */
-  differing() {
-    const names = new Set();
-    for (const run of this.runs.values()) for (const name of Object.keys(run.settings ?? {})) names.add(name);
-    return [...names].sort();
+  /** Return the settings that differ among the runs, or among some of them, sorted by name. */
+  differing(ids = null) {
+    const runs = ids ? ids.map((id) => this.runs.get(id)).filter(Boolean) : [...this.runs.values()];
+    const names = new Set(runs.flatMap((run) => Object.keys(run.settings ?? {})));
+    const differs = (name) => new Set(runs.map((run) => JSON.stringify(run.settings?.[name] ?? null))).size > 1;
+    return [...names].filter((name) => !ids || differs(name)).sort();
   }
 
   /** Return the ids of the selected runs that have something to draw. */
