@@ -343,6 +343,30 @@ def test_a_saved_view_that_is_being_pressed_stays_until_it_is_let_go(
     expect(live.get_by_label("Search runs")).to_have_value("vtrace")
 
 
+def test_a_view_that_is_about_to_be_deleted_is_not_asked_for_again(live: Page, root: Path) -> None:
+    """The answer with all views may come between the two presses."""
+    views = [{"name": "few", "address": "#/runs?search=vtrace"}]
+    (root / "views.json").write_text(json.dumps({"views": views}))
+    visit(live)
+    menu = live.locator("summary", has_text="Views")
+    menu.click()
+    expect(live.locator(".saved-list a")).to_have_count(1)
+    menu.click()
+    expect(live.locator(".saved-list a")).to_be_hidden()
+    held: list[Route] = []
+    live.route("**/api/views", lambda route: held.append(route))
+    with live.expect_request("**/api/views"):
+        menu.click()
+    delete = live.get_by_label("Delete the view few")
+    delete.click()
+    with live.expect_response("**/api/views"):
+        held[0].continue_()
+    live.unroute("**/api/views")
+    live.evaluate("new Promise(requestAnimationFrame)")
+    delete.click()
+    expect(live.locator(".saved-list")).to_contain_text("None yet")
+
+
 def test_a_view_of_other_columns_is_opened_whole(live: Page, root: Path) -> None:
     views = [{"name": "few", "address": "#/runs?hidden=where,started&columns=algorithm.name"}]
     (root / "views.json").write_text(json.dumps({"views": views}))

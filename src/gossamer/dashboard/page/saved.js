@@ -103,6 +103,8 @@ export function savedViews() {
       draw();
       get("api/views").then(
         (answer) => {
+          // What was asked of a view that is about to be deleted holds on.
+          if (JSON.stringify(answer.views) === JSON.stringify(views)) return;
           views = answer.views;
           draw();
         },
