@@ -25,6 +25,7 @@ from msgspec import Meta
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
 from gossamer.system.beginning import Beginning
+from gossamer.system.commands import REQUIRED, Command, Word
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams, show_result
@@ -294,162 +295,200 @@ def _train(words: list[str]) -> int | None:
     return None
 
 
-EVAL = """\
-usage: gossamer eval RUN [options]
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
 
-Play full episodes with a trained policy, with seeds of their own.
 
-  RUN                    a run folder, part of its name, or last
-  --episodes N           episodes to play; for a family of tasks at least one per task, for up to 100 tasks [30]
-  --checkpoint last|best|candidate|N
-                         last: the newest; best: the best; candidate: scored higher than the best but not
-                         confirmed yet; N: after N updates [last]
-  --learner R            play the policy of learner R; default: the run's policy, which for gossip and diffusion
-                         is the average of all learners
-  --env ENV              name the run's environment again, which allows a run from elsewhere to import its
-                         module:function
-  --trust                import the run's environment and parts (module:NAME) even if the run began elsewhere
-  --sample               sample actions; else the likeliest
-  --seed N               seed of episodes [1]
-  --device auto|cpu|cuda device of the policy; auto: the GPU if there is one [auto]
-  --json                 print only JSON on standard output
-  --video FILE           write the first episode as .mp4 or .gif
-  --render               show a window, where there is one
-"""
+def _reads(annotation: Any) -> Callable[[str], Any]:
+    """Return what reads a number as a setting of that kind is read."""
+
+    def read(text: str) -> Any:
+        from gossamer.config.values import expected, read_value
+
+        try:
+            return read_value(text, annotation, typed=True)
+        except ValueError:
+            words = expected(annotation, text, typed=True)
+            raise argparse.ArgumentTypeError(
+                f"it is {clipped(text)!r}; it must be {words}"
+            ) from None
+
+    return read
+
+
+def _checkpoint(text: str) -> str | int:
+    if text in ("last", "best", "candidate"):
+        return text
+    if text.isdecimal() and len(text) < 20:
+        return int(text)
+    raise argparse.ArgumentTypeError(
+        f"it is {clipped(text)!r}; allowed: last, best, candidate or a number of updates"
+    )
+
+
+CHECKPOINT = "last: the newest; best: the best; candidate: scored higher than the best but not confirmed yet; N: after N updates"
+NAMED_AGAIN = (
+    Word(
+        "--env ENV",
+        "name the run's environment again, which allows a run from elsewhere to import its module:function",
+        default="",
+        dest="env_id",
+    ),
+    Word(
+        "--trust",
+        "import the run's environment and parts (module:NAME) even if the run began elsewhere",
+    ),
+)
+JSON = Word("--json", "print only JSON on standard output")
+RUN = Word("RUN", "a run folder, part of its name, or last")
+
+EVAL = Command(
+    "eval",
+    "Play full episodes with a trained policy, with seeds of their own.",
+    RUN,
+    Word(
+        "--episodes N",
+        "episodes to play; for a family of tasks at least one per task, for up to 100 tasks",
+        _reads(CountToMillion),
+        30,
+    ),
+    Word("--checkpoint last|best|candidate|N", CHECKPOINT, _checkpoint, "last"),
+    Word(
+        "--learner R",
+        "play the policy of learner R; default: the run's policy, which for gossip and diffusion is the average of all "
+        "learners",
+        _reads(Seed),
+    ),
+    *NAMED_AGAIN,
+    Word("--sample", "sample actions; else the likeliest"),
+    Word("--seed N", "seed of episodes", _reads(Seed), 1),
+    Word(
+        "--device auto|cpu|cuda",
+        "device of the policy; auto: the GPU if there is one",
+        default="auto",
+    ),
+    JSON,
+    Word("--video FILE", "write the first episode as .mp4 or .gif"),
+    Word("--render", "show a window, where there is one"),
+)
 
 
 def _eval(words: list[str]) -> None:
-    parser = _Parser(EVAL)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--episodes", type=_reads(CountToMillion), default=30)
-    parser.add_argument("--checkpoint", type=_checkpoint, default="last")
-    parser.add_argument("--learner", type=_reads(Seed))
-    parser.add_argument("--env", default="", dest="env_id")
-    parser.add_argument("--seed", type=_reads(Seed), default=1)
-    parser.add_argument("--device", choices=("auto", "cpu", "cuda"), default="auto")
-    parser.add_argument("--video")
-    parser.switches("--trust", "--sample", "--json", "--render")
-    asked = parser.read(words)
+    asked = EVAL.read(words)
     with _importing():
         from gossamer.run.evaluate import evaluate_run
 
     evaluate_run(**asked)
 
 
-EXPORT = """\
-usage: gossamer export RUN --format onnx|pt2|hub [options]
-
-Write a trained policy for other programs: one step, observation in, greedy action and value out. The result has to
-repeat recorded steps of the run's environment to 1e-5, or nothing is written.
-
-  RUN                    a run folder, part of its name, or last
-  --format onnx|pt2|hub  onnx: a file for ONNX Runtime; pt2: a file for torch.export.load; hub: a folder with
-                         config.json, model.safetensors and a model card, as Hugging Face's Hub shows them
-  --output PATH          file or folder to write; it must not exist [ENV-ALGORITHM, in this folder]
-  --checkpoint last|best|candidate|N
-                         as for gossamer eval [last]
-  --learner R            the policy of learner R; default: the run's policy, as for gossamer eval
-  --env ENV              name the run's environment again, which allows a run from elsewhere to import its
-                         module:function
-  --trust                import the run's environment and parts (module:NAME) even if the run began elsewhere
-  --episodes N           hub: episodes to play for the model card; 0: none [30]
-  --seed N               hub: seed of these episodes [1]
-  --json                 print only JSON on standard output
-"""
+EXPORT = Command(
+    "export",
+    "Write a trained policy for other programs: one step, observation in, greedy action and value out. The result has to\n"
+    "repeat recorded steps of the run's environment to 1e-5, or nothing is written.",
+    RUN,
+    Word(
+        "--format onnx|pt2|hub",
+        "onnx: a file for ONNX Runtime; pt2: a file for torch.export.load; hub: a folder with config.json, model.safetensors "
+        "and a model card, as Hugging Face's Hub shows them",
+        default=REQUIRED,
+    ),
+    Word(
+        "--output PATH",
+        "file or folder to write; it must not exist",
+        shown="ENV-ALGORITHM, in this folder",
+    ),
+    Word("--checkpoint last|best|candidate|N", "as for gossamer eval", _checkpoint, "last"),
+    Word(
+        "--learner R",
+        "the policy of learner R; default: the run's policy, as for gossamer eval",
+        _reads(Seed),
+    ),
+    *NAMED_AGAIN,
+    Word(
+        "--episodes N",
+        "hub: episodes to play for the model card; 0: none",
+        _reads(UpToMillion),
+        shown="30",
+    ),
+    Word("--seed N", "hub: seed of these episodes", _reads(Seed), shown="1"),
+    JSON,
+)
 
 
 def _export(words: list[str]) -> None:
-    parser = _Parser(EXPORT)
-    parser.add_argument("run", metavar="RUN")
-    parser.add_argument("--format", choices=("onnx", "pt2", "hub"), required=True)
-    parser.add_argument("--output")
-    parser.add_argument("--checkpoint", type=_checkpoint, default="last")
-    parser.add_argument("--learner", type=_reads(Seed))
-    parser.add_argument("--env", default="", dest="env_id")
-    parser.add_argument("--episodes", type=_reads(UpToMillion))
-    parser.add_argument("--seed", type=_reads(Seed))
-    parser.switches("--trust", "--json")
-    asked = parser.read(words)
+    asked = EXPORT.read(words)
     with _importing():
         from gossamer.export.command import export_run
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    show_result(export_run(**asked, say=say))
+    show_result(export_run(**asked, say=_say))
 
 
-BENCH = """\
-usage: gossamer bench [options]
-
-Measure stepping, inference, learning and training on this machine.
-
-  --json         print only JSON on standard output
-  --seconds S    time to measure for, in all, at least 20 [80]
-"""
+BENCH = Command(
+    "bench",
+    "Measure stepping, inference, learning and training on this machine.",
+    JSON,
+    Word(
+        "--seconds S",
+        "time to measure for, in all, at least 20",
+        _reads(Annotated[float, Meta(ge=20, le=10**9)]),
+        80.0,
+    ),
+)
 
 
 def _bench(words: list[str]) -> None:
-    parser = _Parser(BENCH)
-    parser.add_argument(
-        "--seconds", type=_reads(Annotated[float, Meta(ge=20, le=10**9)]), default=80.0
-    )
-    parser.switches("--json")
-    asked = parser.read(words)
+    asked = BENCH.read(words)
     from gossamer.tools.bench import main as bench
 
     bench(**asked)
 
 
-SWEEP = """\
-usage: gossamer sweep FILE [options]
-
-Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.
-The same command goes on where the last one was stopped or killed.
-
-  FILE                       a .toml file (docs/sweep.md), or experiments of the elite platform in .json
-  --jobs N                   runs at a time [as many as fit the cores]
-  --placement local|cluster  local: processes of this machine; cluster: tasks on a Ray cluster [local]
-  --folder PATH              folder of the sweep [runs/sweeps/<name of FILE>]
-  --trials N                 number of trials, in place of the file's; more than before adds some
-  --json                     print only JSON on standard output
-"""
+SWEEP = Command(
+    "sweep",
+    "Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.\n"
+    "The same command goes on where the last one was stopped or killed.",
+    Word("FILE", "a .toml file (docs/sweep.md), or experiments of the elite platform in .json"),
+    Word(
+        "--jobs N",
+        "runs at a time",
+        _reads(Annotated[int, Meta(ge=1, le=10_000)]),
+        0,
+        "as many as fit the cores",
+    ),
+    Word(
+        "--placement local|cluster",
+        "local: processes of this machine; cluster: tasks on a Ray cluster",
+        default="local",
+    ),
+    Word("--folder PATH", "folder of the sweep", default="", shown="runs/sweeps/<name of FILE>"),
+    Word(
+        "--trials N",
+        "number of trials, in place of the file's; more than before adds some",
+        _reads(Annotated[int, Meta(ge=1, le=100_000)]),
+    ),
+    JSON._replace(dest="as_json"),
+)
 
 
 def _sweep(words: list[str]) -> int:
-    parser = _Parser(SWEEP)
-    parser.add_argument("file", metavar="FILE")
-    parser.add_argument("--jobs", type=_reads(Annotated[int, Meta(ge=1, le=10_000)]), default=0)
-    parser.add_argument("--placement", choices=("local", "cluster"), default="local")
-    parser.add_argument("--folder", default="")
-    parser.add_argument("--trials", type=_reads(Annotated[int, Meta(ge=1, le=100_000)]))
-    parser.switches("--json")
-    asked = parser.read(words)
+    asked = SWEEP.read(words)
     from gossamer.sweep.sweep import main as sweep
 
-    return sweep(asked.pop("file"), as_json=asked.pop("json"), **asked)
+    return sweep(asked.pop("file"), **asked)
 
 
-TUNE = """\
-usage: gossamer tune ENV [options]
-
-Find the fastest settings for this machine; write them as a preset. Numbers of learners, threads and groups are also kept
-for this machine, where later runs find them.
-
-  ENV              the environment to train on
-  --seconds S      time for all of it [80]
-  --output FILE    preset file to write [tuned.toml]
-"""
+TUNE = Command(
+    "tune",
+    "Find the fastest settings for this machine; write them as a preset. Numbers of learners, threads and groups are also kept\n"
+    "for this machine, where later runs find them.",
+    Word("ENV", "the environment to train on", dest="env_id"),
+    Word("--seconds S", "time for all of it", _reads(Annotated[float, Meta(gt=0, le=10**9)]), 80.0),
+    Word("--output FILE", "preset file to write", default="tuned.toml"),
+)
 
 
 def _tune(words: list[str]) -> None:
-    parser = _Parser(TUNE)
-    parser.add_argument("env_id", metavar="ENV")
-    parser.add_argument(
-        "--seconds", type=_reads(Annotated[float, Meta(gt=0, le=10**9)]), default=80.0
-    )
-    parser.add_argument("--output", default="tuned.toml")
-    asked = parser.read(words)
+    asked = TUNE.read(words)
     if not asked["output"].endswith(".toml"):
         raise ConfigError(f"--output is {asked['output']}; a preset file ends in .toml: tuned.toml")
     from gossamer.tools.tune import main as tune
@@ -457,120 +496,113 @@ def _tune(words: list[str]) -> None:
     tune(**asked)
 
 
-RUNS = """\
-usage: gossamer runs [RUN] [options]
-
-List what has been run, with results.
-
-  RUN       a folder of runs, a run folder, part of names below runs, or a pattern such as 'ppo-*' [runs]
-  --json    print only JSON on standard output
-"""
+RUNS = Command(
+    "runs",
+    "List what has been run, with results.",
+    Word(
+        "[RUN]",
+        "a folder of runs, a run folder, part of names below runs, or a pattern such as 'ppo-*'",
+        default="runs",
+    ),
+    JSON,
+)
 
 
 def _runs(words: list[str]) -> None:
-    parser = _Parser(RUNS)
-    parser.add_argument("folder", nargs="?", default="runs", metavar="RUN")
-    parser.switches("--json")
-    asked = parser.read(words)
+    asked = RUNS.read(words)
     from gossamer.record.runs import list_runs, runs_text
 
-    show_result(runs_text(list_runs(asked["folder"]), root=asked["folder"], as_json=asked["json"]))
+    show_result(runs_text(list_runs(asked["run"]), root=asked["run"], as_json=asked["json"]))
 
 
-COMPARE = """\
-usage: gossamer compare RUN ... [options]
-
-Compare runs: seeds are grouped by the settings that differ; scores, intervals, which group is better.
-
-  RUN                       run folders, folders of runs, parts of their names, patterns such as 'ppo-*', or last
-  --by SETTING              group by this setting, whatever else differs; may be given again [settings that differ]
-  --score evaluation|training
-                            score of a run: the last evaluation of its last policy, or its last 100 training
-                            episodes [evaluation, if all runs have one]
-  --threshold RETURN        tell env steps and seconds to a mean of RETURN over 100 training episodes
-  --x env_steps|seconds     what curves are over [env_steps]
-  --plot FILE               draw curves, scores and profile: .png, .svg or .pdf
-  --json                    print only JSON on standard output
-  --markdown                print Markdown
-"""
+COMPARE = Command(
+    "compare",
+    "Compare runs: seeds are grouped by the settings that differ; scores, intervals, which group is better.",
+    Word(
+        "RUN ...",
+        "run folders, folders of runs, parts of their names, patterns such as 'ppo-*', or last",
+    ),
+    Word(
+        "--by SETTING",
+        "group by this setting, whatever else differs; may be given again",
+        default=[],
+        shown="settings that differ",
+    ),
+    Word(
+        "--score evaluation|training",
+        "score of a run: the last evaluation of its last policy, or its last 100 training episodes",
+        shown="evaluation, if all runs have one",
+        dest="source",
+    ),
+    Word(
+        "--threshold RETURN",
+        "tell env steps and seconds to a mean of RETURN over 100 training episodes",
+        _reads(Number),
+    ),
+    Word("--x env_steps|seconds", "what curves are over", default="env_steps", dest="axis"),
+    Word("--plot FILE", "draw curves, scores and profile: .png, .svg or .pdf"),
+    JSON,
+    Word("--markdown", "print Markdown"),
+)
 
 
 def _compare(words: list[str]) -> None:
-    parser = _Parser(COMPARE)
-    parser.add_argument("runs", nargs="+", metavar="RUN")
-    parser.add_argument("--by", action="append", default=[])
-    parser.add_argument("--score", choices=("evaluation", "training"))
-    parser.add_argument("--threshold", type=_reads(Number))
-    parser.add_argument("--x", choices=("env_steps", "seconds"), default="env_steps")
-    parser.add_argument("--plot")
-    parser.switches("--json", "--markdown")
-    asked = parser.read(words)
-    if asked["json"] and asked["markdown"]:
+    asked = COMPARE.read(words)
+    as_json, markdown = asked.pop("json"), asked.pop("markdown")
+    if as_json and markdown:
         raise ConfigError("--json and --markdown are both given; leave one out")
     from gossamer.compare.command import compare
 
-    def say(text: str) -> None:
-        print(visible(text), file=sys.stderr, flush=True)
-
-    form = "json" if asked["json"] else "markdown" if asked["markdown"] else "text"
-    text = compare(
-        asked["runs"],
-        by=asked["by"],
-        axis=asked["x"],
-        threshold=asked["threshold"],
-        source=asked["score"],
-        plot=asked["plot"],
-        form=form,
-        say=say,
-    )
-    show_result(text)
+    form = "json" if as_json else "markdown" if markdown else "text"
+    show_result(compare(asked.pop("run"), **asked, form=form, say=lambda text: _say(visible(text))))
 
 
-WATCH = """\
-usage: gossamer watch [FOLDER] [options]
-
-Show runs in a browser, live: curves, what limits a run, learners, replays, videos; stop, save, evaluate and resume.
-
-  FOLDER          a folder of runs, or one run [runs]
-  --port N        port to listen on, or the next free one; 0: any [8765]
-  --host ADDRESS  address to listen on; others than 127.0.0.1 let other machines see the runs and act [127.0.0.1]
-  --no-browser    open no browser
-"""
+WATCH = Command(
+    "watch",
+    "Show runs in a browser, live: curves, what limits a run, learners, replays, videos; stop, save, evaluate and resume.",
+    Word("[FOLDER]", "a folder of runs, or one run", default="runs"),
+    Word(
+        "--port N",
+        "port to listen on, or the next free one; 0: any",
+        _reads(Annotated[int, Meta(ge=0, le=65535)]),
+        8765,
+    ),
+    Word(
+        "--host ADDRESS",
+        "address to listen on; others than 127.0.0.1 let other machines see the runs and act",
+        default="127.0.0.1",
+    ),
+    Word("--no-browser", "open no browser"),
+    # The process of a run that it is started with, by `train --watch`.
+    Word("--beside PID", "", _reads(Seed)),
+)
 
 
 def _watch(words: list[str]) -> None:
-    parser = _Parser(WATCH)
-    parser.add_argument("folder", nargs="?", default="runs", metavar="FOLDER")
-    parser.add_argument("--port", type=_reads(Annotated[int, Meta(ge=0, le=65535)]), default=8765)
-    parser.add_argument("--host", default="127.0.0.1")
-    # The process of a run that it is started with, by `train --watch`.
-    parser.add_argument("--beside", type=_reads(Seed))
-    parser.switches("--no-browser")
-    asked = parser.read(words)
+    asked = WATCH.read(words)
     from gossamer.dashboard.server import watch
 
     watch(browser=not asked.pop("no_browser"), **asked)
 
 
-CLUSTER = """\
-usage: gossamer cluster check [--address HOST:PORT] [--json]
-       gossamer cluster hosts FILE.csv
-
-check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.
-hosts: print the configuration for `ray up` from a CSV of workers (job,ip,...,ssh_username) of multi-learner IMPALA.
-
-  --address HOST:PORT  of the cluster; otherwise RAY_ADDRESS, or the cluster that this machine belongs to
-  --json               print only JSON on standard output
-"""
+CLUSTER = Command(
+    "cluster",
+    "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.\n"
+    "hosts: print the configuration for `ray up` from a CSV of workers (job,ip,...,ssh_username) of multi-learner IMPALA.",
+    Word("check|hosts", "", dest="verb"),
+    Word("[FILE]", "", default=""),
+    Word(
+        "--address HOST:PORT",
+        "of the cluster; otherwise RAY_ADDRESS, or the cluster that this machine belongs to",
+        default="",
+    ),
+    JSON,
+    usage="gossamer cluster check [--address HOST:PORT] [--json]\n       gossamer cluster hosts FILE.csv",
+)
 
 
 def _cluster(words: list[str]) -> int:
-    parser = _Parser(CLUSTER)
-    parser.add_argument("verb", choices=("check", "hosts"))
-    parser.add_argument("file", nargs="?", default="")
-    parser.add_argument("--address", default="")
-    parser.switches("--json")
-    asked = parser.read(words)
+    asked = CLUSTER.read(words)
     if asked["verb"] == "hosts":
         if not asked["file"]:
             raise ConfigError("cluster hosts needs a file: gossamer cluster hosts workers.csv")
@@ -584,27 +616,16 @@ def _cluster(words: list[str]) -> int:
         raise ConfigError(f"cluster check needs Ray: {install_command('cluster')}")
     from gossamer.run.placements.cluster.check import check_cluster
 
-    def say(text: str) -> None:
-        print(text, file=sys.stderr, flush=True)
-
-    text, fine = check_cluster(asked["address"], as_json=asked["json"], say=say)
+    text, fine = check_cluster(asked["address"], as_json=asked["json"], say=_say)
     show_result(text)
     return 0 if fine else 1
 
 
-LIST = """\
-usage: gossamer list [options]
-
-List algorithms, topologies, replays, environments and presets.
-
-  --json    print only JSON on standard output
-"""
+LIST = Command("list", "List algorithms, topologies, replays, environments and presets.", JSON)
 
 
 def _list(words: list[str]) -> None:
-    parser = _Parser(LIST)
-    parser.switches("--json")
-    as_json = parser.read(words)["json"]
+    as_json = LIST.read(words)["json"]
     from gossamer.config import kinds, preset_names, preset_summary
     from gossamer.envs.settings import EXAMPLES
 
@@ -635,65 +656,6 @@ def _unless_installed(module: str) -> str:
         return ""
     extra = {"ale_py": "atari", "Box2D": "box2d"}.get(module, module)
     return f" (not installed: {install_command(extra)})"
-
-
-class _Parser(argparse.ArgumentParser):
-    """argparse with a help of our own, whose complaints are one line, and which knows the flag that was meant."""
-
-    def __init__(self, text: str):
-        self._text = text
-        super().__init__(prog=" ".join(text.split()[1:3]), allow_abbrev=False)
-
-    def format_help(self) -> str:
-        return self._text
-
-    def switches(self, *flags: str) -> None:
-        """Add flags without a value."""
-        for flag in flags:
-            self.add_argument(flag, action="store_true")
-
-    def read(self, words: list[str]) -> dict[str, Any]:
-        """Parse all words; hyphens and underscores in flags are the same."""
-        heads = [word.partition("=") for word in words]
-        asked, unknown = self.parse_known_args(
-            [(x.replace("_", "-") if x.startswith("--") else x) + y + z for x, y, z in heads]
-        )
-        if unknown:
-            flags = [flag for action in self._actions for flag in action.option_strings]
-            near = difflib.get_close_matches(unknown[0].partition("=")[0], flags, n=1)
-            hint = f"did you mean {near[0]}?" if near else f"{self.prog} --help lists what it knows"
-            raise ConfigError(f"{unknown[0]} is not understood; {hint}")
-        return vars(asked)
-
-    def error(self, message: str) -> NoReturn:
-        raise ConfigError(f"{message}; {self.prog} --help tells more")
-
-
-def _reads(annotation: Any) -> Callable[[str], Any]:
-    """Return what reads a number as a setting of that kind is read."""
-
-    def read(text: str) -> Any:
-        from gossamer.config.values import expected, read_value
-
-        try:
-            return read_value(text, annotation, typed=True)
-        except ValueError:
-            words = expected(annotation, text, typed=True)
-            raise argparse.ArgumentTypeError(
-                f"it is {clipped(text)!r}; it must be {words}"
-            ) from None
-
-    return read
-
-
-def _checkpoint(text: str) -> str | int:
-    if text in ("last", "best", "candidate"):
-        return text
-    if text.isdecimal() and len(text) < 20:
-        return int(text)
-    raise argparse.ArgumentTypeError(
-        f"it is {clipped(text)!r}; allowed: last, best, candidate or a number of updates"
-    )
 
 
 _COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
