@@ -7,9 +7,17 @@ import socket
 import threading
 
 import pytest
+import torch
+from torch import Tensor
 
 from gossamer.links import wire
 from gossamer.links.wire import Listener, Wire
+from gossamer.system.messages import Message
+
+
+class Said(Message, frozen=True):
+    text: str
+    tensors: tuple[Tensor, ...] = ()
 
 
 def connected() -> tuple[Wire, Wire]:
@@ -24,20 +32,20 @@ def connected() -> tuple[Wire, Wire]:
     return caller, called
 
 
-def test_messages_arrive_whole_with_what_is_behind_them() -> None:
+def test_messages_arrive_whole_with_their_tensors() -> None:
     one, other = connected()
-    first, second = bytes(range(256)) * 5_000, b"end"
-    sends = threading.Thread(target=lambda: one.send({"kind": "a"}, [first, second]))
+    told = torch.arange(1_280_000, dtype=torch.uint8), torch.tensor([0.5, 1.5], dtype=torch.float64)
+    sends = threading.Thread(target=lambda: one.send(Said("a", told)))
     sends.start()
-    message = other.receive()
-    assert message == {"kind": "a", "nbytes": len(first) + len(second)}
-    got = bytearray(message["nbytes"])
-    other.read(got)
+    found = other.receive(Said)
     sends.join()
-    assert bytes(got) == first + second
+    assert found.text == "a"
+    assert all(map(torch.equal, found.tensors, told))
+    one.send(Said("b"))
+    assert other.receive(Said).text == "b"
     one.close()
     with pytest.raises(OSError, match="closed"):
-        other.receive()
+        other.receive(Said)
     other.close()
 
 
@@ -104,9 +112,9 @@ def test_a_caller_who_speaks_slowly_holds_nobody_up(monkeypatch: pytest.MonkeyPa
     assert len(found) == 1, "it still listens to the slow one"
     assert found[0] is not None
     # Only the first message has to be there in that time.
-    later = threading.Timer(0.3, lambda: known.send({"kind": "late"}))
+    later = threading.Timer(0.3, lambda: known.send(Said("late")))
     later.start()
-    assert found[0].receive()["kind"] == "late"
+    assert found[0].receive(Said).text == "late"
     later.join()
     for end in (known, found[0]):
         end.close()

@@ -114,7 +114,8 @@ def test_this_machine_has_several_names(ray: FakeRay) -> None:
 
 
 def assigned(first: int, end: int) -> Assignment:
-    return Assignment({"ranks": (first, end)}, "cpu", lock_step=False, awaited=False, hears={})
+    task: Any = SimpleNamespace(ranks=(first, end))
+    return Assignment(task, lock_step=False, awaited=False, hears={})
 
 
 def test_a_host_reserves_for_each_of_its_learners(ray: FakeRay) -> None:

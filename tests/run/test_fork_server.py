@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
 import sys
 from pathlib import Path
 from typing import Any
@@ -151,3 +152,32 @@ def test_nothing_is_left_of_a_program_that_has_ended(tmp_path: Path) -> None:
     assert len(everyone) >= 3
     _, alive = psutil.wait_procs(everyone, timeout=PATIENCE_SECONDS)
     assert not alive
+
+
+@pytest.mark.parametrize("plugin", [False, True])
+def test_what_is_imported_ahead_begins_no_thread_and_no_plugin(
+    tmp_path: Path, plugin: bool
+) -> None:
+    """A copy has the fork server's first thread alone, and what a plugin does at its import is for each process."""
+    (tmp_path / "plug.py").write_text("def register():\n    pass\n")
+    told = tmp_path / "plug-1.0.dist-info"
+    told.mkdir()
+    (told / "METADATA").write_text("Metadata-Version: 2.1\nName: plug\nVersion: 1.0\n")
+    group = "gymnasium.envs" if plugin else "others"
+    (told / "entry_points.txt").write_text(f"[{group}]\nplug = plug:register\n")
+    code = """
+import json, os, sys
+from gossamer.run.placements.child import import_ahead
+import_ahead()
+print(json.dumps([len(os.listdir("/proc/self/task")), list(sys.modules)]))
+"""
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    variables = {**os.environ, "OPENBLAS_NUM_THREADS": "1", "PYTHONPATH": path}
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True
+    )
+    threads, modules = json.loads(done.stdout)
+    assert threads == 1
+    assert ("gymnasium.envs.classic_control.cartpole" in modules) is not plugin
+    assert "gossamer.algorithms.laser" in modules
+    assert not {"plug", "ale_py", "mujoco", "pygame", "matplotlib"} & {*modules}

@@ -240,9 +240,11 @@ def test_deterministic_algorithms_are_set_before_anything_is_made(monkeypatch, d
     def plan_of(config, spec, machine=None):
         return dataclasses.replace(make_plan(config, spec, machine), device=device)
 
-    monkeypatch.setattr("gossamer.run.train.make_plan", plan_of)
-    monkeypatch.setattr("gossamer.run.train.use_deterministic_algorithms", lambda on: reached(on)())
-    name = "gossamer.run.train.refuse_what_memory_cannot_hold"
+    monkeypatch.setattr("gossamer.run.prepare.make_plan", plan_of)
+    monkeypatch.setattr(
+        "gossamer.run.prepare.use_deterministic_algorithms", lambda on: reached(on)()
+    )
+    name = "gossamer.run.prepare.refuse_what_memory_cannot_hold"
     monkeypatch.setattr(name, reached("not set"))
     for asked in (True, False):
         expected = str(asked) if device == "cuda" else "not set"

@@ -17,7 +17,7 @@ from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError
 from gossamer.machine import Machine, this_machine
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-from gossamer.run import train as train_module
+from gossamer.run import prepare as prepare_module
 from gossamer.run.resume_rules import for_this_machine, resumed_plan
 from gossamer.run.train import train, train_command
 
@@ -33,7 +33,7 @@ def on(monkeypatch: pytest.MonkeyPatch) -> Any:
     """Return what makes a run believe that it is on a machine."""
 
     def be(machine: Machine) -> None:
-        monkeypatch.setattr(train_module, "this_machine", lambda: machine)
+        monkeypatch.setattr(prepare_module, "this_machine", lambda: machine)
 
     return be
 

@@ -270,7 +270,8 @@ def test_a_supervisor_killed_in_its_first_moments_leaves_nobody(tmp_path: Path) 
 
 
 def test_a_process_whose_supervisor_has_gone_imports_nothing() -> None:
-    words = ["-X", "importtime", "-m", "gossamer.run.placements.child", "0", str(os.getpid() + 1)]
+    words = ["-X", "importtime", "-m", "gossamer.run.placements.fork_server", "0"]
+    words += [str(os.getpid() + 1), "learner"]
     done = subprocess.run([sys.executable, *words], capture_output=True, text=True, check=False)
     assert done.returncode == 1
     assert "torch" not in done.stderr

@@ -254,7 +254,10 @@ def test_a_group_that_cannot_do_without_a_member_goes_back(supervise):
 
 def test_the_first_error_that_is_told_ends_the_run(supervise):
     placement = FakePlacement(
-        [[ready(0), ready(1)], [(1, Notice("hello")), (1, Failed(RunFailed("no more")))]],
+        [
+            [ready(0), ready(1)],
+            [(1, Notice("hello")), (1, Failed.of(RunFailed("no more"), "a learner"))],
+        ],
         num_hosts=2,
     )
     run = supervise(placement, **ASYNCHRONOUS)

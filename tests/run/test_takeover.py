@@ -17,10 +17,11 @@ from fleets import TOPOLOGIES, config
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
+from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.loop_inline import learn_inline
-from gossamer.run.placements.process_host import ProcessHost, Task
+from gossamer.run.placements.process_host import ProcessHost
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.takeover import take_over
 from gossamer.run.train import train
@@ -104,7 +105,7 @@ def test_the_others_go_on_before_a_new_process_is_there(
             os.kill(placement.hosts[1].pid, signal.SIGKILL)
         return poll(placement)
 
-    def waits_for_the_others(task: Task, checkpoint: Any, memory: Memory, *rest: Any) -> Any:
+    def waits_for_the_others(task: LearnerTask, memory: Memory, *rest: Any) -> Any:
         if task.donors:
             before = memory.boxes.env_steps(0)
             soon = time.monotonic() + 60.0
@@ -113,7 +114,7 @@ def test_the_others_go_on_before_a_new_process_is_there(
                     break
                 time.sleep(0.01)
             learnt.append(made)
-        return ProcessHost(task, checkpoint, memory, *rest)
+        return ProcessHost(task, memory, *rest)
 
     monkeypatch.setattr(Processes, "poll", kills_one)
     monkeypatch.setattr("gossamer.run.placements.processes.ProcessHost", waits_for_the_others)
@@ -136,7 +137,7 @@ def test_of_two_that_die_at_once_neither_begins_with_the_others_policy(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     killed: list[int] = []
-    donors: dict[str, list[int]] = {}
+    donors: dict[int, list[int]] = {}
     poll = Processes.poll
 
     def kills_two(placement: Processes) -> Any:
@@ -150,7 +151,7 @@ def test_of_two_that_die_at_once_neither_begins_with_the_others_policy(
                 time.sleep(0.01)
         return poll(placement)
 
-    def notes_donors(task: Task, *rest: Any) -> Any:
+    def notes_donors(task: LearnerTask, *rest: Any) -> Any:
         donors.update(task.donors)
         return ProcessHost(task, *rest)
 
@@ -160,5 +161,5 @@ def test_of_two_that_die_at_once_neither_begins_with_the_others_policy(
     heavy = {"schedule": "constant", "outer_momentum": 0.3}
     run = config(tmp_path / "run", chosen, 16_000, num_learners=4, optimizer=heavy)
     result = train(run, quiet=True)
-    assert donors == {"1": [0, 3], "2": [0, 3]}
+    assert donors == {1: [0, 3], 2: [0, 3]}
     assert result.summary["restarts"] == 2

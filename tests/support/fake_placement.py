@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 import torch
 
@@ -13,6 +13,7 @@ from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.record.folder import RunFolder
 from gossamer.roles.actor import Episode
 from gossamer.run.checkpointing import Checkpointing
+from gossamer.run.evaluations import Evaluations
 from gossamer.run.host_protocol import FINAL, Done, ProgressReport, Ready, Snapshot
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
@@ -156,8 +157,15 @@ class Supervised:
             self.recorder,
             self.checkpoints,
             self.scoring,
+            Evaluations(
+                self.config,
+                cast("Any", placement),
+                self.recorder,
+                self.scoring,
+                self.watch,
+                signals,
+            ),
             self.watch,
-            signals,
             tried=True,
             requests=self.requests,
         )

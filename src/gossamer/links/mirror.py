@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
 import torch
+from numpy.typing import NDArray  # noqa: TC002 - letters are read by their annotations
 
 from gossamer.links.mailboxes import (
     ANNOUNCED,
@@ -28,8 +29,6 @@ from gossamer.links.mailboxes import (
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
-
-    from numpy.typing import NDArray
 
 _LOOKS = 100
 """At a header that its writer is changing; then what is there is taken, and the next letter has the rest."""
@@ -52,10 +51,12 @@ class Letter(NamedTuple):
 
     epoch: int
     """How often these learners have been started again."""
-    posts: tuple[Post, ...]
+    posts: tuple[Post, ...] = ()
     """The oldest first."""
-    headers: dict[int, NDArray[np.int64]]
-    """Headers by rank, of learners that have changed; they were read before the messages."""
+    ranks: tuple[int, ...] = ()
+    """Learners whose headers have changed."""
+    headers: NDArray[np.int64] = np.empty((0, 0), np.int64)
+    """Their headers [ranks, words], which were read before the messages."""
     sender: int = 0
     """Which `Outgoing` has written it, a random number."""
     number: int = 0
@@ -113,7 +114,8 @@ class Outgoing:
         if not posts and not headers:
             return None
         self._number += 1
-        return Letter(self._epoch, tuple(posts), headers, self._sender, self._number)
+        found = np.stack([*headers.values()]) if headers else Letter(0).headers
+        return Letter(self._epoch, tuple(posts), tuple(headers), found, self._sender, self._number)
 
     def forget(self) -> None:
         """Take notice that letters were lost: the next one tells everything."""
@@ -157,17 +159,24 @@ class Incoming:
         its last letter is being taken: the words of a header may go back, and the sender would not tell them again.
         """
         boxes = self._boxes
+        if letter.ranks and letter.headers.shape[1:] != boxes.headers[0].shape:
+            raise ValueError(f"headers {letter.headers.shape} fit no mailbox")
         with self._lock:
             for post in letter.posts:
                 newest = boxes.newest(post.rank, range(FAR))
                 known = newest is not None and newest >= post.update
                 if known or letter.epoch < self._epochs[post.rank]:
                     continue
+                if any(
+                    x.size not in (0, target.numel())  # 0: it travels another way
+                    for target, x in zip(boxes.messages[post.rank][0], post[3:], strict=True)
+                ):
+                    raise ValueError(f"a message of learner {post.rank} fits no mailbox")
                 with boxes.posting(post.rank, post.update, notes=post.notes) as slot:
                     for target, x in zip(boxes.messages[post.rank][slot], post[3:], strict=True):
                         target.numpy()[: x.size] = x
             fence()
-            for rank, words in letter.headers.items():
+            for rank, words in zip(letter.ranks, letter.headers, strict=True):
                 sender, number = self._last[rank]
                 overtaken = letter.sender == sender and letter.number < number
                 if letter.epoch >= self._epochs[rank] and not overtaken:

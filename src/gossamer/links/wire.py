@@ -1,4 +1,4 @@
-"""Messages between two machines over a TCP connection: JSON, each with as many bytes behind it as it says.
+"""Messages between two machines over a TCP connection, each with the memory of its tensors behind it.
 
 Nothing that arrives can execute code. An end that has been silent for too long is taken for gone: a machine that loses
 its power, or its network, says nothing.
@@ -13,10 +13,16 @@ import socket
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from gossamer.system.messages import Head, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping
+    from collections.abc import Callable, Iterable, Iterator
+
+    from gossamer.system.messages import Message
 
 SILENT_SECONDS = 30.0
 """A connection on which nothing has come, or could be sent, for so long is broken."""
@@ -35,6 +41,8 @@ MAX_HELLOS = 64
 _LENGTH_BYTES = 4
 _SLICE_BYTES = 1 << 20
 """Sent at once: the time that a socket gives itself is for all of it."""
+_SMALL_BYTES = 1 << 16
+"""What goes before a large tensor, and tensors that fit beside it, are sent at once."""
 
 
 class Address(NamedTuple):
@@ -57,6 +65,7 @@ class Wire:
         end.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._end = end
         self._sending = threading.Lock()
+        self._room = np.empty(0, np.uint8)
 
     @classmethod
     def call(cls, address: Address) -> Wire:
@@ -66,38 +75,58 @@ class Wire:
             OSError: nobody answers there.
         """
         made = cls(socket.create_connection((address.host, address.port), timeout=SILENT_SECONDS))
-        made.send({"token": address.token})
+        made._send(json.dumps({"token": address.token}).encode())
         return made
 
-    def send(self, message: Mapping[str, Any], payload: Iterable[Any] = ()) -> None:
-        """Send a message and the bytes of buffers behind it; raise OSError without a reader."""
-        buffers = [memoryview(x).cast("B") for x in payload]
-        head = json.dumps({**message, "nbytes": sum(x.nbytes for x in buffers)}).encode()
-        with self._sending:
-            self._end.sendall(len(head).to_bytes(_LENGTH_BYTES, "little") + head)
-            for buffer in buffers:
-                for start in range(0, buffer.nbytes, _SLICE_BYTES):
-                    self._end.sendall(buffer[start : start + _SLICE_BYTES])
+    def send(self, message: Any) -> None:
+        """Send a message, large tensors from where they lie; raise OSError without a reader."""
+        packed = pack(message)
+        self._send(packed.head, packed.chunks())
 
-    def receive(self) -> dict[str, Any]:
-        """Wait for a message; `read` must then take the bytes behind it, `nbytes` of them.
+    def _send(self, head: bytes, chunks: Iterable[memoryview | bytes] = ()) -> None:
+        with self._sending:
+            small = bytearray(len(head).to_bytes(_LENGTH_BYTES, "little") + head)
+            for chunk in chunks:
+                if len(small) + len(chunk) <= _SMALL_BYTES:  # a call for each would take longer
+                    small += chunk
+                    continue
+                self._end.sendall(small)
+                small.clear()
+                for start in range(0, len(chunk), _SLICE_BYTES):
+                    self._end.sendall(chunk[start : start + _SLICE_BYTES])
+            self._end.sendall(small)
+
+    def receive(self, hears: Any, keeps: tuple[type[Message], ...] = ()) -> Any:
+        """Wait for a message.
+
+        Args:
+            hears: its class, or the union of those that it may be of.
+            keeps: messages of these have tensors in memory of their own. Those of others are void after the next call, which
+                takes their memory over: new memory costs as much as filling it.
 
         Raises:
             OSError: the connection is broken or closed.
+            ValueError: what has come is no such message.
         """
         length = bytearray(_LENGTH_BYTES)
-        self.read(length)
+        self._read(length)
         size = int.from_bytes(length, "little")
         if size > MAX_HEAD_BYTES:
             raise ConnectionError(f"a message of {size} bytes is announced")
-        head = bytearray(size)
-        self.read(head)
-        message = json.loads(head)
-        if not isinstance(message, dict):
-            raise ConnectionError("a message is no table")
-        return cast("dict[str, Any]", message)
+        said = bytearray(size)
+        self._read(said)
+        head = Head(said)
+        if head.is_a(keeps):
+            room = np.empty(head.nbytes, np.uint8)
+        else:
+            if self._room.nbytes < head.nbytes:
+                del self._room  # before the larger one is made
+                self._room = np.empty(head.nbytes, np.uint8)
+            room = self._room[: head.nbytes]
+        self._read(room)
+        return head.unpack(hears, room)
 
-    def read(self, into: Any) -> None:
+    def _read(self, into: Any) -> None:
         """Fill a buffer with the bytes that come next; raise OSError if the connection ends before, or is silent for long."""
         rest = memoryview(into).cast("B")
         while rest.nbytes:

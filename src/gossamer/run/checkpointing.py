@@ -36,10 +36,12 @@ class Checkpointing:
         self._every_seconds = config.checkpoint_every_seconds
         self._watch = watch
         self._saver = BackgroundSaver(store)
-        self._snapshot_seconds = 0.0  # the longest
+        self._snapshot_seconds = self._sending_seconds = 0.0  # the longest
         self._at = time.monotonic()
         self._updates: dict[int, int] = {}
-        watch.save_seconds = lambda: self._snapshot_seconds + self._saver.longest_seconds
+        watch.save_seconds = lambda: (
+            self._snapshot_seconds + self._sending_seconds + self._saver.longest_seconds
+        )
         watch.written_bytes = lambda: self._saver.written_bytes
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
@@ -91,6 +93,10 @@ class Checkpointing:
                 snapshot.env_steps_of(state),
             )
         self._at, self._updates = time.monotonic(), updates
+
+    def note_pause(self, seconds: float) -> None:
+        """Record for how long learning has paused for sending a snapshot."""
+        self._sending_seconds = max(self._sending_seconds, seconds)
 
     def forget(self) -> None:
         """Take notice that the run goes back to an earlier checkpoint."""

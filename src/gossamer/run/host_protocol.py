@@ -6,18 +6,21 @@ A placement is all hosts of a run and the memory that they share. The supervisor
 
 from __future__ import annotations
 
+import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from torch import Tensor
+
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.roles.actor import Episode
+from gossamer.system.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from torch import Tensor
-
     from gossamer.links.stopping import StopSignal
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.roles.actor import Episode
     from gossamer.roles.evaluator import Evaluator
     from gossamer.types import EnvSpec
 
@@ -36,16 +39,14 @@ class Order(NamedTuple):
     ends: bool
 
 
-@dataclass(frozen=True)
-class Ready:
+class Ready(Message, frozen=True):
     """A host's learners have been made, and learn from now on."""
 
     differs: str
     """Why its environments do not come back after a resume, as in `EnvSpec`; empty: they do."""
 
 
-@dataclass(frozen=True)
-class ProgressReport:
+class ProgressReport(Message, frozen=True):
     """Progress of a host's learners since the host last told of it."""
 
     rows: list[dict[str, Any]]
@@ -56,8 +57,7 @@ class ProgressReport:
     """The learners have ended, and every one has a row."""
 
 
-@dataclass(frozen=True)
-class Snapshot:
+class Snapshot(Message, frozen=True):
     """A host's part of a checkpoint, between two versions."""
 
     number: int
@@ -65,18 +65,23 @@ class Snapshot:
     tensors: dict[str, Tensor]
     state: dict[str, Any]
     seconds: float = 0.0
-    """Seconds that learning has paused for it."""
+    """Seconds that learning has paused for taking it."""
 
 
-@dataclass(frozen=True)
-class Notice:
+class SnapshotSent(Message, frozen=True):
+    """A host elsewhere has handed its snapshot over."""
+
+    seconds: float
+    """Seconds that learning has paused for that."""
+
+
+class Notice(Message, frozen=True):
     """A line for the user."""
 
     text: str
 
 
-@dataclass(frozen=True)
-class ActorProcesses:
+class ActorProcesses(Message, frozen=True):
     """A host's learners have actors in processes of their own, now these."""
 
     rows: list[dict[str, Any]]
@@ -84,27 +89,54 @@ class ActorProcesses:
     another than the learner's."""
 
 
-@dataclass(frozen=True)
-class Failed:
-    """A host's learners have raised an error, which ends the run."""
+class Failed(Message, frozen=True):
+    """Learners, or an actor, have raised an error, which ends the run."""
 
-    error: BaseException
+    kind: Literal["ConfigError", "RunFailed"]
+    text: str
+
+    @classmethod
+    def of(cls, error: BaseException, role: str) -> Failed:
+        """Return the message that reports an error.
+
+        Args:
+            error: that was raised.
+            role: "a learner", in which it was; begins the text of what is neither ConfigError nor RunFailed.
+        """
+        if isinstance(error, ConfigError | RunFailed):
+            return cls("ConfigError" if isinstance(error, ConfigError) else "RunFailed", str(error))
+        lines = "".join(traceback.format_exception(error))
+        headline = lines.strip().splitlines()[-1]
+        return cls("RunFailed", f"{role} failed: {headline}\n{lines}")
+
+    @property
+    def error(self) -> ConfigError | RunFailed:
+        """The error that ends the run."""
+        return {"ConfigError": ConfigError, "RunFailed": RunFailed}[self.kind](self.text)
 
 
-@dataclass(frozen=True)
-class Done:
+class Done(Message, frozen=True):
     """A host has told everything; what remains is closing its environments."""
 
 
-@dataclass(frozen=True)
-class Died:
+class Died(Message, frozen=True):
     """A host has ended without being done."""
 
     how: str
     """Cause in words: "signal 9"."""
 
 
-Event = Ready | ProgressReport | Snapshot | Notice | ActorProcesses | Failed | Done | Died
+Event = (
+    Ready
+    | ProgressReport
+    | Snapshot
+    | SnapshotSent
+    | Notice
+    | ActorProcesses
+    | Failed
+    | Done
+    | Died
+)
 
 
 class Host(Protocol):

@@ -59,6 +59,11 @@ class Overdue(BaseException):
         self.failure = failure
 
 
+def cause_of(error: BaseException) -> BaseException:
+    """Return the failure behind an `Overdue`, or the error itself."""
+    return error.failure or error if isinstance(error, Overdue) else error
+
+
 @dataclass
 class _Seen:
     count: int

@@ -6,15 +6,13 @@ and carries out orders. What belongs to the run folder is written here, and nowh
 
 from __future__ import annotations
 
-import math
 import os
 import time
 from collections import deque
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
-from gossamer.machine import threads
-from gossamer.roles.evaluator import Interrupted
 from gossamer.run import wording
 from gossamer.run.host_protocol import (
     FINAL,
@@ -26,15 +24,13 @@ from gossamer.run.host_protocol import (
     ProgressReport,
     Ready,
     Snapshot,
+    SnapshotSent,
 )
 from gossamer.run.host_state import HostState
-from gossamer.run.placements.loop_overlapped import JOIN_SECONDS, start_thread
 from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
-from gossamer.run.stopping import Overdue, at_work, end_of
-from gossamer.system.devices import on_own_stream
+from gossamer.run.stopping import at_work, end_of
 
 if TYPE_CHECKING:
-    import threading
     from collections.abc import Callable
 
     from torch import Tensor
@@ -42,28 +38,48 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
-    from gossamer.roles.evaluator import Evaluator
     from gossamer.run.checkpointing import Checkpointing
+    from gossamer.run.evaluations import Evaluations
     from gossamer.run.host_protocol import Begin, Event, Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.requests import Requests
     from gossamer.run.scoring import Scoring
-    from gossamer.run.stopping import Signals, Watch
+    from gossamer.run.stopping import Watch
 
 MAX_DEATHS_IN_A_ROW = 3
 """Deaths of a host without a completed version in between, after which the run ends."""
-EXPLAINED_AFTER_SECONDS = 1.5
-"""A last evaluation that takes longer is explained."""
-KNOWN_SECONDS = 5.0
-"""For so long an evaluation tells what a policy has become."""
-STOPPED_EVALUATION_SECONDS = 10.0
-"""Longest time for evaluating what a stopped run has come to."""
 MAKING_EXPLAINED_AFTER_SECONDS = 2.0
 """Hosts that take longer to make their environments are explained."""
 
 
 class LockstepBroken(Exception):
     """A learner has died without which the others cannot go on: all begin again with the last checkpoint."""
+
+
+@dataclass
+class _Group:
+    """What learners have come to since they were started together, at first or with the last checkpoint."""
+
+    resumed: bool = False
+    """Whether they go on from a checkpoint."""
+    began: float = field(default_factory=time.monotonic)
+    """When they were started, in seconds of the monotonic clock."""
+    all_began: bool = False
+    """Whether all hosts that have a place learn."""
+    ending: bool = False
+    """Whether an end was reached, and ordered."""
+    order: int | None = None
+    """Number of the order of the checkpoint under way."""
+    checkpoint_overdue: bool = False
+    """Whether a checkpoint was given up, which is to be ordered anew."""
+    ranks_told: set[int] = field(default_factory=set[int])
+    """Learners that have told a row."""
+    last_rows: list[dict[str, Any]] = field(default_factory=list[Any])
+    """Last rows of learners that have ended, which wait for those of the others."""
+    beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
+    """Tensors and state of what they begin with, until that is saved."""
+    final_snapshot_queued: bool = False
+    """Whether the last parts of all hosts are joined and handed to the writer."""
 
 
 class Supervisor:
@@ -76,8 +92,8 @@ class Supervisor:
         recorder: writes what is told.
         checkpoints: writes snapshots.
         scoring: keeps what evaluations say.
+        evaluations: evaluates policies.
         watch: asks to stop at a limit of time.
-        signals: ask to stop when the user does.
         tried: whether it is known if environments come back.
         requests: what the run is asked for from beside it; None: nobody can.
         making: what to tell if hosts take long to begin; empty: nothing.
@@ -91,8 +107,8 @@ class Supervisor:
         recorder: Recorder,
         checkpoints: Checkpointing,
         scoring: Scoring,
+        evaluations: Evaluations,
         watch: Watch,
-        signals: Signals,
         *,
         tried: bool,
         requests: Requests | None = None,
@@ -100,45 +116,27 @@ class Supervisor:
     ):
         self.exit: Exit | None = None
         """How the run ends, once that is known."""
-        self.final_snapshot_queued = False
-        """Whether the last parts of all hosts are joined and handed to the writer."""
         self.restarts = 0
         """How often a host was started again."""
         self._config, self._folder, self._placement = config, folder, placement
         self._recorder, self._checkpoints, self._scoring = recorder, checkpoints, scoring
-        self._watch, self._signals, self._tried = watch, signals, tried
+        self._evaluations, self._watch = evaluations, watch
         self._requests = requests
         self._making = making
-        self._evaluation_budget: float | None = None  # that a checkpoint has kept
-        self._evaluator: Evaluator | None = None
-        self._evaluating: threading.Thread | None = None
-        self._resumed = False
         self._updates: dict[int, int] = {}  # of each learner at the last snapshot
         self._hosts: list[HostState] = []
         self._events: deque[tuple[int, Event]] = deque()  # to be heard
-        self._beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
-        self._differs = placement.spec.differs
+        self._differs = placement.spec.differs if tried else None
+        self._group = _Group()
         placement.before_snapshot = self.finish_saving
         placement.asked_to_stop = lambda: watch.exit is not None
-        self._forget()
-
-    def _forget(self) -> None:
-        """Begin to listen, at first and when a group starts again."""
-        self._hosts = [HostState(x.incarnation, x.deaths_in_a_row) for x in self._hosts]
-        self._events.clear()
-        self._ranks_told: set[int] = set()
-        self._last_rows: list[dict[str, Any]] = []
-        self._order: int | None = None  # of the checkpoint under way
-        self._checkpoint_overdue = False  # one was given up
-        self._ending = self._all_began = False
-        self._evaluated = (0.0, time.monotonic())  # seconds spent on it, and until when
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
         self._recorder.load_state_dict(state["recorder"])
         self._scoring.load_state_dict(state)
         self._checkpoints.load_state_dict(state)
-        self._evaluation_budget = state.get("evaluation_budget")
+        self._evaluations.keep_budget(state.get("evaluation_budget"))
         self._updates = updates_in(state)
 
     def run(self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool) -> None:
@@ -154,25 +152,25 @@ class Supervisor:
             Stopped: a stop's time was over before everything was saved.
             Overdue: the same, noticed while the main thread was at something that does not return.
         """
-        self._resumed = resumed
         while True:
+            self._group = _Group(resumed)
             try:
                 self._supervise(begin)
                 break
             except LockstepBroken:
                 self.finish_saving()
                 self._checkpoints.forget()
-                self._forget()
+                self._hosts = [HostState(x.incarnation, x.deaths_in_a_row) for x in self._hosts]
+                self._events.clear()
                 self.exit = None  # an end that was reached is not reached any more
-                self._resumed = go_back()
+                resumed = go_back()
         self.finish_saving()
-        self._placement.score_policy_next(self._scoring.best_saved)
-        self._evaluate_last()
+        if self._group.final_snapshot_queued:
+            self._evaluations.finish(self.exit, self.finish_saving)
 
     def _supervise(self, begin: Begin) -> None:
         placement = self._placement
-        self._began = time.monotonic()
-        if self._resumed and placement.restore_seconds is None:
+        if self._group.resumed and placement.restore_seconds is None:
             self._recorder.say(f"starting {placement}")
         try:
             placement.start(begin)
@@ -181,7 +179,8 @@ class Supervisor:
             for state, host in zip(self._hosts, placement.hosts, strict=True):
                 state.version_at_start = host.version
             self._write_processes()
-            self._make_evaluator()
+            self._evaluations.begin()
+            self._checkpoints.begin()
             while any(self._hosts[i].phase != "done" for i in self._placed_hosts()):
                 self._events.extend(placement.poll())
                 self._hear_all()
@@ -190,21 +189,25 @@ class Supervisor:
                     raise placement.stop.error
                 self._order_what_is_due()
                 self._see_to_requests()
-                self._evaluate_in_turn()
+                if (
+                    self._group.ranks_told
+                    and not self._group.ending
+                    and self._evaluations.evaluate_in_turn()
+                ):
+                    self._order_what_is_due()
             if self.exit is None:
                 self._reached_end()
         finally:
             placement.end()
-            if self._evaluating is not None:
-                self._evaluating.join(JOIN_SECONDS)
+            self._evaluations.join()
         if placement.stop.error is not None:
             raise placement.stop.error
 
     def _explain_start(self) -> None:
         """Tell once what takes so long, if hosts have not begun."""
-        if self._all_began or self._resumed:  # that one was told
+        if self._group.all_began or self._group.resumed:  # that one was told
             self._making = ""
-        elif self._making and time.monotonic() - self._began > MAKING_EXPLAINED_AFTER_SECONDS:
+        elif self._making and time.monotonic() - self._group.began > MAKING_EXPLAINED_AFTER_SECONDS:
             self._recorder.say(self._making)
             self._making = ""
 
@@ -214,28 +217,19 @@ class Supervisor:
         placed = [i for i, host in enumerate(hosts) if not host.away]
         return placed or list(range(len(hosts)))
 
-    def _make_evaluator(self) -> None:
-        self.close()
-        self._placement.score_next(self._scoring.next_to_score)
-        self._evaluator, self._evaluating = self._placement.make_evaluator(), None
-        if self._evaluator is not None:
-            self._evaluator.report_to(self._scoring)
-            if self._evaluation_budget is not None:
-                self._evaluator.budget = self._evaluation_budget
-        self._scoring.evaluated_at = time.monotonic()
-        self._checkpoints.begin()
+    @property
+    def final_snapshot_queued(self) -> bool:
+        """Whether the last parts of all hosts are joined and handed to the writer."""
+        return self._group.final_snapshot_queued
 
     @property
     def stuck(self) -> bool:
         """Whether a role of this process does not come back."""
-        evaluating = self._evaluating is not None and self._evaluating.is_alive()
-        return evaluating or self._placement.stuck
+        return self._evaluations.stuck or self._placement.stuck
 
     def close(self) -> None:
         """Free what the evaluator holds, unless it is still at something."""
-        if self._evaluator is not None and not self.stuck:
-            self._evaluator.close()
-        self._evaluator = None
+        self._evaluations.close()
 
     def _write_processes(self) -> None:
         rows: list[dict[str, Any]] = [
@@ -273,8 +267,8 @@ class Supervisor:
         if isinstance(event, ProgressReport) and event.rows:
             state.has_told_rows = True
         match event:
-            case Failed(error):  # the first to tell is whose fault it is
-                raise error
+            case Failed():  # the first to tell is whose fault it is
+                raise event.error
             case Notice(text):
                 self._recorder.say(text)
             case ActorProcesses(rows):
@@ -283,12 +277,14 @@ class Supervisor:
             case Died(how):
                 if not state.die():
                     self._on_death(index, how)
+            case SnapshotSent(seconds):
+                self._checkpoints.note_pause(seconds)
             case _ if state.part is not None:
                 state.deferred.append(event)
             case ProgressReport():
                 self._record(event)
             case Snapshot(number):
-                if number in (FINAL, self._order):  # a new host may answer an old order
+                if number in (FINAL, self._group.order):  # a new host may answer an old order
                     state.give(event)
                     self._save_when_whole()
             case Ready(differs):
@@ -308,13 +304,13 @@ class Supervisor:
     def _look_whether_all_began(self) -> None:
         starting = {i for i, state in enumerate(self._hosts) if state.phase == "starting"}
         some_began = len(starting) < len(self._hosts)
-        if some_began and not self._all_began and starting.isdisjoint(self._placed_hosts()):
-            self._all_began = True
+        if some_began and not self._group.all_began and starting.isdisjoint(self._placed_hosts()):
+            self._group.all_began = True
             self._on_beginning()
 
     def _all_learn(self) -> bool:
         """Return whether no host that came later has yet to learn its first version: the others' rows would wait for it."""
-        return not self._ranks_told or all(map(self._learns, self._placed_hosts()))
+        return not self._group.ranks_told or all(map(self._learns, self._placed_hosts()))
 
     def _learns(self, index: int) -> bool:
         """Return whether a host has learnt a version since it was started."""
@@ -324,7 +320,7 @@ class Supervisor:
 
     def _note_env(self, differs: str) -> None:
         """Record that a host knows whether its environments come back."""
-        if not self._tried or (differs and not self._differs):
+        if self._differs is None or (differs and not self._differs):
             self._folder.note(wording.env_facts(self._placement.spec))
             told = wording.new_episodes_in_words(self._placement.spec)
             if differs == NOT_BACK:
@@ -332,22 +328,19 @@ class Supervisor:
             if differs:
                 self._recorder.say(told)
             self._differs = differs
-        self._tried = True
 
     def _on_beginning(self) -> None:
         placement = self._placement
-        if self._resumed and placement.restore_seconds is None:
-            self._recorder.say(f"restoring took {time.monotonic() - self._began:.1f} s")
-        if self._evaluator is not None and placement.evaluates == "beside":
-            work = on_own_stream(self._evaluator.device, self._evaluator.run)
-            self._evaluating = start_thread(placement.stop, "evaluator", work, low=True)
+        if self._group.resumed and placement.restore_seconds is None:
+            self._recorder.say(f"restoring took {time.monotonic() - self._group.began:.1f} s")
+        self._evaluations.begin_beside()
         # So that the run can be resumed from now on; a signal may have been quicker.
-        if not self._resumed and not self._ending:
+        if not self._group.resumed and not self._group.ending:
             self._order_checkpoint()
 
     def _order_checkpoint(self) -> None:
-        self._order = self._placement.order(ends=False)
-        self._checkpoint_overdue = False
+        self._group.order = self._placement.order(ends=False)
+        self._group.checkpoint_overdue = False
         placed = self._placed_hosts()
         for index, state in enumerate(self._hosts):
             state.ordered = index in placed
@@ -359,17 +352,17 @@ class Supervisor:
         """
         late = any(not self._hosts[i].ordered for i in self._placed_hosts())
         waits = self._config.topology.staleness == 0 or any(x.final for x in self._hosts)
-        if self._order is not None and late and self._ranks_told and not waits:
-            self._checkpoint_overdue = True
+        if self._group.order is not None and late and self._group.ranks_told and not waits:
+            self._group.checkpoint_overdue = True
             self._go_on()
             self._hear_all()
 
     def _record(self, told: ProgressReport) -> None:
         for learner, episode in told.episodes:
             self._recorder.on_episode(episode, learner)
-        self._ranks_told.update(row["learner"] for row in told.rows)
+        self._group.ranks_told.update(row["learner"] for row in told.rows)
         if told.last:  # the pace is that of all, so their last rows wait until all have ended
-            self._last_rows += told.rows
+            self._group.last_rows += told.rows
         else:
             self._write_rows(told.rows)
         self._save_beginning()
@@ -379,14 +372,14 @@ class Supervisor:
         apart = None
         hosts = self._placement.hosts
         expected = {rank for i in self._placed_hosts() for rank in hosts[i].ranks}
-        if self._ranks_told >= expected:  # the pace is that of all
+        if self._group.ranks_told >= expected:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
             apart = self._placement.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
         first = min(expected)
         for row in rows:
-            if row["learner"] == first and self._evaluator is not None:
-                row["share/evaluation"] = self._share_of_evaluation(self._evaluator)
+            if row["learner"] == first and (share := self._evaluations.take_share()) is not None:
+                row["share/evaluation"] = share
             if row["learner"] == first and (machines := self._machines()):
                 row |= {"cluster/hosts": len(machines), "cluster/restarts": self.restarts}
         recorder.on_rows(rows, env_steps, disagreement=apart, first=first)
@@ -395,11 +388,6 @@ class Supervisor:
         """Return the machines of a cluster that learners run on; empty: there is no cluster."""
         hosts = zip(self._hosts, self._placement.hosts, strict=True)
         return {host.machine for state, host in hosts if host.machine and state.phase != "done"}
-
-    def _share_of_evaluation(self, evaluator: Evaluator) -> float:
-        (spent, at), now = self._evaluated, time.monotonic()
-        self._evaluated = (evaluator.seconds, now)
-        return (evaluator.seconds - spent) / max(now - at, 1e-9)
 
     def _save_when_whole(self) -> None:
         placed = [self._hosts[i] for i in self._placed_hosts()]
@@ -416,18 +404,18 @@ class Supervisor:
         self._updates = updates_in({"held": held})
         ended = all(x.final is not None for x in placed)
         if ended:
-            rows, self._last_rows = self._last_rows, []
+            rows, self._group.last_rows = self._group.last_rows, []
             self._write_rows(rows, last=True)
         state = {**parts[0].state, "held": held} | self._records()
         state[EXACT] = not absent and all(part.state[EXACT] for part in parts)
-        if self._ranks_told or ended:
+        if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
             self._checkpoints.save(tensors, state, seconds=seconds)
         else:
             # What the run begins with, so that it can be resumed from any moment on; written only after the first
             # version, which that would hold up.
-            self._beginning = tensors, state
-        self.final_snapshot_queued = ended
+            self._group.beginning = tensors, state
+        self._group.final_snapshot_queued = ended
         self._go_on()
 
     def _records(self) -> dict[str, Any]:
@@ -435,18 +423,18 @@ class Supervisor:
         return {
             "recorder": self._recorder.state_dict(self._placement.env_steps),
             "num_learners": self._config.num_learners,
-            "evaluation_budget": None if self._evaluator is None else self._evaluator.budget,
+            "evaluation_budget": self._evaluations.budget,
             **self._scoring.records(),
         }
 
     def _save_beginning(self) -> None:
-        if self._beginning is not None:
-            self._checkpoints.save(*self._beginning)
-            self._beginning = None
+        if self._group.beginning is not None:
+            self._checkpoints.save(*self._group.beginning)
+            self._group.beginning = None
 
     def _go_on(self) -> None:
         """Be done with an order: what was told after its parts is heard next."""
-        self._order = None
+        self._group.order = None
         deferred = [(i, event) for i, state in enumerate(self._hosts) for event in state.release()]
         self._events.extendleft(reversed(deferred))
 
@@ -467,58 +455,33 @@ class Supervisor:
 
     def _order_what_is_due(self) -> None:
         placement = self._placement
-        if self._ending:
+        if self._group.ending:
             return
         if self._reached_end():
-            self._ending = True
+            self._group.ending = True
             if placement.env_steps < self._config.total_env_steps or not placement.ends_alone:
                 self._go_on()
                 self._hear_all()
                 placement.order(ends=True)
             return
         self._give_up_order()
-        wanted = self._checkpoints.due or self._checkpoint_overdue
-        if wanted and self._order is None and self._all_began and self._all_learn():
+        wanted = self._checkpoints.due or self._group.checkpoint_overdue
+        if wanted and self._group.order is None and self._group.all_began and self._all_learn():
             self._order_checkpoint()
 
     def _see_to_requests(self) -> None:
         """Begin what somebody beside the run has asked for, once learners learn."""
-        requests, evaluator = self._requests, self._evaluator
-        if requests is None or self._ending or not self._all_began:
+        requests = self._requests
+        if requests is None or self._group.ending or not self._group.all_began:
             return
-        free = self._order is None and not self._checkpoints.busy and self._all_learn()
+        free = self._group.order is None and not self._checkpoints.busy and self._all_learn()
         if requests.waiting("checkpoint") and free:
             requests.done("checkpoint")
             self._recorder.say("saving a checkpoint, as was asked")
             self._order_checkpoint()
         if requests.waiting("evaluate"):
             requests.done("evaluate")
-            if evaluator is None:
-                self._recorder.say("no evaluation, as evaluation.every_seconds is 0")
-                return
-            self._recorder.say("evaluating the newest policy, as was asked")
-            self._placement.score_policy_next(self._scoring.best_saved)
-            evaluator.asked = True
-
-    def _evaluate_in_turn(self) -> None:
-        """Evaluate between two versions, where evaluation has no thread of its own and it is time."""
-        evaluator = self._evaluator
-        if evaluator is None or self._ending or self._placement.evaluates != "in turn":
-            return
-        if not self._ranks_told:  # nothing has been learnt yet
-            return
-        passed = time.monotonic() - self._scoring.evaluated_at
-        if passed < evaluator.pause and not evaluator.asked:
-            return
-        try:
-            with threads(1):  # as it has where it runs beside the others
-                evaluator.work(stop=lambda: self._signals.heard)
-        except Interrupted:
-            pass  # a signal: the next version is the last
-        except Overdue as overdue:
-            if overdue.failure is not None:
-                raise
-            self._order_what_is_due()
+            self._evaluations.request()
 
     def _on_death(self, index: int, how: str) -> None:
         host, topology = self._placement.hosts[index], self._config.topology
@@ -546,79 +509,17 @@ class Supervisor:
         )
         self._placement.replace(index, state.incarnation)
         # Where others have reached the end, the new one may not: it is told.
-        self._ending = False
+        self._group.ending = False
         self._write_processes()
         self._look_whether_all_began()  # the others may have waited for this one alone
-        others_gave = self._order is not None or any(x.final for x in self._hosts)
+        others_gave = self._group.order is not None or any(x.final for x in self._hosts)
         if others_gave:
             self._save_when_whole()
-
-    def _evaluate_last(self) -> None:
-        """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take."""
-        watch, evaluator = self._watch, self._evaluator
-        if evaluator is None or not self.final_snapshot_queued:
-            return
-        if self.exit is None or self.exit.kind != "done":
-            self._evaluate_stopped(evaluator)
-            if not self.stuck:
-                self._scoring.settle()
-            return
-        watch.settle()
-        watch.exit = self.exit  # no other end is asked for, but by a signal
-        if self.stuck:
-            self._recorder.say(
-                "The final evaluation was skipped: an environment is still in a step or an evaluation"
-            )
-            return
-        seconds = math.inf
-        if self.exit.cause != "total_env_steps":
-            before = evaluator.longest_seconds + evaluator.confirming_cost
-            seconds = max(self._config.stop_within_seconds, 2 * before)
-            if before > EXPLAINED_AFTER_SECONDS:
-                self._recorder.say(
-                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
-                )
-        with watch.within(seconds), threads(1):  # as in every evaluation before
-            try:
-                self._scoring.finish(evaluator, lambda: self._signals.heard or watch.over)
-            except (Interrupted, Overdue) as ended:
-                if isinstance(ended, Overdue) and ended.failure is not None:
-                    raise
-                if not self._signals.heard:
-                    self._recorder.say(
-                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
-                    )
-                self._scoring.settle()
-
-    def _evaluate_stopped(self, evaluator: Evaluator) -> None:
-        """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
-        watch, passed = self._watch, time.monotonic() - self._scoring.evaluated_at
-        seconds = min(STOPPED_EVALUATION_SECONDS, watch.left_seconds)
-        first_due = self._config.evaluation.every_seconds
-        if passed < KNOWN_SECONDS or self._recorder.seconds() < first_due:
-            return  # it is known, or would not have been by now
-        if self.stuck or seconds < 1.0:
-            return
-        self.finish_saving()
-        self._signals.saved = True
-        text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
-        self._recorder.say(text)
-        self._recorder.notice(text)  # in place of what Ctrl-C would have lost until now
-        with watch.within(seconds), threads(1):
-            try:
-                self._scoring.leave(evaluator, lambda: self._signals.skips or watch.over)
-            except (Interrupted, Overdue) as ended:
-                if isinstance(ended, Overdue) and ended.failure is not None:
-                    raise
-                if not self._signals.skips:
-                    self._recorder.say(
-                        f"The last policy was not evaluated: that takes longer than {seconds:.0f} s"
-                    )
 
     @property
     def saved(self) -> bool:
         """Whether the last that was learnt is on disk."""
-        return self.final_snapshot_queued and not (
+        return self._group.final_snapshot_queued and not (
             self._checkpoints.busy or self._checkpoints.failed
         )
 

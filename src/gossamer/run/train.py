@@ -3,24 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import time
 import traceback
 from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from gossamer.build.auto import Plan, learners_machine, make_plan
 from gossamer.build.evaluation_tasks import tasks_in_words
-from gossamer.build.preflight import (
-    refuse_full_shared_memory,
-    refuse_large,
-    refuse_what_a_gpu_cannot_hold,
-    refuse_what_memory_cannot_hold,
-)
 from gossamer.config import (
     FOR_REPLAYS,
     TrainConfig,
@@ -30,39 +21,40 @@ from gossamer.config import (
     validate,
     with_ratio,
 )
-from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.stopping import Stopped
-from gossamer.machine import keep_freed_memory, process_began, same_folder, this_machine
+from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import resume_rules, snapshot, wording
-from gossamer.run.best_videos import BestVideos, refuse_no_videos
+from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpointing import Checkpointing
-from gossamer.run.damaged_checkpoints import refuse_damaged
-from gossamer.run.evaluate import read_policy, refuse_misfit, refuse_other_best
+from gossamer.run.evaluate import read_policy, refuse_misfit
+from gossamer.run.evaluations import Evaluations
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
-from gossamer.run.recorder import Recorder, refuse_missing_writers
+from gossamer.run.prepare import Finished, prepare
+from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
-from gossamer.run.resume_rules import resumed_plan, summary_of
+from gossamer.run.resume_rules import summary_of
 from gossamer.run.scoring import Scoring
 from gossamer.run.stopping import Overdue, Signals, Watch, at_work, hand_over, tell
 from gossamer.run.supervisor import Supervisor
 from gossamer.system.beginning import Beginning
-from gossamer.system.devices import cpu_by_default, use_deterministic_algorithms
-from gossamer.system.reading import clipped, quoted, visible
+from gossamer.system.devices import cpu_by_default
+from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.run.host_protocol import Placement
-    from gossamer.types import EnvSpec
+    from gossamer.run.prepare import Prepared
 
 
 @dataclass(frozen=True)
@@ -225,93 +217,18 @@ def _train(
     torso: torch.nn.Module | None,
     quiet: bool,
 ) -> TrainResult:
-    # A run must not change, nor end, with a file that it does not own.
-    config, home = replace(config, topology=config.topology.written_out()), Path.cwd()
     keep_freed_memory()
-    refuse_missing_writers(config)
-    refuse_no_videos(config)
-    refuse_full_shared_memory(config)
     folder = RunFolder.open(resume) if resume is not None else None
     try:
         if folder is not None:
             folder.lock()
-        layout = layout_of(config)
-        # What goes to other processes is loaded when they start.
-        ranks = range(0 if layout else config.num_learners)
-        mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
-        checkpoint = folder.checkpoints().load("last", mine) if folder is not None else None
-        before = {} if folder is None else folder.read_settings()
-        if folder is not None and checkpoint is not None:
-            resume_rules.refuse_changes(before, to_dict(config))
-            refuse_damaged(checkpoint, config.num_learners)
-            for warning in checkpoint.warnings:
-                print(f"gossamer: {visible(warning)}", file=sys.stderr)
-            ended, summary = resume_rules.finished(config, folder, checkpoint)
-            if ended is not None:
-                told = str(ended)
-                if ended.cause == "stop_after_seconds":
-                    told += f" by its {summary['seconds']:.0f} s over all sessions"
-                limit = resume_rules.raised(config, ended, summary["seconds"])
-                print(f"{folder.shown} is finished ({told}); to train it further: gossamer train "
-                      f"--resume {quoted(folder.shown)} {limit}")  # fmt: skip
-                return TrainResult(folder.path, summary)
-        beginning.at(f"trying out {config.env_id}", everywhere=False)
-        with same_folder():
-            spec = read_spec(
-                config.env_id,
-                config.env,
-                config.max_episode_steps,
-                tries=folder is None,
-                before_trial=lambda spec: refuse_large(
-                    config, spec, make_plan(config, spec), torso
-                ),
-            )
-        if folder is not None and checkpoint is not None:
-            refuse_misfit(config, spec, checkpoint, torso)
-            refuse_other_best(config, spec, folder.checkpoints(), torso)
-        differs = None if folder is None else resume_rules.known_to_differ(folder)
-        if differs is None and not layout:  # processes try by themselves
-            with same_folder():
-                differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
-        tried = differs is not None
-        spec = replace(spec, differs=spec.differs or differs or "")
-        machine = learners_machine(config, this_machine())
-        if layout:
-            machine = machine.share_of(layout.share)
-        more = ""
-        if checkpoint is None:
-            plan = make_plan(config, spec, machine)
-        else:
-            # From Python nobody says what was asked for; what differs was.
-            changed = resume_rules.changes(before, to_dict(config))
-            given = set(config_given) or {name for name, _, _ in changed}
-            saved = checkpoint.state["plan"]
-            config = resume_rules.for_this_machine(config, machine, given, saved)
-            plan, more = resumed_plan(checkpoint, config, spec, machine, given, before)
-        processes = len(layout.ranks) if layout else 0
-        if plan.device != "cpu":
-            use_deterministic_algorithms(config.deterministic)
-        # Of a cluster every machine must hold one host's learners at least, as this one could.
-        here = replace(config, num_learners=1) if layout and layout.on_cluster else config
-        replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
-        refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
-        for line in replays if not quiet else ():
+        prepared = prepare(config, folder, beginning, config_given=config_given, torso=torso)
+        if isinstance(prepared, Finished):
+            print(prepared.told)
+            return TrainResult(prepared.folder, prepared.summary)
+        for line in prepared.replays if not quiet else ():
             print(line, flush=True)  # before any is made
-        session = _Session(
-            config,
-            spec,
-            plan,
-            folder,
-            checkpoint,
-            watch,
-            beginning,
-            began=began,
-            quiet=quiet,
-            replays=replays,
-            tried=tried,
-            more=more,
-            home=home,
-        )
+        session = _Session(prepared, watch, beginning, began=began, quiet=quiet)
         return session.run(layers, argv, torso)
     finally:
         if folder is not None:
@@ -323,29 +240,20 @@ class _Session:
 
     def __init__(
         self,
-        config: TrainConfig,
-        spec: EnvSpec,
-        plan: Plan,
-        folder: RunFolder | None,
-        checkpoint: Checkpoint | None,
+        prepared: Prepared,
         watch: Watch,
         beginning: Beginning,
         *,
         began: float,
         quiet: bool,
-        replays: list[str],
-        tried: bool,
-        more: str,
-        home: Path,
     ):
-        self.config, self.spec, self.plan, self.folder = config, spec, plan, folder
-        self.checkpoint, self.watch, self.beginning = checkpoint, watch, beginning
-        self.began, self.quiet, self.replays, self.tried = began, quiet, replays, tried
-        self.home = home  # a simulator may take the process elsewhere
-        self.more = more  # what the user may like to know of this machine
+        self.prepared, self.watch, self.beginning = prepared, watch, beginning
+        self.config, self.spec, self.plan = prepared.config, prepared.spec, prepared.plan
+        self.folder, self.checkpoint = prepared.folder, prepared.checkpoint
+        self.began, self.quiet = began, quiet
         self.unmarked = ""
         self.lost_env_steps = 0  # that came after the checkpoint
-        self.run_folder = folder  # or that of a new run, once it is made
+        self.run_folder = self.folder  # or that of a new run, once it is made
 
     def run(
         self, layers: Mapping[str, str], argv: list[str], torso: torch.nn.Module | None
@@ -369,7 +277,7 @@ class _Session:
                 self.plan,
                 self._begin,
                 torso=torso,
-                tried=self.tried,
+                tried=self.prepared.tried,
                 hold=lambda: folder.join(),
             )
             stack.callback(self._close, placement.close)
@@ -395,9 +303,9 @@ class _Session:
                 self.recorder,
                 Checkpointing(self.config, store, self.watch),
                 scoring,
+                Evaluations(self.config, placement, self.recorder, scoring, self.watch, signals),
                 self.watch,
-                signals,
-                tried=self.tried,
+                tried=self.prepared.tried,
                 requests=requests,
                 making=wording.making_in_words(self.config, self.plan.num_envs),
             )
@@ -445,7 +353,7 @@ class _Session:
             algorithm=config.algorithm.name,
             topology=config.topology.name,
             seed=config.seed,
-            named_in=self.home,
+            named_in=self.prepared.home,
         )
         title = f"{config.env_id}  {config.algorithm.name}  seed {config.seed}"
         if config.num_learners > 1:
@@ -464,7 +372,7 @@ class _Session:
     ) -> None:
         """Write what a run begins with; of a new run nothing stays if that fails."""
         try:
-            known = wording.env_facts(self.spec) if self.tried else {}
+            known = wording.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
             facts = {
                 **wording.mixing_facts(self.config),
@@ -546,7 +454,7 @@ class _Session:
             f"{plan.num_envs} envs{each}, lag {lag}, {plan.device} {plan.precision}, threads: learner "
             f"{plan.learner_threads}, actor {plan.actor_threads}, envs {plan.env_threads}"
         )
-        for line in self.replays:  # shown before
+        for line in self.prepared.replays:  # shown before
             with suppress(OSError):
                 folder.log(line)
         if mixing := wording.mixing_in_words(self.config, wording.mixing_facts(self.config)):
@@ -570,8 +478,8 @@ class _Session:
         recorder.say(told)
         if resume_rules.begins_empty(self.config, self.checkpoint):
             self._say_filling()
-        if self.more:
-            recorder.say(self.more)
+        if self.prepared.remark:
+            recorder.say(self.prepared.remark)
         for name, old, new in resume_rules.changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 

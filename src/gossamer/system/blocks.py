@@ -7,13 +7,14 @@ shared memory, replays, snapshots and slots for a GPU is laid out here and nowhe
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence  # noqa: TC003 - messages are read by their annotations
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Iterable, Mapping
 
 ALIGNMENT = 64
 """Bytes of a cache line; every tensor begins at a multiple of it."""

@@ -11,7 +11,6 @@ Source: Espeholt et al. 2018 (arXiv:1802.01561), section 3.
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import os
 import subprocess
 import time
@@ -28,13 +27,24 @@ from gossamer.config import to_dict
 from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import Mailboxes, make_memory
 from gossamer.links.stopping import Stopped
-from gossamer.roles.actor import Episode, generator_name
+from gossamer.roles.actor import generator_name
 from gossamer.roles.mixer import message_sizes, views
-from gossamer.run.placements.actor_process import ActorTask
-from gossamer.run.placements.channel import failure_in, pack, unpack
+from gossamer.run.host_protocol import Failed, Notice
+from gossamer.run.placements.child_protocol import (
+    ActorReady,
+    ActorReply,
+    ActorState,
+    ActorTask,
+    Collect,
+    Collected,
+    EndActor,
+    LoadState,
+    StateLoaded,
+    TellState,
+)
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.remote_actor import Parcel, RemoteActor, TeamMemory
-from gossamer.run.placements.starting import start_child
+from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory, TrajectoryPacket
+from gossamer.run.placements.spawn import spawn
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
 from gossamer.types import lay_out_trajectory, trajectory_in
@@ -49,9 +59,11 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.roles.actor import Episode
     from gossamer.run.placements.channel import Channel
-    from gossamer.run.placements.fork_server import Copy
-    from gossamer.run.placements.remote_actor import Elsewhere
+    from gossamer.run.placements.child_protocol import ActorRequest
+    from gossamer.run.placements.remote_actor import RemoteActorPlacer
+    from gossamer.run.placements.spawn import Popen
     from gossamer.system.blocks import Place
     from gossamer.types import EnvSpec, Trajectory
 
@@ -89,10 +101,12 @@ class _Member:
 
     def __init__(self, index: int, groups: range):
         self.index, self.groups = index, groups
-        self.popen: subprocess.Popen[bytes] | Copy | RemoteActor
-        self.channel: Channel
-        self.asked: deque[dict[str, Any]] = deque()
+        self.popen: Popen | RemoteActor
+        self.channel: Channel[ActorReply]
+        self.asked: deque[ActorRequest] = deque()
         """Requests that it has yet to carry out, the oldest first."""
+        self.answers: deque[ActorState | StateLoaded] = deque()
+        """To those about its state."""
         self.ready = False
         self.deaths_in_a_row = 0
         self.restarts = 0
@@ -112,7 +126,7 @@ class ActorTeam:
         on_episode: told every finished episode.
         say: shows a line.
         stop: ends waiting.
-        elsewhere: has actors placed on other machines; None: they are processes of this one.
+        placer: has actors placed on other machines; None: they are processes of this one.
     """
 
     def __init__(
@@ -128,7 +142,7 @@ class ActorTeam:
         on_episode: Callable[[Episode], None],
         say: Callable[[str], None],
         stop: StopSignal,
-        elsewhere: Elsewhere | None = None,
+        placer: RemoteActorPlacer | None = None,
     ):
         self.env_steps = 0
         self.seconds = {"env": 0.0, "inference": 0.0}
@@ -139,7 +153,7 @@ class ActorTeam:
         self._config, self._spec, self._plan = config, spec, plan
         self._rank, self._restarts, self._starts = rank, restarts, start
         self._on_episode, self._say, self._stop = on_episode, say, stop
-        self._elsewhere = elsewhere
+        self._placer = placer
         self._core_units = policy.core_units
         self._free = plan.lag is None
         self._bounds = group_bounds(plan)
@@ -147,7 +161,7 @@ class ActorTeam:
         self._members = [
             _Member(k, range(k * groups // count, (k + 1) * groups // count)) for k in range(count)
         ]
-        self._finished: deque[tuple[_Member, dict[str, Any]]] = deque()
+        self._finished: deque[tuple[_Member, Collected]] = deque()
         self._descriptors: list[int] = []
         self._sizes = message_sizes(self.policy.tensors)
         self._boxes = Mailboxes(self._make(Mailboxes.nbytes(1, self._sizes)), 1, self._sizes)
@@ -175,7 +189,7 @@ class ActorTeam:
     @property
     def thread_ids(self) -> list[int]:
         """Ids of the actors' processes, whose priority may be lowered; empty if they are placed on a cluster."""
-        return [] if self._elsewhere else [member.popen.pid for member in self._members]
+        return [] if self._placer else [member.popen.pid for member in self._members]
 
     @property
     def processes(self) -> list[dict[str, Any]]:
@@ -208,12 +222,12 @@ class ActorTeam:
     def _collect_together(self, slot: Trajectory, version: int) -> None:
         place = self._place_of_slot[slot.reward.data_ptr()]
         for member in self._members:
-            self._ask(member, {"do": "collect", "slot": place, "version": version})
+            self._ask(member, Collect(place, version))
         told = [self._next_finished() for _ in self._members]
         told.sort(key=lambda one: one[0].index)
         found: list[tuple[int, Episode]] = []
-        for member, message in told:
-            found += self._episodes(member, message, slot)
+        for member, collected in told:
+            found += self._episodes(member, collected, slot)
         # As one actor tells them: row by row, and in each from the first column on.
         for _, episode in sorted(found, key=lambda x: x[0]):
             self._on_episode(episode)
@@ -223,44 +237,45 @@ class ActorTeam:
     def _gather(self, slot: Trajectory) -> None:
         size = slot.reward.shape[1] // len(self._members)
         for member in self._members:
-            busy = {asked["slot"] for asked in member.asked if asked["do"] == "collect"}
-            busy |= {m["slot"] for x, m in self._finished if x is member}
+            busy = {asked.slot for asked in member.asked if isinstance(asked, Collect)}
+            busy |= {told.slot for x, told in self._finished if x is member}
             for k in range(FREE_SLOTS):
                 if (place := member.index * FREE_SLOTS + k) not in busy:
-                    self._ask(member, {"do": "collect", "slot": place, "version": -1})
+                    self._ask(member, Collect(place, -1))
         for k in range(len(self._members)):
-            member, message = self._next_finished()
-            block, piece = slot.columns(k * size, (k + 1) * size), self.slots[message["slot"]]
+            member, collected = self._next_finished()
+            block, piece = slot.columns(k * size, (k + 1) * size), self.slots[collected.slot]
             for (_, target, _), (_, source, _) in zip(block.each(), piece.each(), strict=True):
                 target.copy_(source)
-            self._ask(member, {"do": "collect", "slot": message["slot"], "version": -1})
-            for _, episode in self._episodes(member, message, block):
+            self._ask(member, Collect(collected.slot, -1))
+            for _, episode in self._episodes(member, collected, block):
                 self._on_episode(episode)
             self.env_steps += int(block.valid.sum())
         slot.env_steps = int(slot.valid.sum())
 
     def _episodes(
-        self, member: _Member, message: dict[str, Any], slot: Trajectory
+        self, member: _Member, collected: Collected, slot: Trajectory
     ) -> list[tuple[int, Episode]]:
         """Return finished episodes, each with the row that it ended in, which an actor tells as its env steps."""
-        for name, seconds in message["seconds"].items():
+        for name, seconds in collected.seconds.items():
             self.seconds[name] += seconds / len(self._members)
         first = self._bounds[member.groups.start]
         found: list[tuple[int, Episode]] = []
-        for told in message["episodes"]:
-            t = told["env_steps"]
+        for told in collected.episodes:
+            t = told.env_steps
             steps = self.env_steps + int(slot.valid[: t + 1].sum())
-            here = Episode(**told)
-            found.append((t, replace(here, env=here.env + first, env_steps=steps)))
+            found.append((t, replace(told, env=told.env + first, env_steps=steps)))
         return found
 
     def state_dict(self) -> dict[str, Any]:
         """Everything needed to continue exactly, between two trajectories, in the form of one actor's state."""
         for member in self._members:
-            self._ask(member, {"do": "tell state"})
+            self._ask(member, TellState())
         state: dict[str, Any] = {"env_steps": self.env_steps}
         for member in self._members:
-            tensors = self._answer(member, "tell state")
+            told = self._answer(member)
+            assert isinstance(told, ActorState)
+            tensors = told.tensors
             for k, group in enumerate(member.groups):
                 mine = without_prefix(tensors, f"{k}.")
                 state |= {f"{group}.{x}": y for x, y in mine.items() if x != "generator"}
@@ -277,21 +292,19 @@ class ActorTeam:
                 tensors |= {f"{k}.{x}": y for x, y in mine.items() if x != "generator"}
                 if generator_name(group) in state:
                     tensors[generator_name(k)] = state[generator_name(group)]
-            block = pack(tensors, {"env_steps": 0})
-            self._ask(member, {"do": "load state", "exact": exact, "packed": True}, block)
-            os.close(block)
-        back = [self._answer(member, "load state") for member in self._members]
-        return all(back)
+            self._ask(member, LoadState(tensors, exact))
+        answers = [self._answer(member) for member in self._members]
+        return all(isinstance(told, StateLoaded) and told.back for told in answers)
 
     def close(self) -> None:
         """End the actors: those that do nothing close their environments, the others are killed."""
         for member in self._members:
             with contextlib.suppress(OSError):
                 member.channel.end.setblocking(False)
-                member.channel.send({"do": "end"})
+                member.channel.send(EndActor())
         until = time.monotonic() + CLOSE_SECONDS
         for member in self._members:
-            if not any(asked["do"] == "collect" for asked in member.asked) or self._free:
+            if not any(isinstance(asked, Collect) for asked in member.asked) or self._free:
                 with contextlib.suppress(subprocess.TimeoutExpired):
                     member.popen.wait(max(until - time.monotonic(), 0.0))
         for member in self._members:
@@ -310,46 +323,47 @@ class ActorTeam:
         return memory
 
     def _begin(self, member: _Member) -> None:
-        config = dataclasses.replace(self._config, actors_per_learner=0)
+        config = replace(self._config, actors_per_learner=0)
         threads = max(self._plan.env_threads // len(self._members), 1)
         task = ActorTask(
             config=to_dict(config),
-            plan=dataclasses.asdict(dataclasses.replace(self._plan, env_threads=threads)),
+            plan=replace(self._plan, env_threads=threads),
             rank=self._rank,
             actor=member.index,
             groups=(member.groups.start, member.groups.stop),
             blocks=tuple(self._descriptors),
-            places=[list(place) for place in self._places],
+            places=self._places,
             whole=not self._free,
             sizes=self._sizes,
             restarts=self._restarts + RESTARTS_APART * member.restarts,
             start=self._starts or member.restarts > 0,
         )
         member.ready = False
-        told = dataclasses.asdict(task)
-        if self._elsewhere is None:
-            member.popen, member.channel = start_child("actor", told, task.blocks)
+        if self._placer is None:
+            member.popen, member.channel = spawn(task, ActorReply)
             return
         first, last = self._bounds[member.groups.start], self._bounds[member.groups.stop]
         slots = self.slots if self._free else [x.columns(first, last) for x in self.slots]
-        parcel = Parcel(
+        packet = TrajectoryPacket(
             self._spec,
             unroll_length=self._config.unroll_length,
             num_columns=last - first,
             core_units=self._core_units,
         )
         memory = TeamMemory(self._boxes, self._signs, slots)
-        member.popen = self._elsewhere.start(member.index, told, memory, parcel)
+        member.popen = self._placer.start(member.index, task, memory, packet)
         member.channel = member.popen.channel
 
-    def _ask(self, member: _Member, request: dict[str, Any], block: int | None = None) -> None:
+    def _ask(self, member: _Member, request: ActorRequest) -> None:
         member.asked.append(request)
         with contextlib.suppress(OSError):  # it is dead, which those who wait for it will see
             member.channel.end.setblocking(True)
-            member.channel.send(request, block)
-            member.channel.end.setblocking(False)
+            try:
+                member.channel.send(request)
+            finally:
+                member.channel.end.setblocking(False)
 
-    def _next_finished(self) -> tuple[_Member, dict[str, Any]]:
+    def _next_finished(self) -> tuple[_Member, Collected]:
         """Wait for an actor that has collected; return it and what it tells."""
         wait = self._patience.wait("a trajectory")
         while not self._finished:
@@ -361,18 +375,16 @@ class ActorTeam:
                 self.sign.beats += 1
         return self._finished.popleft()
 
-    def _answer(self, member: _Member, to: str) -> Any:
+    def _answer(self, member: _Member) -> ActorState | StateLoaded:
         """Wait for what an actor answers to a request about its state."""
         wait = self._patience.wait("its state")
-        while not member.asked or member.asked[0].get("answer") is None:
-            if not any(asked["do"] == to for asked in member.asked):
-                raise RunFailed(f"{self._name(member)} has died amid a checkpoint")
+        while not member.answers:
             self._hear()
             if wait.look():
                 self.sign.beats += 1
             elif time.monotonic() - self._began < START_SECONDS and not self._all_ready:
                 wait = self._patience.wait("its state")
-        return member.asked.popleft()["answer"][0]
+        return member.answers.popleft()
 
     @property
     def _all_ready(self) -> bool:
@@ -386,27 +398,26 @@ class ActorTeam:
         readable = ready(open_, LOOK_SECONDS) if open_ else set[int]()
         for member in self._members:
             if member.channel.end.fileno() in readable:
-                for message in member.channel.receive():
-                    self._take(member, message)
+                for reply in member.channel.receive():
+                    self._take(member, reply)
             if member.channel.closed and member.popen.poll() is not None:
                 self._replace(member)
 
-    def _take(self, member: _Member, message: dict[str, Any]) -> None:
-        match message["kind"]:
-            case "ready":
+    def _take(self, member: _Member, reply: ActorReply) -> None:
+        match reply:
+            case ActorReady():
                 member.ready = True
-            case "notice":
-                self._say(message["text"])
-            case "collected":
+            case Notice(text):
+                self._say(text)
+            case Collected():
                 member.deaths_in_a_row = 0
                 member.asked.popleft()
-                self._finished.append((member, message))
-            case "state":
-                member.asked[0]["answer"] = [unpack(member.channel.take_descriptor())[0]]
-            case "loaded":
-                member.asked[0]["answer"] = [message["back"]]
-            case _:
-                raise failure_in(message, "an actor")
+                self._finished.append((member, reply))
+            case ActorState() | StateLoaded():
+                member.asked.popleft()
+                member.answers.append(reply)
+            case Failed():
+                raise reply.error
 
     def _replace(self, member: _Member) -> None:
         """Start a new process for an actor that has died; it does what the dead one had yet to do."""
@@ -426,13 +437,15 @@ class ActorTeam:
         member.restarts += 1
         member.channel.close()
         asked, member.asked = member.asked, deque()
+        if any(isinstance(told, StateLoaded) for told in member.answers):
+            member.answers = deque([StateLoaded(back=False)])
         self._began = time.monotonic()
         self._begin(member)
         for request in asked:
-            if request["do"] == "load state":  # its environments could not be brought back
-                member.asked.append({**request, "answer": [False]})
+            if isinstance(request, LoadState):  # its environments could not be brought back
+                member.answers.append(StateLoaded(back=False))
             else:
-                self._ask(member, {k: x for k, x in request.items() if k != "answer"})
+                self._ask(member, request)
 
     def _name(self, member: _Member) -> str:
         who = f"actor {member.index}"

@@ -1,118 +1,124 @@
-"""Messages between a process and the one that started it: JSON lines over a socket, and memory handed over."""
+"""Messages between a process and the one that started it: over a socket, with the memory of their tensors handed over."""
 
 from __future__ import annotations
 
-import json
 import mmap
 import os
 import socket
+import struct
 import threading
-import traceback
 from collections import deque
-from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from gossamer.errors import ConfigError, RunFailed
+from gossamer.errors import RunFailed
 from gossamer.links.mailboxes import make_memory
-from gossamer.system.blocks import Place, aligned, copy_into, lay_out_like, views
+from gossamer.system.messages import Head, from_whole, pack
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping
+    from gossamer.system.messages import Message
 
-    from torch import Tensor
+Heard = TypeVar("Heard")
 
-MESSAGE_BYTES = 1 << 20
+READ_BYTES = 1 << 20
 """Read at once."""
 MAX_DESCRIPTORS = 16
 """Taken over in one read."""
-_LENGTH_BYTES = 8
-"""At the beginning of a packed block: how long its description is."""
+MAX_HEAD_BYTES = 1 << 16
+"""Longest head that goes through the socket; others lie in the memory too, as nobody may read for a while."""
+_FRAME = struct.Struct("<QQ")
+"""Bytes of the head that follow, 0 if it lies in the memory, and of the memory, 0 if there is none."""
 
 
-class Channel:
-    """One end of a socket; any thread may send, one may receive."""
+class Channel(Generic[Heard]):
+    """One end of a socket; any thread may send, one may receive.
 
-    def __init__(self, end: socket.socket):
+    Args:
+        end: of the socket.
+        hears: union of the messages that come in.
+    """
+
+    def __init__(self, end: socket.socket, hears: Any):
         self.end = end
+        self._hears = hears
         self._sending = threading.Lock()
-        self._text = b""
+        self._read = b""
         self._descriptors: deque[int] = deque()
         self.closed = False
 
-    def send(self, message: Mapping[str, Any], descriptor: int | None = None) -> None:
-        """Send a message, with a file descriptor if its "memory" says so; raise OSError without a reader."""
-        line = json.dumps(dict(message)).encode() + b"\n"
-        with self._sending:
-            sent = 0
-            if descriptor is not None:
-                sent = socket.send_fds(self.end, [line[:4096]], [descriptor])
-            self.end.sendall(line[sent:])
+    def send(self, message: Message) -> None:
+        """Send a message.
 
-    def receive(self) -> list[dict[str, Any]]:
-        """Wait for something to come and return the whole messages; none left and `closed`: it is over."""
+        Raises:
+            OSError: nobody reads any more.
+            RunFailed: there is no memory for its tensors.
+        """
+        packed = pack(message)
+        whole = len(packed.head) > MAX_HEAD_BYTES
+        nbytes = packed.whole_nbytes if whole else packed.nbytes
+        frame = _FRAME.pack(0 if whole else len(packed.head), nbytes)
+        frame += b"" if whole else packed.head
+        descriptor = None
         try:
-            data, descriptors, _, _ = socket.recv_fds(self.end, MESSAGE_BYTES, MAX_DESCRIPTORS)
+            if nbytes:
+                try:
+                    descriptor, memory = make_memory(nbytes)
+                    (packed.write_whole if whole else packed.write)(memory)
+                except (OSError, ValueError) as error:  # not that nobody reads
+                    raise RunFailed(
+                        f"no memory for a message of {nbytes:,} bytes: {error}"
+                    ) from error
+            with self._sending:
+                sent = 0
+                if descriptor is not None:
+                    sent = socket.send_fds(self.end, [frame[:4096]], [descriptor])
+                self.end.sendall(frame[sent:])
+        finally:
+            if descriptor is not None:
+                os.close(descriptor)
+
+    def receive(self) -> list[Heard]:
+        """Wait for something to come and return the whole messages; none left and `closed`: it is over.
+
+        Raises:
+            RunFailed: what has come cannot be read.
+        """
+        try:
+            data, descriptors, _, _ = socket.recv_fds(self.end, READ_BYTES, MAX_DESCRIPTORS)
         except BlockingIOError:
             return []
         except OSError:
             data, descriptors = b"", []
         self._descriptors.extend(descriptors)
         self.closed = self.closed or not data
-        *lines, self._text = (self._text + data).split(b"\n")
-        return [json.loads(line) for line in lines]
+        self._read += data
+        found: list[Heard] = []
+        while len(self._read) >= _FRAME.size:
+            length, nbytes = _FRAME.unpack_from(self._read)
+            end = _FRAME.size + length
+            if len(self._read) < end:
+                break
+            head, self._read = self._read[_FRAME.size : end], self._read[end:]
+            try:
+                found.append(self._message(head, nbytes))
+            except (OSError, ValueError, IndexError) as error:
+                raise RunFailed(f"a message of another process cannot be read: {error}") from error
+        return found
 
-    def take_descriptor(self) -> int:
-        """Return the file descriptor that came with a message; in the order of the messages."""
-        return self._descriptors.popleft()
+    def _message(self, head: bytes, nbytes: int) -> Heard:
+        memory = None
+        if nbytes:
+            descriptor = self._descriptors.popleft()
+            try:
+                memory = mmap.mmap(descriptor, nbytes)
+            finally:
+                os.close(descriptor)
+        if head:
+            return cast("Heard", Head(head).unpack(self._hears, memory))
+        return cast("Heard", from_whole(memory or b"", self._hears))
 
     def close(self) -> None:
-        """Close the socket and what came with messages that nobody took."""
+        """Close the socket, and descriptors of messages that never came whole."""
         while self._descriptors:
             os.close(self._descriptors.popleft())
         self.end.close()
         self.closed = True
-
-
-def tell_failure(send: Callable[[dict[str, Any]], object], error: BaseException) -> None:
-    """Tell the other end that this process cannot go on, and why."""
-    kind = type(error).__name__ if isinstance(error, ConfigError | RunFailed) else ""
-    lines = traceback.format_exception(error)
-    with suppress(OSError):  # nobody is there any more
-        send({"kind": "failed", "type": kind, "text": str(error), "traceback": "".join(lines)})
-
-
-def failure_in(message: Mapping[str, Any], whose: str) -> BaseException:
-    """Return the error that ends the run because of what a process has told.
-
-    Args:
-        message: of `tell_failure`.
-        whose: the role that failed, as a message begins with: "a learner".
-    """
-    kinds: dict[str, type[Exception]] = {"ConfigError": ConfigError, "RunFailed": RunFailed}
-    if message["type"]:
-        return kinds[message["type"]](message["text"])
-    headline = message["traceback"].strip().splitlines()[-1]
-    return RunFailed(f"{whose} failed: {headline}\n{message['traceback']}")
-
-
-def pack(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> int:
-    """Copy tensors and plain state into new memory; return its file descriptor."""
-    places, nbytes = lay_out_like(tensors)
-    head = json.dumps({"places": places, "state": dict(state)}).encode()
-    begin = aligned(_LENGTH_BYTES + len(head))
-    descriptor, memory = make_memory(begin + max(nbytes, 1))
-    memory[:_LENGTH_BYTES] = len(head).to_bytes(_LENGTH_BYTES, "little")
-    memory[_LENGTH_BYTES : _LENGTH_BYTES + len(head)] = head
-    copy_into(memory, [x._replace(offset=x.offset + begin) for x in places], tensors)
-    return descriptor
-
-
-def unpack(descriptor: int) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return the tensors of `pack`, in its memory, and the state; the descriptor is closed."""
-    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-    os.close(descriptor)
-    length = int.from_bytes(memory[:_LENGTH_BYTES], "little")
-    head = json.loads(memory[_LENGTH_BYTES : _LENGTH_BYTES + length])
-    begin = aligned(_LENGTH_BYTES + length)
-    places = [Place(*x) for x in head["places"]]
-    return views(memory, [x._replace(offset=x.offset + begin) for x in places]), head["state"]

@@ -1,11 +1,12 @@
 """A process that has imported everything and waits to be copied: its copies begin at once, and share its memory.
 
 Importing torch takes a process two seconds of a core, and a run may start many processes, at its beginning and where
-one has died. So a supervisor starts one fork server, `python -m gossamer.run.placements.fork_server DESCRIPTOR SUPERVISOR`, which
+one has died. So a supervisor starts one fork server, `python -m gossamer.run.placements.fork_server DESCRIPTOR SUPERVISOR copies`, which
 forks for each, and for what its copies start themselves: learners' processes have actors. It has no thread but its first
 and never computes, so that a copy may do everything that a process of its own could. When a process that has asked for
 copies ends, these are killed: what they compute in C, with the interpreter's lock held, keeps none of them alive. Without a fork server (another system than Linux, too many descriptors, or it was killed) processes are
-started the long way, by `gossamer.run.placements.child`.
+started the long way, by `python -m gossamer.run.placements.fork_server DESCRIPTOR PARENT ROLE`, which makes sure to end with
+its parent and becomes at once what a copy becomes.
 """
 
 from __future__ import annotations
@@ -34,8 +35,10 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
 """Handed over with one request; Linux takes 253."""
-SERVES = "gossamer.run.placements.child_roles"
+SERVES = "gossamer.run.placements.child"
 """Module that a fork server imports, and whose `serve` its copies call."""
+COPIES = "copies"
+"""Role of a fork server."""
 ANSWER_SECONDS = 60.0
 """Longest wait for a fork server that is still importing, and for its answer."""
 _FIXED = (
@@ -129,7 +132,7 @@ class ForkServer:
                     __name__,
                     str(theirs.fileno()),
                     str(os.getpid()),
-                    SERVES,
+                    COPIES,
                 ],
                 pass_fds=(theirs.fileno(),),
                 env=environment,
@@ -457,20 +460,25 @@ def _become(
     return _Begun(channel, tuple(descriptors[3:]), server)
 
 
-def _main() -> int:
+def _main(descriptor: int, parent: int, role: str) -> int:
     ignore_signals()
-    supervisor = int(sys.argv[2])
-    end_with(supervisor)
+    # Imports take seconds, in which the parent may be killed. An actor's parent starts it from a thread, whose end is not
+    # that of the parent; the closed socket tells.
+    if role != "actor":
+        end_with(parent)
+    if role != COPIES:
+        return importlib.import_module(SERVES).serve(descriptor)
     gc.disable()  # importing is a tenth quicker
-    serves = importlib.import_module(sys.argv[3])
+    serves = importlib.import_module(SERVES)
+    serves.import_ahead()
 
     # From here on the closed socket tells, whichever thread of the supervisor has started us.
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
     gc.enable()
-    return serves.serve(*_serve(_Asker(socket.socket(fileno=int(sys.argv[1])))))
+    return serves.serve(*_serve(_Asker(socket.socket(fileno=descriptor))))
 
 
 if __name__ == "__main__":
-    sys.exit(_main())
+    sys.exit(_main(int(sys.argv[1]), int(sys.argv[2]), sys.argv[3]))

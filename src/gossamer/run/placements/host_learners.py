@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.collective import Collective
     from gossamer.roles.actor import Episode
-    from gossamer.run.placements.remote_actor import Elsewhere
+    from gossamer.run.placements.remote_actor import RemoteActorPlacer
     from gossamer.types import EnvSpec
 
 
@@ -221,13 +221,13 @@ def build_learners(
     start: bool = True,
     shared: Blocks = (),
     say: Callable[[str], None],
-    elsewhere: Elsewhere | None = None,
+    placer: RemoteActorPlacer | None = None,
 ) -> list[Parts]:
     """Build some learners and what serves them; arguments as in `build_local_learners`, `build_parts` and `ActorTeam`."""
     made: list[Parts] = []
     team = None
     if config.actors_per_learner and config.placement != "inline":
-        team = partial(ActorTeam, config, spec, plan, say=say, elsewhere=elsewhere)
+        team = partial(ActorTeam, config, spec, plan, say=say, placer=placer)
     for rank in ranks:
 
         def told(episode: Episode, rank: int = rank) -> None:

@@ -9,7 +9,15 @@ from typing import TYPE_CHECKING, Protocol
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
-from gossamer.run.host_protocol import FINAL, ActorProcesses, Done, Notice, ProgressReport, Snapshot
+from gossamer.run.host_protocol import (
+    FINAL,
+    ActorProcesses,
+    Done,
+    Notice,
+    ProgressReport,
+    Snapshot,
+    SnapshotSent,
+)
 from gossamer.run.placements.metric_rows import Rows
 
 if TYPE_CHECKING:
@@ -76,6 +84,7 @@ class HostLoop:
         self._notices: deque[Notice] = deque()
         self._actors: list[dict[str, int]] = []
         self._has_learnt = self._ended = False
+        self._gave_at: float | None = None  # a snapshot, which has not been sent yet
 
     def on_episode(self, episode: Episode, learner: int) -> None:
         """Keep a finished episode until the next event."""
@@ -92,6 +101,10 @@ class HostLoop:
         Raises:
             Stopped: the learners were stopped in the midst of a version.
         """
+        if self._gave_at is not None:  # whoever was given a snapshot has sent it by now
+            took, self._gave_at = time.monotonic() - self._gave_at, None
+            self._learners.first.checkpoint_seconds += took
+            return [SnapshotSent(took)]
         if self._ended:
             self._versions.close()
             self._raise_error()
@@ -151,6 +164,7 @@ class HostLoop:
         self._learners.first.checkpoint_seconds += took
         # Episodes of a trajectory that was waited for belong to the snapshot.
         told = [self._tell(rows=last or self._row_due(), last=last)] if self._has_learnt else []
+        self._gave_at = None if self._here else time.monotonic()
         return [*told, Snapshot(number, tensors, state, took)]
 
     def _raise_error(self) -> None:

@@ -1,6 +1,6 @@
 """A process with some learners of a run, started by the supervisor and told over a channel what to do.
 
-Such a process is a copy of the fork server, or begins in `gossamer.run.placements.child`; `child_roles` reads its task.
+Such a process is begun by `spawn`, and reads its task in `child`.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ import dataclasses
 import mmap
 import os
 import threading
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gossamer.build.auto import Plan, resumes_exactly
+from gossamer.build.auto import resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError
@@ -25,65 +24,42 @@ from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
 from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
-from gossamer.run.host_protocol import ActorProcesses, Done, Notice, ProgressReport, Snapshot
-from gossamer.run.placements.channel import pack, tell_failure
+from gossamer.run.host_protocol import Done, Failed, Notice, Ready
+from gossamer.run.placements.child_protocol import MessagesWritten, PlaceActor
 from gossamer.run.placements.host_learners import HostLearners, build_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.placements.process_host import Task
-from gossamer.run.placements.remote_actor import Elsewhere
+from gossamer.run.placements.remote_actor import RemoteActorPlacer
 from gossamer.run.placements.takeover import take_over
-from gossamer.run.stopping import Overdue, Watch
+from gossamer.run.stopping import Watch, cause_of
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
-    from torch import Tensor
-
+    from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import Event
     from gossamer.run.placements.channel import Channel
+    from gossamer.run.placements.child_protocol import LearnerTask
 
 
-def work(
-    channel: Channel,
-    told: dict[str, Any],
-    begin: tuple[dict[str, Tensor], dict[str, Any]] | None,
-    rest: list[dict[str, Any]],
-) -> None:
-    """Learn what the supervisor at the other end of the channel asks for.
-
-    Args:
-        channel: to the supervisor.
-        told: a `Task`, as plain data.
-        begin: tensors and state of what the learners begin with.
-        rest: nothing; the supervisor's orders come through shared memory.
-    """
-    assert not rest
+def work(channel: Channel[Any], task: LearnerTask) -> None:
+    """Learn what the supervisor at the other end of the channel asks for; its orders come through shared memory."""
     threading.Thread(target=_watch, args=(channel,), daemon=True).start()
-    task, checkpoint = Task(**told), None
-    if begin is not None:
-        tensors, state = begin
-        checkpoint = Checkpoint(state["updates"], tensors, state["state"], Path(task.begin_name))
-    _serve(channel, task, checkpoint)
-
-
-def _serve(channel: Channel, task: Task, checkpoint: Checkpoint | None) -> None:
     if task.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, task.cores)
     # Outside its roles too: torch's pool has a thread for every core of the machine, and would spin here.
     use_threads(1)
     keep_freed_memory()
-    config, plan = from_dict(task.config), Plan(**task.plan)
+    config, plan = from_dict(task.config), task.plan
     if plan.device != "cpu":
         _need_gpu(channel, plan, task.machine)
         use_deterministic_algorithms(config.deterministic)
-    mixed, policy = task.mixed_sizes, task.policy_sizes
-    sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
+    sizes = Sizes(task.mixed_sizes, task.policy_sizes)
     # The first one is the lock on the run folder, which is open as long as this process lives.
     blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks[1:]]
     boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
@@ -95,13 +71,13 @@ def _serve(channel: Channel, task: Task, checkpoint: Checkpoint | None) -> None:
 
     def say(text: str) -> None:
         with suppress(OSError):  # the supervisor is gone
-            channel.send({"kind": "notice", "text": text})
+            channel.send(Notice(text))
 
     with Watch(config.patience_seconds, say, on_look=show_life):
-        _learn(channel, task, config, plan, checkpoint, blocks, sizes)
+        _learn(channel, task, config, plan, blocks, sizes)
 
 
-def _need_gpu(channel: Channel, plan: Plan, machine: str) -> None:
+def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:
     """Refuse to begin without a GPU, and tell if it lacks the plan's arithmetic: it may be another machine's plan."""
     where = f"on {machine}" if machine else "in a learner's process"
     if not torch.cuda.is_available():
@@ -113,15 +89,14 @@ def _need_gpu(channel: Channel, plan: Plan, machine: str) -> None:
         text = (
             f"{torch.cuda.get_device_name()} {where} emulates bf16, which is slow: --precision fp32"
         )
-        channel.send({"kind": "notice", "text": text})
+        channel.send(Notice(text))
 
 
 def _learn(
-    channel: Channel,
-    task: Task,
+    channel: Channel[Any],
+    task: LearnerTask,
     config: TrainConfig,
     plan: Plan,
-    checkpoint: Checkpoint | None,
     blocks: list[mmap.mmap],
     sizes: Sizes,
 ) -> None:
@@ -130,13 +105,17 @@ def _learn(
         spec = try_to_repeat(spec, config.env, config.max_episode_steps)
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
+    checkpoint = None
+    if task.initial is not None:
+        initial = task.initial
+        checkpoint = Checkpoint(
+            initial.updates, initial.tensors, initial.state, Path(initial.folder)
+        )
     size, parts_of_replays = config.num_learners, blocks[3:]
     loop: HostLoop
-    elsewhere = None
+    placer = None
     if task.machine and config.cluster.cpus_per_actor:
-        elsewhere = Elsewhere(
-            task.machine, lambda actor: channel.send({"kind": "place actor", "task": actor})
-        )
+        placer = RemoteActorPlacer(task.machine, lambda actor: channel.send(PlaceActor(actor)))
     parts = build_learners(
         config,
         spec,
@@ -145,8 +124,8 @@ def _learn(
         StopSignal(),
         on_episode=lambda episode, learner: loop.on_episode(episode, learner),
         restarts=task.restarts,
-        say=lambda text: channel.send({"kind": "notice", "text": text}),
-        elsewhere=elsewhere,
+        say=lambda text: channel.send(Notice(text)),
+        placer=placer,
         start=not snapshot.comes_back(checkpoint, spec),
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
@@ -159,11 +138,11 @@ def _learn(
         parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
     )
     if task.machine and config.topology.staleness < FOREVER:
-        learners.on_write = lambda: channel.send({"kind": "mail"})
+        learners.on_write = lambda: channel.send(MessagesWritten())
     collective = None
     try:
         for part in parts if task.restarts else ():
-            take_over(memory, part, task.donors[str(part.learner.rank)])
+            take_over(memory, part, task.donors[part.learner.rank])
         if checkpoint is not None and not snapshot.begin_with(learners, checkpoint):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         if task.transport != "memory":
@@ -180,19 +159,17 @@ def _learn(
         versions = (learn_overlapped if task.overlaps else learn_inline)(learners)
         orders = SharedOrders(blocks[2], task.num_processes)
         loop = HostLoop(config, learners, versions, orders, host=task.process)
-        channel.send({"kind": "ready", "differs": spec.differs})
+        channel.send(Ready(spec.differs))
         event: Event | None = None
         while not isinstance(event, Done):
             # The last event is that all is told: what comes then is no part of the run, an environment may crash
             # or hang when it is closed.
             for event in loop.step():
-                began = time.monotonic()
-                _send(channel, event)
-                if isinstance(event, Snapshot):
-                    learners.first.checkpoint_seconds += time.monotonic() - began
+                channel.send(event)
     except BaseException as error:
         # Before the others notice: they would tell that this one has left.
-        tell_failure(channel.send, error.failure or error if isinstance(error, Overdue) else error)
+        with suppress(OSError):  # the supervisor is gone
+            channel.send(Failed.of(cause_of(error), "a learner"))
         raise
     finally:
         for rank in range(*task.ranks):
@@ -202,25 +179,7 @@ def _learn(
         learners.close()
 
 
-def _send(channel: Channel, event: Event) -> None:
-    if isinstance(event, ProgressReport):
-        episodes = [[rank, dataclasses.asdict(episode)] for rank, episode in event.episodes]
-        channel.send({"kind": "told", "rows": event.rows, "episodes": episodes, "last": event.last})
-    elif isinstance(event, Snapshot):
-        began = time.monotonic()
-        descriptor = pack(event.tensors, event.state)
-        took = event.seconds + time.monotonic() - began
-        channel.send({"kind": "snapshot", "number": event.number, "seconds": took}, descriptor)
-        os.close(descriptor)
-    elif isinstance(event, ActorProcesses):
-        channel.send({"kind": "actors", "rows": event.rows})
-    elif isinstance(event, Notice):
-        channel.send({"kind": "notice", "text": event.text})
-    elif isinstance(event, Done):
-        channel.send({"kind": "done"})
-
-
-def _watch(channel: Channel) -> None:
+def _watch(channel: Channel[Any]) -> None:
     """End this process when the supervisor's end of the channel closes, without writing anything."""
     while not channel.closed:
         channel.receive()

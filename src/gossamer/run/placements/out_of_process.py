@@ -13,6 +13,7 @@ from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.batches import BatchSource
+from gossamer.run.placements.child_protocol import InitialState
 from gossamer.run.placements.learners_memory import Sizes
 from gossamer.run.snapshot import names_of, progress_of
 
@@ -126,7 +127,7 @@ class OutOfProcess:
         self._resumed = progress_of(checkpoint) if checkpoint and resumes else (0, 0)
         return checkpoint
 
-    def _leave(self, host: Host) -> dict[str, list[int]]:
+    def _leave(self, host: Host) -> dict[int, list[int]]:
         """Mark the learners of a dead host as gone; return the donors of each, none if it had published nothing."""
         boxes = self.memory.boxes
         boxes.headers[host.ranks.start][AWAITS] = 0
@@ -137,7 +138,7 @@ class OutOfProcess:
             self.memory.versions.boxes.mark_left(rank)  # until it has published anew
         return self._donors_of(host.ranks)
 
-    def _donors_of(self, gone: range) -> dict[str, list[int]]:
+    def _donors_of(self, gone: range) -> dict[int, list[int]]:
         """Return, for each learner of a host that died, whose average it begins with again.
 
         Of those whom it ever hears; of all others, or of itself alone, if none of them is there.
@@ -148,7 +149,7 @@ class OutOfProcess:
         others = alive if topology.talks else []
         turns = topology.turns(size, config.seed)
         return {
-            str(rank): [x for x in alive if any(x in weights[rank] for weights in turns)]
+            rank: [x for x in alive if any(x in weights[rank] for weights in turns)]
             or others
             or [rank]
             for rank in gone
@@ -160,13 +161,14 @@ class OutOfProcess:
         self._tried = True
 
 
-def part_of(checkpoint: Checkpoint | None, ranks: range) -> Checkpoint | None:
+def part_of(checkpoint: Checkpoint | None, ranks: range) -> InitialState | None:
     """Return what some learners begin with: their part of a checkpoint, which loses it; of a policy all."""
-    if checkpoint is None or not checkpoint.state:
-        return checkpoint
-    wanted = names_of(ranks)
-    mine = {name: x for name, x in checkpoint.tensors.items() if wanted(name)}
-    for name in mine:
-        del checkpoint.tensors[name]
-    loaded = {name: x for name, x in mine.items() if not x.is_meta}
-    return dataclasses.replace(checkpoint, tensors=loaded)
+    if checkpoint is None:
+        return None
+    tensors = checkpoint.tensors
+    if checkpoint.state:
+        wanted = names_of(ranks)
+        mine = [name for name in tensors if wanted(name)]
+        tensors = {name: tensors.pop(name) for name in mine}
+        tensors = {name: x for name, x in tensors.items() if not x.is_meta}
+    return InitialState(checkpoint.updates, tensors, checkpoint.state, str(checkpoint.path))

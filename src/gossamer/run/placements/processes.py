@@ -5,7 +5,6 @@ The processes share memory: mailboxes to mix through, everyone's newest policy, 
 
 from __future__ import annotations
 
-import dataclasses
 import os
 import tempfile
 from typing import TYPE_CHECKING
@@ -18,12 +17,13 @@ from gossamer.links.mailboxes import make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.replay.ring import make_shared_block
 from gossamer.run.host_protocol import Ready
+from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.out_of_process import OutOfProcess, part_of
-from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
+from gossamer.run.placements.process_host import ProcessHost, end_processes
 from gossamer.run.snapshot import names_of
 
 if TYPE_CHECKING:
@@ -168,13 +168,13 @@ class Processes(OutOfProcess):
         self,
         index: int,
         checkpoint: Checkpoint | None,
-        donors: dict[str, list[int]] | None = None,
+        donors: dict[int, list[int]] | None = None,
         restarts: int = 0,
     ) -> ProcessHost:
         ranks = self.layout.ranks[index]
-        task = Task(
+        task = LearnerTask(
             config=to_dict(self.config),
-            plan=dataclasses.asdict(self.plan),
+            plan=self.plan,
             ranks=(ranks.start, ranks.stop),
             process=index,
             num_processes=len(self.layout.ranks),
@@ -188,9 +188,9 @@ class Processes(OutOfProcess):
             differs=self.spec.differs if self._tried else None,
             transport=self._transport,
             meeting=f"{self._meeting.name}/meeting" if self._meeting else "",
+            initial=part_of(checkpoint, ranks),
         )
-        part, patience = part_of(checkpoint, ranks), self.config.patience_seconds
-        return ProcessHost(task, part, self.memory, self.plan.device, patience)
+        return ProcessHost(task, self.memory, self.config.patience_seconds)
 
 
 def _has_ended(host: ProcessHost) -> bool:

@@ -7,32 +7,47 @@ rebuilt in the learner's memory.
 
 from __future__ import annotations
 
-import mmap
 import os
 import socket
 import subprocess
 import threading
 import time
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, NamedTuple
+from functools import cached_property
+from typing import TYPE_CHECKING, NamedTuple
 
 import torch
+from msgspec.structs import replace
+from torch import Tensor
 
-from gossamer.links.mailboxes import FAR, Mailboxes, make_memory
+from gossamer.errors import RunFailed
+from gossamer.links.mailboxes import FAR, Mailboxes
 from gossamer.links.wire import LIFE_SECONDS, Address, Listener, Wire
 from gossamer.replay.layout import Layout
 from gossamer.replay.ring import Ring, make_block
 from gossamer.roles.mixer import vectors
 from gossamer.run.placements.channel import Channel
+from gossamer.run.placements.child_protocol import (
+    ActorAlive,
+    ActorLocated,
+    ActorReply,
+    ActorRequest,
+    ActorState,
+    Collect,
+    Collected,
+    LoadState,
+    RemoteReply,
+    StillHere,
+)
 from gossamer.run.placements.fork_server import ready
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
+    from gossamer.run.placements.child_protocol import ActorTask
     from gossamer.types import EnvSpec, Trajectory
 
 _ENDED = -9
@@ -50,7 +65,7 @@ class TeamMemory(NamedTuple):
     """Columns that the actor writes, by their number."""
 
 
-class Parcel:
+class TrajectoryPacket:
     """Trajectories of some columns as they travel: single frames in place of stacks, in one block.
 
     Args:
@@ -61,18 +76,30 @@ class Parcel:
     """
 
     def __init__(self, spec: EnvSpec, *, unroll_length: int, num_columns: int, core_units: int):
-        layout = Layout(spec, unroll_length, core_units)
-        self.block = make_block(layout.nbytes(num_columns))
-        self._ring = Ring(layout, num_columns, self.block)
+        self._layout = Layout(spec, unroll_length, core_units)
         self._columns = range(num_columns)
+        self._rings: dict[int, Ring] = {}  # the last one, by where its block lies
+
+    @cached_property
+    def block(self) -> Tensor:
+        """Memory of one's own for a trajectory, as bytes."""
+        nbytes = self._layout.nbytes(len(self._columns))
+        return torch.frombuffer(make_block(nbytes), dtype=torch.uint8)
 
     def pack(self, trajectory: Trajectory) -> None:
         """Write a trajectory into the block."""
-        self._ring.write(self._columns, trajectory)
+        self._ring_in(self.block).write(self._columns, trajectory)
 
-    def unpack(self, into: Trajectory) -> None:
-        """Write the trajectory in the block into the columns of another."""
-        self._ring.read(self._columns, into)
+    def unpack(self, block: Tensor, into: Trajectory) -> None:
+        """Write the trajectory in another's block into columns."""
+        if block.dtype != torch.uint8 or block.numel() != self._layout.nbytes(len(self._columns)):
+            raise ValueError(f"a trajectory of {block.numel()} {block.dtype} fits no slot")
+        self._ring_in(block).read(self._columns, into)
+
+    def _ring_in(self, block: Tensor) -> Ring:
+        if block.data_ptr() not in self._rings:
+            self._rings = {block.data_ptr(): Ring(self._layout, len(self._columns), block)}
+        return self._rings[block.data_ptr()]
 
 
 class RemoteActor:
@@ -81,18 +108,21 @@ class RemoteActor:
     Args:
         index: of the actor.
         memory: of the team.
-        parcel: laid out as the actor's.
+        packet: laid out as the actor's.
         listener: at which the actor calls.
     """
 
-    def __init__(self, index: int, memory: TeamMemory, parcel: Parcel, listener: Listener):
+    def __init__(
+        self, index: int, memory: TeamMemory, packet: TrajectoryPacket, listener: Listener
+    ):
         self.pid, self.machine = 0, ""
         self.returncode: int | None = None
-        self._index, self._memory, self._parcel = index, memory, parcel
+        self._index, self._memory, self._packet = index, memory, packet
         self._wire: Wire | None = None
         self._closed = threading.Event()
         ours, theirs = socket.socketpair()
-        self.channel, self._inner = Channel(ours), Channel(theirs)
+        self.channel: Channel[ActorReply] = Channel(ours, ActorReply)
+        self._inner: Channel[ActorRequest] = Channel(theirs, ActorRequest)
         ours.setblocking(False)
         threading.Thread(target=self._serve, args=(listener,), daemon=True).start()
 
@@ -121,36 +151,26 @@ class RemoteActor:
             if self._wire is not None:
                 threading.Thread(target=self._pass_on, args=(self._wire,), daemon=True).start()
                 while True:
-                    self._take(self._wire, self._wire.receive())
-        except (OSError, ValueError):
-            pass  # it is gone, which the team will see
+                    self._take(self._wire.receive(RemoteReply, keeps=(ActorState,)))
+        except (OSError, ValueError, RunFailed):
+            pass  # it is gone, or tells what cannot be read, which the team will see
         finally:
             self.kill()
             self.returncode = _ENDED
             self._inner.close()
 
-    def _take(self, wire: Wire, message: dict[str, Any]) -> None:
+    def _take(self, reply: RemoteReply) -> None:
         """Pass on what the actor tells."""
-        nbytes = message.pop("nbytes")
-        match message["kind"]:
-            case "life":
-                self._memory.signs[self._index] = message["beats"]
-                return
-            case "here":
-                self.pid, self.machine = message["pid"], message["machine"]
-                return
-            case "collected":
-                wire.read(self._parcel.block)
-                self._parcel.unpack(self._memory.slots[message["slot"]])
-            case "state":
-                descriptor, memory = make_memory(nbytes)
-                wire.read(memory)
-                self._inner.send(message, descriptor)
-                os.close(descriptor)
-                return
+        match reply:
+            case ActorAlive(beats):
+                self._memory.signs[self._index] = beats
+            case ActorLocated(pid, machine):
+                self.pid, self.machine = pid, machine
+            case Collected(slot, packet=Tensor() as packet):
+                self._packet.unpack(packet, self._memory.slots[slot])
+                self._inner.send(replace(reply, packet=None))
             case _:
-                pass
-        self._inner.send(message)
+                self._inner.send(reply)
 
     def _pass_on(self, wire: Wire) -> None:
         """Pass on what the team asks, with the parameters that are to act."""
@@ -160,37 +180,33 @@ class RemoteActor:
         try:
             while not inner.closed:
                 readable = ready([inner.end.fileno()], LIFE_SECONDS)
-                for message in inner.receive() if readable else ():
-                    payload: list[Any] = []
-                    if message["do"] == "collect":
-                        wanted = message["version"]
+                for asked in inner.receive() if readable else ():
+                    if isinstance(asked, Collect):
+                        wanted = asked.version
                         newest = range(sent + 1, FAR) if wanted < 0 else range(wanted, wanted + 1)
                         found = None if wanted == sent else boxes.read(0, newest, held)
                         if found is not None:
-                            sent, payload = found, [x.numpy() for x in held if x.numel()]
-                            message["params"] = found
-                    elif message.get("packed"):
-                        payload = [_taken(inner)]
-                    wire.send(message, payload)
+                            sent = found
+                            asked = replace(asked, version=found, params=list(held))
+                    wire.send(asked)
                     told = time.monotonic()
                 if time.monotonic() - told >= LIFE_SECONDS:
-                    wire.send({"do": "live"})
+                    wire.send(StillHere())
                     told = time.monotonic()
-        except (OSError, ValueError):
+        except (OSError, ValueError, RunFailed):
             pass
         finally:
             self.kill()
 
 
-class WireToTeam:
+class TcpTeamLink:
     """The actor's end: what it needs of its team, over a connection.
 
     Args:
         address: at which the team waits.
         machine: this one's address.
         slot: memory for a trajectory of its columns.
-        parcel: laid out as the learner's.
-        sizes: float32 and float64 numbers of the parameters and moments.
+        packet: laid out as the learner's.
     """
 
     def __init__(
@@ -198,58 +214,37 @@ class WireToTeam:
         address: Address,
         machine: str,
         slot: Trajectory,
-        parcel: Parcel,
-        sizes: tuple[int, int],
+        packet: TrajectoryPacket,
     ):
         self._wire = Wire.call(address)
-        self._wire.send({"kind": "here", "pid": os.getpid(), "machine": machine})
-        self._slot, self._parcel = slot, parcel
-        self._heard = vectors(sizes, torch.device("cpu"))
+        self._wire.send(ActorLocated(os.getpid(), machine))
+        self._slot, self._packet = slot, packet
         self._beats = (-1, 0.0)
 
-    def request(self) -> tuple[dict[str, Any], int | None]:
-        """Wait for what the team asks next, with the descriptor of what came with it; parameters are kept.
-
-        When the team is gone this process ends, without writing anything.
-        """
+    def request(self) -> ActorRequest:
+        """Wait for what the team asks next; when the team is gone this process ends, without writing anything."""
         try:
-            while True:
-                message = self._wire.receive()
-                nbytes = message.pop("nbytes")
-                if message.get("packed"):
-                    descriptor, memory = make_memory(nbytes)
-                    self._wire.read(memory)
-                    return message, descriptor
-                if "params" in message:
-                    for x in self._heard:
-                        self._wire.read(x.numpy())
-                if message["do"] != "live":
-                    return message, None
+            return self._wire.receive(ActorRequest, keeps=(LoadState,))
         except (OSError, ValueError):
             os._exit(1)
 
-    def params(
-        self, message: Mapping[str, Any], version: int
-    ) -> tuple[int, Sequence[Tensor]] | None:
+    def params(self, asked: Collect, version: int) -> tuple[int, Sequence[Tensor]] | None:
         """Return the version to act with and its numbers; None: the one that acts."""
-        found = message.get("params", version)
-        return None if found == version else (found, self._heard)
+        del version
+        return None if asked.params is None else (asked.version, asked.params)
 
     def slot(self, number: int) -> Trajectory:
         """Return the memory to collect into."""
         del number  # what is collected leaves at once
         return self._slot
 
-    def tell(self, message: Mapping[str, Any], block: int | None = None) -> None:
-        """Tell the team something, with a trajectory or with packed tensors."""
-        payload: list[Any] = []
-        if message.get("kind") == "collected":
-            self._parcel.pack(self._slot)
-            payload = [self._parcel.block]
-        elif block is not None:
-            payload = [mmap.mmap(block, os.fstat(block).st_size)]
+    def tell(self, reply: RemoteReply) -> None:
+        """Tell the team something; what was collected goes with it."""
+        if isinstance(reply, Collected):
+            self._packet.pack(self._slot)
+            reply = replace(reply, packet=self._packet.block)
         with suppress(OSError):  # the team is gone, which ends the wait for its next request
-            self._wire.send(message, payload)
+            self._wire.send(reply)
 
     def show_life(self, beats: int) -> None:
         """Tell the team that this actor lives."""
@@ -257,17 +252,10 @@ class WireToTeam:
         now = time.monotonic()
         if beats != before or now - at >= LIFE_SECONDS:
             self._beats = (beats, now)
-            self.tell({"kind": "life", "beats": beats})
+            self.tell(ActorAlive(beats))
 
 
-def _taken(channel: Channel) -> mmap.mmap:
-    descriptor = channel.take_descriptor()
-    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-    os.close(descriptor)
-    return memory
-
-
-class Elsewhere:
+class RemoteActorPlacer:
     """Has the actors of a team placed on other machines.
 
     Args:
@@ -275,14 +263,14 @@ class Elsewhere:
         place: has an actor with this task started somewhere; returns at once.
     """
 
-    def __init__(self, machine: str, place: Callable[[dict[str, Any]], None]):
+    def __init__(self, machine: str, place: Callable[[ActorTask], None]):
         self._machine, self._place = machine, place
 
     def start(
-        self, index: int, task: dict[str, Any], memory: TeamMemory, parcel: Parcel
+        self, index: int, task: ActorTask, memory: TeamMemory, packet: TrajectoryPacket
     ) -> RemoteActor:
         """Return an actor that will come from somewhere."""
         listener = Listener(self._machine)
-        made = RemoteActor(index, memory, parcel, listener)
-        self._place({**task, "blocks": (), "address": list(listener.address)})
+        made = RemoteActor(index, memory, packet, listener)
+        self._place(replace(task, blocks=(), address=listener.address))
         return made

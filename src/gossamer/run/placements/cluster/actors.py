@@ -12,19 +12,20 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import ray
+from msgspec.structs import replace
 from ray.exceptions import RayError
 
-from gossamer.errors import RunFailed
 from gossamer.run.host_protocol import Failed, Notice
-from gossamer.run.placements.channel import failure_in
+from gossamer.run.placements.child_protocol import ActorSettled
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.starting import start_child
+from gossamer.run.placements.spawn import spawn
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import Event
+    from gossamer.run.placements.child_protocol import ActorTask
 
 LOOK_SECONDS = 0.2
 """Longest time between two looks at an actor's process."""
@@ -42,30 +43,30 @@ class _End(NamedTuple):
 
     settled: bool
     """Whether it has called its team, which sees to it from then on, or was not wanted any more."""
-    failure: dict[str, Any] | None
-    """Why it cannot go on, as `tell_failure` says it."""
+    failure: Failed | None
+    """Why it cannot go on."""
 
 
 class ActorHost:
     """Runs one actor's process on some machine; a Ray actor.
 
     Args:
-        task: of the process, as plain data.
+        task: of the process.
     """
 
-    def __init__(self, task: dict[str, Any]):
-        told = {**task, "machine": ray.util.get_node_ip_address()}
-        self._popen, self._channel = start_child("actor", told, ())
+    def __init__(self, task: ActorTask):
+        here = replace(task, machine=ray.util.get_node_ip_address())
+        self._popen, self._channel = spawn(here, ActorSettled | Failed)
 
     def run(self) -> _End:
         """Wait until the process has ended; return what it told."""
         failure, settled = None, False
         while not self._channel.closed:  # which it is once the process is gone
             if ready([self._channel.end.fileno()], LOOK_SECONDS):
-                for message in self._channel.receive():
-                    settled = settled or message["kind"] in ("called", "unwanted")
-                    if message["kind"] == "failed":
-                        failure = message
+                for told in self._channel.receive():
+                    settled = settled or isinstance(told, ActorSettled)
+                    if isinstance(told, Failed):
+                        failure = told
         return _End(settled, failure)
 
 
@@ -82,7 +83,7 @@ class RemoteActors:
         self._hosts: dict[tuple[int, int], Any] = {}
         self._lock = threading.Lock()
 
-    def place(self, task: dict[str, Any]) -> None:
+    def place(self, task: ActorTask) -> None:
         """Have an actor with this task started, in place of the last one of its learner and index."""
         with self._lock:
             before = self._hosts.get(_key(task))
@@ -90,7 +91,7 @@ class RemoteActors:
         if before is not None:
             _end(before)
 
-    def _start(self, task: dict[str, Any], attempt: int) -> None:
+    def _start(self, task: ActorTask, attempt: int) -> None:
         options: dict[str, Any] = {"num_cpus": self._config.cluster.cpus_per_actor}
         options |= {"scheduling_strategy": "SPREAD", "max_restarts": 0}
         made = cast("Any", ray.remote(**options)(ActorHost)).remote(task)
@@ -104,7 +105,7 @@ class RemoteActors:
         for host in hosts.values():
             _end(host)
 
-    def _follow(self, made: Any, task: dict[str, Any], attempt: int) -> None:
+    def _follow(self, made: Any, task: ActorTask, attempt: int) -> None:
         """Say that an actor has no place yet, and why it has failed; start it again if it goes before its team knows it."""
         seconds = self._config.cluster.wait_seconds
         placed, ends = made.__ray_ready__.remote(), made.run.remote()  # one after the other
@@ -125,25 +126,24 @@ class RemoteActors:
         except RayError as error:
             why = next(filter(None, map(str.strip, str(error).splitlines())), type(error).__name__)
         if end.failure is not None and self._hosts.get(_key(task)) is made:
-            error = failure_in(end.failure, "an actor")
-            self._tell(Failed(error if isinstance(error, RunFailed) else RunFailed(str(error))))
+            self._tell(replace(end.failure, kind="RunFailed"))
         elif not end.settled:
             # A team that knew it has asked for another by then, or does not wait for this one's call.
             time.sleep(AGAIN_SECONDS * 2 ** (attempt - 1))
             self._start_again(made, task, attempt, f"{who} could not be started: {why}")
 
-    def _start_again(self, made: Any, task: dict[str, Any], attempt: int, why: str) -> None:
+    def _start_again(self, made: Any, task: ActorTask, attempt: int, why: str) -> None:
         with self._lock:
             if self._hosts.get(_key(task)) is not made:
                 return
             if attempt < MAX_ATTEMPTS:
                 self._start(task, attempt + 1)
                 return
-        self._tell(Failed(RunFailed(f"{why}; {MAX_ATTEMPTS} attempts were made")))
+        self._tell(Failed("RunFailed", f"{why}; {MAX_ATTEMPTS} attempts were made"))
 
 
-def _key(task: dict[str, Any]) -> tuple[int, int]:
-    return task["rank"], task["actor"]
+def _key(task: ActorTask) -> tuple[int, int]:
+    return task.rank, task.actor
 
 
 def _end(host: Any) -> None:

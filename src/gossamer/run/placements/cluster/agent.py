@@ -8,42 +8,39 @@ supervisor asks.
 from __future__ import annotations
 
 import dataclasses
-import mmap
 import os
 import threading
 import time
-import traceback
 from collections import deque
-from pathlib import Path
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-import numpy as np
 import ray
+from msgspec.structs import replace
 
 from gossamer.config import from_dict
-from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
-from gossamer.record.checkpoint import Checkpoint
 from gossamer.run.host_protocol import Died, Done, Failed, Notice, ProgressReport, Ready, Snapshot
-from gossamer.run.placements.channel import pack, unpack
+from gossamer.run.placements.child_protocol import InitialState
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.placements.process_host import ProcessHost, Task, end_processes
+from gossamer.run.placements.process_host import ProcessHost, end_processes
+from gossamer.system.messages import from_whole, to_array
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
+    import numpy as np
     from numpy.typing import NDArray
-    from torch import Tensor
 
     from gossamer.links.mirror import Letter
     from gossamer.links.wire import Address
     from gossamer.run.host_protocol import Event
+    from gossamer.run.placements.child_protocol import LearnerTask
 
 POLICY_BYTES_PER_SECOND = 64e6
 """Policies that all learners together send the supervisor at most."""
@@ -51,15 +48,16 @@ POLICY_SECONDS = 5.0
 """Shortest time between two policies of a learner that the supervisor is sent."""
 LOOK_SECONDS = 0.1
 """Longest time between two looks at the process."""
+WHOSE = "a learner's agent"
+"""Begins what is told of its own failures."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What an agent is told when it is made: plain data."""
+    """What an agent is told when it is made."""
 
-    task: dict[str, Any]
-    """A `Task` but for its memory, and for what is known only when it has a place."""
-    device: str
+    task: LearnerTask
+    """But for its memory, and for what is known only when it has a place."""
     lock_step: bool
     awaited: bool
     """Others may wait for what these learners write."""
@@ -69,16 +67,16 @@ class Assignment:
 
 @dataclasses.dataclass(frozen=True)
 class Beginning:
-    """What learners begin with, once their agent has a place: plain data."""
+    """What learners begin with, once their agent has a place."""
 
     epoch: int
     """How often these learners have been started again."""
-    donors: dict[str, list[int]]
-    """As a `Task` has them."""
+    donors: dict[int, list[int]]
+    """As a `LearnerTask` has them."""
     differs: str | None
-    """As a `Task` has it."""
-    checkpoint: NDArray[np.uint8] | None
-    """Packed part of the checkpoint; None: they begin anew, or with others' average."""
+    """As a `LearnerTask` has it."""
+    initial: NDArray[np.uint8] | None
+    """An `InitialState` in one array; None: they begin anew, or with others' average."""
     mail: Letter | None
     """Headers of mailboxes that others cannot send."""
     policies: Letter | None
@@ -99,8 +97,8 @@ class News(NamedTuple):
 
     number: int
     """Number of the answer, from 1 on: the supervisor says which it has, as answers may be lost on the way."""
-    events: list[tuple[Event, NDArray[np.uint8] | None]]
-    """Events, with the packed tensors and state of snapshots."""
+    events: list[NDArray[np.uint8]]
+    """Each in one array."""
     mail: Letter | None
     """Headers of its mailboxes."""
     policies: Letter | None
@@ -116,9 +114,9 @@ class Agent:
     """
 
     def __init__(self, assignment: Assignment):
-        self._config = config = from_dict(assignment.task["config"])
-        mixed, policy = assignment.task["mixed_sizes"], assignment.task["policy_sizes"]
-        sizes = Sizes((mixed[0], mixed[1]), (policy[0], policy[1]))
+        task = assignment.task
+        self._config = config = from_dict(task.config)
+        sizes = Sizes(task.mixed_sizes, task.policy_sizes)
         # In place of the lock on the run folder, which is elsewhere: processes end with their agent.
         made = [make_memory(1)]
         made += map(make_memory, (*sizes.nbytes(config.num_learners), SharedOrders.nbytes(1)))
@@ -129,12 +127,11 @@ class Agent:
         self._assignment = assignment
         self._peers: dict[int, Correspondent] = {}
         self._machine = ray.util.get_node_ip_address()
-        words = len(self._memory.boxes.headers[0])
-        self._letterbox = Letterbox(self._machine, words, self._mail.deliver)
-        nbytes = config.num_learners * (4 * policy[0] + 8 * policy[1])
+        self._letterbox = Letterbox(self._machine, self._mail.deliver)
+        nbytes = config.num_learners * (4 * sizes.policy[0] + 8 * sizes.policy[1])
         self._policy_seconds = max(POLICY_SECONDS, nbytes / POLICY_BYTES_PER_SECOND)
         self._told_policies = float("-inf")
-        self._events: deque[tuple[Event, NDArray[np.uint8] | None]] = deque()
+        self._events: deque[Event] = deque()
         self._answer = News(0, [], None, None)
         self._told = threading.Condition()
         self._ended = threading.Event()
@@ -153,28 +150,34 @@ class Agent:
     def begin(self, beginning: Beginning) -> int:
         """Start the learners' process; return its number, 0 if it could not be started, of which the news tell."""
         boxes, boards = self._memory.boxes, self._memory.versions.boxes
-        ranks, self._epoch = range(*self._assignment.task["ranks"]), beginning.epoch
+        ranks, self._epoch = range(*self._assignment.task.ranks), beginning.epoch
         if beginning.mail is not None:
             self._mail.deliver(beginning.mail)
         if beginning.policies is not None:
             Incoming(boards).deliver(beginning.policies)
         self._headers = Outgoing(boxes, ranks, (), every=False, epoch=self._epoch)
         self._policies = Outgoing(boards, ranks, ranks, every=False, epoch=self._epoch)
-        told: dict[str, Any] = {**self._assignment.task, "blocks": tuple(self._descriptors)}
-        told |= {"machine": self._machine, "donors": beginning.donors, "differs": beginning.differs}
-        told["restarts"] = beginning.epoch if beginning.donors else 0
+        initial = beginning.initial
         try:
+            task = replace(
+                self._assignment.task,
+                blocks=tuple(self._descriptors),
+                machine=self._machine,
+                donors=beginning.donors,
+                differs=beginning.differs,
+                restarts=beginning.epoch if beginning.donors else 0,
+                # Ray lends its memory for reading.
+                initial=None if initial is None else from_whole(initial.copy(), InitialState),
+            )
             self._host = ProcessHost(
-                Task(**told),
-                checkpoint_in(beginning.checkpoint),
+                task,
                 self._memory,
-                self._assignment.device,
                 self._config.patience_seconds,
                 self._actors.place,
                 self._carry,
             )
         except Exception as error:  # noqa: BLE001 - the supervisor ends the run
-            self._tell(Failed(error))
+            self._tell(Failed.of(error, WHOSE))
             return 0
         finally:
             for descriptor in self._descriptors:
@@ -186,7 +189,7 @@ class Agent:
     def meet(self, others: Mapping[int, Address]) -> None:
         """Write to other agents from now on, by host; they are sent everything."""
         boxes, about = self._memory.boxes, self._assignment
-        ranks = range(*about.task["ranks"])
+        ranks = range(*about.task.ranks)
         for host, address in others.items():
             heard = about.hears.get(host, ())
             mail = Outgoing(
@@ -195,7 +198,7 @@ class Agent:
                 heard,
                 every=about.lock_step,
                 epoch=self._epoch,
-                bare=about.task["transport"] != "memory",
+                bare=about.task.transport != "memory",
             )
             self._forget(host)
             self._peers[host] = Correspondent(address, mail, paced=not about.awaited, say=self._say)
@@ -265,11 +268,12 @@ class Agent:
         now = time.monotonic()
         policies = None
         # Everyone's is there once all are ready.
-        urgent = any(isinstance(event, Ready | Snapshot) for event, _ in events)
+        urgent = any(isinstance(event, Ready | Snapshot) for event in events)
         if urgent or now - self._told_policies >= self._policy_seconds:
             policies = self._policies.letter(life=False)
             self._told_policies = now
-        self._answer = News(heard + 1, events, self._headers.letter(life=True), policies)
+        told = [to_array(event) for event in events]
+        self._answer = News(heard + 1, told, self._headers.letter(life=True), policies)
         return self._answer
 
     def end(self) -> None:
@@ -293,20 +297,13 @@ class Agent:
                 if host.fileno < 0:
                     time.sleep(LOOK_SECONDS)
         except BaseException as error:  # noqa: BLE001 - the supervisor ends the run
-            self._tell(Failed(error))
+            self._tell(Failed.of(error, WHOSE))
 
     def _tell(self, event: Event) -> None:
-        packed = None
-        if isinstance(event, Snapshot):
-            packed = packed_array(event.tensors, event.state)
-            event = dataclasses.replace(event, tensors={}, state={})
-        if isinstance(event, Failed) and not isinstance(event.error, ConfigError | RunFailed):
-            text = "".join(traceback.format_exception(event.error))
-            event = Failed(RunFailed(f"a learner's agent failed: {event.error!r}\n{text}"))
         if isinstance(event, ProgressReport):
             event = self._with_sent_bytes(event)
         with self._told:
-            self._events.append((event, packed))
+            self._events.append(event)
             self._told.notify_all()
 
     def _with_sent_bytes(self, told: ProgressReport) -> ProgressReport:
@@ -318,29 +315,4 @@ class Agent:
         (before, at), self._sent = self._sent, (sent, now)
         rate = max(sent - before, 0) / max(now - at, 1e-9)
         first, *others = told.rows
-        return dataclasses.replace(
-            told, rows=[{**first, "cluster/sent_bytes_per_second": rate}, *others]
-        )
-
-
-def packed_array(tensors: Mapping[str, Tensor], state: Mapping[str, Any]) -> NDArray[np.uint8]:
-    """Return tensors and plain state in one array of bytes, which travels in one piece."""
-    descriptor = pack(tensors, state)
-    memory = mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-    os.close(descriptor)
-    return np.frombuffer(memory, np.uint8).copy()
-
-
-def from_array(packed: NDArray[np.uint8]) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Return what was packed, in memory of its own."""
-    descriptor, memory = make_memory(packed.nbytes)
-    np.frombuffer(memory, np.uint8)[:] = packed
-    return unpack(descriptor)
-
-
-def checkpoint_in(packed: NDArray[np.uint8] | None) -> Checkpoint | None:
-    """Return the checkpoint that was packed with its facts."""
-    if packed is None:
-        return None
-    tensors, facts = from_array(packed)
-    return Checkpoint(facts["updates"], tensors, facts["state"], Path(facts["path"]))
+        return replace(told, rows=[{**first, "cluster/sent_bytes_per_second": rate}, *others])

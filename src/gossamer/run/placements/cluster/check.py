@@ -37,6 +37,7 @@ from gossamer.run.cluster_findings import (
     remarks,
 )
 from gossamer.run.placements.cluster.session import Session
+from gossamer.system.messages import Message
 from gossamer.system.reading import clipped
 
 if TYPE_CHECKING:
@@ -90,18 +91,26 @@ def here() -> dict[str, Any]:
     }
 
 
+class Called(Message, frozen=True):
+    """What a caller says, and hears again."""
+
+    port: int
+
+
 def _why_unheard(address: Address) -> str:
     """Return why an end that waits for calls does not answer; empty: it does."""
     try:
         wire = Wire.call(Address(*address))
         try:
-            wire.send({"said": address.port})
-            heard = wire.receive()["heard"]
+            wire.send(Called(address.port))
+            heard = wire.receive(Called)
         finally:
             wire.close()
-    except (OSError, ValueError, KeyError) as error:
+    except (OSError, ValueError) as error:
         return f"port {address.port}: {clipped(str(error)) or type(error).__name__}"
-    return "" if heard == address.port else f"port {address.port}: something else answers there"
+    return (
+        "" if heard.port == address.port else f"port {address.port}: something else answers there"
+    )
 
 
 def _why_not(package: str) -> str:
@@ -139,8 +148,8 @@ class Looker:
 
     def _answer(self, listener: Listener) -> None:
         for wire in listener.callers(lambda: True):
-            with suppress(OSError):
-                wire.send({"heard": wire.receive()["said"]})
+            with suppress(OSError, ValueError):
+                wire.send(wire.receive(Called))
             wire.close()
 
     def call(self, others: Mapping[int, Address]) -> dict[int, str]:

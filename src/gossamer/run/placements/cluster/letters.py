@@ -8,11 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-import numpy as np
-
-from gossamer.links.mirror import Letter, Post
+from gossamer.links.mirror import Letter
 from gossamer.links.wire import LIFE_SECONDS as SILENCE_SECONDS
 from gossamer.links.wire import Address, Listener, Wire
 
@@ -36,74 +34,18 @@ TOLD_SECONDS = 30.0
 """Time without reaching a machine after which it is told: of one that is dead the supervisor knows before."""
 
 
-def send(wire: Wire, letter: Letter) -> None:
-    """Send a letter; raise OSError if nobody takes it."""
-    posts = [[x.rank, x.update, *x.notes, x.singles.size, x.doubles.size] for x in letter.posts]
-    headers = np.array(list(letter.headers.values()), np.int64)
-    message: dict[str, Any] = {
-        "epoch": letter.epoch,
-        "posts": posts,
-        "headers": [int(x) for x in letter.headers],
-        "sender": letter.sender,
-        "number": letter.number,
-    }
-    numbers = [x for post in letter.posts for x in (post.singles, post.doubles) if x.size]
-    wire.send(message, [headers.reshape(-1), *numbers] if headers.size else numbers)
-
-
-def receive(wire: Wire, words: int, room: dict[tuple[int, int], Any] | None = None) -> Letter:
-    """Wait for a letter.
-
-    Args:
-        wire: to take it from.
-        words: of a header.
-        room: memory of the letter before, which this one may take: new memory costs as much as filling it. None: it has its own.
-
-    Raises:
-        OSError: the connection has ended.
-        ValueError: what has come is no letter.
-    """
-    message: dict[str, Any] = wire.receive()
-    ranks, posts = message["headers"], message["posts"]
-    sizes = [[int(x) for x in post[4:]] for post in posts]
-    if message["nbytes"] != 8 * words * len(ranks) + sum(4 * x + 8 * y for x, y in sizes):
-        raise ValueError("a letter is not as long as it says")
-    headers = np.empty((len(ranks), words), np.int64)
-    wire.read(headers.reshape(-1))
-    found: list[Post] = []
-    room = {} if room is None else room
-    for i, ((rank, update, first, second, *_), size) in enumerate(zip(posts, sizes, strict=True)):
-        singles, doubles = (
-            _room(room, (i, j), n, dtype)
-            for j, (n, dtype) in enumerate(zip(size, (np.float32, np.float64), strict=True))
-        )
-        wire.read(singles)
-        wire.read(doubles)
-        found.append(Post(int(rank), int(update), (int(first), int(second)), singles, doubles))
-    held = {int(rank): header for rank, header in zip(ranks, headers, strict=True)}
-    sender, number = int(message["sender"]), int(message["number"])
-    return Letter(int(message["epoch"]), tuple(found), held, sender, number)
-
-
-def _room(room: dict[tuple[int, int], Any], key: tuple[int, int], n: int, dtype: Any) -> Any:
-    if key not in room or room[key].size < n:
-        room[key] = np.empty(n, dtype)
-    return room[key][:n]
-
-
 class Letterbox:
     """Takes the letters of other agents, each in a thread of its own.
 
     Args:
         host: address of this machine.
-        words: of a header.
-        deliver: takes a letter.
+        deliver: takes a letter, whose arrays are the next one's afterwards.
     """
 
-    def __init__(self, host: str, words: int, deliver: Callable[[Letter], None]):
+    def __init__(self, host: str, deliver: Callable[[Letter], None]):
         listener = Listener(host)
         self.address = listener.address
-        self._words, self._deliver = words, deliver
+        self._deliver = deliver
         self._closed = threading.Event()
         threading.Thread(target=self._accept, args=(listener,), daemon=True).start()
 
@@ -116,10 +58,9 @@ class Letterbox:
             threading.Thread(target=self._take, args=(wire,), daemon=True).start()
 
     def _take(self, wire: Wire) -> None:
-        room: dict[tuple[int, int], Any] = {}
         try:
             while not self._closed.is_set():
-                self._deliver(receive(wire, self._words, room))
+                self._deliver(wire.receive(Letter))
         except (OSError, ValueError, KeyError, TypeError, IndexError):
             pass  # whoever has written calls again
         finally:
@@ -174,10 +115,10 @@ class Correspondent:
                 began = time.monotonic()
                 letter = self._mail.letter(life=began - wrote >= LIFE_SECONDS)
                 if letter is None and began - wrote >= SILENCE_SECONDS:
-                    letter = Letter(0, (), {})  # shows whether the connection is still there
+                    letter = Letter(0)  # shows whether the connection is still there
                 if letter is None:
                     continue
-                send(self._wire, letter)
+                self._wire.send(letter)
             except OSError as error:
                 # Whether it is dead the supervisor finds out; if not, it may have missed anything.
                 if self._wire is not None:

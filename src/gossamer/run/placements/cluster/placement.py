@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import mmap
 import time
@@ -25,32 +24,28 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
-from gossamer.run.host_protocol import Died, Done, Failed, Notice, Ready, Snapshot
-from gossamer.run.placements.cluster.agent import (
-    Assignment,
-    Beginning,
-    from_array,
-    packed_array,
-)
+from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Ready
+from gossamer.run.placements.child_protocol import LearnerTask
+from gossamer.run.placements.cluster.agent import Assignment, Beginning
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess, part_of
-from gossamer.run.placements.process_host import CLOSE_SECONDS, Task
+from gossamer.run.placements.process_host import CLOSE_SECONDS
 from gossamer.run.snapshot import held_of, names_of
+from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
-
-    import numpy as np
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.wire import Address
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.host_protocol import Begin, Event
+    from gossamer.run.host_protocol import Begin
+    from gossamer.run.placements.child_protocol import InitialState
     from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
@@ -188,7 +183,7 @@ class ClusterHost:
             return [Died(f"on {self.machine}: {_cause_of(error)}")]
         except RayTaskError as error:
             self.done, self.news = True, None
-            return [Failed(RunFailed(f"{self.who}: the agent failed: {error.cause!r}"))]
+            return [Failed("RunFailed", f"{self.who}: the agent failed: {error.cause!r}")]
         except FULL:
             self.done, self.news = True, None
             return [Died(f"on {self.machine}: {NO_ROOM}")]
@@ -202,10 +197,8 @@ class ClusterHost:
         if news.mail is not None:
             self._mail.deliver(news.mail)
         found: list[Event] = []
-        for event, packed in () if known else news.events:
-            if packed is not None and isinstance(event, Snapshot):
-                tensors, state = from_array(packed)
-                event = dataclasses.replace(event, tensors=tensors, state=state)
+        for told in () if known else news.events:
+            event: Event = from_whole(told.copy(), Event)  # Ray lends its memory for reading
             self.done = self.done or isinstance(event, Done | Died | Failed)
             found.append(event)
         self.news = None
@@ -525,7 +518,7 @@ class Cluster(OutOfProcess):
         except RayError as error:
             return self._try_later(index, error)
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
-        checkpoint = None
+        initial = None
         if donors:
             self._patched = True
             if not self._lives[index]:
@@ -534,8 +527,8 @@ class Cluster(OutOfProcess):
         else:
             wanted = names_of(host.ranks, replays=self.config.checkpoint_replay)
             with suppress(ConfigError):  # what the run began with may have been removed by now
-                checkpoint = part_of(self._begin(wanted), host.ranks)
-        self._begin_host(index, checkpoint, donors)
+                initial = part_of(self._begin(wanted), host.ranks)
+        self._begin_host(index, initial, donors)
         for at in self._neighbours(index):
             other = self.hosts[at]
             if not (other.done or other.away):
@@ -650,9 +643,9 @@ class Cluster(OutOfProcess):
     def _host(self, index: int) -> ClusterHost:
         """Have an agent placed."""
         ranks = self.layout.ranks[index]
-        task = Task(
+        task = LearnerTask(
             config=to_dict(self.config),
-            plan=dataclasses.asdict(self.plan),
+            plan=self.plan,
             ranks=(ranks.start, ranks.stop),
             process=0,
             num_processes=1,
@@ -668,8 +661,7 @@ class Cluster(OutOfProcess):
             meeting=self._meeting.address if self._meeting is not None else "",
         )
         assignment = Assignment(
-            dataclasses.asdict(task),
-            self.plan.device,
+            task,
             lock_step=self.config.topology.staleness == 0,
             awaited=self.config.topology.staleness < FOREVER,
             hears=self._heard[index],
@@ -680,11 +672,11 @@ class Cluster(OutOfProcess):
         return ClusterHost(ranks, self._session.agent(assignment), self.memory, strangers)
 
     def _begin_host(
-        self, index: int, checkpoint: Checkpoint | None, donors: dict[str, list[int]]
+        self, index: int, initial: InitialState | None, donors: dict[int, list[int]]
     ) -> None:
         """Let the learners of a host that has a place begin; it is told whom it cannot hear itself."""
         host, everyone = self.hosts[index], range(self.config.num_learners)
-        policies = {int(x) for x in donors} | {x for each in donors.values() for x in each}
+        policies = set(donors) | {x for each in donors.values() for x in each}
         gone = everyone if donors else [r for x in self.hosts if not x.machine for r in x.ranks]
         mail = Outgoing(self.memory.boxes, gone, (), every=False, epoch=0)
         boards = Outgoing(self.memory.versions.boxes, policies, policies, every=False, epoch=0)
@@ -692,7 +684,7 @@ class Cluster(OutOfProcess):
             epoch=self._lives[index],
             donors=donors,
             differs=self.spec.differs if self._tried else None,
-            checkpoint=_packed(checkpoint),
+            initial=None if initial is None else to_array(initial),
             mail=mail.letter(life=True),
             policies=boards.letter(life=True),
         )
@@ -700,13 +692,6 @@ class Cluster(OutOfProcess):
         if self._patched:
             host.agent.patch.remote()
         host.ask()
-
-
-def _packed(part: Checkpoint | None) -> np.ndarray[Any, Any] | None:
-    if part is None:
-        return None
-    facts = {"updates": part.updates, "state": part.state, "path": str(part.path)}
-    return packed_array(part.tensors, facts)
 
 
 def _cause(error: RayError) -> str:

@@ -169,7 +169,7 @@ class Session:
 
     def agent(self, assignment: Assignment) -> Any:
         """Start an agent on some machine; a Ray actor handle, at once."""
-        reserved = self._resources(len(range(*assignment.task["ranks"])))
+        reserved = self._resources(len(range(*assignment.task.ranks)))
         options: dict[str, Any] = {
             "num_cpus": reserved["CPU"],
             "num_gpus": reserved["GPU"],

@@ -1,0 +1,209 @@
+"""When a run's policies are evaluated: beside training or between versions, when asked, and once more at the end."""
+
+from __future__ import annotations
+
+import math
+import time
+from typing import TYPE_CHECKING
+
+from gossamer.machine import threads
+from gossamer.roles.evaluator import Interrupted
+from gossamer.run.placements.loop_overlapped import JOIN_SECONDS, start_thread
+from gossamer.run.stopping import Overdue
+from gossamer.system.devices import on_own_stream
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.exits import Exit
+    from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.host_protocol import Placement
+    from gossamer.run.recorder import Recorder
+    from gossamer.run.scoring import Scoring
+    from gossamer.run.stopping import Signals, Watch
+
+EXPLAINED_AFTER_SECONDS = 1.5
+"""A last evaluation that takes longer is explained."""
+KNOWN_SECONDS = 5.0
+"""For so long an evaluation tells what a policy has become."""
+STOPPED_EVALUATION_SECONDS = 10.0
+"""Longest time for evaluating what a stopped run has come to."""
+
+
+class Evaluations:
+    """The evaluator of a run, over all groups of learners that it begins.
+
+    Args:
+        config: of the run.
+        placement: where the learners run.
+        recorder: tells the user.
+        scoring: keeps what evaluations say.
+        watch: asks to stop at a limit of time.
+        signals: ask to stop when the user does.
+    """
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        placement: Placement,
+        recorder: Recorder,
+        scoring: Scoring,
+        watch: Watch,
+        signals: Signals,
+    ):
+        self._config, self._placement, self._recorder = config, placement, recorder
+        self._scoring, self._watch, self._signals = scoring, watch, signals
+        self._evaluator: Evaluator | None = None
+        self._thread: threading.Thread | None = None
+        self._kept_budget: float | None = None  # by a checkpoint
+        self._spent_until = (0.0, time.monotonic())  # seconds spent on it, at a moment
+
+    @property
+    def budget(self) -> float | None:
+        """Seconds that evaluations may take by now, which a checkpoint keeps; None: there are none."""
+        return None if self._evaluator is None else self._evaluator.budget
+
+    def keep_budget(self, seconds: float | None) -> None:
+        """Begin with the budget that a checkpoint has kept."""
+        self._kept_budget = seconds
+
+    def begin(self) -> None:
+        """Make the evaluator, at first and when a group starts again."""
+        self.close()
+        self._placement.score_next(self._scoring.next_to_score)
+        self._evaluator, self._thread = self._placement.make_evaluator(), None
+        if self._evaluator is not None:
+            self._evaluator.report_to(self._scoring)
+            if self._kept_budget is not None:
+                self._evaluator.budget = self._kept_budget
+        self._scoring.evaluated_at = time.monotonic()
+        self._spent_until = (0.0, time.monotonic())
+
+    def begin_beside(self) -> None:
+        """Evaluate from now on, where that has a thread of its own."""
+        if self._evaluator is not None and self._placement.evaluates == "beside":
+            work = on_own_stream(self._evaluator.device, self._evaluator.run)
+            self._thread = start_thread(self._placement.stop, "evaluator", work, low=True)
+
+    def evaluate_in_turn(self) -> bool:
+        """Evaluate between two versions, where that has no thread of its own and it is time; return whether a limit ended it."""
+        evaluator = self._evaluator
+        if evaluator is None or self._placement.evaluates != "in turn":
+            return False
+        passed = time.monotonic() - self._scoring.evaluated_at
+        if passed < evaluator.pause and not evaluator.asked:
+            return False
+        try:
+            with threads(1):  # as it has where it runs beside the others
+                evaluator.work(stop=lambda: self._signals.heard)
+        except Interrupted:
+            pass  # a signal: the next version is the last
+        except Overdue as overdue:
+            if overdue.failure is not None:
+                raise
+            return True
+        return False
+
+    def request(self) -> None:
+        """Let the newest policy be evaluated as soon as possible, as somebody beside the run asks."""
+        if self._evaluator is None:
+            self._recorder.say("no evaluation, as evaluation.every_seconds is 0")
+            return
+        self._recorder.say("evaluating the newest policy, as was asked")
+        self._placement.score_policy_next(self._scoring.best_saved)
+        self._evaluator.asked = True
+
+    def take_share(self) -> float | None:
+        """Return the share of the time since the last call that was spent on evaluations; None: there are none."""
+        if self._evaluator is None:
+            return None
+        (spent, at), now = self._spent_until, time.monotonic()
+        self._spent_until = (self._evaluator.seconds, now)
+        return (self._evaluator.seconds - spent) / max(now - at, 1e-9)
+
+    def join(self) -> None:
+        """Wait for the evaluation that is under way, for a while."""
+        if self._thread is not None:
+            self._thread.join(JOIN_SECONDS)
+
+    @property
+    def stuck(self) -> bool:
+        """Whether an evaluation does not come back."""
+        return self._thread is not None and self._thread.is_alive()
+
+    def close(self) -> None:
+        """Free what the evaluator holds, unless it or a role of the placement is still at something."""
+        if self._evaluator is not None and not (self.stuck or self._placement.stuck):
+            self._evaluator.close()
+        self._evaluator = None
+
+    def finish(self, ended: Exit | None, finish_saving: Callable[[], None]) -> None:
+        """Evaluate once more what is shipped; of a run that was to stop soon only as long as evaluations take.
+
+        Args:
+            ended: how the run has ended.
+            finish_saving: waits until the last checkpoint is on disk.
+        """
+        watch, evaluator = self._watch, self._evaluator
+        if evaluator is None:
+            return
+        self._placement.score_policy_next(self._scoring.best_saved)
+        stuck = self.stuck or self._placement.stuck
+        if ended is None or ended.kind != "done":
+            if not stuck:
+                self._finish_stopped(evaluator, finish_saving)
+                self._scoring.settle()
+            return
+        watch.settle()
+        watch.exit = ended  # no other end is asked for, but by a signal
+        if stuck:
+            self._recorder.say(
+                "The final evaluation was skipped: an environment is still in a step or an evaluation"
+            )
+            return
+        seconds = math.inf
+        if ended.cause != "total_env_steps":
+            before = evaluator.longest_seconds + evaluator.confirming_cost
+            seconds = max(self._config.stop_within_seconds, 2 * before)
+            if before > EXPLAINED_AFTER_SECONDS:
+                self._recorder.say(
+                    f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+                )
+        with watch.within(seconds), threads(1):  # as in every evaluation before
+            try:
+                self._scoring.finish(evaluator, lambda: self._signals.heard or watch.over)
+            except (Interrupted, Overdue) as stopped:
+                if isinstance(stopped, Overdue) and stopped.failure is not None:
+                    raise
+                if not self._signals.heard:
+                    self._recorder.say(
+                        f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
+                    )
+                self._scoring.settle()
+
+    def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
+        """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
+        watch, passed = self._watch, time.monotonic() - self._scoring.evaluated_at
+        seconds = min(STOPPED_EVALUATION_SECONDS, watch.left_seconds)
+        first_due = self._config.evaluation.every_seconds
+        if passed < KNOWN_SECONDS or self._recorder.seconds() < first_due:
+            return  # it is known, or would not have been by now
+        if seconds < 1.0:
+            return
+        finish_saving()
+        self._signals.saved = True
+        text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
+        self._recorder.say(text)
+        self._recorder.notice(text)  # in place of what Ctrl-C would have lost until now
+        with watch.within(seconds), threads(1):
+            try:
+                self._scoring.leave(evaluator, lambda: self._signals.skips or watch.over)
+            except (Interrupted, Overdue) as stopped:
+                if isinstance(stopped, Overdue) and stopped.failure is not None:
+                    raise
+                if not self._signals.skips:
+                    self._recorder.say(
+                        f"The last policy was not evaluated: that takes longer than {seconds:.0f} s"
+                    )

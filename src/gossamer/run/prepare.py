@@ -1,0 +1,177 @@
+"""Everything that is found out, and refused, before a run makes anything: its environment, its plan, what it continues from."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from gossamer.build.auto import Plan, learners_machine, make_plan
+from gossamer.build.preflight import (
+    refuse_full_shared_memory,
+    refuse_large,
+    refuse_what_a_gpu_cannot_hold,
+    refuse_what_memory_cannot_hold,
+)
+from gossamer.config import TrainConfig, to_dict
+from gossamer.envs.registry import read_spec, try_to_repeat
+from gossamer.machine import same_folder, this_machine
+from gossamer.run import resume_rules, snapshot
+from gossamer.run.best_videos import refuse_no_videos
+from gossamer.run.damaged_checkpoints import refuse_damaged
+from gossamer.run.evaluate import refuse_misfit, refuse_other_best
+from gossamer.run.placements.layout import layout_of
+from gossamer.run.recorder import refuse_missing_writers
+from gossamer.system.devices import use_deterministic_algorithms
+from gossamer.system.reading import quoted, visible
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Set
+
+    import torch
+
+    from gossamer.record.checkpoint import Checkpoint
+    from gossamer.record.folder import RunFolder
+    from gossamer.run.placements.layout import Layout
+    from gossamer.system.beginning import Beginning
+    from gossamer.types import EnvSpec
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """A session of a run that may begin."""
+
+    config: TrainConfig
+    spec: EnvSpec
+    plan: Plan
+    folder: RunFolder | None
+    """Of the run that is continued; None: it is new."""
+    checkpoint: Checkpoint | None
+    """That is continued from; of its tensors those of learners in this process."""
+    replays: list[str]
+    """What replays take up, in lines for the user."""
+    tried: bool
+    """Whether it is known if environments come back after a resume."""
+    remark: str
+    """What the user may like to know of this machine."""
+    home: Path
+    """The folder that paths are below: a simulator may take the process elsewhere."""
+
+
+@dataclass(frozen=True)
+class Finished:
+    """A run that is asked to go on, and has reached its end."""
+
+    folder: Path
+    summary: Mapping[str, Any]
+    told: str
+    """What says so, and how to go on."""
+
+
+def prepare(
+    config: TrainConfig,
+    folder: RunFolder | None,
+    beginning: Beginning,
+    *,
+    config_given: Set[str],
+    torso: torch.nn.Module | None,
+) -> Prepared | Finished:
+    """Find out all that a session needs before anything is made.
+
+    Args:
+        config: as it was asked for.
+        folder: of the run to continue, locked; None: a new one.
+        beginning: tells what this is at.
+        config_given: names of settings that were asked for, which win over a resumed run's plan.
+        torso: the user's own feature layers.
+
+    Raises:
+        ConfigError: a mistake in the settings, or they do not fit what is continued, or this machine.
+    """
+    # A run must not change, nor end, with a file that it does not own.
+    config, home = replace(config, topology=config.topology.written_out()), Path.cwd()
+    refuse_missing_writers(config)
+    refuse_no_videos(config)
+    refuse_full_shared_memory(config)
+    layout = layout_of(config)
+    checkpoint, before = None, dict[str, Any]()
+    if folder is not None:
+        # What goes to other processes is loaded when they start.
+        ranks = range(0 if layout else config.num_learners)
+        mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
+        checkpoint, before = folder.checkpoints().load("last", mine), folder.read_settings()
+        if (finished := _refuse_what_differs(config, folder, checkpoint, before)) is not None:
+            return finished
+    spec, tried = _try_environment(config, folder, checkpoint, layout, beginning, torso)
+    machine = learners_machine(config, this_machine())
+    if layout:
+        machine = machine.share_of(layout.share)
+    remark = ""
+    if checkpoint is None:
+        plan = make_plan(config, spec, machine)
+    else:
+        # From Python nobody says what was asked for; what differs was.
+        changed = resume_rules.changes(before, to_dict(config))
+        given = set(config_given) or {name for name, _, _ in changed}
+        saved = checkpoint.state["plan"]
+        config = resume_rules.for_this_machine(config, machine, given, saved)
+        plan, remark = resume_rules.resumed_plan(checkpoint, config, spec, machine, given, before)
+    processes = len(layout.ranks) if layout else 0
+    if plan.device != "cpu":
+        use_deterministic_algorithms(config.deterministic)
+    # Of a cluster every machine must hold one host's learners at least, as this one could.
+    here = replace(config, num_learners=1) if layout and layout.on_cluster else config
+    replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
+    refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
+    return Prepared(config, spec, plan, folder, checkpoint, replays, tried, remark, home)
+
+
+def _refuse_what_differs(
+    config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint, before: Mapping[str, Any]
+) -> Finished | None:
+    """Refuse a checkpoint that is damaged or of other settings; return what is told of a run that is at its end."""
+    resume_rules.refuse_changes(before, to_dict(config))
+    refuse_damaged(checkpoint, config.num_learners)
+    for warning in checkpoint.warnings:
+        print(f"gossamer: {visible(warning)}", file=sys.stderr)
+    ended, summary = resume_rules.finished(config, folder, checkpoint)
+    if ended is None:
+        return None
+    how = str(ended)
+    if ended.cause == "stop_after_seconds":
+        how += f" by its {summary['seconds']:.0f} s over all sessions"
+    limit = resume_rules.raised(config, ended, summary["seconds"])
+    told = (
+        f"{folder.shown} is finished ({how}); to train it further: gossamer train --resume "
+        f"{quoted(folder.shown)} {limit}"
+    )
+    return Finished(folder.path, summary, told)
+
+
+def _try_environment(
+    config: TrainConfig,
+    folder: RunFolder | None,
+    checkpoint: Checkpoint | None,
+    layout: Layout | None,
+    beginning: Beginning,
+    torso: torch.nn.Module | None,
+) -> tuple[EnvSpec, bool]:
+    """Return the environment's spec, and whether it is known if it comes back after a resume."""
+    beginning.at(f"trying out {config.env_id}", everywhere=False)
+    with same_folder():
+        spec = read_spec(
+            config.env_id,
+            config.env,
+            config.max_episode_steps,
+            tries=folder is None,
+            before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
+        )
+    if folder is not None and checkpoint is not None:
+        refuse_misfit(config, spec, checkpoint, torso)
+        refuse_other_best(config, spec, folder.checkpoints(), torso)
+    differs = None if folder is None else resume_rules.known_to_differ(folder)
+    if differs is None and not layout:  # processes try by themselves
+        with same_folder():
+            differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
+    return replace(spec, differs=spec.differs or differs or ""), differs is not None
