@@ -383,6 +383,22 @@ def test_a_line_that_is_too_short_to_be_seen_is_drawn_as_a_point(
     assert sorted(page.evaluate(modes)) == ["lines", "lines+markers"]
 
 
+def test_seeds_with_one_evaluation_each_have_a_point_with_its_interval(
+    page: Page, watch: FakeWatch
+) -> None:
+    """A band over one point is nothing that could be seen, and would stretch the axis all the same."""
+    point = {"x": [40_734], "y": [407.0], "low": [73.0], "high": [741.0], "counts": [3]}
+    group = {"label": "ppo", "settings": {}, "n": 3, "runs": SEEDS[:3], "exact": True, **point}
+    told = {"groups": [{**group, "interval": "95 %", "not_positive_rows": 0}], "said": []}
+    watch.curves = lambda asked: told  # type: ignore[method-assign]
+    visit(page, curves("evaluation/mean", runs=SEEDS[:3]))
+    drawn(page, "evaluation/mean")
+    trace = "document.querySelector('.plot').data.at(-1)"
+    until(page, f"{trace}?.error_y?.visible")
+    assert page.evaluate(f"[{trace}.error_y.array, {trace}.error_y.arrayminus]") == [[334], [334]]
+    page.locator(".plot .errorbar").wait_for(state="attached")
+
+
 def test_groups_are_named_by_the_fewest_settings_that_tell_them_apart(page: Page) -> None:
     visit(page, "")
     groups = [

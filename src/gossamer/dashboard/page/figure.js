@@ -195,6 +195,14 @@ function length(x, y, log) {
   return log ? Math.log10(high / low) : high - low;
 }
 
+// The interval of a point, of which no band is drawn.
+function interval({ y, low, high, color }) {
+  const apart = (ends, sign) => ends.map((end, i) => (end === null || y[i] === null ? 0 : sign * (end - y[i])));
+  const [above, below] = [apart(high, 1), apart(low, -1)];
+  const visible = [...above, ...below].some(Boolean); // of one run there is none
+  return { visible, type: "data", symmetric: false, array: above, arrayminus: below, color, thickness: 1.2, width: 5 };
+}
+
 // Plotly reads <b>, <a href> and entities in texts, and names are typed by anybody.
 function plain(text) {
   return text.replaceAll("&", "&amp;").replaceAll("<", "&lt;");
@@ -239,6 +247,7 @@ function traces(lines, view) {
       mode: marked || few ? "lines+markers" : "lines",
       line: stroke,
       marker: { color: line.color, size: few ?? 6 },
+      ...(lonely && line.low && line.high && line.band !== false ? { error_y: interval(line) } : {}),
       opacity: line.opacity ?? 1,
       // The first and the last point stand at the edge, and would be drawn by half.
       cliponaxis: !(lonely || (line.markers && !view.zoom && !view.yZoom)),
