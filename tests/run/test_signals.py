@@ -108,8 +108,8 @@ def test_resuming_a_finished_run_makes_nothing(
         assert "is finished (done: total_env_steps reached)" in capsys.readouterr().out
     assert summary_of(folder)["env_steps"] == steps
     assert (folder / "config.json").read_bytes() == before
-    seconds = ["--stop-after-seconds", "1"]  # both sessions together took longer
-    assert cli.main(["train", "--resume", str(folder), *seconds]) == 0
+    half = summary_of(folder)["seconds"] / 2
+    assert cli.main(["train", "--resume", str(folder), f"--stop-after-seconds={half:.4f}"]) == 0
     said = capsys.readouterr().out
     reached = re.search(r"stop_after_seconds reached by its ([\d.]+) s over all sessions", said)
     further = re.search(r"--stop-after-seconds ([\d.]+)$", said)
