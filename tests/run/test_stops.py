@@ -22,8 +22,8 @@ from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.record.metrics import last_row
-from gossamer.run import stopping
-from gossamer.run.stopping import SlowCalls
+from gossamer.run import watching
+from gossamer.run.watching import SlowCalls
 from gossamer.system.signs import Sign
 
 WITHIN = ["--stop-within-seconds", "1"]
@@ -231,7 +231,7 @@ def test_slow_calls_are_named_after_30_seconds_and_then_ever_more_rarely() -> No
 def test_a_slow_environment_is_named_where_the_run_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stopping, "SLOW_SECONDS", 0.6)
+    monkeypatch.setattr(watching, "SLOW_SECONDS", 0.6)
     folder = tmp_path / "run"
     broken_envs.RELEASED.clear()
 
@@ -364,6 +364,15 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     assert said, err
     rows = (tmp_path / "run/evaluation.jsonl").read_text().splitlines()
     assert 12.0 < json.loads(rows[-1])["time_s"] < 12.0 + 5.0 + int(said[1])
+
+
+def test_a_simulator_that_ends_processes_of_its_own_stops_no_run(tmp_path: Path) -> None:
+    words = ["broken_envs:ForksHelpers", "--run-folder", "run", *QUICK, "--placement", "inline"]
+    with Session([*words, "--total-env-steps", "256"], tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 0, err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "done: total_env_steps reached"
+    assert "stopping" not in err
 
 
 def test_what_no_signal_interrupts_ends_with_the_code_of_a_stop(tmp_path: Path) -> None:

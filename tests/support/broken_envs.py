@@ -117,6 +117,23 @@ class LeavesLater(Plain):
         return 1.0
 
 
+class ForksHelpers(Plain):
+    """Begins a process of its own at every reset, and ends the one before."""
+
+    helper: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.close()
+        self.helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        self.helper.start()
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        if self.helper is not None:
+            self.helper.terminate()
+            self.helper.join()
+
+
 class ClosesFiles(Plain):
     """Closes the files of others in the middle of its first episode."""
 

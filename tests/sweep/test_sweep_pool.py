@@ -16,6 +16,7 @@ from gossamer.errors import RunFailed
 from gossamer.sweep import pool as pool_module
 from gossamer.sweep.pool import Outcome, Pool
 from gossamer.sweep.processes import LocalPlace, Run
+from gossamer.system import signals
 
 
 class FakeHandle:
@@ -152,7 +153,7 @@ def test_a_signal_stops_all_and_begins_none(number: int, tmp_path: Path) -> None
 
 
 def test_the_second_signal_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.0)
     monkeypatch.setattr(FakeHandle, "stop", lambda _: None)  # a run that does not listen
     place, source = FakePlace(1, polls=10**9), ListOf(tmp_path, 1)
     for delay in (0.1, 0.2):

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import STOP_SIGNALS
 from gossamer.record.exits import exit_of
 from gossamer.record.objectives import is_done, read_summary
+from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -26,8 +25,6 @@ MOST_KILLS = 3
 """So often a run that something has killed is resumed."""
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
-REPEAT_SECONDS = 0.5
-"""A signal that comes so soon after another was sent together with it."""
 
 
 @dataclass(frozen=True)
@@ -52,36 +49,6 @@ class Source(Protocol):
     def look(self, running: Sequence[Run]) -> Sequence[Run]:
         """Look at runs that train, about once a second; return those to be stopped for good."""
         ...
-
-
-class Signals:
-    """Context in which signals are counted instead of ending this process."""
-
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: dict[int, Any] = {}
-        self._last_at = -REPEAT_SECONDS
-
-    def __enter__(self) -> Signals:
-        """Take the signals over, if this is the main thread."""
-        if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                self._before[number] = signal.signal(number, self._count)
-            if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Give them back."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _count(self, number: int, _frame: object) -> None:
-        now = time.monotonic()
-        # A terminal that is closed says so more than once.
-        if self.count and (number == signal.SIGHUP or now - self._last_at < REPEAT_SECONDS):
-            return
-        self.count, self._last_at = self.count + 1, now
 
 
 @dataclass
@@ -116,6 +83,7 @@ class Pool:
         self._running: list[_Running] = []
         self._kills: dict[str, int] = {}
         self._stopping = False
+        self._signals = 0  # that have come while runs train
 
     def adopt(self, runs: Sequence[Run]) -> list[Run]:
         """Take over those of some runs that an earlier command has begun and that still train; return them."""
@@ -136,42 +104,47 @@ class Pool:
             RunFailed: the source gave up, or a run could not be started; the others were stopped.
         """
         looked_at = time.monotonic()
-        with Signals() as signals:
+        with Signals(self._on_signal):
             try:
                 while True:
                     self._collect(source)
-                    if signals.count and not self._stopping:
+                    if self._signals and not self._stopping:
                         self._say(
                             f"Stopping {len(self._running)} runs, which save a checkpoint. Press Ctrl-C again to end "
                             "them without saving."
                         )
                         self._stop_all()
-                    if signals.count > 1:
+                    if self._signals > 1:
                         return False
                     if not self._stopping:
                         self._fill(source)
                     if not self._running:
-                        return not signals.count
+                        return not self._signals
                     if time.monotonic() >= looked_at + LOOK_SECONDS:
                         looked_at = time.monotonic()
                         self._look(source)
                     time.sleep(POLL_SECONDS)
             except (ConfigError, RunFailed):
-                self._wait_for_all(source, signals)
+                self._wait_for_all(source)
                 raise
             except OSError as error:  # a full disk
                 with suppress(OSError):  # what is done is seen again by whoever goes on
-                    self._wait_for_all(source, signals)
+                    self._wait_for_all(source)
                 raise RunFailed(f"cannot write down what was done: {error}") from error
             finally:
                 for one in self._running:
                     one.handle.kill()
                 self._running.clear()
 
-    def _wait_for_all(self, source: Source, signals: Signals) -> None:
+    def _on_signal(self, number: int) -> None:
+        # A terminal that is closed says so more than once.
+        if not (self._signals and number == signal.SIGHUP):
+            self._signals += 1
+
+    def _wait_for_all(self, source: Source) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
         self._stop_all()
-        while self._running and signals.count < 2:
+        while self._running and self._signals < 2:
             self._collect(source)
             time.sleep(POLL_SECONDS)
 
