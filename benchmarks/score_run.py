@@ -23,6 +23,7 @@ from gossamer.record.folder import RunFolder
 from gossamer.roles.evaluator import play
 from gossamer.run.evaluate import load_weights
 from gossamer.run.recorder import WINDOW, Window
+from gossamer.run.state import from_disk
 from gossamer.system.cores import num_cores
 
 
@@ -62,8 +63,9 @@ def main() -> None:
     reached: dict[str, Any] | None = None
     for updates in folder.checkpoints().list():
         checkpoint = load_weights([policy], folder, updates)
-        recorder = checkpoint.state["recorder"]
-        mean = Window.of(recorder, config.num_learners).mean(asked.window)
+        state, window = from_disk(checkpoint, config.num_learners), Window(config.num_learners)
+        window.load(state.recorder.window)
+        mean = window.mean(asked.window)
         training = float("-inf") if mean is None else mean
         if training < asked.skip_below:
             before = None  # it may have been below the target: what follows is the first in a row
@@ -80,8 +82,8 @@ def main() -> None:
         result = replace(result, tasks=trial.tasks)
         row = {
             "updates": updates,
-            "env_steps": checkpoint.state["held"]["learner.env_steps"],
-            "seconds": round(recorder["seconds"], 1),
+            "env_steps": state.learners[0].env_steps,
+            "seconds": round(state.recorder.seconds, 1),
             "training_return": round(training, 2),
             "mean": round(result.mean, 2),
             "standard_error": round(result.standard_error, 2),

@@ -29,6 +29,7 @@ import torch
 from hosts import PYTHON_FOLDER, Hosts, why_not
 
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.state import from_disk
 
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SPEED = ["--stop-at-return", "none", "--evaluation.every-seconds", "0", "--total-env-steps", "1e7"]
@@ -140,7 +141,7 @@ def compare_parameters(folder: Path) -> None:
         one, two = (CheckpointStore(run / "checkpoints", 0).load("last") for run in runs)
         learnt = [name for name in one.tensors if "learner." in name]
         differ = [name for name in learnt if not torch.equal(one.tensors[name], two.tensors[name])]
-        versions = one.state["held"]["learner.version"]
+        versions = from_disk(one, 2).learners[0].version
         print(
             f"{topology}: {versions} versions, {len(differ)} of {len(learnt)} tensors differ",
             flush=True,

@@ -24,19 +24,6 @@ def test_of_one_learner_it_is_its_last_hundred() -> None:
     }  # fmt: skip
 
 
-def test_records_of_before_learners_were_kept_apart_are_read() -> None:
-    one = Window.of({"returns": [1.0, 3.0], "lengths": [10, 30]}, 1)
-    assert one.mean() == 2.0
-    assert one.metrics()["length_mean_100"] == 20.0
-    several = {
-        "returns": [1.0, 1.0, 4.0],
-        "lengths": [10, 10, 40],
-        "returns_of": [[0, [1.0, 1.0]], [1, [4.0]]],
-    }
-    assert Window.of(several, 2).mean() == 2.5
-    assert Window.of({"returns": [], "lengths": []}, 1).mean() is None
-
-
 def test_learners_of_short_episodes_do_not_drown_the_others() -> None:
     window = Window(3)
     for i in range(1000):

@@ -12,7 +12,6 @@ from fake_placement import FakePlacement, Supervised, done, part, ready, told
 
 from gossamer.links.stopping import Stopped
 from gossamer.run.host_protocol import Died
-from gossamer.run.snapshot import updates_of
 
 SETTINGS: dict[str, Any] = {"topology": {"name": "gossip"}, "checkpoint_every_seconds": 0.0}
 
@@ -43,14 +42,14 @@ def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise)
     run.run()
     assert run.supervisor.final_snapshot_queued
     run.supervisor.finish_saving()
-    saved = run.store.load()
-    assert updates_of(saved) == {0: 3, 1: 3, 2: 5}, "the state of learner 0"
-    held = saved.state["held"]
-    assert held["1/learner.own_env_steps"] == 20
-    assert not saved.state["exact"]
-    torch.testing.assert_close(
-        saved.tensors["1/learner.policy.weight"], saved.tensors["learner.policy.weight"]
-    )
+    saved = run.saved()
+    assert saved.updates == {0: 3, 1: 3, 2: 5}, "the state of learner 0"
+    donor, filled, _ = saved.learners
+    assert filled.own_env_steps == 20
+    assert not saved.exact
+    assert filled.part("learner.policy.").keys() == donor.part("learner.policy.").keys()
+    assert torch.equal(filled.tensors["learner.policy.weight"], torch.full((2,), 3.0))
+    assert set(donor.tensors) - set(filled.tensors) == {"actor.generator"}, "it draws its own"
 
 
 def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place(supervise):
@@ -98,7 +97,7 @@ def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
     run.run()
     assert there == [[0]], "its part is missing"
     run.supervisor.finish_saving()
-    assert updates_of(run.store.load()) == {0: 3, 1: 2}
+    assert run.saved().updates == {0: 3, 1: 2}
 
 
 def test_numbers_of_checkpoints_never_fall_while_learner_0_is_away(supervise):
@@ -119,7 +118,7 @@ def test_numbers_of_checkpoints_never_fall_while_learner_0_is_away(supervise):
     run = supervise(placement)
     run.run()
     run.supervisor.finish_saving()
-    assert updates_of(run.store.load()) == {0: 9, 1: 5}
+    assert run.saved().updates == {0: 9, 1: 5}
     assert run.store.list() == [9]
 
 

@@ -24,7 +24,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import CheckpointStore
 from gossamer.run.host_protocol import FINAL, Died, Snapshot
 from gossamer.run.placements.processes import Processes
-from gossamer.run.snapshot import policy_of
+from gossamer.run.state import policy_of
 from gossamer.run.train import train
 
 

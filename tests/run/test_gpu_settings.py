@@ -30,7 +30,7 @@ from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.resume_rules import for_this_machine, why_not_exact
-from gossamer.run.snapshot import EXACT
+from gossamer.run.state import RecorderState, RunState
 from gossamer.run.train import train
 from gossamer.tools.bench import limit_of
 from gossamer.types import empty_trajectory
@@ -185,7 +185,7 @@ def test_a_replay_on_a_gpu_is_resumed_on_a_machine_without():
     laptop = Machine(2, "a processor", (), ("cpu",), "2.13.0")
 
     def kept(machine, *given):
-        return for_this_machine(config, machine, set(given), {}).replays[1].device
+        return for_this_machine(config, machine, set(given), planned()[2]).replays[1].device
 
     assert kept(laptop) == "auto"
     assert kept(laptop, "replays.1.capacity_steps") == "auto"
@@ -264,7 +264,7 @@ def test_exactness_is_claimed_only_where_sums_have_an_order():
     def why(before=None, **settings):
         config, spec, plan = planned(lag="1", **settings)
         assert resumes_exactly(config, spec, plan), "environments come back all the same"
-        saved = SimpleNamespace(state={"plan": dataclasses.asdict(plan), EXACT: True, "held": {}})
+        saved = RunState([], plan, exact=True, recorder=RecorderState([], 0, 0.0, (0, 0.0)))
         return why_not_exact(config, spec, plan, saved, before)
 
     assert why() == ["a GPU sums in no fixed order without --deterministic"]

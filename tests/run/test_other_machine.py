@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -116,14 +116,10 @@ def plan_of(machine: Machine, **settings: Any) -> tuple[TrainConfig, Plan]:
     return made, make_plan(made, read_spec(PONG, made.env), machine)
 
 
-def resumed(
-    saved: Plan | dict[str, Any], made: TrainConfig, machine: Machine, *given: str
-) -> tuple[Plan, str]:
-    plan = asdict(saved) if isinstance(saved, Plan) else saved
-    checkpoint = Checkpoint(1, {}, {"plan": plan}, Path())
-    now = for_this_machine(made, machine, set(given), plan)
+def resumed(saved: Plan, made: TrainConfig, machine: Machine, *given: str) -> tuple[Plan, str]:
+    now = for_this_machine(made, machine, set(given), saved)
     spec = read_spec(PONG, made.env)
-    return resumed_plan(checkpoint, now, spec, machine, set(given), to_dict(made))
+    return resumed_plan(saved, now, spec, machine, set(given), to_dict(made))
 
 
 def test_from_a_cpu_to_a_gpu_the_run_keeps_what_is_its_own() -> None:
@@ -166,8 +162,9 @@ def test_another_processor_chooses_its_own_arithmetic() -> None:
 
 def test_of_an_older_checkpoint_only_what_cannot_be_is_changed() -> None:
     made, plan = plan_of(OTHER)
-    old = {k: x for k, x in asdict(plan).items() if k not in ("cores", "hardware", "torch")}
-    now, _ = resumed(old | {"learner_threads": 2}, made, OTHER)
+    old = replace(plan, cores=0, hardware="", torch="")
+    now, more = resumed(replace(old, learner_threads=2), made, OTHER)
+    assert not more, "it is not known of how many cores it was"
     assert (now.learner_threads, now.precision) == (2, "bf16")
     assert resumed(old, made, SMALL)[0].precision == "fp32"
 
@@ -185,9 +182,9 @@ def test_nccl_is_let_go_of_where_there_is_no_gpu() -> None:
         "topology": {"name": "allreduce", "transport": "nccl"},
     }
     made, plan = plan_of(WITH_GPU, **settings)
-    now = for_this_machine(made, SMALL, set(), asdict(plan))
+    now = for_this_machine(made, SMALL, set(), plan)
     assert getattr(now.topology, "transport", "") == "auto"
-    kept = for_this_machine(made, SMALL, {"topology.transport"}, asdict(plan))
+    kept = for_this_machine(made, SMALL, {"topology.transport"}, plan)
     assert getattr(kept.topology, "transport", "") == "nccl"
 
 

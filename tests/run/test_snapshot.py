@@ -47,12 +47,3 @@ def test_copies_keep_values_kinds_and_layouts_and_share_nothing(
         assert copies[name].stride() == before[name].stride()
     assert len({x.data_ptr() for x in copies.values() if x.numel()}) == len(tensors) - 1
     assert snapshot.copy_outside_heap({}) == {}
-
-
-def test_what_replays_hold_may_be_left_on_disk() -> None:
-    mine = snapshot.names_of(range(1, 2), replays=False)
-    names = ["1/learner.replay.0.obs", "1/learner.policy.x", "learner.policy.x", "1/actor.0.obs"]
-    assert [name for name in names if mine(name)] == ["1/learner.policy.x", "1/actor.0.obs"]
-    assert snapshot.names_of(range(1, 2))("1/learner.replay.0.obs")
-    assert snapshot.names_of(range(1), replays=False)("actor.0.obs")
-    assert not snapshot.names_of(range(1), replays=False)("learner.replay.0.obs")

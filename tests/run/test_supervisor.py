@@ -106,10 +106,12 @@ def test_what_a_host_tells_after_its_part_of_a_checkpoint_waits_for_the_others(s
     run.run()
     assert kept == [0, 4]
     run.supervisor.finish_saving()
-    first, last = (run.store.load(x).state for x in run.store.list())
-    assert first["recorder"]["episode_rows"] == 1
-    assert last["recorder"]["episode_rows"] == 4
-    assert first["held"] == {**part(0, 1, 1)[1].state["held"], **part(1, 1, 2)[1].state["held"]}
+    first, last = (run.saved(x) for x in run.store.list())
+    assert first.recorder.episode_rows == 1
+    assert last.recorder.episode_rows == 4
+    assert first.updates == {0: 1, 1: 2}
+    assert [float(x.tensors["learner.policy.weight"][0]) for x in first.learners] == [1.0, 2.0]
+    assert first.exact
 
 
 @pytest.mark.parametrize("topology", [ASYNCHRONOUS, SYNCHRONOUS])
@@ -144,8 +146,8 @@ def test_a_dead_host_is_replaced_and_its_part_of_an_order_is_asked_of_the_new_on
     assert run.supervisor.restarts == 1
     assert run.said == ["Learner 1 died (signal 9) and was restarted"]
     run.supervisor.finish_saving()
-    first = run.store.load(run.store.list()[0]).state
-    assert first["held"]["1/learner.update"] == 4, "the dead one's part is not that of the new one"
+    first = run.saved(run.store.list()[0])
+    assert first.updates[1] == 4, "the dead one's part is not that of the new one"
     processes = run.folder.read_json("processes.json")
     assert [x["restarts"] for x in processes] == [0, 0, 1]
 

@@ -8,7 +8,7 @@ import pytest
 
 from gossamer.run.placements import metric_rows as rows_module
 from gossamer.run.placements.metric_rows import OTHERS_ROW_SECONDS, Rows
-from gossamer.run.scoring import best_of, best_saved_in
+from gossamer.run.scoring import best_of
 
 
 class Learner:
@@ -89,6 +89,3 @@ def test_the_best_learner_is_one_with_a_score():
     assert best_of({}) is None
     assert best_of({0: float("nan"), 1: -3.0, 2: -2.0}) == 2
     assert best_of({0: float("nan")}) is None
-    assert best_saved_in({"scores": [[0, 1.0], [1, 3.0]]}) == 1, "before it was saved by its name"
-    assert best_saved_in({"best_learner": None, "scores": [[0, 1.0]]}) is None
-    assert best_saved_in({}) is None

@@ -7,6 +7,7 @@ from typing import Any, cast
 
 import torch
 
+from gossamer.build.auto import Plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.links.stopping import Stopped, StopSignal
@@ -18,9 +19,23 @@ from gossamer.run.host_protocol import FINAL, Done, ProgressReport, Ready, Snaps
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
+from gossamer.run.state import LearnerState, RunState, from_disk
 from gossamer.run.stopping import Stop
 from gossamer.run.supervisor import Supervisor
 from gossamer.run.watching import Watch, Watched
+
+PLAN = Plan(
+    device="cpu",
+    precision="fp32",
+    num_envs=1,
+    lag=0,
+    micro_batch_rows=1,
+    learner_threads=1,
+    actor_threads=1,
+    env_threads=1,
+    env_groups=1,
+    max_episode_steps=0,
+)
 
 
 @dataclass
@@ -113,14 +128,19 @@ def told(
 
 
 def part(index: int = 0, number: int = FINAL, updates: int = 1) -> tuple[int, Snapshot]:
-    prefix = f"{index}/" if index else ""
-    tensors = {f"{prefix}learner.policy.weight": torch.full((2,), float(updates))}
-    held = {
-        f"{prefix}learner.update": updates,
-        f"{prefix}learner.own_env_steps": 10 * updates,
-        f"{prefix}learner.env_steps": 10 * updates,
-    }
-    return index, Snapshot(number, tensors, {"held": held, "plan": {}, "exact": True})
+    learner = LearnerState(
+        update=updates,
+        version=updates,
+        env_steps=10 * updates,
+        own_env_steps=10 * updates,
+        numbers={},
+        tensors={
+            "learner.policy.weight": torch.full((2,), float(updates)),
+            "actor.0.episodes": torch.zeros(1),
+            "actor.generator": torch.zeros(1),
+        },
+    )
+    return index, Snapshot(number, {index: learner}, PLAN, exact=True)
 
 
 def done(index: int = 0) -> tuple[int, Done]:
@@ -182,6 +202,9 @@ class Supervised:
 
         path = self.folder.path / f"{name}.jsonl"
         return [json.loads(x) for x in path.read_text().splitlines()]
+
+    def saved(self, which: str | int = "last") -> RunState:
+        return from_disk(self.store.load(which), self.config.num_learners)
 
     def close(self) -> None:
         self.supervisor.finish_saving()

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import multiprocessing
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import numpy as np
 import torch
+from msgspec import Meta
 
 from gossamer.build.evaluation_tasks import (
     envs_per_learner,
@@ -21,6 +22,7 @@ from gossamer.errors import ConfigError
 from gossamer.machine import free_memory, has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
 from gossamer.system.importing import main_is_ours
+from gossamer.system.ranges import CountToMillion, UpToBillion, Whole
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -32,31 +34,35 @@ MANY_GAMES = 32
 """Atari games from which on it pays to make them in processes side by side."""
 WORKER_BYTES = 200 << 20
 """Memory of a worker process and its games."""
-PRECISIONS = {"fp32": torch.float32, "bf16": torch.bfloat16}
+Device = Literal["cpu", "cuda"]
+PRECISIONS: dict[Literal["fp32", "bf16"], torch.dtype] = {
+    "fp32": torch.float32,
+    "bf16": torch.bfloat16,
+}
 
 
 @dataclass(frozen=True)
 class Plan:
     """What "auto" became on this machine; saved with checkpoints, as sums depend on it."""
 
-    device: str
-    precision: str
-    num_envs: int
-    lag: int | None
+    device: Device
+    precision: Literal["fp32", "bf16"]
+    num_envs: CountToMillion
+    lag: Annotated[int, Meta(ge=0, le=1)] | None
     """None: free."""
-    micro_batch_rows: int
-    learner_threads: int
-    actor_threads: int
-    env_threads: int
-    env_groups: int
-    max_episode_steps: int
-    cores: int = 0
+    micro_batch_rows: Annotated[int, Meta(ge=1, le=10**9)]
+    learner_threads: Annotated[int, Meta(ge=1, le=1024)]
+    actor_threads: Annotated[int, Meta(ge=1, le=1024)]
+    env_threads: CountToMillion
+    env_groups: Annotated[int, Meta(ge=1, le=1024)]
+    max_episode_steps: UpToBillion
+    cores: Whole = 0
     """Cores that the plan was made for; 0, and "" below: not known, in older checkpoints."""
-    hardware: str = ""
+    hardware: Annotated[str, Meta(max_length=1000)] = ""
     """Model of the processor, or of the GPUs, that computes."""
-    torch: str = ""
+    torch: Annotated[str, Meta(max_length=1000)] = ""
     """Version."""
-    env_workers: int = 0
+    env_workers: Whole = 0
     """Worker processes of each group of environments, chosen here; 0: none, or `env.workers` says."""
 
 
@@ -194,7 +200,7 @@ def refuse_actors(config: TrainConfig, num_envs: int) -> None:
         )
 
 
-def find_device(asked: str, *, has_gpu: bool) -> str:
+def find_device(asked: str, *, has_gpu: bool) -> Device:
     """Return what "auto" is on a machine, "cuda" or "cpu".
 
     Raises:

@@ -16,10 +16,10 @@ from gossamer.build.roles import build_trained_policy
 from gossamer.config import check_ranges, code_in, from_dict
 from gossamer.envs.interface import interface_from
 from gossamer.errors import ConfigError
-from gossamer.record.checkpoint import Checkpoint
 from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
 from gossamer.record.metrics import plain
 from gossamer.run.evaluate import put_weights, refuse_misfit
+from gossamer.run.state import SavedPolicy
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
 from gossamer.types import EnvSpec
 
@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 
 CONFIG, WEIGHTS, CARD, VIDEO = "config.json", "model.safetensors", "README.md", "replay.mp4"
 """Names that the Hub looks for."""
-_FROM = "learner.policy."
 
 
 def write_policy(folder: Path, policy: Policy, description: Mapping[str, Any]) -> None:
@@ -102,11 +101,10 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
         raise ConfigError(
             f"{path} is of a network with a torso of its own; make it and give it: torso=..."
         )
-    named = {_FROM + name: x for name, x in tensors.items()}
-    found = Checkpoint(0, named, {}, path)
-    refuse_misfit(config, spec, found, torso)
+    saved = SavedPolicy(tensors, str(path))
+    refuse_misfit(config, spec, saved, torso)
     policy = build_trained_policy(config, spec, interface, torso)
-    put_weights(policy, found, tensors)
+    put_weights(policy, saved)
     return policy.requires_grad_(False).eval()
 
 

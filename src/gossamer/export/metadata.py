@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import gossamer
 from gossamer.export.step import CARRY
 from gossamer.record.metrics import plain
 from gossamer.run.evaluate import whose
-from gossamer.run.snapshot import MISFITS, env_steps_of
+from gossamer.run.state import env_steps_of
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -61,20 +60,11 @@ def describe_run(
         "checkpoint": which,
         "learner": whose(checkpoint, learner, config.num_learners),
         "updates": checkpoint.updates,
-        "env_steps": _env_steps(checkpoint),
+        "env_steps": env_steps_of(checkpoint),
         "discount": config.algorithm.discount,
         "reward_clip": config.algorithm.reward_clip,
         "best_evaluation": checkpoint.score,
     }
-
-
-def _env_steps(checkpoint: Checkpoint) -> int | None:
-    """Return the env steps behind a checkpoint; None: it does not say, or is damaged there."""
-    found = checkpoint.state.get("env_steps")
-    if found is None:
-        with suppress(*MISFITS):
-            found = env_steps_of(checkpoint.state)
-    return found if type(found) is int else None
 
 
 def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[str, Any]:

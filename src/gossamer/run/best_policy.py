@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import msgspec
 
 from gossamer.errors import ConfigError
-from gossamer.record.checkpoint import BEST, CANDIDATE, Checkpoint, Score, UnreadableError
+from gossamer.record.checkpoint import BEST, CANDIDATE, Score, UnreadableError
 from gossamer.roles.evaluator import Contest, Source
 from gossamer.run.recorder import name_of
+from gossamer.run.state import POLICY, ScoredPolicy, facts_of, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -19,8 +22,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore, Scored
     from gossamer.roles.evaluator import Evaluation, Evaluator
     from gossamer.run.recorder import Recorder
+    from gossamer.run.state import Identity
 
-POLICY_PREFIX = "learner.policy."
 EXPLAINED_AFTER_SECONDS = 2.0
 """A confirmation at the end of a run that takes longer is told of."""
 
@@ -45,9 +48,9 @@ class BestPolicy:
         self._confirm_episodes = confirm_episodes
         # Nobody else writes them, and a disk that does not answer for a while must not look like an empty one.
         self._scores: dict[Scored, Score | None] = {x: store.score(x) for x in (BEST, CANDIDATE)}
-        self._loaded: tuple[Checkpoint, Checkpoint | None] | None = None
+        self._loaded: tuple[_Kept, _Kept | None] | None = None
         self._rounds: _Rounds | None = None
-        self._decided: dict[str, Any] = {}  # the candidate that was confirmed or not last
+        self._decided: Identity | None = None  # the candidate that was confirmed or not last
 
     @property
     def waiting(self) -> bool:
@@ -73,8 +76,8 @@ class BestPolicy:
             at: updates and env steps behind it.
         """
         score, best = _score_of(result), self._scores[BEST]
-        identity = {"version": source.version, "learner": name_of(source.learner)}
-        if math.isnan(score.mean) or identity == self._decided:
+        origin = ScoredPolicy(source.version, name_of(source.learner), at[1])
+        if math.isnan(score.mean) or origin.identity == self._decided:
             return
         if best is not None:
             waiting = self._scores[CANDIDATE]
@@ -84,8 +87,8 @@ class BestPolicy:
         self._save(
             BEST if wins else CANDIDATE,
             at[0],
-            {POLICY_PREFIX + name: x for name, x in zip(names, tensors, strict=True)},
-            {**identity, "env_steps": at[1]},
+            {POLICY + name: x for name, x in zip(names, tensors, strict=True)},
+            origin,
             score,
         )
         if wins and self.waiting:  # it was evaluated lower
@@ -101,19 +104,21 @@ class BestPolicy:
             candidate, best = self._load(CANDIDATE), self._load(BEST)
         except UnreadableError:
             return None
-        if candidate is None or (best is not None and _identity(candidate) == _identity(best)):
+        if candidate is None or (
+            best is not None and candidate.origin.identity == best.origin.identity
+        ):
             self._discard_candidate()  # damaged, or the best already: a kill came between
             self._tell()
             return None
         self._loaded = candidate, best
-        pair = _identity(candidate), None if best is None else _identity(best)
+        pair = candidate.origin.identity, None if best is None else best.origin.identity
         if self._rounds is None or self._rounds.pair != pair:
             self._rounds = _Rounds(pair)
-        learner: int | str = candidate.state["learner"]
+        version, learner = candidate.origin.identity
         return Contest(
-            Source(candidate.state["version"], learner if isinstance(learner, int) else None),
-            [candidate.tensors[POLICY_PREFIX + name] for name in names],
-            None if best is None else [best.tensors[POLICY_PREFIX + name] for name in names],
+            Source(version, None if learner == "average" else learner),
+            candidate.parameters(names),
+            None if best is None else best.parameters(names),
             self._rounds.played,
         )
 
@@ -137,14 +142,14 @@ class BestPolicy:
             best is None or not candidate.mean <= best.mean  # which may be NaN
         )
         self._recorder.on_confirmation(
-            candidate, _row(challenger), best, None if holder is None else _row(holder), wins=wins
+            candidate, challenger.row(), best, None if holder is None else holder.row(), wins=wins
         )
         kept, result = (challenger, candidate) if wins else (holder, best)
         if kept is not None and result is not None and not math.isnan(result.mean):
-            self._save(BEST, kept.updates, kept.tensors, kept.state, _score_of(result))
+            self._save(BEST, *kept, _score_of(result))
         self._discard_candidate()
         self._tell()
-        self._loaded, self._decided = None, _identity(challenger)
+        self._loaded, self._decided = None, challenger.origin.identity
 
     def finish(self, evaluator: Evaluator, stop: Callable[[], bool]) -> None:
         """Evaluate a finished run's policy, and confirm what has not been confirmed yet.
@@ -172,7 +177,7 @@ class BestPolicy:
             return
         with suppress(UnreadableError):
             if (candidate := self._load(CANDIDATE)) is not None:
-                self._save(BEST, candidate.updates, candidate.tensors, candidate.state, score)
+                self._save(BEST, *candidate, score)
                 self._discard_candidate()
                 self._tell()
 
@@ -184,29 +189,49 @@ class BestPolicy:
         name: Scored,
         updates: int,
         tensors: Mapping[str, Tensor],
-        state: Mapping[str, Any],
+        origin: ScoredPolicy,
         score: Score,
     ) -> None:
-        self._store.save_scored(name, updates, tensors, {**state, "mean": score.mean}, score)
+        facts = {**msgspec.structs.asdict(origin), "mean": score.mean}
+        self._store.save_scored(name, updates, tensors, facts, score)
         self._scores[name] = score
 
     def _discard_candidate(self) -> None:
         self._store.discard(CANDIDATE)
         self._scores[CANDIDATE] = None
 
-    def _load(self, name: Scored) -> Checkpoint | None:
+    def _load(self, name: Scored) -> _Kept | None:
         try:
-            return self._store.load(name)
+            found = self._store.load(name)
+            return _Kept(found.updates, found.tensors, facts_of(found, ScoredPolicy))
         except UnreadableError:
             raise
         except ConfigError:  # none, or damaged
             return None
 
 
+class _Kept(NamedTuple):
+    """The best policy, or the candidate, as it is on disk."""
+
+    updates: int
+    tensors: dict[str, Tensor]
+    origin: ScoredPolicy
+
+    def parameters(self, names: Sequence[str]) -> list[Tensor]:
+        """Return its parameters and moments in the order of these names."""
+        tensors = policy_of(self.tensors)
+        return [tensors[name] for name in names]
+
+    def row(self) -> dict[str, Any]:
+        """Return what evaluation.jsonl tells of it."""
+        facts = msgspec.structs.asdict(self.origin)
+        return {"env_steps": facts.pop("env_steps"), "updates": self.updates, **facts}
+
+
 class _Rounds:
     """What two policies have earned so far in the same episodes."""
 
-    def __init__(self, pair: tuple[Any, Any]):
+    def __init__(self, pair: tuple[Identity, Identity | None]):
         self.pair = pair
         self._held: tuple[Evaluation, Evaluation | None] | None = None
 
@@ -241,15 +266,3 @@ def _ahead_by(score: Score, best: Score, *, errors: float) -> bool:
     """Whether a score is higher by so many half widths of the interval of the difference; those not known count as 0."""
     width = math.hypot(score.half_width or 0.0, best.half_width or 0.0)
     return score.mean - best.mean > errors * width
-
-
-def _identity(policy: Checkpoint) -> dict[str, Any]:
-    return {name: policy.state.get(name) for name in ("version", "learner")}
-
-
-def _row(policy: Checkpoint) -> dict[str, Any]:
-    return {
-        "env_steps": policy.state.get("env_steps"),
-        "updates": policy.updates,
-        **_identity(policy),
-    }

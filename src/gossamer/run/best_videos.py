@@ -11,8 +11,8 @@ from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import BEST, UnreadableError
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run.best_policy import POLICY_PREFIX
 from gossamer.run.show import record_video
+from gossamer.run.state import ScoredPolicy, facts_of, policy_of
 from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
@@ -103,17 +103,18 @@ class BestVideos:
     def _record(self, policy: ActorCritic, stop: Callable[[], bool]) -> None:
         if self._store.score(BEST) is None:
             return
-        env_steps = int(self._store.load(BEST, lambda _: False).state["env_steps"])
-        if env_steps == self._shown:
+        env_steps = facts_of(self._store.load(BEST, lambda _: False), ScoredPolicy).env_steps
+        if env_steps is None or env_steps == self._shown:
             return
         path = self._folder.path / VIDEOS / f"best-{env_steps:012d}.mp4"
         if path.with_suffix(".json").exists():  # by an earlier session
             self._shown = env_steps
             return
         best = self._store.load(BEST)
+        tensors = policy_of(best.tensors)
         with torch.no_grad():
             for target, name in zip(policy.shared_tensors(), self._names, strict=True):
-                target.copy_(best.tensors[POLICY_PREFIX + name])
+                target.copy_(tensors[name])
         policy.refresh()
         path.parent.mkdir(exist_ok=True)
         partial = path.with_name(f".{path.name}")

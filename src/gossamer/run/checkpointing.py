@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.machine import use_threads
-from gossamer.run import snapshot
+from gossamer.run.state import to_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import CheckpointStore
+    from gossamer.run.state import RunState
     from gossamer.run.stopping import Stop
 
 
@@ -40,9 +39,9 @@ class Checkpointing:
         self._at = time.monotonic()
         self._updates: dict[int, int] = {}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: RunState) -> None:
         """Continue from a checkpoint's state."""
-        self.saved_env_steps = self._before = snapshot.env_steps_of(state)
+        self.saved_env_steps = self._before = state.env_steps
 
     def begin(self) -> None:
         """Count the time to the next checkpoint from now on."""
@@ -79,25 +78,19 @@ class Checkpointing:
         every = self._every_seconds
         return bool(every) and time.monotonic() - self._at >= every and not self.busy
 
-    def save(
-        self, tensors: dict[str, Tensor], state: dict[str, Any], *, seconds: float = 0.0
-    ) -> None:
-        """Begin to write a snapshot, unless this session has saved one of as many updates.
+    def save(self, state: RunState, *, seconds: float = 0.0) -> None:
+        """Begin to write a run's state, unless this session has saved one of as many updates.
 
         Args:
-            tensors: of the snapshot; nobody else writes them.
-            state: its plain state, records included.
+            state: of the run; nobody else writes its tensors.
             seconds: that learning has paused for it.
         """
-        updates = snapshot.updates_in(state)
+        updates = state.updates
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
         if updates != self._updates:
             with self._stop.saving():  # the one before it may still be written
-                self._saver.save(updates[0], tensors, state)
-            self._before, self.saved_env_steps = (
-                self.saved_env_steps,
-                snapshot.env_steps_of(state),
-            )
+                self._saver.save(state)
+            self._before, self.saved_env_steps = self.saved_env_steps, state.env_steps
         self._at, self._updates = time.monotonic(), updates
 
     def note_pause(self, seconds: float) -> None:
@@ -143,15 +136,15 @@ class BackgroundSaver:
         """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
         return self._store.written_bytes if self.busy else None
 
-    def save(self, updates: int, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
-        """Begin to write; the tensors must be copies."""
+    def save(self, state: RunState) -> None:
+        """Begin to write; nobody else writes the tensors."""
         self.finish()
 
         def write() -> None:
             use_threads(1)
             began = time.monotonic()
             try:
-                self._store.save(updates, tensors, state)
+                self._store.save(state.updates[0], *to_disk(state))
                 self.longest_seconds = max(self.longest_seconds, time.monotonic() - began)
             except BaseException as error:  # noqa: BLE001 - raised by whoever saves next
                 self._error = error

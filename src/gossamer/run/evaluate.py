@@ -8,7 +8,6 @@ import shlex
 import signal
 import sys
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
@@ -25,8 +24,14 @@ from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
-from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
-from gossamer.run.snapshot import policy_of
+from gossamer.run.state import (
+    POLICY,
+    PolicyOrigin,
+    SavedPolicy,
+    ScoredPolicy,
+    facts_of,
+    policy_of,
+)
 from gossamer.run.stopping import Overdue, Stop, tell
 from gossamer.run.watching import Watch, Watched
 from gossamer.system.cores import num_cores
@@ -38,7 +43,7 @@ from gossamer.topology.base import blend
 
 if TYPE_CHECKING:
     import os
-    from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
@@ -63,48 +68,44 @@ def load_weights(
         learner: whose; None: the run's policy, which for learners that mix parameters is their average.
     """
     checkpoint = _read_weights(folder, which)
-    tensors = _policy_tensors(checkpoint, learner)
+    saved = _saved_policy(checkpoint, learner)
     for policy in policies:
-        put_weights(policy, checkpoint, tensors)
+        put_weights(policy, saved)
     return checkpoint
 
 
-def read_policy(folder: RunFolder) -> Checkpoint:
-    """Return a run's newest policy alone, as a checkpoint without a state."""
-    checkpoint = _read_weights(folder, "last")
-    tensors = _policy_tensors(checkpoint, None)
-    named = {f"learner.policy.{name}": x for name, x in tensors.items()}
-    return replace(checkpoint, tensors=named, state={})
+def read_policy(folder: RunFolder) -> SavedPolicy:
+    """Return a run's newest policy."""
+    return _saved_policy(_read_weights(folder, "last"), None)
 
 
 def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
-    checkpoint = folder.checkpoints().load(which, lambda name: "learner.policy." in name)
-    refuse_damaged_policies(checkpoint)
+    checkpoint = folder.checkpoints().load(which, lambda name: POLICY in name)
+    facts_of(checkpoint, PolicyOrigin)  # a damaged one is refused before anything is made
     return checkpoint
 
 
-def put_weights(
-    policy: ActorCritic, checkpoint: Checkpoint, tensors: Mapping[str, torch.Tensor]
-) -> None:
-    """Put parameters and moments, by their names in the network, into one that they have to fit."""
+def put_weights(policy: ActorCritic, saved: SavedPolicy) -> None:
+    """Put parameters and moments into a network that they have to fit."""
     try:
-        policy.load_state_dict(tensors)
+        policy.load_state_dict(saved.tensors)
     except RuntimeError as error:
-        raise _misfit(checkpoint, " ".join(str(error).split())) from None
+        raise _misfit(saved.folder, " ".join(str(error).split())) from None
     policy.refresh()
 
 
 def refuse_misfit(
-    config: TrainConfig, spec: EnvSpec, checkpoint: Checkpoint, torso: torch.nn.Module | None = None
+    config: TrainConfig, spec: EnvSpec, saved: SavedPolicy, torso: torch.nn.Module | None = None
 ) -> None:
-    """Refuse a checkpoint of another network than the settings', before that is made: it could be of any size."""
+    """Refuse a policy of another network than the settings', before that is made: it could be of any size."""
     with torch.device("meta"):
         wanted = build_policy(config, spec, torso).state_dict()
-    found = policy_of(checkpoint.tensors)
-    for name in sorted({*wanted, *found}):
-        shapes = [list(x[name].shape) if name in x else "missing" for x in (found, wanted)]
+    for name in sorted({*wanted, *saved.tensors}):
+        shapes = [list(x[name].shape) if name in x else "missing" for x in (saved.tensors, wanted)]
         if shapes[0] != shapes[1]:
-            raise _misfit(checkpoint, f"{name} is {shapes[0]}, but these settings need {shapes[1]}")
+            raise _misfit(
+                saved.folder, f"{name} is {shapes[0]}, but these settings need {shapes[1]}"
+            )
 
 
 def refuse_other_best(
@@ -118,33 +119,34 @@ def refuse_other_best(
             raise
         except ConfigError:  # there is none, or the run does without a damaged one
             continue
-        refuse_damaged_score(found)
-        refuse_misfit(config, spec, found, torso)
+        facts_of(found, ScoredPolicy)  # a damaged one is refused
+        refuse_misfit(config, spec, SavedPolicy.of(found), torso)
 
 
-def _misfit(checkpoint: Checkpoint, reason: str) -> ConfigError:
+def _misfit(path: str, reason: str) -> ConfigError:
     own = reason.startswith("torso.") or " torso." in reason or '"torso.' in reason
     hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
-    return ConfigError(f"{checkpoint.path} does not fit this network: {clipped(reason, 200)}{hint}")
+    return ConfigError(f"{path} does not fit this network: {clipped(reason, 200)}{hint}")
 
 
-def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, torch.Tensor]:
-    size: int = checkpoint.state.get("num_learners", 1)
+def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
+    origin = facts_of(checkpoint, PolicyOrigin)
+    size = origin.num_learners or 1
     if learner is None:
-        learner = checkpoint.state.get("policy_of", 0)
-    elif "num_learners" not in checkpoint.state and learner:
+        learner = origin.policy_of
+    elif origin.num_learners is None and learner:
         raise ConfigError(
             f"{checkpoint.path} holds only the run's policy; for one learner's policy leave out --checkpoint {checkpoint.path.name}"
         )
     elif learner >= size:
         raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
     if learner is not None:
-        return policy_of(checkpoint.tensors, learner)
+        return SavedPolicy.of(checkpoint, learner)
     everyone: list[dict[str, torch.Tensor]] = []
     for rank in range(size):
         everyone.append(policy_of(checkpoint.tensors, rank))
         if everyone[-1].keys() != everyone[0].keys():
-            raise _misfit(checkpoint, f"learner {rank} is missing")
+            raise _misfit(str(checkpoint.path), f"learner {rank} is missing")
     average = {name: x.clone() for name, x in everyone[0].items()}
     blend(
         dict.fromkeys(range(size), 1.0 / size),
@@ -152,7 +154,7 @@ def _policy_tensors(checkpoint: Checkpoint, learner: int | None) -> dict[str, to
         lambda rank: [everyone[rank][name] for name in average],
         list(average.values()),
     )
-    return average
+    return SavedPolicy(average, str(checkpoint.path))
 
 
 def config_of(
@@ -213,9 +215,9 @@ def policy_and_checkpoint(
     with same_folder():
         spec, interface = read_interface(config.env_id, config.env, config.max_episode_steps)
     checkpoint = _read_weights(folder, which)
-    refuse_misfit(config, spec, checkpoint, torso)
+    refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
     policy = build_trained_policy(config, spec, interface, torso)
-    put_weights(policy, checkpoint, _policy_tensors(checkpoint, learner))
+    put_weights(policy, _saved_policy(checkpoint, learner))
     for warning in checkpoint.warnings:
         print(f"gossamer: {visible(warning)}", file=sys.stderr)
     return policy.requires_grad_(False).eval(), checkpoint
@@ -223,31 +225,27 @@ def policy_and_checkpoint(
 
 def whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:
     """Return whose policy was loaded, as evaluation.jsonl names it; None: an older run has not said."""
-    state = checkpoint.state
     if learner is not None or num_learners == 1:
         return learner or 0
-    if "num_learners" not in state:  # the best evaluated, alone
-        return state.get("learner")
-    rank = state.get("policy_of", 0)
-    return "average" if rank is None else rank
+    origin = facts_of(checkpoint, PolicyOrigin)
+    if origin.num_learners is None:  # the best evaluated, alone
+        return origin.learner
+    return "average" if origin.policy_of is None else origin.policy_of
 
 
 def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
     """Say whose policy was loaded; nothing where there is one learner."""
-    name, size, state = (
-        whose(checkpoint, learner, config.num_learners),
-        config.num_learners,
-        checkpoint.state,
-    )
+    name, size = whose(checkpoint, learner, config.num_learners), config.num_learners
     if size == 1 or name is None:
         return ""
     if name == "average":
         return f"average of {size} learners, "
-    why, scores = "", state.get("scores")
+    why, origin = "", facts_of(checkpoint, PolicyOrigin)
+    scores = origin.scores
     if learner is None and config.topology.run_policy == "best":
         why = ", the best evaluated" if scores is None or scores else ""
         # Until all had been evaluated.
-        if scores is not None and len(scores) < size and state.get("best_learner") is not None:
+        if scores is not None and len(scores) < size and origin.best_learner is not None:
             why = ", which earned most in training"
     return f"learner {name} of {size}{why}, "
 

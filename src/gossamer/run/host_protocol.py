@@ -10,23 +10,22 @@ import traceback
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 
-from torch import Tensor
-
+from gossamer.build.auto import Plan
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.roles.actor import Episode
+from gossamer.run.state import LearnerState
 from gossamer.system.messages import Message
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gossamer.links.stopping import StopSignal
-    from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
-Begin = Callable[[Callable[[str], bool]], "Checkpoint | None"]
-"""Reads what learners begin with, of its tensors those whose names are wanted: a checkpoint of the run, or the policy of
-another run, whose state is empty. None: they begin anew."""
+LoadInitialState = Callable[[range], "InitialState | None"]
+"""Reads the state that learners begin with; of their run's with the tensors of these ranks. None: they begin anew."""
 FINAL = 0
 """Number of the snapshot that a host takes when its learners have ended, in place of an order's."""
 
@@ -62,8 +61,11 @@ class Snapshot(Message, frozen=True):
 
     number: int
     """Number of the order that it answers; FINAL: its learners have ended."""
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
+    learners: dict[int, LearnerState]
+    """State of its learners, by rank."""
+    plan: Plan
+    exact: bool
+    """Whether the learners can go on from it as if they had never stopped."""
     seconds: float = 0.0
     """Seconds that learning has paused for taking it."""
 
@@ -237,7 +239,7 @@ class Placement(Protocol):
         """Let the next policy to be evaluated be the run's; of independent learners the best one's."""
         ...
 
-    def start(self, begin: Begin) -> None:
+    def start(self, load: LoadInitialState) -> None:
         """Start all hosts; again, after the death of one without which the others cannot go on."""
         ...
 

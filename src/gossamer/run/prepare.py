@@ -17,12 +17,12 @@ from gossamer.build.preflight import (
 from gossamer.config import TrainConfig, to_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
-from gossamer.run import resume_rules, snapshot
+from gossamer.run import resume_rules
 from gossamer.run.best_videos import refuse_no_videos
-from gossamer.run.damaged_checkpoints import refuse_damaged
 from gossamer.run.evaluate import refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
+from gossamer.run.state import RunState, SavedPolicy, from_disk, tensors_of
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import quoted, visible
 
@@ -47,7 +47,7 @@ class Prepared:
     plan: Plan
     folder: RunFolder | None
     """Of the run that is continued; None: it is new."""
-    checkpoint: Checkpoint | None
+    state: RunState | None
     """That is continued from; of its tensors those of learners in this process."""
     replays: list[str]
     """What replays take up, in lines for the user."""
@@ -95,28 +95,31 @@ def prepare(
     refuse_no_videos(config)
     refuse_full_shared_memory(config)
     layout = layout_of(config)
-    checkpoint, before = None, dict[str, Any]()
+    checkpoint, state, before = None, None, dict[str, Any]()
     if folder is not None:
         # What goes to other processes is loaded when they start.
         ranks = range(0 if layout else config.num_learners)
-        mine = snapshot.names_of(ranks, replays=config.checkpoint_replay)
+        mine = tensors_of(ranks, replays=config.checkpoint_replay)
         checkpoint, before = folder.checkpoints().load("last", mine), folder.read_settings()
-        if (finished := _refuse_what_differs(config, folder, checkpoint, before)) is not None:
+        resume_rules.refuse_changes(before, to_dict(config))
+        state = from_disk(checkpoint, config.num_learners)
+        for warning in checkpoint.warnings:
+            print(f"gossamer: {visible(warning)}", file=sys.stderr)
+        if (finished := _find_end(config, folder, state)) is not None:
             return finished
     spec, tried = _try_environment(config, folder, checkpoint, layout, beginning, torso)
     machine = learners_machine(config, this_machine())
     if layout:
         machine = machine.share_of(layout.share)
     remark = ""
-    if checkpoint is None:
+    if state is None:
         plan = make_plan(config, spec, machine)
     else:
         # From Python nobody says what was asked for; what differs was.
         changed = resume_rules.changes(before, to_dict(config))
         given = set(config_given) or {name for name, _, _ in changed}
-        saved = checkpoint.state["plan"]
-        config = resume_rules.for_this_machine(config, machine, given, saved)
-        plan, remark = resume_rules.resumed_plan(checkpoint, config, spec, machine, given, before)
+        config = resume_rules.for_this_machine(config, machine, given, state.plan)
+        plan, remark = resume_rules.resumed_plan(state.plan, config, spec, machine, given, before)
     processes = len(layout.ranks) if layout else 0
     if plan.device != "cpu":
         use_deterministic_algorithms(config.deterministic)
@@ -124,18 +127,12 @@ def prepare(
     here = replace(config, num_learners=1) if layout and layout.on_cluster else config
     replays = refuse_what_memory_cannot_hold(here, spec, plan, processes, checkpoint, torso)
     refuse_what_a_gpu_cannot_hold(config, spec, plan, torso, processes=processes)
-    return Prepared(config, spec, plan, folder, checkpoint, replays, tried, remark, home)
+    return Prepared(config, spec, plan, folder, state, replays, tried, remark, home)
 
 
-def _refuse_what_differs(
-    config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint, before: Mapping[str, Any]
-) -> Finished | None:
-    """Refuse a checkpoint that is damaged or of other settings; return what is told of a run that is at its end."""
-    resume_rules.refuse_changes(before, to_dict(config))
-    refuse_damaged(checkpoint, config.num_learners)
-    for warning in checkpoint.warnings:
-        print(f"gossamer: {visible(warning)}", file=sys.stderr)
-    ended, summary = resume_rules.finished(config, folder, checkpoint)
+def _find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:
+    """Return what is told of a run that is at its end; None: it has something to do."""
+    ended, summary = resume_rules.finished(config, folder, state)
     if ended is None:
         return None
     how = str(ended)
@@ -168,7 +165,7 @@ def _try_environment(
             before_trial=lambda spec: refuse_large(config, spec, make_plan(config, spec), torso),
         )
     if folder is not None and checkpoint is not None:
-        refuse_misfit(config, spec, checkpoint, torso)
+        refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
         refuse_other_best(config, spec, folder.checkpoints(), torso)
     differs = None if folder is None else resume_rules.known_to_differ(folder)
     if differs is None and not layout:  # processes try by themselves

@@ -9,7 +9,7 @@ import threading
 import time
 from collections import deque
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import psutil
 
@@ -17,16 +17,18 @@ from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
+from gossamer.run.state import RecorderState
 from gossamer.system.reading import without_controls
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Iterable
 
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Score
     from gossamer.record.folder import RunFolder
     from gossamer.roles.actor import Episode
     from gossamer.roles.evaluator import Evaluation
+    from gossamer.run.state import WindowState
 
 WINDOW = 100
 """Episodes behind a mean return."""
@@ -39,7 +41,7 @@ def refuse_missing_writers(config: TrainConfig) -> None:
             raise MissingExtra(f"--{name} needs the package {name}", name)
 
 
-def name_of(learner: int | None) -> int | str:
+def name_of(learner: int | None) -> int | Literal["average"]:
     """Return what files call a learner, or the average of all (None)."""
     return "average" if learner is None else learner
 
@@ -113,32 +115,18 @@ class Window:
             "length_mean_100": sum(length for _, length in last) / len(last),
         }
 
-    def state(self) -> list[list[Any]]:
+    def state(self) -> WindowState:
         """Return every learner's rank, and its episodes' returns and lengths."""
         return [
-            [rank, *map(list, zip(*own, strict=True))] for rank, own in sorted(self._own.items())
+            (rank, [x for x, _ in own], [length for _, length in own])
+            for rank, own in sorted(self._own.items())
         ]
 
-    def load(self, state: list[list[Any]]) -> None:
+    def load(self, state: WindowState) -> None:
         """Continue from `state`."""
         self._own.clear()
         for rank, returns, lengths in state:
             self._own[rank] = deque(zip(returns, lengths, strict=True), maxlen=WINDOW)
-
-    @classmethod
-    def of(cls, record: Mapping[str, Any], num_learners: int) -> Window:
-        """Return the window of what a recorder has saved."""
-        made = cls(num_learners)
-        if "window" in record:
-            made.load(record["window"])
-            return made
-        # Before learners' episodes were kept apart.
-        lengths, each = record["lengths"], record.get("returns_of")
-        if each:  # whose they were is not known
-            made.load([[rank, x, lengths[-1:] * len(x)] for rank, x in each if x])
-        elif lengths:
-            made.load([[0, record["returns"], lengths]])
-        return made
 
 
 class Recorder:
@@ -162,7 +150,7 @@ class Recorder:
         self._workers: dict[int, psutil.Process] = {}
         self._watched: tuple[int, ...] = ()
         # Steps and seconds behind the first update of every session.
-        self._paced = [0, 0.0]
+        self._paced: tuple[float, float] = (0, 0.0)
         self._first: tuple[float, int] | None = None
         self._last: float | None = None  # when the last version was learnt; closing down is no pace
 
@@ -207,13 +195,13 @@ class Recorder:
 
             self._others.append(WandbLog(folder.path, folder.read_json("config.json")))
 
-    def go_back(self, state: dict[str, Any] | None) -> None:
+    def go_back(self, state: RecorderState | None) -> None:
         """Forget what came after a checkpoint (None: everything) within a session, but not its time."""
         self._window.load([])
         self._first, self._last = None, None
-        before, self._paced = self.seconds_before, [0, 0.0]
+        before, self._paced = self.seconds_before, (0, 0.0)
         if state is not None:
-            self.load_state_dict(state)
+            self.load_state(state)
         self.seconds_before = before
 
     def watch(self, pids: Iterable[int]) -> None:
@@ -412,21 +400,21 @@ class Recorder:
         now = self._last if self._last is not None else time.monotonic()
         return int(self._paced[0]) + env_steps - first, self._paced[1] + now - began
 
-    def state_dict(self, env_steps: int) -> dict[str, Any]:
+    def state(self, env_steps: int) -> RecorderState:
         """Return the state that a resumed run's records continue from."""
         with self._lock:
-            return {
-                "window": self._window.state(),
-                "episode_rows": self.episodes.count,
-                "seconds": self.seconds(),
-                "paced": list(self._pace(env_steps)),
-            }
+            return RecorderState(
+                window=self._window.state(),
+                episode_rows=self.episodes.count,
+                seconds=self.seconds(),
+                paced=self._pace(env_steps),
+            )
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self._window = Window.of(state, self._config.num_learners)
-        self.seconds_before = state["seconds"]
-        self._paced = list(state["paced"])
+    def load_state(self, state: RecorderState) -> None:
+        """Continue from `state`."""
+        self._window.load(state.window)
+        self.seconds_before = state.seconds
+        self._paced = state.paced
 
     def close(self) -> None:
         """Close every file and give the terminal back."""

@@ -15,8 +15,6 @@ from gossamer.record.checkpoint import CANDIDATE
 from gossamer.replay.replay import columns_lost
 from gossamer.replay.selectors.base import Selector
 from gossamer.run.recorder import Window
-from gossamer.run.scoring import best_saved_in
-from gossamer.run.snapshot import EXACT, held_of, progress_of
 from gossamer.run.stopping import end_of
 from gossamer.system.prefixes import without_prefix
 
@@ -27,9 +25,10 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.record.checkpoint import Checkpoint, Score
+    from gossamer.record.checkpoint import Score
     from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
+    from gossamer.run.state import RunState
     from gossamer.types import EnvSpec
 
 KEPT = (
@@ -63,7 +62,7 @@ def why_not_exact(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
-    checkpoint: Checkpoint,
+    state: RunState,
     before: Mapping[str, Any] | None = None,
 ) -> list[str]:
     """Say why a run does not go on as if it had never stopped; nothing where it does.
@@ -72,65 +71,65 @@ def why_not_exact(
         config: settings to continue with.
         spec: of the environment.
         plan: to continue with.
-        checkpoint: to continue from.
+        state: of the run, to continue from.
         before: the run's settings until then.
     """
-    why, saved = why_not_in_plan(config, spec, plan), checkpoint.state["plan"]
-    changed = [x for x in SUMS if x in saved and saved[x] != getattr(plan, x)]
+    why, saved = why_not_in_plan(config, spec, plan), state.plan
+    changed = [x for x in SUMS if getattr(saved, x) != getattr(plan, x)]
     if "device" in changed:  # the others follow
         changed = ["device"]
     elsewhere = [] if "device" in changed else arithmetic_changed(saved, plan)
-    why += [*(f"{x} {saved[x]} -> {getattr(plan, x)}" for x in changed), *elsewhere]
-    if config.checkpoint_replay and begins_empty(config, checkpoint):
+    why += [*(f"{x} {getattr(saved, x)} -> {getattr(plan, x)}" for x in changed), *elsewhere]
+    if config.checkpoint_replay and begins_empty(config, state):
         why.append("replays are empty, the checkpoint was written without --checkpoint-replay")
     if plan.device != "cpu" and not config.deterministic:
         why.append("a GPU sums in no fixed order without --deterministic")
     had = config.actors_per_learner if before is None else before.get("actors_per_learner", 0)
     if plan.device != "cpu" and bool(had) != bool(config.actors_per_learner):
         why.append("actions are computed on " + ("the GPU now" if had else "CPUs now"))
-    if not why and not checkpoint.state[EXACT]:
+    if not why and not state.exact:
         why.append("the checkpoint is not an exact one")
     return why
 
 
-def begins_empty(config: TrainConfig, checkpoint: Checkpoint) -> bool:
-    """Return whether there are replays, and what they held is not in a checkpoint or not wanted."""
-    saved = any(name.endswith(".stored") for name in checkpoint.state["held"])
+def begins_empty(config: TrainConfig, state: RunState) -> bool:
+    """Return whether there are replays, and what they held is not in a run's state or not wanted."""
+    saved = any(name.endswith(".stored") for learner in state.learners for name in learner.numbers)
     return len(config.replays) > 1 and not (config.checkpoint_replay and saved)
 
 
-def rows_to_fill(config: TrainConfig, plan: Plan, checkpoint: Checkpoint | None) -> int:
+def rows_to_fill(config: TrainConfig, plan: Plan, state: RunState | None) -> int:
     """Return the rows of all learners until replays that begin empty are as full as they are to be.
 
     Args:
         config: of the run.
         plan: likewise.
-        checkpoint: that it goes on from; None: it begins with the policy of another run.
+        state: that it goes on from; None: it begins with the policy of another run.
     """
-    held: Mapping[str, Any] = {} if checkpoint is None else checkpoint.state["held"]
+    numbers = {} if state is None else state.learners[0].numbers
     most = 0
     for i, settings in enumerate(kept_replays(config)):
-        state = without_prefix(held, f"learner.replay.{i}.")
+        held = without_prefix(numbers, f"learner.replay.{i}.")
         capacity = capacity_of(settings, config.unroll_length)
-        most = max(most, columns_lost(state, settings, capacity, config.unroll_length))
+        most = max(most, columns_lost(held, settings, capacity, config.unroll_length))
     trajectories = -(-most // plan.num_envs)
     return trajectories * plan.num_envs * config.unroll_length * config.num_learners
 
 
 def finished(
-    config: TrainConfig, folder: RunFolder, checkpoint: Checkpoint
+    config: TrainConfig, folder: RunFolder, state: RunState
 ) -> tuple[Exit | None, dict[str, Any]]:
     """Return why a run has nothing left to do, and its summary; None if it has something to do.
 
     A run killed between its last checkpoint and its summary gets the summary now.
     """
-    record, env_steps = checkpoint.state["recorder"], progress_of(checkpoint)[1]
-    window = Window.of(record, config.num_learners)
-    mean = window.mean()
+    record, window = state.recorder, Window(config.num_learners)
+    window.load(record.window)
+    env_steps, updates, mean = state.env_steps, state.updates[0], window.mean()
     ended = end_of(
         config,
         env_steps=env_steps,
-        seconds=record["seconds"],
+        seconds=record.seconds,
         mean_return=mean if window.full else None,
     )
     if ended is None:
@@ -140,18 +139,18 @@ def finished(
         found: Any = folder.read_json("summary.json")
         summary = found if isinstance(found, dict) else {}
     told = isinstance(summary.get("seconds"), int | float)
-    if not told or summary.get("updates") != checkpoint.updates:
-        (steps, seconds), store = record["paced"], folder.checkpoints()
+    if not told or summary.get("updates") != updates:
+        (steps, seconds), store = record.paced, folder.checkpoints()
         summary = summary_of(
             env_steps=env_steps,
-            updates=checkpoint.updates,
+            updates=updates,
             restarts=0,
-            seconds=record["seconds"],
+            seconds=record.seconds,
             steps_per_second=steps / seconds if seconds and steps else None,
             mean_return=mean,
             best=store.score(),
             candidate=store.score(CANDIDATE),
-            best_learner=best_saved_in(checkpoint.state),
+            best_learner=state.policies.best_learner,
             ended=ended,
         )
         folder.write_json("summary.json", summary)
@@ -198,7 +197,7 @@ def summary_of(
 
 
 def for_this_machine(
-    config: TrainConfig, machine: Machine, given: set[str], saved: Mapping[str, Any]
+    config: TrainConfig, machine: Machine, given: set[str], saved: Plan
 ) -> TrainConfig:
     """Let go of what a run was told on another machine, and not anew, where this one cannot do it.
 
@@ -213,7 +212,7 @@ def for_this_machine(
         freed["device"] = "auto"
     if machine.gpus and config.device != "cpu":
         freed |= {"learner_threads": 0, "actor_threads": 0}  # a GPU computes batches whole
-    if machine.cores < saved.get("cores", 0):
+    if machine.cores < saved.cores:
         names = ("learner_threads", "actor_threads", "env_threads")
         freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}
     config = replace(config, **{name: x for name, x in freed.items() if name not in given})
@@ -232,7 +231,7 @@ def for_this_machine(
 
 
 def resumed_plan(
-    checkpoint: Checkpoint,
+    saved: Plan,
     config: TrainConfig,
     spec: EnvSpec,
     machine: Machine,
@@ -245,7 +244,7 @@ def resumed_plan(
     bit; elsewhere this machine chooses.
 
     Args:
-        checkpoint: to continue from.
+        saved: the plan that it had.
         config: the settings it is to continue with.
         spec: of the environment.
         machine: this one.
@@ -255,45 +254,44 @@ def resumed_plan(
     Raises:
         ConfigError: what was asked for anew does not fit the checkpoint.
     """
-    saved: dict[str, Any] = checkpoint.state["plan"]
     if dict(_flat(before)).get("algorithm.name") != config.algorithm.name:
         given = {*given, "lag"}  # a lag that one algorithm corrects may mislead another
-    kept = {name: saved[name] for name in RUNS_OWN if name in saved and name not in given}
+    kept = {name: getattr(saved, name) for name in RUNS_OWN if name not in given}
     if "lag" in kept:
-        kept["lag"] = "free" if saved["lag"] is None else str(saved["lag"])
+        kept["lag"] = "free" if saved.lag is None else str(saved.lag)
     fresh = make_plan(replace(config, **kept), spec, machine)
     for name in KEPT_PLAN:
-        _refuse(name, saved.get(name), getattr(fresh, name))
+        _refuse(name, getattr(saved, name), getattr(fresh, name))
     if not _computes_alike(saved, fresh, given):
         return fresh, ""
-    plan = replace(fresh, **{x: saved[x] for x in SUMS if x in saved and x not in given})
+    plan = replace(fresh, **{x: getattr(saved, x) for x in SUMS if x not in given})
     return plan, _more_threads(saved, plan, fresh)
 
 
-def _computes_alike(saved: Mapping[str, Any], fresh: Plan, given: set[str]) -> bool:
+def _computes_alike(saved: Plan, fresh: Plan, given: set[str]) -> bool:
     """Return whether sums can come out here, to the last bit, as they did where a plan was saved."""
-    if saved["device"] != fresh.device or arithmetic_changed(saved, fresh):
+    if saved.device != fresh.device or arithmetic_changed(saved, fresh):
         return False
-    if saved["precision"] == "bf16" != fresh.precision and "precision" not in given:
+    if saved.precision == "bf16" != fresh.precision and "precision" not in given:
         return False  # of an older checkpoint, from a processor that has it
-    needed = max(saved["learner_threads"], saved["actor_threads"])
-    return not fresh.cores < min(needed, saved.get("cores", 0))
+    needed = max(saved.learner_threads, saved.actor_threads)
+    return not fresh.cores < min(needed, saved.cores)
 
 
-def arithmetic_changed(saved: Mapping[str, Any], plan: Plan) -> list[str]:
+def arithmetic_changed(saved: Plan, plan: Plan) -> list[str]:
     """Say what else computes than where a plan was saved, as far as that is known."""
-    changed = [(saved.get(name), getattr(plan, name), name) for name in ("hardware", "torch")]
+    changed = [(getattr(saved, name), getattr(plan, name), name) for name in ("hardware", "torch")]
     return [f"{name} {old} -> {new}" for old, new, name in changed if old and old != new]
 
 
-def _more_threads(saved: Mapping[str, Any], plan: Plan, fresh: Plan) -> str:
+def _more_threads(saved: Plan, plan: Plan, fresh: Plan) -> str:
     names = ("learner_threads", "actor_threads")
     more = {x: getattr(fresh, x) for x in names if getattr(fresh, x) > getattr(plan, x)}
-    if not more or fresh.cores <= saved.get("cores", fresh.cores):
+    if not more or fresh.cores <= (saved.cores or fresh.cores):
         return ""
     typed = " ".join(f"--{name.replace('_', '-')} {x}" for name, x in more.items())
     return (
-        f"this machine has {fresh.cores} cores, and threads are as many as on {saved['cores']}, so that the run "
+        f"this machine has {fresh.cores} cores, and threads are as many as on {saved.cores}, so that the run "
         f"goes on exactly; to use more of them, not exactly: {typed}"
     )
 
@@ -308,18 +306,16 @@ def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
         _refuse("topology.name", *kinds)  # learners that are alike, and those that are not
 
 
-def refuse_replays(
-    config: TrainConfig, plan: Plan, policy: ActorCritic, checkpoint: Checkpoint
-) -> None:
-    """Refuse what a checkpoint has kept of any learner's replays if it does not fit the settings that want it."""
+def refuse_replays(config: TrainConfig, plan: Plan, policy: ActorCritic, state: RunState) -> None:
+    """Refuse a state whose replay data, of any learner, does not fit the settings that want it."""
     if not config.checkpoint_replay:
         return
     form = form_of(config, policy, num_envs=plan.num_envs)
     try:
-        for rank in range(config.num_learners):
-            form.refuse(without_prefix(held_of(checkpoint, rank), "learner.replay."))
+        for learner in state.learners:
+            form.refuse(learner.part("learner.replay."))
     except ConfigError as error:
-        raise ConfigError(f"{checkpoint.path}: {error}") from None
+        raise ConfigError(f"{state.folder}: {error}") from None
 
 
 def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tuple[str, Any, Any]]:

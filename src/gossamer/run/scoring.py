@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossamer.run.best_policy import BestPolicy
+from gossamer.run.state import RunPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -26,13 +27,6 @@ def best_of(scores: Mapping[int, float]) -> int | None:
     # A learner whose environment pays what is not a number is not the best.
     known = {rank: x for rank, x in scores.items() if not math.isnan(x)}
     return max(sorted(known), key=known.__getitem__, default=None)
-
-
-def best_saved_in(state: Mapping[str, Any]) -> int | None:
-    """Return which learner was the best in a checkpoint's records; older ones tell scores alone."""
-    if "best_learner" in state:
-        return state["best_learner"]
-    return best_of({int(learner): score for learner, score in state.get("scores", [])})
 
 
 class Scoring:
@@ -70,19 +64,19 @@ class Scoring:
         # Of learners that mix their parameters the average is the run's policy.
         self._averages = config.num_learners > 1 and config.topology.run_policy == "average"
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from the `records` of a checkpoint."""
-        self._scores = {int(learner): score for learner, score in state.get("scores", [])}
-        self.scores_saved, self.best_saved = dict(self._scores), best_saved_in(state)
+    def load_state(self, state: RunPolicies) -> None:
+        """Continue from the `state` of a checkpoint."""
+        self._scores = dict(state.scores or [])
+        self.scores_saved, self.best_saved = dict(self._scores), state.best_learner
 
-    def records(self) -> dict[str, Any]:
-        """Return what a checkpoint holds of scores, and whose policy is the run's by them."""
+    def state(self) -> RunPolicies:
+        """Return learners' scores, and whose policy is the run's by them."""
         self.scores_saved, self.best_saved = dict(self._scores), self._best()
-        return {
-            "policy_of": None if self._averages else self.best_saved or 0,  # None: the average
-            "best_learner": self.best_saved,
-            "scores": list(self.scores_saved.items()),
-        }
+        return RunPolicies(
+            policy_of=None if self._averages else self.best_saved or 0,
+            best_learner=self.best_saved,
+            scores=list(self.scores_saved.items()),
+        )
 
     def _best(self) -> int | None:
         size, scores = self._config.num_learners, dict(self._scores)  # an evaluator adds to them

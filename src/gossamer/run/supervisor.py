@@ -27,21 +27,20 @@ from gossamer.run.host_protocol import (
     SnapshotSent,
 )
 from gossamer.run.host_state import HostState
-from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
+from gossamer.run.snapshot import NOT_BACK, fill_absent_learners
+from gossamer.run.state import RunState
 from gossamer.run.stopping import end_of
 from gossamer.run.watching import at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from torch import Tensor
-
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
     from gossamer.run.checkpointing import Checkpointing
     from gossamer.run.evaluations import Evaluations
-    from gossamer.run.host_protocol import Begin, Event, Placement
+    from gossamer.run.host_protocol import Event, LoadInitialState, Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.requests import Requests
     from gossamer.run.scoring import Scoring
@@ -77,8 +76,8 @@ class _Group:
     """Learners that have told a row."""
     last_rows: list[dict[str, Any]] = field(default_factory=list[Any])
     """Last rows of learners that have ended, which wait for those of the others."""
-    beginning: tuple[dict[str, Tensor], dict[str, Any]] | None = None
-    """Tensors and state of what they begin with, until that is saved."""
+    initial_snapshot: RunState | None = None
+    """State that they begin with, until it is saved."""
     final_snapshot_queued: bool = False
     """Whether the last parts of all hosts are joined and handed to the writer."""
 
@@ -132,19 +131,19 @@ class Supervisor:
         placement.before_snapshot = self.finish_saving
         placement.asked_to_stop = lambda: stop.exit is not None
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state(self, state: RunState) -> None:
         """Continue from the state of a checkpoint."""
-        self._recorder.load_state_dict(state["recorder"])
-        self._scoring.load_state_dict(state)
-        self._checkpoints.load_state_dict(state)
-        self._evaluations.keep_budget(state.get("evaluation_budget"))
-        self._updates = updates_in(state)
+        self._recorder.load_state(state.recorder)
+        self._scoring.load_state(state.policies)
+        self._checkpoints.load_state(state)
+        self._evaluations.keep_budget(state.evaluation_budget)
+        self._updates = state.updates
 
-    def run(self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool) -> None:
+    def run(self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool) -> None:
         """Train to the end, then evaluate the run's final policy.
 
         Args:
-            begin: reads what learners begin with.
+            load: reads the state that learners begin with.
             go_back: brings the run folder back to its last checkpoint; returns whether there is one.
             resumed: the run goes on from a checkpoint.
 
@@ -156,7 +155,7 @@ class Supervisor:
         while True:
             self._group = _Group(resumed)
             try:
-                self._supervise(begin)
+                self._supervise(load)
                 break
             except LockstepBroken:
                 self.finish_saving()
@@ -169,12 +168,12 @@ class Supervisor:
         if self._group.final_snapshot_queued:
             self._evaluations.finish(self.exit, self.finish_saving)
 
-    def _supervise(self, begin: Begin) -> None:
+    def _supervise(self, load: LoadInitialState) -> None:
         placement = self._placement
         if self._group.resumed and placement.restore_seconds is None:
             self._recorder.say(f"starting {placement}")
         try:
-            placement.start(begin)
+            placement.start(load)
             self._hosts = self._hosts or [HostState() for _ in placement.hosts]
             for state, host in zip(self._hosts, placement.hosts, strict=True):
                 state.version_at_start = host.version
@@ -365,7 +364,7 @@ class Supervisor:
             self._group.last_rows += told.rows
         else:
             self._write_rows(told.rows)
-        self._save_beginning()
+        self._save_initial_snapshot()
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self._recorder, self._placement.env_steps
@@ -394,43 +393,36 @@ class Supervisor:
         parts = [x.given for x in self._hosts if x.given is not None]
         if not parts or any(x.given is None for x in placed):
             return
-        tensors: dict[str, Tensor] = {}
-        held: dict[str, Any] = {}
-        for part in parts:
-            tensors |= part.tensors
-            held |= part.state["held"]
+        learners = {rank: learner for part in parts for rank, learner in part.learners.items()}
         absent = self._placement.absent()
-        stand_in(tensors, held, absent, self._updates)
-        self._updates = updates_in({"held": held})
+        fill_absent_learners(learners, absent, self._updates)
         ended = all(x.final is not None for x in placed)
         if ended:
             rows, self._group.last_rows = self._group.last_rows, []
             self._write_rows(rows, last=True)
-        state = {**parts[0].state, "held": held} | self._records()
-        state[EXACT] = not absent and all(part.state[EXACT] for part in parts)
+        state = RunState(
+            [learners[rank] for rank in sorted(learners)],
+            parts[0].plan,
+            exact=not absent and all(part.exact for part in parts),
+            recorder=self._recorder.state(self._placement.env_steps),
+            evaluation_budget=self._evaluations.budget,
+            policies=self._scoring.state(),
+        )
+        self._updates = state.updates
         if self._group.ranks_told or ended:
             seconds = max(part.seconds for part in parts)
-            self._checkpoints.save(tensors, state, seconds=seconds)
+            self._checkpoints.save(state, seconds=seconds)
         else:
             # What the run begins with, so that it can be resumed from any moment on; written only after the first
             # version, which that would hold up.
-            self._group.beginning = tensors, state
+            self._group.initial_snapshot = state
         self._group.final_snapshot_queued = ended
         self._go_on()
 
-    def _records(self) -> dict[str, Any]:
-        """Return what a checkpoint holds beside the learners."""
-        return {
-            "recorder": self._recorder.state_dict(self._placement.env_steps),
-            "num_learners": self._config.num_learners,
-            "evaluation_budget": self._evaluations.budget,
-            **self._scoring.records(),
-        }
-
-    def _save_beginning(self) -> None:
-        if self._group.beginning is not None:
-            self._checkpoints.save(*self._group.beginning)
-            self._group.beginning = None
+    def _save_initial_snapshot(self) -> None:
+        if self._group.initial_snapshot is not None:
+            self._checkpoints.save(self._group.initial_snapshot)
+            self._group.initial_snapshot = None
 
     def _go_on(self) -> None:
         """Be done with an order: what was told after its parts is heard next."""
@@ -529,7 +521,7 @@ class Supervisor:
 
     def leave(self) -> None:
         """Save what the run begins with, if it has learnt nothing yet, and tell that the batch at work is lost."""
-        self._save_beginning()
+        self._save_initial_snapshot()
         self._tell_lost(self._checkpoints.saved_env_steps)
 
     def leave_at_once(self) -> None:

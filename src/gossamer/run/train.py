@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from gossamer.build.evaluation_tasks import tasks_in_words
 from gossamer.config import (
@@ -28,7 +28,7 @@ from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run import resume_rules, snapshot, wording
+from gossamer.run import resume_rules, wording
 from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluate import read_policy, refuse_misfit
@@ -40,6 +40,8 @@ from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.resume_rules import summary_of
 from gossamer.run.scoring import Scoring
+from gossamer.run.snapshot import is_repeatable
+from gossamer.run.state import from_disk, tensors_of
 from gossamer.run.stopping import Overdue, Stop, hand_over, tell
 from gossamer.run.supervisor import Supervisor
 from gossamer.run.watching import Watch, Watched, at_work
@@ -53,9 +55,9 @@ if TYPE_CHECKING:
 
     import torch
 
-    from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.host_protocol import Begin, Placement
+    from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.run.prepare import Prepared
+    from gossamer.run.state import InitialState, RunState
 
 
 @dataclass(frozen=True)
@@ -259,7 +261,7 @@ class _Session(Watched):
     ):
         self.prepared, self.watch, self.beginning = prepared, watch, beginning
         self.config, self.spec, self.plan = prepared.config, prepared.spec, prepared.plan
-        self.folder, self.checkpoint = prepared.folder, prepared.checkpoint
+        self.folder, self.state = prepared.folder, prepared.state
         self.began, self.quiet = began, quiet
         self.unmarked = ""
         self.lost_env_steps = 0  # that came after the checkpoint
@@ -270,13 +272,13 @@ class _Session(Watched):
     ) -> TrainResult:
         """Build, run, and write down how it ended."""
         config = self.config
-        if config.init_from and self.checkpoint is None:
+        if config.init_from and self.state is None:
             source = RunFolder.open(config.init_from)
             refuse_misfit(config, self.spec, read_policy(source), torso)
             self.config = replace(config, init_from=str(source.path.resolve()))
         with contextlib.ExitStack() as stack:
             # Processes make their environments later, which the supervisor tells.
-            resumed = self.checkpoint is not None
+            resumed = self.state is not None
             if resumed or layout_of(self.config) is None:
                 num_envs = self.plan.num_envs
                 making = wording.making_in_words(self.config, num_envs, resumed=resumed)
@@ -285,7 +287,7 @@ class _Session(Watched):
                 self.config,
                 self.spec,
                 self.plan,
-                self._begin,
+                self._load,
                 torso=torso,
                 tried=self.prepared.tried,
                 hold=lambda: folder.join(),
@@ -336,13 +338,13 @@ class _Session(Watched):
             before = {} if self.folder is None else folder.read_settings()
             self._write_beginning(folder, supervisor, layers, argv)
             self._introduce(folder, before, placement.restore_seconds or 0.0)
-            if layers.get("algorithm.name") == FOR_REPLAYS and self.checkpoint is None:
+            if layers.get("algorithm.name") == FOR_REPLAYS and self.state is None:
                 self.recorder.say(
                     f"algorithm {config.algorithm.name}, which learns from older data too, as replays hold it; another one: "
                     "algorithm:vtrace"
                 )
-            resumed = self.checkpoint is not None
-            return run.to_its_end(self._begin, lambda: self._go_back(folder), resumed=resumed)
+            resumed = self.state is not None
+            return run.to_its_end(self._load, lambda: self._go_back(folder), resumed=resumed)
 
     def _close(self, close: Callable[[], None]) -> None:
         """Close what a run holds, within the bound of a stop: an environment may hang there too."""
@@ -353,21 +355,21 @@ class _Session(Watched):
             at = at_work()
             tell("gossamer: closing was left unfinished" + f": {at}" * bool(at))
 
-    def _begin(self, wanted: Callable[[str], bool]) -> Checkpoint | None:
-        """Return what learners begin with, of its tensors those that are wanted; they may be given up."""
-        checkpoint, folder = self.checkpoint, self.run_folder
-        if checkpoint is None:
+    def _load(self, ranks: range) -> InitialState | None:
+        """Return the state that learners begin with, with the tensors of these ranks; they may be given up."""
+        if self.state is None:
             source = self.config.init_from
             return read_policy(RunFolder.open(source)) if source else None
-        missing = any(wanted(name) for name, x in checkpoint.tensors.items() if x.is_meta)
-        if not missing or folder is None:
-            return checkpoint
-        return folder.checkpoints().load(checkpoint.updates, wanted)
+        if not ranks or layout_of(self.config) is None:  # it was loaded with all that is wanted
+            return self.state
+        return self._read_state(self.state.updates[0], ranks)
 
-    @property
-    def progress(self) -> tuple[int, int] | None:
-        """Updates and env steps of the checkpoint that is continued from; None without one."""
-        return None if self.checkpoint is None else snapshot.progress_of(self.checkpoint)
+    def _read_state(self, which: Literal["last"] | int, ranks: range) -> RunState:
+        """Return a checkpoint of this run, with the tensors of these ranks."""
+        assert self.run_folder is not None
+        mine = tensors_of(ranks, replays=self.config.checkpoint_replay)
+        found = self.run_folder.checkpoints().load(which, mine)
+        return from_disk(found, self.config.num_learners)
 
     def _open(self) -> RunFolder:
         config = self.config
@@ -402,16 +404,16 @@ class _Session(Watched):
                 **known,
                 **self._origin(code_in(settings)),
             }
-            before = self.checkpoint.state["recorder"]["seconds"] if self.checkpoint else 0.0
+            before = self.state.recorder.seconds if self.state else 0.0
             folder.write_start(
                 settings, layers, argv, facts, began=self.began, seconds_before=before
             )
             if mixing := wording.mixing_rows(self.config):
                 folder.write_json("mixing.json", mixing)
-            if self.checkpoint is not None:
+            if self.state is not None:
                 self._cut_back(folder)
-                supervisor.load_state_dict(self.checkpoint.state)
-            self.recorder.open(resumed_at=self.progress[1] if self.progress else None)
+                supervisor.load_state(self.state)
+            self.recorder.open(resumed_at=self.state.env_steps if self.state else None)
         except BaseException as error:
             if self.folder is None:
                 folder.discard()
@@ -438,32 +440,29 @@ class _Session(Watched):
 
     def _cut_back(self, folder: RunFolder) -> None:
         """Drop what was written after the checkpoint: it is another future."""
-        (updates, env_steps), each, episodes = self.progress or (0, 0), {0: 0}, 0
+        env_steps, updates, episodes = 0, {0: 0}, 0
+        if (state := self.state) is not None:
+            env_steps, updates = state.env_steps, state.updates
+            episodes = state.recorder.episode_rows
         self.lost_env_steps = max(folder.env_steps_told() - env_steps, 0)
-        if self.checkpoint is not None:
-            each = snapshot.updates_of(self.checkpoint)
-            episodes = self.checkpoint.state["recorder"]["episode_rows"]
-        folder.cut(env_steps, each, episodes=episodes)
-        folder.checkpoints().discard_after(updates)
+        folder.cut(env_steps, updates, episodes=episodes)
+        folder.checkpoints().discard_after(updates[0])
         (folder.path / "summary.json").unlink(missing_ok=True)
 
     def _go_back(self, folder: RunFolder) -> bool:
         """Return to the last checkpoint, or the beginning, in the midst of a session; whether there is one."""
-        store = folder.checkpoints()
-        none = snapshot.names_of(range(0))
-        self.checkpoint = store.load("last", none) if store.list() else None
+        self.state = self._read_state("last", range(0)) if folder.checkpoints().list() else None
         self.recorder.close_files()
         self._cut_back(folder)
-        record = self.checkpoint.state["recorder"] if self.checkpoint else None
-        self.recorder.go_back(record)
-        self.recorder.open_files(resumed_at=self.progress[1] if self.progress else 0)
-        return self.checkpoint is not None
+        self.recorder.go_back(self.state.recorder if self.state else None)
+        self.recorder.open_files(resumed_at=self.state.env_steps if self.state else 0)
+        return self.state is not None
 
     def _introduce(self, folder: RunFolder, before: Mapping[str, Any], seconds: float) -> None:
         plan, recorder = self.plan, self.recorder
         self.beginning.over()
         recorder.say(self.spec.protocol)
-        if self.checkpoint is None and (told := wording.new_episodes_in_words(self.spec)):
+        if self.state is None and (told := wording.new_episodes_in_words(self.spec)):
             recorder.say(told)
         for remark in self.spec.remarks:
             recorder.say(remark)
@@ -485,21 +484,20 @@ class _Session(Watched):
         recorder.say(f"run folder {folder.shown}")
         if self.unmarked:
             recorder.say(self.unmarked)
-        if self.checkpoint is None or self.progress is None:
+        if self.state is None:
             if self.config.init_from and len(self.config.replays) > 1:
                 self._say_filling()
             return
-        updates, env_steps = self.progress
         told = wording.resumed_in_words(
-            new_episodes=not snapshot.comes_back(self.checkpoint, self.spec),
-            why=resume_rules.why_not_exact(self.config, self.spec, plan, self.checkpoint, before),
-            env_steps=env_steps,
-            updates=updates,
+            new_episodes=not is_repeatable(self.state, self.spec),
+            why=resume_rules.why_not_exact(self.config, self.spec, plan, self.state, before),
+            env_steps=self.state.env_steps,
+            updates=self.state.updates[0],
             seconds=seconds,
             lost=self.lost_env_steps,
         )
         recorder.say(told)
-        if resume_rules.begins_empty(self.config, self.checkpoint):
+        if resume_rules.begins_empty(self.config, self.state):
             self._say_filling()
         if self.prepared.remark:
             recorder.say(self.prepared.remark)
@@ -507,7 +505,7 @@ class _Session(Watched):
             recorder.say(f"changed: {name} {old} -> {new}")
 
     def _say_filling(self) -> None:
-        rows = resume_rules.rows_to_fill(self.config, self.plan, self.checkpoint)
+        rows = resume_rules.rows_to_fill(self.config, self.plan, self.state)
         self.recorder.say(wording.filling_in_words(rows))
 
 
@@ -568,7 +566,7 @@ class _Run(Watched):
         return int(failure is not None)
 
     def to_its_end(
-        self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool
+        self, load: LoadInitialState, go_back: Callable[[], bool], *, resumed: bool
     ) -> TrainResult:
         """Train to the end; arguments as for `Supervisor.run`.
 
@@ -579,7 +577,7 @@ class _Run(Watched):
         failure: BaseException | None = None
         try:
             try:
-                supervisor.run(begin, go_back, resumed=resumed)
+                supervisor.run(load, go_back, resumed=resumed)
             except Overdue as overdue:
                 if overdue.failure is not None:
                     raise overdue.failure from None

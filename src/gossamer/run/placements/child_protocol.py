@@ -7,26 +7,15 @@ from __future__ import annotations
 
 from typing import Any
 
-import msgspec
 from torch import Tensor
 
 from gossamer.build.auto import Plan
 from gossamer.links.wire import Address
 from gossamer.roles.actor import Episode
 from gossamer.run.host_protocol import Event, Failed, Notice
+from gossamer.run.state import InitialState
 from gossamer.system.blocks import Place
 from gossamer.system.messages import Message
-
-
-class InitialState(msgspec.Struct, frozen=True):
-    """A beginning of learners: their part of a checkpoint, or the policy of another run."""
-
-    updates: int
-    tensors: dict[str, Tensor]
-    state: dict[str, Any]
-    """Empty: it is a policy."""
-    folder: str
-    """Of the checkpoint, for messages."""
 
 
 class LearnerTask(Message, frozen=True):

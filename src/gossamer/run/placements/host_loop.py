@@ -159,13 +159,14 @@ class HostLoop:
     def _save(self, number: int) -> list[Event]:
         began, last = time.monotonic(), number == FINAL
         self._before_snapshot()
-        tensors, state = snapshot.take(self._learners, copies=self._here)
+        state = snapshot.take(self._learners, copies=self._here)
         took = time.monotonic() - began
         self._learners.first.checkpoint_seconds += took
         # Episodes of a trajectory that was waited for belong to the snapshot.
         told = [self._tell(rows=last or self._row_due(), last=last)] if self._has_learnt else []
         self._gave_at = None if self._here else time.monotonic()
-        return [*told, Snapshot(number, tensors, state, took)]
+        learners = self._learners
+        return [*told, Snapshot(number, state, learners.first.plan, learners.exact, took)]
 
     def _raise_error(self) -> None:
         if self._learners.stop.error is not None:

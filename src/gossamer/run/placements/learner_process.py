@@ -10,7 +10,6 @@ import mmap
 import os
 import threading
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -22,7 +21,6 @@ from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import BEATS, JOIN_AHEAD_BY_MAIL, Mailboxes
 from gossamer.links.stopping import StopSignal
 from gossamer.machine import has_bf16, keep_freed_memory, use_threads
-from gossamer.record.checkpoint import Checkpoint
 from gossamer.run import snapshot
 from gossamer.run.host_protocol import Done, Failed, Notice, Ready
 from gossamer.run.placements.child_protocol import MessagesWritten, PlaceActor
@@ -112,12 +110,6 @@ def _learn(
         spec = try_to_repeat(spec, config.env, config.max_episode_steps)
     else:
         spec = dataclasses.replace(spec, differs=task.differs)
-    checkpoint = None
-    if task.initial is not None:
-        initial = task.initial
-        checkpoint = Checkpoint(
-            initial.updates, initial.tensors, initial.state, Path(initial.folder)
-        )
     size, parts_of_replays = config.num_learners, blocks[3:]
     loop: HostLoop
     placer = None
@@ -133,7 +125,7 @@ def _learn(
         restarts=task.restarts,
         say=lambda text: channel.send(Notice(text)),
         placer=placer,
-        start=not snapshot.comes_back(checkpoint, spec),
+        start=not snapshot.is_repeatable(task.initial, spec),
         shared=[parts_of_replays[i : i + size] for i in range(0, len(parts_of_replays), size)],
     )
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
@@ -150,7 +142,7 @@ def _learn(
     try:
         for part in parts if task.restarts else ():
             take_over(memory, part, task.donors[part.learner.rank])
-        if checkpoint is not None and not snapshot.begin_with(learners, checkpoint):
+        if task.initial is not None and not snapshot.restore(learners, task.initial):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
         if task.transport != "memory":
             from gossamer.links.collective import Collective, interface_of

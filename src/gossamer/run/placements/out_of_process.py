@@ -13,9 +13,8 @@ from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.batches import BatchSource
-from gossamer.run.placements.child_protocol import InitialState
 from gossamer.run.placements.learners_memory import Sizes
-from gossamer.run.snapshot import names_of, progress_of
+from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -24,11 +23,11 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator, Source
-    from gossamer.run.host_protocol import Begin, Host, Ready
+    from gossamer.run.host_protocol import Host, LoadInitialState, Ready
     from gossamer.run.placements.layout import Layout
     from gossamer.run.placements.learners_memory import Memory
+    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 
@@ -117,15 +116,14 @@ class OutOfProcess:
     def show_life(self) -> None:
         """Nobody waits for the learners in this process."""
 
-    def _read_beginning(self, begin: Begin) -> Checkpoint | None:
-        """Return what all learners begin with."""
-        self._begin = begin
-        checkpoint = begin(
-            names_of(range(self.config.num_learners), replays=self.config.checkpoint_replay)
-        )
-        resumes = checkpoint is not None and bool(checkpoint.state)
-        self._resumed = progress_of(checkpoint) if checkpoint and resumes else (0, 0)
-        return checkpoint
+    def _load_initial_state(self, load: LoadInitialState) -> InitialState | None:
+        """Return the state that all learners begin with."""
+        self._load = load
+        initial = load(range(self.config.num_learners))
+        self._resumed = (0, 0)
+        if isinstance(initial, RunState):
+            self._resumed = initial.updates[0], initial.env_steps
+        return initial
 
     def _leave(self, host: Host) -> dict[int, list[int]]:
         """Mark the learners of a dead host as gone; return the donors of each, none if it had published nothing."""
@@ -159,16 +157,3 @@ class OutOfProcess:
         if not self._tried or (event.differs and not self.spec.differs):
             self.spec = dataclasses.replace(self.spec, differs=event.differs)
         self._tried = True
-
-
-def part_of(checkpoint: Checkpoint | None, ranks: range) -> InitialState | None:
-    """Return what some learners begin with: their part of a checkpoint, which loses it; of a policy all."""
-    if checkpoint is None:
-        return None
-    tensors = checkpoint.tensors
-    if checkpoint.state:
-        wanted = names_of(ranks)
-        mine = [name for name in tensors if wanted(name)]
-        tensors = {name: tensors.pop(name) for name in mine}
-        tensors = {name: x for name, x in tensors.items() if not x.is_meta}
-    return InitialState(checkpoint.updates, tensors, checkpoint.state, str(checkpoint.path))

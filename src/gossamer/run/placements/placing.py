@@ -10,11 +10,11 @@ from gossamer.config import code_in, refuse_unimportable, to_dict
 from gossamer.envs.making import registered_here_alone
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
-from gossamer.run import resume_rules, snapshot
-from gossamer.run.damaged_checkpoints import refuse_damaged_policies
+from gossamer.run import resume_rules
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
+from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.run.host_protocol import Begin, Placement
+    from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
@@ -32,7 +32,7 @@ def place(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
-    begin: Begin,
+    load: LoadInitialState,
     *,
     torso: torch.nn.Module | None,
     tried: bool,
@@ -44,7 +44,7 @@ def place(
         config: of the run.
         spec: of its environment.
         plan: what "auto" became.
-        begin: reads what learners begin with.
+        load: reads the state that learners begin with.
         torso: the user's own feature layers.
         tried: whether it is known if environments come back.
         hold: as `Processes` has it.
@@ -54,9 +54,7 @@ def place(
     """
     layout = layout_of(config)
     if layout is None:
-        everyone = range(config.num_learners)
-        checkpoint = begin(snapshot.names_of(everyone, replays=config.checkpoint_replay))
-        return ThisProcess(config, spec, plan, checkpoint, torso)
+        return ThisProcess(config, spec, plan, load(range(config.num_learners)), torso)
     if torso is not None:
         raise ConfigError(
             "a torso of your own cannot be handed to other processes; use one learner, or "
@@ -75,10 +73,9 @@ def place(
     else:
         made = Processes(config, spec, plan, layout, tried=tried, hold=hold)
     try:
-        checkpoint = begin(lambda name: "learner.policy." in name)
-        if checkpoint is not None and checkpoint.state:
-            refuse_damaged_policies(checkpoint)
-            resume_rules.refuse_replays(config, plan, build_policy(config, spec), checkpoint)
+        initial = load(range(0))
+        if isinstance(initial, RunState):
+            resume_rules.refuse_replays(config, plan, build_policy(config, spec), initial)
     except BaseException:
         made.close()
         raise

@@ -22,9 +22,9 @@ from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.placements.out_of_process import OutOfProcess, part_of
+from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.placements.process_host import ProcessHost, end_processes
-from gossamer.run.snapshot import names_of
+from gossamer.run.snapshot import part_of
 
 if TYPE_CHECKING:
     import mmap
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.host_protocol import Begin, Event
+    from gossamer.run.host_protocol import Event, LoadInitialState
     from gossamer.run.placements.layout import Layout
+    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 LOOK_SECONDS = 0.1
@@ -80,8 +80,8 @@ class Processes(OutOfProcess):
         """Whether every learner counts as the others do."""
         return not self._orders.patched
 
-    def start(self, begin: Begin) -> None:
-        """Start a process for every part of the learners, and hand each its part of the checkpoint."""
+    def start(self, load: LoadInitialState) -> None:
+        """Start a process for every part of the learners, and hand each its part of the initial state."""
         if self.hosts:  # the group has died, and left the memory as it was
             self._free_memory()
             self._make_memory()
@@ -90,10 +90,10 @@ class Processes(OutOfProcess):
             self._meeting = tempfile.TemporaryDirectory(
                 prefix="gossamer-", ignore_cleanup_errors=True
             )
-        checkpoint = self._read_beginning(begin)
+        initial = self._load_initial_state(load)
         self.hosts = []
         for index in range(len(self.layout.ranks)):
-            self.hosts.append(self._start(index, checkpoint))
+            self.hosts.append(self._start(index, initial))
 
     def replace(self, index: int, restarts: int) -> bool:
         """Start a new process where one has died; return whether it takes over from one that had learnt."""
@@ -106,11 +106,9 @@ class Processes(OutOfProcess):
                 for rank in other.ranks:
                     self.memory.versions.boxes.mark_left(rank)
         donors = self._leave(host)
-        checkpoint = None
-        if not donors:
-            checkpoint = self._begin(names_of(host.ranks, replays=self.config.checkpoint_replay))
+        initial = None if donors else self._load(host.ranks)
         host.close()
-        self.hosts[index] = self._start(index, checkpoint, donors, restarts)
+        self.hosts[index] = self._start(index, initial, donors, restarts)
         return bool(donors)
 
     def poll(self) -> list[tuple[int, Event]]:
@@ -167,7 +165,7 @@ class Processes(OutOfProcess):
     def _start(
         self,
         index: int,
-        checkpoint: Checkpoint | None,
+        initial: InitialState | None,
         donors: dict[int, list[int]] | None = None,
         restarts: int = 0,
     ) -> ProcessHost:
@@ -188,7 +186,7 @@ class Processes(OutOfProcess):
             differs=self.spec.differs if self._tried else None,
             transport=self._transport,
             meeting=f"{self._meeting.name}/meeting" if self._meeting else "",
-            initial=part_of(checkpoint, ranks),
+            initial=part_of(initial, ranks),
         )
         return ProcessHost(task, self.memory, self.config.patience_seconds)
 

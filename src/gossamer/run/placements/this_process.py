@@ -15,6 +15,7 @@ from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
+from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -23,9 +24,9 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
-    from gossamer.run.host_protocol import Begin, Event, Host
+    from gossamer.run.host_protocol import Event, Host, LoadInitialState
+    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 
@@ -58,7 +59,7 @@ class ThisProcess:
         config: of the run.
         spec: of its environment.
         plan: what "auto" became.
-        checkpoint: what the learners begin with, as `Begin` returns it; its tensors are given up.
+        initial: state that the learners begin with; its tensors are given up.
         torso: the user's own feature layers.
     """
 
@@ -67,7 +68,7 @@ class ThisProcess:
         config: TrainConfig,
         spec: EnvSpec,
         plan: Plan,
-        checkpoint: Checkpoint | None,
+        initial: InitialState | None,
         torso: torch.nn.Module | None = None,
     ):
         self.config, self.spec, self.plan = config, spec, plan
@@ -80,7 +81,6 @@ class ThisProcess:
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
-        resumes = checkpoint is not None and bool(checkpoint.state)
         self._loop: HostLoop
         self._learners = learners = build_local_learners(
             config,
@@ -89,15 +89,16 @@ class ThisProcess:
             on_episode=lambda episode, learner: self._loop.on_episode(episode, learner),
             torso=torso,
             say=lambda text: self._loop.say(text),
-            start=not snapshot.comes_back(checkpoint, spec),
+            start=not snapshot.is_repeatable(initial, spec),
         )
         self.names, self.stop = learners.first.policy.shared_names(), learners.stop
         try:
-            if checkpoint is not None:
+            if initial is not None:
                 began = time.monotonic()
-                if not snapshot.begin_with(learners, checkpoint):
+                if not snapshot.restore(learners, initial):
                     self.spec = replace(spec, differs=snapshot.NOT_BACK)
-                self.restore_seconds = time.monotonic() - began if resumes else 0.0
+                if isinstance(initial, RunState):
+                    self.restore_seconds = time.monotonic() - began
             learners.join()
         except BaseException:
             learners.close()
@@ -166,9 +167,9 @@ class ThisProcess:
         if self._learners.memory is not None:
             self._learners.memory.versions.score_policy_next(best)
 
-    def start(self, begin: Begin) -> None:
-        """Be ready; everything was made and put back with the placement."""
-        del begin
+    def start(self, load: LoadInitialState) -> None:
+        """Be ready; everything was made and restored with the placement."""
+        del load
         self._ready = False
 
     def replace(self, index: int, restarts: int) -> bool:

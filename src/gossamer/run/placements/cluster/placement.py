@@ -30,9 +30,10 @@ from gossamer.run.placements.cluster.agent import Assignment, Beginning
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Memory
-from gossamer.run.placements.out_of_process import OutOfProcess, part_of
+from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.placements.process_host import CLOSE_SECONDS
-from gossamer.run.snapshot import held_of, names_of
+from gossamer.run.snapshot import part_of
+from gossamer.run.state import RunState
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
 
@@ -43,11 +44,10 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.wire import Address
-    from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.host_protocol import Begin
-    from gossamer.run.placements.child_protocol import InitialState
+    from gossamer.run.host_protocol import LoadInitialState
     from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
+    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 FULL = (ObjectStoreFullError, OutOfDiskError)
@@ -251,8 +251,8 @@ class Cluster(OutOfProcess):
         """Whether every learner counts as the others do."""
         return not self._patched
 
-    def start(self, begin: Begin) -> None:
-        """Have an agent placed for every part of the learners, and hand each its part of the checkpoint."""
+    def start(self, load: LoadInitialState) -> None:
+        """Have an agent placed for every part of the learners, and hand each its part of the initial state."""
         if self.hosts:  # the group has died
             self._make_memory()
             self.stop = StopSignal()
@@ -262,16 +262,16 @@ class Cluster(OutOfProcess):
             from gossamer.links.collective import MeetingPoint
 
             self._meeting = MeetingPoint(ray.util.get_node_ip_address())
-        checkpoint = self._read_beginning(begin)
+        initial = self._load_initial_state(load)
         self.hosts = [self._host(index) for index in range(len(self.layout.ranks))]
         self._wait_placed()
-        self._note_env_steps(checkpoint)
+        self._note_env_steps(initial)
         for host in self.hosts:
             if not host.machine:
                 self._do_without(host)
         for index, host in enumerate(self.hosts):
             if host.machine:
-                self._begin_host(index, part_of(checkpoint, host.ranks), {})
+                self._begin_host(index, part_of(initial, host.ranks), {})
         self._introduce()
         self._looked_at = time.monotonic()
 
@@ -525,9 +525,8 @@ class Cluster(OutOfProcess):
                 self._lives[index] = 1
             self._tell_left(index)
         else:
-            wanted = names_of(host.ranks, replays=self.config.checkpoint_replay)
             with suppress(ConfigError):  # what the run began with may have been removed by now
-                initial = part_of(self._begin(wanted), host.ranks)
+                initial = part_of(self._load(host.ranks), host.ranks)
         self._begin_host(index, initial, donors)
         for at in self._neighbours(index):
             other = self.hosts[at]
@@ -548,12 +547,11 @@ class Cluster(OutOfProcess):
         boxes = self.memory.boxes
         return {rank: boxes.env_steps(rank) for x in self.hosts if x.away for rank in x.ranks}
 
-    def _note_env_steps(self, checkpoint: Checkpoint | None) -> None:
+    def _note_env_steps(self, initial: InitialState | None) -> None:
         """Remember how far each learner was, until it tells how far it is."""
-        if checkpoint is not None and checkpoint.state:
-            for rank in range(self.config.num_learners):
-                own = held_of(checkpoint, rank).get("learner.own_env_steps", 0)
-                self.memory.boxes.headers[rank][ENV_STEPS] = own
+        if isinstance(initial, RunState):
+            for rank, learner in enumerate(initial.learners):
+                self.memory.boxes.headers[rank][ENV_STEPS] = learner.own_env_steps
 
     def _do_without(self, host: ClusterHost) -> None:
         """Let the others begin without a host."""
