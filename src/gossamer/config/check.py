@@ -12,12 +12,12 @@ from gossamer.config.names import flag
 from gossamer.config.train_config import PER_LEARNER, TrainConfig
 from gossamer.config.tree import (
     Layer,
+    as_written,
     fields_of,
     find_annotation,
     member_name,
     members,
     merge,
-    to_tree,
 )
 from gossamer.config.values import most_in
 from gossamer.errors import ConfigError
@@ -78,7 +78,7 @@ def check_ranges(config: TrainConfig) -> None:
     expand(config.init_from, "; name a run: --init-from RUN")
     for i, replay in enumerate(config.replays):
         expand(getattr(replay, "path", ""), f"; choose another: --replays.{i}.path FOLDER")
-    merge(TrainConfig, [Layer("", to_tree(config))])
+    merge(TrainConfig, [Layer("", as_written(config))])
 
 
 def _data_mistakes(config: TrainConfig) -> Iterator[str]:

@@ -56,8 +56,10 @@ SHAPE = TUNABLE | {
 }  # fmt: skip
 """Settings with which something else may be fastest."""
 
-to_dict = to_tree
-"""Return a config as nested dicts of JSON values."""
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return a config as nested dicts of JSON values."""
+    return to_tree(config)
 
 
 def from_dict(settings: Tree) -> TrainConfig:

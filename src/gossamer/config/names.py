@@ -17,6 +17,11 @@ def flag(name: str) -> str:
 class Entries(dict[str, Any]):
     """A whole list, by index: `--replays '[...]' --replays.0.fraction 1` changes the list given before."""
 
+    @classmethod
+    def of(cls, entries: Iterable[Any]) -> Entries:
+        """Return a list by index."""
+        return cls({str(i): one for i, one in enumerate(entries)})
+
 
 def place(tree: dict[str, Any], name: str, value: Any) -> None:
     """Set a dotted name in a nested tree; the last mention of a setting wins.
@@ -30,7 +35,7 @@ def place(tree: dict[str, Any], name: str, value: Any) -> None:
         if isinstance(below, str):
             below = {"name": below}
         if isinstance(below, (list, tuple)):
-            below = Entries({str(i): one for i, one in enumerate(cast("list[Any]", below))})
+            below = Entries.of(cast("list[Any]", below))
         if not isinstance(below, Mapping):
             section = ".".join(path[: position + 1])
             raise ConfigError(
