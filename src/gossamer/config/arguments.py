@@ -101,7 +101,30 @@ def parse_train(words: Sequence[str]) -> Arguments:
             place(found.settings, f"{kind}.name", name)
         else:
             _read_env(word, found.settings)
+    if not found.wants_help:
+        _refuse_together(found)
     return found
+
+
+def _refuse_together(asked: Arguments) -> None:
+    """Refuse arguments that exclude each other."""
+    resumes = asked.resume is not None
+    for mistaken, told in (
+        (
+            asked.trust and not resumes,
+            "--trust is for a run that is continued; leave it out, or add --resume RUN",
+        ),
+        (
+            resumes and asked.seeds is not None,
+            "--seeds cannot be given with --resume, a run has one seed; leave one of them out",
+        ),
+        (
+            resumes and "run_folder" in asked.settings,
+            "--run-folder cannot be given with --resume, a run stays where it is; leave it out",
+        ),
+    ):
+        if mistaken:
+            raise ConfigError(told)
 
 
 def _choices() -> dict[str, list[str]]:
