@@ -231,7 +231,7 @@ def _train(words: list[str]) -> int | None:
         resume = Path(RunFolder.open(asked.resume).shown)
     saved = saved_settings(
         resume,
-        named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
+        named=[asked.settings, *(config_layer(name).settings for name in asked.config)],
         trust=asked.trust,
         how=lambda name, value: (
             f"gossamer train {_typed(name, value)} --resume {shlex.quote(str(resume))}, or add --trust"
@@ -239,7 +239,7 @@ def _train(words: list[str]) -> int | None:
     )
     config, layers = resolve(
         asked.settings,
-        configs=asked.configs,
+        configs=asked.config,
         resumed=saved,
         machine="tuned" if asked.seeds is None else "",
     )
@@ -287,8 +287,8 @@ def _train(words: list[str]) -> int | None:
 def _help_to_train(asked: Arguments) -> None:
     from gossamer.config import merge_layers, train_help
 
-    known = asked.configs or "env_id" in asked.settings
-    config = merge_layers(asked.settings, configs=asked.configs)[0] if known else None
+    known = asked.config or "env_id" in asked.settings
+    config = merge_layers(asked.settings, configs=asked.config)[0] if known else None
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
     bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     bold = bold and os.environ.get("TERM", "dumb") != "dumb"

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def typed(*words: str) -> Any:
     """The config that words result in."""
     asked = parse_train(words)
-    return resolve(asked.settings, configs=asked.configs)[0]
+    return resolve(asked.settings, configs=asked.config)[0]
 
 
 def refusal(*words: str) -> str:
@@ -312,6 +312,7 @@ def test_a_switch_that_is_neither_is_refused() -> None:
             "laser",
         ),
         (["--replays.1.name", "elite"], "laser"),
+        (["--replays", '[{"fraction": 0.5}, {"fraction": 0.5}]'], "laser"),
         (["--replay-ratio", "3", "algorithm:vtrace"], "vtrace"),
         (["--replay-ratio", "0"], "ppo"),
         (["--replays", '[{"name": "queue"}]'], "ppo"),

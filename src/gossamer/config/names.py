@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from gossamer.errors import ConfigError
@@ -21,6 +21,13 @@ class Entries(dict[str, Any]):
     def of(cls, entries: Iterable[Any]) -> Entries:
         """Return a list by index."""
         return cls({str(i): one for i, one in enumerate(entries)})
+
+
+def entries_of(value: Any) -> dict[str, Any]:
+    """Return what lies below a name: the settings of a table, or the entries of a list by index; nothing below a plain value."""
+    if isinstance(value, (list, tuple)):
+        return Entries.of(cast("Sequence[Any]", value))
+    return nested(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
 
 
 def place(tree: dict[str, Any], name: str, value: Any) -> None:

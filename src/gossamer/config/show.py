@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from gossamer.config import own_parts
+from gossamer.config.arguments import Options
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
@@ -200,7 +201,8 @@ def train_help(
         others = [Group(t, "", tuple(map(_shortened, some))) for t, some in common if some]
         last = f"All {len(rows)} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
     lines = [line for group in first for line in (*_told(group, width, color), "")]
-    lines.append(_TRAIN_USAGE.rstrip())
+    options = (line for row in _rows(Options) for line in _help_of(row, row.meaning, width))
+    lines += [_USAGE, *options, _SETTINGS_USAGE]
     if config:
         lines += ["", f"In brackets: the values that {config.env_id} would be trained with."]
     for group in others:
@@ -213,7 +215,7 @@ def _told(group: Group, width: int, color: bool) -> Iterator[str]:
     yield from textwrap.wrap(group.intro, width, initial_indent="  ", subsequent_indent="  ")
     for row in group.rows:
         if row.name != "env_id":  # told in the usage, as ENV
-            yield from _help_of(row, width)
+            yield from _help_of(row, f"{row.meaning} [{_default(row.default)}]", width)
 
 
 def _shortened(row: Row) -> Row:
@@ -223,10 +225,9 @@ def _shortened(row: Row) -> Row:
     return row._replace(meaning=" ".join([first, *kept]))
 
 
-def _help_of(row: Row, width: int) -> Iterator[str]:
+def _help_of(row: Row, text: str, width: int) -> Iterator[str]:
     indent, value = 38, "" if is_switch(row.annotation) else f" {_kind(row.annotation)}"
     head = f"  {flag(row.name)}{value}"
-    text = f"{row.meaning} [{_default(row.default)}]"
     body = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False)
     if len(head) >= indent - 1:
         yield head
@@ -247,7 +248,7 @@ def _kind(annotation: Any) -> str:
             words.append(f"{_kind(typing.get_args(base)[0])} ...")
         elif base is not type(None):
             plain = {bool: "on or off", int: "N", float: "X", str: "TEXT"}
-            words.append("module:NAME" if meta.pattern else plain[base])
+            words.append("module:NAME" if meta.pattern else meta.title or plain[base])
     return "|".join(words)
 
 
@@ -263,7 +264,7 @@ def _default(value: Any) -> str:
     return "none" if value is None else str(value) or "empty"
 
 
-_TRAIN_USAGE = """\
+_USAGE = """\
 usage: gossamer train ENV [--config NAME ...] [--resume RUN] [settings]
 
 Train a policy on ENV. Settings go in any order; hyphens and underscores are the same.
@@ -277,15 +278,8 @@ examples:
 general:
   ENV                                 PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5,
                                       envpool:Ant-v5, module:function; leave it out with --resume or
-                                      a preset that names one
-  --config NAME ...                   presets (see gossamer list) or .toml and .json files; later ones win
-  --resume RUN                        continue a run: a path, part of its name, or last
-  --seeds N                           train N runs that differ in their seed, from --seed on, as many at a
-                                      time as fit the cores; with the same --run-folder they are gone on with
-  --trust                             with --resume: allow a run from another machine or user to import
-                                      its environment and parts, such as module:function
-  --watch                             show the run in a browser: starts gossamer watch beside it
-  --show-config                       print every setting, its value and where it comes from; do not train
+                                      a preset that names one"""
+_SETTINGS_USAGE = """\
   algorithm:NAME, topology:NAME       choose an algorithm or a topology; module:Class is one of your own
   --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off
   --replay-ratio X                    replay X columns per new one; --replays.1.name elite sets the kind of
@@ -293,5 +287,4 @@ general:
                                       20000 its size
   --replays JSON                      all replays as a list, for example
         '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
-  -h, --help, --help-all              print this help for ENV or in general; with all settings
-"""
+  -h, --help, --help-all              print this help for ENV or in general; with all settings"""

@@ -47,6 +47,11 @@ class Layer:
         """Return a setting's dotted name the way the user wrote it in this source."""
         return flag(name) if self.typed else f"{self.label}: {name}".removeprefix(": ")
 
+    def without(self, name: str) -> Layer:
+        """Return the layer as if it did not give a setting."""
+        left = {one: value for one, value in self.settings.items() if one != name}
+        return dataclasses.replace(self, settings=left)
+
 
 class Said(NamedTuple):
     """Record what one layer says of a section, of an entry of a list, or of a plain value."""
