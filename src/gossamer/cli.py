@@ -54,6 +54,8 @@ MAX_WORD = 200
 MAX_LINE = 10_000
 """Characters of an error; a path has at most 4,095."""
 
+TELLS = {"-h", "--help", "--help-all", "--show-config"}
+"""Flags of commands that only tell something."""
 
 INTERRUPTED = 128 + 2
 """Exit code of a command that Ctrl-C has ended before it had anything to save."""
@@ -65,12 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(argv))
     words = sys.argv[1:]
     # For hours, whoever reads on.
-    trains = words[:1] in (["train"], ["sweep"]) and not {
-        "-h",
-        "--help",
-        "--help-all",
-        "--show-config",
-    } & set(words)
+    trains = words[:1] in (["train"], ["sweep"]) and TELLS.isdisjoint(words)
     streams = Streams(breaks=not trains, results_alone="--json" in words)
     try:
         code = _main(words)
@@ -285,10 +282,11 @@ def _train(words: list[str]) -> int | None:
 
 
 def _help_to_train(asked: Arguments) -> None:
-    from gossamer.config import merge_layers, train_help
+    from gossamer.config import gather_layers, merge_layers, train_help
 
     known = asked.config or "env_id" in asked.settings
-    config = merge_layers(asked.settings, configs=asked.config)[0] if known else None
+    layers = gather_layers(asked.settings, configs=asked.config)
+    config = merge_layers(layers)[0] if known else None
     width = min(shutil.get_terminal_size((100, 24)).columns, 110)
     bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
     bold = bold and os.environ.get("TERM", "dumb") != "dumb"
@@ -304,15 +302,13 @@ def _reads(annotation: Any) -> Callable[[str], Any]:
     """Return what reads a number as a setting of that kind is read."""
 
     def read(text: str) -> Any:
-        from gossamer.config.values import expected, read_value
+        from gossamer.config.values import read_value
 
         try:
             return read_value(text, annotation, typed=True)
-        except ValueError:
-            words = expected(annotation, text, typed=True)
-            raise argparse.ArgumentTypeError(
-                f"it is {clipped(text)!r}; it must be {words}"
-            ) from None
+        except ValueError as error:
+            told = f"it is {clipped(text)!r}; it must be {error}"
+            raise argparse.ArgumentTypeError(told) from None
 
     return read
 

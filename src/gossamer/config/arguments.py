@@ -18,6 +18,7 @@ from gossamer.config.names import flag, near, place
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import (
     Layer,
+    choices,
     fields_of,
     find_annotation,
     member_name,
@@ -142,9 +143,8 @@ def _refuse_together(asked: Arguments) -> None:
 def _choices() -> dict[str, list[str]]:
     """Return the sections that are chosen by name, with the names of their kinds."""
     fields = {name: field.annotation for name, field in fields_of(TrainConfig).items()}
-    kinds = {name: members(x) for name, x in fields.items() if not is_list(x)}
-    names = {name: [str(member_name(x) or "") for x in found] for name, found in kinds.items()}
-    return {name: found for name, found in names.items() if any(found)}
+    found = {name: [*choices(x)] for name, x in fields.items() if not is_list(x)}
+    return {name: names for name, names in found.items() if names}
 
 
 def _use_own_parts(words: Sequence[str]) -> None:
@@ -167,9 +167,9 @@ def _read_env(word: str, settings: dict[str, Any]) -> None:
     """Take a word for the environment, which may be module:function, unless it misspells a choice."""
     kind, _, name = word.partition(":")
     annotation = find_annotation(TrainConfig, kind)
-    if name and is_list(annotation) and (sections := members(annotation)):
-        others = [str(member_name(section)) for section in sections[1:]]
-        added = name if name in others else member_name(own_parts.default_of(sections))
+    if name and is_list(annotation) and (names := [*choices(annotation)]):
+        default = member_name(own_parts.default_of(members(annotation)))
+        added = name if name in names[1:] else default
         adds = f"{kind} is a list, to which this adds one: {flag(kind)}.1.name {added}"
         raise ConfigError(f"{word} is not understood; {adds}")
     has_name = [kind for kind, names in _choices().items() if name.lower() in names]

@@ -96,9 +96,8 @@ def resolve(
     Raises:
         ConfigError: unknown name, wrong type, or a combination that cannot work.
     """
-    config, origin, labels = merge_layers(
-        command_line, configs=configs, resumed=resumed, given=given, machine=machine
-    )
+    layers = gather_layers(command_line, configs=configs, resumed=resumed, given=given)
+    config, origin, labels = merge_layers(layers, machine)
     config = _merge_ratio(config, origin, labels)
     config = _with_fewer_minibatches(config, origin)
     config = _with_an_early_start(config, origin)
@@ -106,15 +105,14 @@ def resolve(
     return config, origin
 
 
-def merge_layers(
+def gather_layers(
     command_line: Tree | None = None,
     *,
     configs: Sequence[str] = (),
     resumed: Tree | None = None,
     given: Tree | None = None,
-    machine: Literal["tuned", "cores", ""] = "tuned",
-) -> tuple[TrainConfig, dict[str, str], list[str]]:
-    """Return what `resolve` would, not yet checked as a whole, and the labels of all layers."""
+) -> list[Layer]:
+    """Return what somebody set, lowest first; see `resolve`."""
     # A setting that the run's version did not have yet is as it was before: the suite's may be newer.
     layers = [Layer(RESUMED, to_dict(from_dict(resumed)))] if resumed else []
     layers += [config_layer(name) for name in configs]
@@ -122,7 +120,17 @@ def merge_layers(
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
         layers.append(Layer(GIVEN, as_written(given)))
-    layers = [replace(layer, settings=nested(layer.settings)) for layer in layers]
+    return [replace(layer, settings=nested(layer.settings)) for layer in layers]
+
+
+def merge_layers(
+    layers: list[Layer], machine: Literal["tuned", "cores", ""] = "tuned"
+) -> tuple[TrainConfig, dict[str, str], list[str]]:
+    """Return the config of layers over the machine, the suite and defaults, not yet checked as a whole.
+
+    Returns:
+        The config, the layer that set each setting, and the labels of all layers, lowest first.
+    """
     machine = "" if is_plain() else machine
     env_id = _environment_of(layers)
     layers = [_with_its_goal(layer, env_id) for layer in layers]
@@ -316,12 +324,10 @@ def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[s
     if label not in labels:
         return config
     rank = {name: at for at, name in enumerate(labels)}
-    ranks = [
-        rank.get(x, -1) for n, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", n)
-    ]
+    fractions = [x for n, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", n)]
     if len(config.replays) == 1:  # a list of a queue alone says as much
-        ranks.append(rank.get(whole, -1))
-    highest, own = max(ranks, default=-1), rank[label]
+        fractions.append(whole)
+    highest, own = max(rank.get(x, -1) for x in fractions), rank[label]
     if highest == own:
         # Every saved config has a ratio of 0 beside fractions. Before a ratio became fractions at
         # once, configs were saved with a ratio and a queue alone.

@@ -54,7 +54,7 @@ class Layer:
 
 
 class Said(NamedTuple):
-    """Record what one layer says of a section, of an entry of a list, or of a plain value."""
+    """One layer's words on a section, on an entry of a list, or on a plain value."""
 
     layer: Layer
     value: Any
@@ -102,6 +102,12 @@ def member_name(section: type) -> str | None:
     """Return the name a section is chosen by, or None if it is the only one of its kind."""
     chosen_by = None if "name" in fields_of(section) else getattr(section, "name", None)
     return own_parts.name_of(section) or chosen_by
+
+
+def choices(annotation: Any) -> dict[str, Any]:
+    """Return what a field may hold by the name that chooses it; empty where nothing is to be chosen."""
+    kinds = members(annotation)
+    return {name: kind for kind in kinds if (name := member_name(kind)) is not None}
 
 
 def settings_of(root: type, path: str = "") -> Iterator[tuple[str, Any]]:

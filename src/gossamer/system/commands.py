@@ -107,7 +107,7 @@ class Command:
 
     @property
     def head(self) -> str:
-        """The name, with the word that it needs."""
+        """Return the name, with the word that it needs."""
         needed = [x.name for x in self.words if x.typed[0] not in "[-" and "|" not in x.typed]
         return " ".join([self.name, *needed])
 
