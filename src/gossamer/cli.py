@@ -25,7 +25,7 @@ from msgspec import Meta
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
 from gossamer.system.beginning import Beginning
-from gossamer.system.commands import REQUIRED, Command, Word
+from gossamer.system.commands import REQUIRED, Calls, Command, Reader, Word
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams, show_result
@@ -184,13 +184,16 @@ COMMANDS: dict[str, Command] = {}
 """Every command by its name, in the order in which they are listed."""
 
 
-def _command(*declared: Any, **more: Any) -> Callable[[Callable[..., int | None]], Any]:
-    """Return a decorator that adds a command, declared as a `Command` is, which calls the function."""
+def _command(
+    name: str, summary: str, about: str, *words: Word, usage: str = "", reads: Reader | None = None
+) -> Callable[[Calls], Calls]:
+    """Return a decorator that adds a command, which calls the function; see `Command`."""
 
-    def add(function: Callable[..., int | None]) -> Callable[..., int | None]:
-        command = Command(*declared, **more, calls=function)
-        COMMANDS[command.name] = command
-        return function
+    def add(calls: Calls) -> Calls:
+        COMMANDS[name] = Command(
+            name, summary, about, *words, calls=calls, usage=usage, reads=reads
+        )
+        return calls
 
     return add
 

@@ -6,13 +6,15 @@ import argparse
 import difflib
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, NoReturn
 
 from gossamer.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
-
+Calls = Callable[..., int | None]
+"""Function of a command: it is handed what was typed, by name, and returns an exit code, or None for 0."""
+Reader = Callable[[list[str]], dict[str, Any]]
+"""Function that reads what was typed, by name."""
 REQUIRED: Any = object()
 """In place of a default: it must be given."""
 WIDTH = 116
@@ -83,7 +85,7 @@ class Command:
         summary: what it does, in the list of all commands.
         about: what it does, in lines.
         words: what may be typed.
-        calls: is handed what was typed, by name; returns an exit code, or None for 0.
+        calls: does it.
         usage: lines in place of those that follow from the words.
         reads: reads what was typed, in place of `read`.
     """
@@ -94,9 +96,9 @@ class Command:
         summary: str,
         about: str,
         *words: Word,
-        calls: Callable[..., int | None],
+        calls: Calls,
         usage: str = "",
-        reads: Callable[[list[str]], dict[str, Any]] | None = None,
+        reads: Reader | None = None,
     ):
         self.name, self.summary, self.words = name, summary, words
         typed = [x.typed for x in words if not x.typed.startswith("--")]
