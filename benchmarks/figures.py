@@ -109,7 +109,7 @@ def train(run: Path, words: list[str]) -> None:
 def refuse_others(run: Path, words: list[str]) -> None:
     """Exit in one line if the run that is there has other settings than these words give."""
     asked = parse_train(words)
-    wanted, _ = resolve(asked.settings, configs=asked.configs)
+    wanted, _ = resolve(asked.settings, configs=asked.config)
     found = from_dict(json.loads((run / "config.json").read_text()))
     for name, old, new in changes(to_dict(found), to_dict(wanted)):
         if name != "run_folder":

@@ -13,7 +13,8 @@ import re
 import sys
 from pathlib import Path
 
-from gossamer.config import settings_table
+from gossamer.config.names import flag
+from gossamer.config.show import setting_groups, values_of
 from gossamer.record.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -71,6 +72,24 @@ HEADINGS = {
 def settings_page() -> str:
     """Return docs/settings.md."""
     return SETTINGS_INTRO + shown(settings_table().strip()) + "\n"
+
+
+def settings_table() -> str:
+    """Return every setting with default and meaning as tables, one for each group."""
+    lines: list[str] = []
+    for group in setting_groups():
+        lines += [f"## {group.title}", "", group.intro, ""]
+        if not group.rows:
+            lines += ["No settings of its own.", ""] if ":" in group.title else []
+            continue
+        lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
+        for row in group.rows:
+            name = "ENV" if row.name == "env_id" else flag(row.name)
+            meaning = row.meaning.replace("|", "\\|").replace("<", "&lt;")
+            values = values_of(row.annotation).replace("|", " ")
+            lines.append(f"| `{name}` | `{row.default_shown}` | {values} | {meaning} |")
+        lines.append("")
+    return "\n".join(lines)
 
 
 def shown(text: str) -> str:

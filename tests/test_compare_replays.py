@@ -22,7 +22,7 @@ def test_every_variant_is_a_mix_that_differs_in_its_replays_alone() -> None:
     seen = {}
     for variant, replays in COMPARE["VARIANTS"].items():
         asked = parse_train(["--config", "elite_breakout", "--replays", json.dumps(replays)])
-        config, _ = resolve(asked.settings, configs=asked.configs)
+        config, _ = resolve(asked.settings, configs=asked.config)
         seen[variant] = json.dumps([(x.name, vars(x)) for x in config.replays])
         if len(config.replays) == 2:
             assert {x.fraction for x in config.replays} == {0.5}

@@ -69,7 +69,7 @@ def finished_run(folder: Path, variant: str, *words: str) -> Path:
     run = DIFFUSE["folder_of"](folder, variant, 4, 1)
     (run / "checkpoints" / "10").mkdir(parents=True)
     asked = parse_train([*DIFFUSE["words_of"](variant, 4, 1), *words])
-    config, _ = resolve(asked.settings, configs=asked.configs)
+    config, _ = resolve(asked.settings, configs=asked.config)
     (run / "config.json").write_text(json.dumps(to_dict(config)))
     summary = {"exit_reason": "done: total_env_steps reached", "seconds": 2.0}
     (run / "summary.json").write_text(json.dumps(summary))

@@ -26,7 +26,7 @@ def test_together_learners_have_the_environments_of_one(task: str, learners: int
         for outer, (momentum, rate) in LEARNERS["OUTER"].items():
             words = LEARNERS["words_of"](KIND(task, learners, topology, outer), 3, ["--lag", "0"])
             asked = parse_train(words)
-            config, _ = resolve(asked.settings, configs=asked.configs)
+            config, _ = resolve(asked.settings, configs=asked.config)
             assert (config.seed, config.num_learners, config.lag) == (3, learners, "0")
             assert config.num_envs * learners == LEARNERS["TASKS"][task].num_envs
             assert config.topology.name == topology

@@ -25,13 +25,15 @@ from msgspec import Meta
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import install_command
 from gossamer.system.beginning import Beginning
-from gossamer.system.commands import REQUIRED, Command, Word
+from gossamer.system.commands import REQUIRED, Calls, Command, Reader, Word
 from gossamer.system.ranges import CountToMillion, Number, Seed, UpToMillion
 from gossamer.system.reading import clipped, visible
 from gossamer.system.streams import Streams, show_result
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
+
+    from gossamer.config import Arguments
 
 OVERVIEW = """\
 gossamer: deep reinforcement learning with many actors and many learners
@@ -41,17 +43,7 @@ gossamer: deep reinforcement learning with many actors and many learners
   gossamer eval last --episodes 30                      play the newest run's policy
 
 commands:
-  train ENV     train a policy; continue one with --resume RUN
-  eval RUN      play full episodes with a trained policy
-  export RUN    write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub
-  bench         measure this machine's limits and how close training comes to them
-  sweep FILE    search settings: many runs from one file
-  tune ENV      find the fastest settings for this machine
-  list          list algorithms, topologies, replays, environments and presets
-  runs          list past runs and their results
-  compare RUN   compare runs: groups of seeds, intervals, which is better
-  watch         show runs in a browser, live
-  cluster       look at a Ray cluster (check), or describe its hosts (hosts)
+{commands}
 
 gossamer COMMAND --help tells more; --version prints the version.
 """
@@ -62,6 +54,8 @@ MAX_WORD = 200
 MAX_LINE = 10_000
 """Characters of an error; a path has at most 4,095."""
 
+TELLS = {"-h", "--help", "--help-all", "--show-config"}
+"""Flags of commands that only tell something."""
 
 INTERRUPTED = 128 + 2
 """Exit code of a command that Ctrl-C has ended before it had anything to save."""
@@ -73,12 +67,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _main(list(argv))
     words = sys.argv[1:]
     # For hours, whoever reads on.
-    trains = words[:1] in (["train"], ["sweep"]) and not {
-        "-h",
-        "--help",
-        "--help-all",
-        "--show-config",
-    } & set(words)
+    trains = words[:1] in (["train"], ["sweep"]) and TELLS.isdisjoint(words)
     streams = Streams(breaks=not trains, results_alone="--json" in words)
     try:
         code = _main(words)
@@ -151,19 +140,20 @@ def _complain(error: Exception) -> None:
 
 def _dispatch(words: list[str]) -> int:
     if not words or words[0] in ("-h", "--help", "help"):
-        print(OVERVIEW, end="")
+        listed = (f"  {command.head:<14}{command.summary}" for command in COMMANDS.values())
+        print(OVERVIEW.format(commands="\n".join(listed)), end="")
         return 0
     if words[0] == "--version":
         import gossamer
 
         print(f"gossamer {gossamer.__version__}")
         return 0
-    command = _COMMANDS.get(words[0])
+    command = COMMANDS.get(words[0])
     if command is None:
-        near = difflib.get_close_matches(words[0], _COMMANDS, n=1)
-        hint = f"did you mean gossamer {near[0]}?" if near else f"commands: {', '.join(_COMMANDS)}"
+        near = difflib.get_close_matches(words[0], COMMANDS, n=1)
+        hint = f"did you mean gossamer {near[0]}?" if near else f"commands: {', '.join(COMMANDS)}"
         raise ConfigError(f"{words[0]} is not a command; {hint}")
-    return command(words[1:]) or 0
+    return command.run(words[1:])
 
 
 @contextlib.contextmanager
@@ -190,42 +180,49 @@ def _typed(name: str, value: str) -> str:
     return f"--{name} {shlex.quote(value)}"
 
 
+COMMANDS: dict[str, Command] = {}
+"""Every command by its name, in the order in which they are listed."""
+
+
+def _command(
+    name: str, summary: str, about: str, *words: Word, usage: str = "", reads: Reader | None = None
+) -> Callable[[Calls], Calls]:
+    """Return a decorator that adds a command, which calls the function; see `Command`."""
+
+    def add(calls: Calls) -> Calls:
+        COMMANDS[name] = Command(
+            name, summary, about, *words, calls=calls, usage=usage, reads=reads
+        )
+        return calls
+
+    return add
+
+
+def _unread(words: list[str]) -> dict[str, Any]:
+    """Return words as they are typed: most of those after `gossamer train` are settings."""
+    return {"words": words}
+
+
+@_command(
+    "train",
+    "train a policy; continue one with --resume RUN",
+    "",
+    Word("ENV", ""),
+    reads=_unread,
+)
 def _train(words: list[str]) -> int | None:
     from gossamer.config import (
         config_layer,
         explicit,
-        merge_layers,
         parse_train,
         resolve,
         saved_settings,
         show_config,
-        train_help,
     )
 
     asked = parse_train(words)
     if asked.wants_help:
-        known = asked.configs or "env_id" in asked.settings
-        config = merge_layers(asked.settings, configs=asked.configs)[0] if known else None
-        width = min(shutil.get_terminal_size((100, 24)).columns, 110)
-        bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
-        bold = bold and os.environ.get("TERM", "dumb") != "dumb"
-        chosen = asked.parts()
-        print(
-            train_help(every=asked.wants_all, chosen=chosen, config=config, width=width, color=bold)
-        )
-        return None
-    if asked.trust and asked.resume is None:
-        raise ConfigError(
-            "--trust is for a run that is continued; leave it out, or add --resume RUN"
-        )
-    if asked.resume is not None and asked.seeds is not None:
-        raise ConfigError(
-            "--seeds cannot be given with --resume, a run has one seed; leave one of them out"
-        )
-    if asked.resume is not None and "run_folder" in asked.settings:
-        raise ConfigError(
-            "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
-        )
+        return _help_to_train(asked)
     resume = None
     if asked.resume is not None:
         from gossamer.record.folder import RunFolder  # loads what --help does not need
@@ -234,7 +231,7 @@ def _train(words: list[str]) -> int | None:
         resume = Path(RunFolder.open(asked.resume).shown)
     saved = saved_settings(
         resume,
-        named=[asked.settings, *(config_layer(name).settings for name in asked.configs)],
+        named=[asked.settings, *(config_layer(name).settings for name in asked.config)],
         trust=asked.trust,
         how=lambda name, value: (
             f"gossamer train {_typed(name, value)} --resume {shlex.quote(str(resume))}, or add --trust"
@@ -242,57 +239,62 @@ def _train(words: list[str]) -> int | None:
     )
     config, layers = resolve(
         asked.settings,
-        configs=asked.configs,
+        configs=asked.config,
         resumed=saved,
         machine="tuned" if asked.seeds is None else "",
     )
     if asked.show_config:
         from gossamer.envs.settings import suite_of
 
-        if (
-            suite_of(config.env_id) == "other"
-        ):  # the others' ids are known by their form, without Gymnasium
+        # The others' ids are known by their form, without Gymnasium.
+        if suite_of(config.env_id) == "other":
             from gossamer.envs.making import refuse_unknown
 
             refuse_unknown(config.env_id)
         print(show_config(config, layers))
         return None
-    if asked.seeds is not None:
-        from gossamer.sweep.seeds import train_seeds
-
-        beside = None
-        if asked.watch:
-            from gossamer.dashboard.beside import folder_of, start_beside
-
-            beside = start_beside(folder_of(Path(config.run_folder or "runs")))
-        return train_seeds(config, layers, asked.seeds, words=words, watched=beside)
-    if config.num_learners > 1 and config.placement == "local":
+    if asked.seeds is None and config.num_learners > 1 and config.placement == "local":
         from gossamer.run.placements.fork_server import fork_server
 
         fork_server()  # imports while we do
-
-    where = None
+    watched = None
     if asked.watch:
         from gossamer.dashboard.beside import folder_of, start_beside
 
-        where = start_beside(folder_of(resume or (Path(config.run_folder or "runs"))))
+        watched = start_beside(folder_of(resume or Path(config.run_folder or "runs")))
+    if asked.seeds is not None:
+        from gossamer.sweep.seeds import train_seeds
+
+        return train_seeds(config, layers, asked.seeds, words=words, watched=watched)
     beginning = Beginning(time.time())
     beginning.at("importing PyTorch", everywhere=False)
     with _importing():
         from gossamer.run.train import train_command
 
-    if where is not None:
-        print(where(), flush=True)
-    argv = ["gossamer", "train", *words]
+    if watched is not None:
+        print(watched(), flush=True)
     train_command(
         config,
         layers=layers,
-        argv=argv,
+        argv=["gossamer", "train", *words],
         resume=resume,
         config_given=explicit(layers),
         beginning=beginning,
     )
     return None
+
+
+def _help_to_train(asked: Arguments) -> None:
+    from gossamer.config import gather_layers, merge_layers, train_help
+
+    known = asked.config or "env_id" in asked.settings
+    layers = gather_layers(asked.settings, configs=asked.config)
+    config = merge_layers(layers)[0] if known else None
+    width = min(shutil.get_terminal_size((100, 24)).columns, 110)
+    bold = sys.stdout.isatty() and "NO_COLOR" not in os.environ
+    bold = bold and os.environ.get("TERM", "dumb") != "dumb"
+    chosen = asked.parts()
+    print(train_help(every=asked.wants_all, chosen=chosen, config=config, width=width, color=bold))
 
 
 def _say(text: str) -> None:
@@ -303,15 +305,13 @@ def _reads(annotation: Any) -> Callable[[str], Any]:
     """Return what reads a number as a setting of that kind is read."""
 
     def read(text: str) -> Any:
-        from gossamer.config.values import expected, read_value
+        from gossamer.config.values import read_value
 
         try:
             return read_value(text, annotation, typed=True)
-        except ValueError:
-            words = expected(annotation, text, typed=True)
-            raise argparse.ArgumentTypeError(
-                f"it is {clipped(text)!r}; it must be {words}"
-            ) from None
+        except ValueError as error:
+            told = f"it is {clipped(text)!r}; it must be {error}"
+            raise argparse.ArgumentTypeError(told) from None
 
     return read
 
@@ -342,8 +342,10 @@ NAMED_AGAIN = (
 JSON = Word("--json", "print only JSON on standard output")
 RUN = Word("RUN", "a run folder, part of its name, or last")
 
-EVAL = Command(
+
+@_command(
     "eval",
+    "play full episodes with a trained policy",
     "Play full episodes with a trained policy, with seeds of their own.",
     RUN,
     Word(
@@ -371,18 +373,16 @@ EVAL = Command(
     Word("--video FILE", "write the first episode as .mp4 or .gif"),
     Word("--render", "show a window, where there is one"),
 )
-
-
-def _eval(words: list[str]) -> None:
-    asked = EVAL.read(words)
+def _eval(**asked: Any) -> None:
     with _importing():
         from gossamer.run.evaluate import evaluate_run
 
     evaluate_run(**asked)
 
 
-EXPORT = Command(
+@_command(
     "export",
+    "write a trained policy as an ONNX file, a torch program, or a folder for Hugging Face's Hub",
     "Write a trained policy for other programs: one step, observation in, greedy action and value out. The result has to\n"
     "repeat recorded steps of the run's environment to 1e-5, or nothing is written.",
     RUN,
@@ -413,18 +413,16 @@ EXPORT = Command(
     Word("--seed N", "hub: seed of these episodes", _reads(Seed), shown="1"),
     JSON,
 )
-
-
-def _export(words: list[str]) -> None:
-    asked = EXPORT.read(words)
+def _export(**asked: Any) -> None:
     with _importing():
         from gossamer.export.command import export_run
 
     show_result(export_run(**asked, say=_say))
 
 
-BENCH = Command(
+@_command(
     "bench",
+    "measure this machine's limits and how close training comes to them",
     "Measure stepping, inference, learning and training on this machine.",
     JSON,
     Word(
@@ -434,17 +432,15 @@ BENCH = Command(
         80.0,
     ),
 )
-
-
-def _bench(words: list[str]) -> None:
-    asked = BENCH.read(words)
+def _bench(**asked: Any) -> None:
     from gossamer.tools.bench import main as bench
 
     bench(**asked)
 
 
-SWEEP = Command(
+@_command(
     "sweep",
+    "search settings: many runs from one file",
     "Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.\n"
     "The same command goes on where the last one was stopped or killed.",
     Word("FILE", "a .toml file (docs/sweep.md), or experiments of the elite platform in .json"),
@@ -468,27 +464,22 @@ SWEEP = Command(
     ),
     JSON._replace(dest="as_json"),
 )
-
-
-def _sweep(words: list[str]) -> int:
-    asked = SWEEP.read(words)
+def _sweep(**asked: Any) -> int:
     from gossamer.sweep.sweep import main as sweep
 
-    return sweep(asked.pop("file"), **asked)
+    return sweep(**asked)
 
 
-TUNE = Command(
+@_command(
     "tune",
+    "find the fastest settings for this machine",
     "Find the fastest settings for this machine; write them as a preset. Numbers of learners, threads and groups are also kept\n"
     "for this machine, where later runs find them.",
     Word("ENV", "the environment to train on", dest="env_id"),
     Word("--seconds S", "time for all of it", _reads(Annotated[float, Meta(gt=0, le=10**9)]), 80.0),
     Word("--output FILE", "preset file to write", default="tuned.toml"),
 )
-
-
-def _tune(words: list[str]) -> None:
-    asked = TUNE.read(words)
+def _tune(**asked: Any) -> None:
     if not asked["output"].endswith(".toml"):
         raise ConfigError(f"--output is {asked['output']}; a preset file ends in .toml: tuned.toml")
     from gossamer.tools.tune import main as tune
@@ -496,8 +487,48 @@ def _tune(words: list[str]) -> None:
     tune(**asked)
 
 
-RUNS = Command(
+@_command(
+    "list",
+    "list algorithms, topologies, replays, environments and presets",
+    "List algorithms, topologies, replays, environments and presets.",
+    JSON,
+)
+def _list(**asked: Any) -> None:
+    from gossamer.config import kinds, preset_names, preset_summary
+    from gossamer.envs.settings import EXAMPLES
+
+    catalog = {
+        "algorithms": kinds("algorithm"),
+        "topologies": kinds("topology"),
+        "replays": kinds("replays"),
+        "environments": {
+            name: text + _unless_installed(module) for name, (text, module) in EXAMPLES.items()
+        },
+        "presets": {name: preset_summary(name) for name in preset_names()},
+    }
+    if asked["json"]:
+        show_result(json.dumps(catalog, indent=1))
+        return
+    width = max(len(name) for entries in catalog.values() for name in entries) + 2
+    for title, entries in catalog.items():
+        print(f"{title}:")
+        for name, meaning in entries.items():
+            print(f"  {name:<{width}}{meaning}")
+        print()
+    print("gossamer train --help explains how to choose them.")
+
+
+def _unless_installed(module: str) -> str:
+    """Return how a module that an environment needs is installed; nothing if it is there."""
+    if not module or importlib.util.find_spec(module) is not None:
+        return ""
+    extra = {"ale_py": "atari", "Box2D": "box2d"}.get(module, module)
+    return f" (not installed: {install_command(extra)})"
+
+
+@_command(
     "runs",
+    "list past runs and their results",
     "List what has been run, with results.",
     Word(
         "[RUN]",
@@ -506,17 +537,15 @@ RUNS = Command(
     ),
     JSON,
 )
-
-
-def _runs(words: list[str]) -> None:
-    asked = RUNS.read(words)
+def _runs(**asked: Any) -> None:
     from gossamer.record.runs import list_runs, runs_text
 
     show_result(runs_text(list_runs(asked["run"]), root=asked["run"], as_json=asked["json"]))
 
 
-COMPARE = Command(
+@_command(
     "compare",
+    "compare runs: groups of seeds, intervals, which is better",
     "Compare runs: seeds are grouped by the settings that differ; scores, intervals, which group is better.",
     Word(
         "RUN ...",
@@ -544,10 +573,7 @@ COMPARE = Command(
     JSON,
     Word("--markdown", "print Markdown"),
 )
-
-
-def _compare(words: list[str]) -> None:
-    asked = COMPARE.read(words)
+def _compare(**asked: Any) -> None:
     as_json, markdown = asked.pop("json"), asked.pop("markdown")
     if as_json and markdown:
         raise ConfigError("--json and --markdown are both given; leave one out")
@@ -557,8 +583,9 @@ def _compare(words: list[str]) -> None:
     show_result(compare(asked.pop("run"), **asked, form=form, say=lambda text: _say(visible(text))))
 
 
-WATCH = Command(
+@_command(
     "watch",
+    "show runs in a browser, live",
     "Show runs in a browser, live: curves, what limits a run, learners, replays, videos; stop, save, evaluate and resume.",
     Word("[FOLDER]", "a folder of runs, or one run", default="runs"),
     Word(
@@ -576,17 +603,15 @@ WATCH = Command(
     # The process of a run that it is started with, by `train --watch`.
     Word("--beside PID", "", _reads(Seed)),
 )
-
-
-def _watch(words: list[str]) -> None:
-    asked = WATCH.read(words)
+def _watch(**asked: Any) -> None:
     from gossamer.dashboard.server import watch
 
-    watch(browser=not asked.pop("no_browser"), **asked)
+    watch(**asked)
 
 
-CLUSTER = Command(
+@_command(
     "cluster",
+    "look at a Ray cluster (check), or describe its hosts (hosts)",
     "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.\n"
     "hosts: print the configuration for `ray up` from a CSV of workers (job,ip,...,ssh_username) of multi-learner IMPALA.",
     Word("check|hosts", "", dest="verb"),
@@ -599,19 +624,17 @@ CLUSTER = Command(
     JSON,
     usage="gossamer cluster check [--address HOST:PORT] [--json]\n       gossamer cluster hosts FILE.csv",
 )
-
-
-def _cluster(words: list[str]) -> int:
-    asked = CLUSTER.read(words)
-    if asked["verb"] == "hosts":
-        if not asked["file"]:
+def _cluster(**asked: Any) -> int:
+    verb, file = asked["verb"], asked["file"]
+    if verb == "hosts":
+        if not file:
             raise ConfigError("cluster hosts needs a file: gossamer cluster hosts workers.csv")
         from gossamer.tools.ray_hosts import ray_configuration, read_hosts
 
-        print(ray_configuration(read_hosts(asked["file"])))
+        print(ray_configuration(read_hosts(file)))
         return 0
-    if asked["file"]:
-        raise ConfigError(f"{asked['file']} is not understood; gossamer cluster --help tells more")
+    if file:
+        raise ConfigError(f"{file} is not understood; gossamer cluster --help tells more")
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(f"cluster check needs Ray: {install_command('cluster')}")
     from gossamer.run.placements.cluster.check import check_cluster
@@ -619,55 +642,3 @@ def _cluster(words: list[str]) -> int:
     text, fine = check_cluster(asked["address"], as_json=asked["json"], say=_say)
     show_result(text)
     return 0 if fine else 1
-
-
-LIST = Command("list", "List algorithms, topologies, replays, environments and presets.", JSON)
-
-
-def _list(words: list[str]) -> None:
-    as_json = LIST.read(words)["json"]
-    from gossamer.config import kinds, preset_names, preset_summary
-    from gossamer.envs.settings import EXAMPLES
-
-    catalog = {
-        "algorithms": kinds("algorithm"),
-        "topologies": kinds("topology"),
-        "replays": kinds("replays"),
-        "environments": {
-            name: text + _unless_installed(module) for name, (text, module) in EXAMPLES.items()
-        },
-        "presets": {name: preset_summary(name) for name in preset_names()},
-    }
-    if as_json:
-        show_result(json.dumps(catalog, indent=1))
-        return
-    width = max(len(name) for entries in catalog.values() for name in entries) + 2
-    for title, entries in catalog.items():
-        print(f"{title}:")
-        for name, meaning in entries.items():
-            print(f"  {name:<{width}}{meaning}")
-        print()
-    print("gossamer train --help explains how to choose them.")
-
-
-def _unless_installed(module: str) -> str:
-    """Return how a module that an environment needs is installed; nothing if it is there."""
-    if not module or importlib.util.find_spec(module) is not None:
-        return ""
-    extra = {"ale_py": "atari", "Box2D": "box2d"}.get(module, module)
-    return f" (not installed: {install_command(extra)})"
-
-
-_COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
-    "train": _train,
-    "eval": _eval,
-    "export": _export,
-    "bench": _bench,
-    "sweep": _sweep,
-    "tune": _tune,
-    "list": _list,
-    "runs": _runs,
-    "compare": _compare,
-    "watch": _watch,
-    "cluster": _cluster,
-}

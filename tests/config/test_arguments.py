@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def typed(*words: str) -> Any:
     """The config that words result in."""
     asked = parse_train(words)
-    return resolve(asked.settings, configs=asked.configs)[0]
+    return resolve(asked.settings, configs=asked.config)[0]
 
 
 def refusal(*words: str) -> str:
@@ -151,6 +151,7 @@ def test_resume_and_show_config_are_read() -> None:
         ("CartPole-v1 --num-envs many", '--num-envs is "many"; it must be a whole number'),
         ("CartPole-v1 --num-envs 1.5", "a whole number"),
         ("CartPole-v1 --num-envs nan", "a whole number"),
+        ("CartPole-v1 --num-envs \udc80", "it must be a whole number: --num-envs 0"),
         ("CartPole-v1 --seed 1e400", "a whole number"),
         ("CartPole-v1 --lag 2", "one of auto, 0, 1, free: --lag auto"),
         ("CartPole-v1 --tensorboard=maybe", "true or false"),
@@ -312,6 +313,7 @@ def test_a_switch_that_is_neither_is_refused() -> None:
             "laser",
         ),
         (["--replays.1.name", "elite"], "laser"),
+        (["--replays", '[{"fraction": 0.5}, {"fraction": 0.5}]'], "laser"),
         (["--replay-ratio", "3", "algorithm:vtrace"], "vtrace"),
         (["--replay-ratio", "0"], "ppo"),
         (["--replays", '[{"name": "queue"}]'], "ppo"),
@@ -319,9 +321,9 @@ def test_a_switch_that_is_neither_is_refused() -> None:
     ],
 )
 def test_replays_are_learnt_from_by_an_algorithm_that_can(words: list[str], algorithm: str) -> None:
-    from gossamer.config import FOR_REPLAYS, merge_layers
+    from gossamer.config import FOR_REPLAYS, gather_layers, merge_layers
 
     asked = parse_train(["PongNoFrameskip-v4", *words])
-    config, layers, _ = merge_layers(asked.settings)
+    config, layers, _ = merge_layers(gather_layers(asked.settings))
     assert config.algorithm.name == algorithm
     assert (layers["algorithm.name"] == FOR_REPLAYS) == (algorithm == "laser")

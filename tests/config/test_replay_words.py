@@ -18,7 +18,7 @@ from gossamer.replay.settings import QueueSettings
 
 def typed(*words: str) -> TrainConfig:
     found = parse_train(["CartPole-v1", "algorithm:vtrace", *words])
-    return resolve(found.settings, configs=found.configs)[0]
+    return resolve(found.settings, configs=found.config)[0]
 
 
 def refused(*words: str) -> str:
@@ -86,7 +86,7 @@ def test_settings_of_a_run_with_a_ratio_can_be_given_back(tmp_path: Path) -> Non
 
 def test_a_ratio_of_nothing_leaves_the_queue(tmp_path: Path) -> None:
     found = parse_train(["CartPole-v1", "--config", "laser_pong", "--replay-ratio", "0"])
-    config, layers = resolve(found.settings, configs=found.configs)
+    config, layers = resolve(found.settings, configs=found.config)
     assert config.replays == (QueueSettings(),)
     assert {name for name in layers if name.startswith("replays.")} == {
         f"replays.0.{name}" for name in ("name", "fraction", "capacity")
@@ -116,7 +116,7 @@ def test_a_list_of_a_queue_alone_ends_a_presets_ratio() -> None:
     (_, replay) = typed("--config", "clear_pong", "--replays", '["queue", "elite"]').replays
     assert replay == EliteSettings(fraction=0.5), "which says nothing about the ratio"
     found = parse_train(["--config", "clear_pong", *alone])
-    assert "replays" not in resolve(found.settings, configs=found.configs)[1]
+    assert "replays" not in resolve(found.settings, configs=found.config)[1]
     assert "fractions as well; leave one of the two out" in refused(*alone, "--replay-ratio", "3")
 
 

@@ -21,7 +21,7 @@ def given(**settings: Any) -> TrainConfig:
 
 def typed(*words: str) -> TrainConfig:
     asked = parse_train(["CartPole-v1", "algorithm:laser", *words])
-    return resolve(asked.settings, configs=asked.configs)[0]
+    return resolve(asked.settings, configs=asked.config)[0]
 
 
 def test_a_ratio_is_short_for_a_queue_and_a_uniform_replay() -> None:

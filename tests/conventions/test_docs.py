@@ -124,7 +124,7 @@ def test_what_is_written_out_as_published_takes_nothing_from_suites() -> None:
     assert len(commands) >= 4
     for command in commands:
         asked = parse_train(command[1:])
-        config, layers = resolve(asked.settings, configs=asked.configs)
+        config, layers = resolve(asked.settings, configs=asked.config)
         idle = () if config.policy.normalize_obs else ("policy.normalize_steps",)
         taken = [name for name, layer in layers.items() if layer.startswith("suite")]
         ours = [
@@ -139,7 +139,7 @@ def test_a_preset_written_out_is_that_preset(preset: str) -> None:
 
     def config(command: list[str]) -> TrainConfig:
         asked = parse_train(command[1:])
-        return resolve(asked.settings, configs=asked.configs)[0]
+        return resolve(asked.settings, configs=asked.config)[0]
 
     commands = train_commands(ROOT / "docs" / "coming-from.md")
     short = [command for command in commands if command[:3] == ["train", "--config", preset]]

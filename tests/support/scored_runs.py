@@ -27,7 +27,7 @@ def make_run(
 ) -> Path:
     """Write a run; its returns are those of its rows, 1,000 env steps and a second apart."""
     asked = parse_train([env_id, "--seed", str(seed), *words])
-    config, layers = resolve(asked.settings, configs=asked.configs)
+    config, layers = resolve(asked.settings, configs=asked.config)
     folder = RunFolder.create(
         str(root / name), env_id=env_id, algorithm="ppo", topology="single", seed=seed
     )

@@ -12,6 +12,7 @@ from gossamer.config.layers import FOR_REPLAYS as FOR_REPLAYS
 from gossamer.config.layers import code_in as code_in
 from gossamer.config.layers import explicit as explicit
 from gossamer.config.layers import from_dict as from_dict
+from gossamer.config.layers import gather_layers as gather_layers
 from gossamer.config.layers import in_python as in_python
 from gossamer.config.layers import make_config as make_config
 from gossamer.config.layers import merge_layers as merge_layers
@@ -21,7 +22,6 @@ from gossamer.config.layers import to_dict as to_dict
 from gossamer.config.layers import with_ratio as with_ratio
 from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
 from gossamer.config.show import kinds as kinds
-from gossamer.config.show import settings_table as settings_table
 from gossamer.config.show import show_config as show_config
 from gossamer.config.show import train_help as train_help
 from gossamer.config.train_config import EvaluationConfig as EvaluationConfig

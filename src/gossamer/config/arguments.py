@@ -7,6 +7,7 @@ import re
 import typing
 from collections import deque
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta
@@ -17,6 +18,7 @@ from gossamer.config.names import flag, near, place
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import (
     Layer,
+    choices,
     fields_of,
     find_annotation,
     member_name,
@@ -27,6 +29,7 @@ from gossamer.config.values import (
     SWITCH_WORDS,
     is_list,
     is_switch,
+    kinds_of,
     read_value,
     shown,
     spells_number,
@@ -35,7 +38,7 @@ from gossamer.errors import ConfigError
 from gossamer.system.reading import parse_json
 
 if typing.TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 _SHOW = "to see all settings: --show-config"
 _NO_FLAGS = {
@@ -47,16 +50,29 @@ _NO_FLAGS = {
 
 
 @dataclass
-class Arguments:
+class Options:
+    """Options of `gossamer train` that are no settings; the flag of each has its name."""
+
+    config: tuple[Annotated[str, Meta(title="NAME")], ...] = ()
+    """presets (see gossamer list) or .toml and .json files; later ones win"""
+    resume: Annotated[str, Meta(title="RUN")] | None = None
+    """continue a run: a path, part of its name, or last"""
+    seeds: Annotated[int, Meta(ge=1, le=1000)] | None = None
+    """train N runs that differ in their seed, from --seed on, as many at a time as fit the cores; with the same
+    --run-folder they are gone on with"""
+    trust: bool = False
+    """with --resume: allow a run from another machine or user to import its environment and parts, such as
+    module:function"""
+    watch: bool = False
+    """show the run in a browser: starts gossamer watch beside it"""
+    show_config: bool = False
+    """print every setting, its value and where it comes from; do not train"""
+
+
+@dataclass
+class Arguments(Options):
     """Arguments as they were typed, before files and defaults are looked at."""
 
-    configs: list[str] = field(default_factory=list[str])
-    resume: str | None = None
-    trust: bool = False
-    show_config: bool = False
-    watch: bool = False
-    seeds: int | None = None
-    """How many runs there are to be, that differ in their seed."""
     wants_help: bool = False
     wants_all: bool = False
     settings: dict[str, Any] = field(default_factory=dict[str, Any])
@@ -101,15 +117,34 @@ def parse_train(words: Sequence[str]) -> Arguments:
             place(found.settings, f"{kind}.name", name)
         else:
             _read_env(word, found.settings)
+    if not found.wants_help:
+        _refuse_together(found)
     return found
+
+
+def _refuse_together(asked: Arguments) -> None:
+    """Refuse arguments that exclude each other."""
+    if asked.resume is None:
+        if asked.trust:
+            raise ConfigError(
+                "--trust is for a run that is continued; leave it out, or add --resume RUN"
+            )
+        return
+    if asked.seeds is not None:
+        raise ConfigError(
+            "--seeds cannot be given with --resume, a run has one seed; leave one of them out"
+        )
+    if "run_folder" in asked.settings:
+        raise ConfigError(
+            "--run-folder cannot be given with --resume, a run stays where it is; leave it out"
+        )
 
 
 def _choices() -> dict[str, list[str]]:
     """Return the sections that are chosen by name, with the names of their kinds."""
     fields = {name: field.annotation for name, field in fields_of(TrainConfig).items()}
-    kinds = {name: members(x) for name, x in fields.items() if not is_list(x)}
-    names = {name: [str(member_name(x) or "") for x in found] for name, found in kinds.items()}
-    return {name: found for name, found in names.items() if any(found)}
+    found = {name: [*choices(x)] for name, x in fields.items() if not is_list(x)}
+    return {name: names for name, names in found.items() if names}
 
 
 def _use_own_parts(words: Sequence[str]) -> None:
@@ -132,9 +167,9 @@ def _read_env(word: str, settings: dict[str, Any]) -> None:
     """Take a word for the environment, which may be module:function, unless it misspells a choice."""
     kind, _, name = word.partition(":")
     annotation = find_annotation(TrainConfig, kind)
-    if name and is_list(annotation) and (sections := members(annotation)):
-        others = [str(member_name(section)) for section in sections[1:]]
-        added = name if name in others else member_name(own_parts.default_of(sections))
+    if name and is_list(annotation) and (names := [*choices(annotation)]):
+        default = member_name(own_parts.default_of(members(annotation)))
+        added = name if name in names[1:] else default
         adds = f"{kind} is a list, to which this adds one: {flag(kind)}.1.name {added}"
         raise ConfigError(f"{word} is not understood; {adds}")
     has_name = [kind for kind, names in _choices().items() if name.lower() in names]
@@ -160,40 +195,33 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
         raise ConfigError(f"{head} is not a flag; type: {flagged} {value}")
     if not word.startswith("--"):
         raise ConfigError(f"{head} is not a flag; flags start with two hyphens: --{name}")
-    if name == "config":
-        found.configs.append(_take(head, rest))
-        while rest and not equals and is_config_name(rest[0]):
-            found.configs.append(rest.popleft())
-    elif name == "resume":
-        found.resume = _take(head, rest)
-    elif name == "seeds":
-        found.seeds = _number_of_seeds(_take(head, rest))
-    elif name in ("trust", "show_config", "watch"):
-        setattr(found, name, read_switch(head, rest.popleft()) if equals else True)
-    elif name in ("no_trust", "no_show_config", "no_watch"):
-        setattr(found, name.removeprefix("no_"), False)
-    elif name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
+    if name in _NO_FLAGS or (name == "env" and not (rest and rest[0].lstrip().startswith("{"))):
         raise ConfigError(f"{head} is not a flag; {_NO_FLAGS.get(name, _NO_FLAGS['env_id'])}")
+    options = fields_of(Options)
+    if name in options:
+        _read_option(head, name, options[name].annotation, rest, found, attached=bool(equals))
+    elif name.startswith("no_") and isinstance(getattr(found, name[3:], None), bool):
+        setattr(found, name[3:], False)
     else:
         _read_setting(head, name, rest, found, attached=bool(equals))
 
 
-def read_switch(head: str, text: str) -> bool:
-    """Read what is written behind the equals sign of a switch."""
+def _read_option(
+    head: str, name: str, annotation: Any, rest: deque[str], found: Arguments, *, attached: bool
+) -> None:
+    kind, *_ = kinds_of(annotation)
+    if is_list(kind):
+        more = _take_list(head, rest, is_config_name, attached=attached)
+        setattr(found, name, (*getattr(found, name), *more))
+        return
+    switch = is_switch(kind)
+    written = (rest.popleft() if attached else "true") if switch else _take(head, rest)
     try:
-        return read_value(text, bool, typed=True)
-    except ValueError:
-        raise ConfigError(
-            f"{head} is {shown(text, typed=True)}; it must be true or false"
-        ) from None
-
-
-def _number_of_seeds(text: str) -> int:
-    try:
-        return read_value(text, Annotated[int, Meta(ge=1, le=1000)], typed=True)
+        setattr(found, name, read_value(written, kind, typed=True))
     except ValueError as error:
+        how = "" if switch else f": {head} 5"
         raise ConfigError(
-            f"--seeds is {shown(text, typed=True)}; it must be {error}: --seeds 5"
+            f"{head} is {shown(written, typed=True)}; it must be {error}{how}"
         ) from None
 
 
@@ -203,34 +231,27 @@ def _read_setting(
     annotation = find_annotation(TrainConfig, name)
     path, dot, last = name.removeprefix("no_").rpartition(".")
     positive = path + dot + last.removeprefix("no_")
-    if (
-        annotation is None
-        and positive != name
-        and is_switch(find_annotation(TrainConfig, positive))
-    ):
-        if attached:
-            raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
+    if annotation is not None:
+        place(found.settings, name, _take_value(head, annotation, rest, attached=attached))
+    elif positive != name and is_switch(find_annotation(TrainConfig, positive)) and not attached:
         place(found.settings, positive, False)
-        return
-    may_be_own = found.reads_more and _may_be_own(name)
-    if annotation is None and not may_be_own:
-        raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
-    value: Any = True
-    if annotation is None:
-        if attached or (rest and not rest[0].startswith("--")):
-            value = rest.popleft()
-    elif is_switch(annotation):
-        if attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none")):
-            value = rest.popleft()
-    elif members(annotation):
-        value = _json(head, _take(head, rest))
-    elif is_list(annotation):
-        value = [_take(head, rest)]
-        while rest and not attached and _goes_on(rest[0], annotation):
-            value.append(rest.popleft())
+    elif found.reads_more and _may_be_own(name):
+        takes = attached or (rest and not rest[0].startswith("--"))
+        place(found.settings, name, rest.popleft() if takes else True)
     else:
-        value = _take(head, rest)
-    place(found.settings, name, value)
+        raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
+
+
+def _take_value(head: str, annotation: Any, rest: deque[str], *, attached: bool) -> Any:
+    """Take the value of a setting from the words that follow its flag."""
+    if is_switch(annotation):
+        takes = attached or (rest and rest[0].lower() in (*SWITCH_WORDS, "none"))
+        return rest.popleft() if takes else True
+    if members(annotation):
+        return _json(head, _take(head, rest))
+    if is_list(annotation):
+        return _take_list(head, rest, partial(_goes_on, annotation), attached=attached)
+    return _take(head, rest)
 
 
 def _may_be_own(name: str) -> bool:
@@ -245,6 +266,15 @@ def _take(head: str, rest: deque[str]) -> str:
     return rest.popleft()
 
 
+def _take_list(
+    head: str, rest: deque[str], goes_on: Callable[[str], bool], *, attached: bool
+) -> list[str]:
+    words = [_take(head, rest)]
+    while rest and not attached and goes_on(rest[0]):
+        words.append(rest.popleft())
+    return words
+
+
 def _json(head: str, text: str) -> Any:
     if not text.lstrip().startswith(("[", "{")):
         return text
@@ -254,7 +284,7 @@ def _json(head: str, text: str) -> Any:
         raise ConfigError(f"{head} is not valid JSON: {error}") from None
 
 
-def _goes_on(text: str, annotation: Any) -> bool:
+def _goes_on(annotation: Any, text: str) -> bool:
     """Whether a word is one more entry of a list, or a number that is refused as such."""
     try:
         return bool(read_value(text, annotation, typed=True))

@@ -5,20 +5,12 @@ What a single setting may be stands at its field; what an algorithm or a topolog
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, cast
 
 from gossamer.config import own_parts
 from gossamer.config.names import flag
-from gossamer.config.train_config import PER_LEARNER, TrainConfig
-from gossamer.config.tree import (
-    Layer,
-    fields_of,
-    find_annotation,
-    member_name,
-    members,
-    merge,
-    to_tree,
-)
+from gossamer.config.train_config import TrainConfig
+from gossamer.config.tree import Layer, as_written, choices, fields_of, find_annotation, merge
 from gossamer.config.values import most_in
 from gossamer.errors import ConfigError
 from gossamer.system.importing import RAISED, failed
@@ -78,7 +70,7 @@ def check_ranges(config: TrainConfig) -> None:
     expand(config.init_from, "; name a run: --init-from RUN")
     for i, replay in enumerate(config.replays):
         expand(getattr(replay, "path", ""), f"; choose another: --replays.{i}.path FOLDER")
-    merge(TrainConfig, [Layer("", to_tree(config))])
+    merge(TrainConfig, [Layer("", as_written(config))])
 
 
 def _data_mistakes(config: TrainConfig) -> Iterator[str]:
@@ -95,8 +87,8 @@ def _data_mistakes(config: TrainConfig) -> Iterator[str]:
         yield f"replays holds {queues} queues among {', '.join(kinds)}; it must hold exactly one: {how}"
     old = [kind for kind in kinds if kind != "queue"]
     if old and not algorithm.corrects:
-        choices = cast("Any", members(fields_of(TrainConfig)["algorithm"].annotation))
-        able = ", ".join(f"algorithm:{member_name(x)}" for x in choices if x.corrects)
+        algorithms = choices(fields_of(TrainConfig)["algorithm"].annotation)
+        able = ", ".join(f"algorithm:{name}" for name, x in algorithms.items() if x.corrects)
         only = f"replays holds {old[0]}, but {algorithm.name} cannot learn from older data"
         yield f"{only}; use a queue only, or an algorithm that corrects: {able}"
     total = sum(replay.fraction for replay in config.replays)
@@ -131,7 +123,7 @@ def _whole(config: TrainConfig, total: float) -> str:
 
 
 def _placement_mistakes(config: TrainConfig) -> Iterator[str]:
-    """Where roles run, and how many processes there are."""
+    """Yield mistakes in where roles run, and in how many processes there are."""
     alone = config.num_learners == 1
     shared = any(getattr(replay, "shared", False) for replay in config.replays)
     if config.placement == "cluster" and shared:
@@ -161,20 +153,16 @@ def _learner_mistakes(config: TrainConfig) -> Iterator[str]:
     topology, size = config.topology, config.num_learners
     topology.check(size, config.seed, own_parts.name_of(type(topology)))
     equal = topology.mixes == "gradients"
-    for name in PER_LEARNER:
-        section, _, setting = name.partition(".")
-        values = getattr(getattr(config, section), setting)
+    for section, setting, values in config.per_learner():
+        name = f"{section}.{setting}"
         if not isinstance(values, (tuple, list)):
             yield f"{name} is {values!r}; it must hold one value, or one per learner: ({values!r},)"
             return
         count = len(cast("tuple[float, ...]", values))
         if count not in (1, size):
-            default = fields_of(type(getattr(config, section)))[setting].default
-            each = (
-                [values[i % count] for i in range(size)]
-                if count > 0 and size <= MAX_EXAMPLES
-                else default
-            )
+            each = fields_of(type(getattr(config, section)))[setting].default
+            if count > 0 and size <= MAX_EXAMPLES:
+                each = [values[i % count] for i in range(size)]
             typed = " ".join(f"{x:g}" for x in each)
             yield f"{name} has {count} values for {size} learner(s); give one value, or one per learner: {flag(name)} {typed}"
         if equal and count > 1:
@@ -186,7 +174,7 @@ def _learner_mistakes(config: TrainConfig) -> Iterator[str]:
 
 
 def _batch_mistakes(config: TrainConfig) -> Iterator[str]:
-    """How a batch is cut up, and whether any of them is learnt."""
+    """Yield mistakes in how a batch is cut up, and in whether any batch is learnt."""
     core, start = config.policy.core, config.optimizer.learn_start
     if getattr(config.algorithm, "deal", "") == "rows" and core != "none":
         only = f"algorithm.deal is rows, but a policy with {core} can only learn from whole columns"
@@ -199,7 +187,7 @@ def _batch_mistakes(config: TrainConfig) -> Iterator[str]:
 
 
 def _optimizer_mistakes(config: TrainConfig) -> Iterator[str]:
-    """What of the optimizer's settings would do nothing."""
+    """Yield settings of the optimizer that would do nothing."""
     optimizer = config.optimizer
     if optimizer.outer_nesterov and not optimizer.outer_momentum:
         alone = "optimizer.outer_nesterov is on, but optimizer.outer_momentum is 0"

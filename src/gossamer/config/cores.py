@@ -1,4 +1,4 @@
-"""What runs make of the cores of a machine: one table, with the reason beside each row.
+"""Division of a machine's cores among learners and threads: one table, with the reason beside each row.
 
 The rows of 1 and 2 cores are measured (docs/results/cores.md). Those above them follow from two cores, of which every
 learner has its own pair, and are a prediction.
@@ -7,7 +7,7 @@ learner has its own pair, and are a prediction.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -32,13 +32,15 @@ MIXED_RATE = 2.0
 was the best of three that were tried; with more it is a guess."""
 MAX_LEARNERS = 16
 """Most learners that are chosen: with more, each has more cores. Nobody has measured what more of them learn."""
+DIVISIONS = ("learner_threads", "actor_threads", "env_threads", "env_groups", "actors_per_learner")
+"""Settings that divide a machine for one learner."""
 LEAST_ENV_STEPS = 200_000
 """Shorter runs have one learner: two cores train them in two minutes, of which starting processes would take much."""
 
 
 @dataclass(frozen=True)
 class Row:
-    """What is made of a number of cores, on a CPU, for images."""
+    """Division of a number of cores, on a CPU, for images."""
 
     cores: int
     learners: int
@@ -86,19 +88,9 @@ def row_for(cores: int) -> Row:
     """Return the row of a number of cores; between two rows, and above the last, the lower one's numbers grow with it."""
     low = max((row for row in ROWS if row.cores <= cores), key=lambda row: row.cores)
 
-    def grown(count: int) -> int:
-        return count * cores // low.cores
-
-    return Row(
-        cores,
-        min(grown(low.learners), MAX_LEARNERS),
-        low.envs,
-        grown(low.learner_threads),
-        grown(low.actor_threads),
-        grown(low.env_threads),
-        low.env_groups,
-        low.why,
-    )
+    growing = ("learners", "learner_threads", "actor_threads", "env_threads")
+    grown = {name: getattr(low, name) * cores // low.cores for name in growing}
+    return replace(low, cores=cores, **grown | {"learners": min(grown["learners"], MAX_LEARNERS)})
 
 
 def envs_for(learners: int) -> int:
@@ -119,14 +111,7 @@ def learners_for(config: TrainConfig, cores: int, *, gpu: bool) -> tuple[int, st
         cores: of the machine.
         gpu: whether it has a GPU.
     """
-    threads = (
-        "learner_threads",
-        "actor_threads",
-        "env_threads",
-        "env_groups",
-        "actors_per_learner",
-    )
-    given = [name for name in threads if getattr(config, name)]
+    given = [name for name in DIVISIONS if getattr(config, name)]
     if config.placement != "local":
         return 1, f"1 with placement {config.placement}"
     if config.device == "cuda" or (gpu and config.device == "auto"):

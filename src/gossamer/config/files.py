@@ -6,7 +6,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, cast
 
-from gossamer.config.names import did_you_mean
+from gossamer.config.names import did_you_mean, nested
 from gossamer.config.tree import Layer, Tree
 from gossamer.errors import ConfigError
 from gossamer.system.reading import expand, parse_json, parse_toml, read_plain
@@ -37,15 +37,7 @@ def suite_layer(suite: str, algorithm: str | None = None) -> Layer:
     settings = dict(_parse(_PRESETS / "suite" / f"{suite}.toml", label))
     by_algorithm = settings.pop("for", {})
     name = algorithm or settings["algorithm"]["name"]
-    return Layer(label, _over(settings, by_algorithm.get(name, {})))
-
-
-def _over(low: Tree, high: Tree) -> Tree:
-    """Return a tree in which `high` wins."""
-    made = dict(low)
-    for name, value in high.items():
-        made[name] = _over(made.get(name, {}), value) if isinstance(value, dict) else value
-    return made
+    return Layer(label, nested(by_algorithm.get(name, {}), below=settings))
 
 
 def config_layer(name: str, label: str = "") -> Layer:

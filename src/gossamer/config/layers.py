@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -20,7 +20,7 @@ from gossamer.config.cores import (
     learners_for,
 )
 from gossamer.config.files import config_layer, suite_layer
-from gossamer.config.names import REMOVED, nested
+from gossamer.config.names import REMOVED, entries_of, nested
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Layer, Tree, as_written, fields_of, merge, to_tree
 from gossamer.config.values import spells_number
@@ -56,8 +56,10 @@ SHAPE = TUNABLE | {
 }  # fmt: skip
 """Settings with which something else may be fastest."""
 
-to_dict = to_tree
-"""Return a config as nested dicts of JSON values."""
+
+def to_dict(config: TrainConfig) -> dict[str, Any]:
+    """Return a config as nested dicts of JSON values."""
+    return to_tree(config)
 
 
 def from_dict(settings: Tree) -> TrainConfig:
@@ -94,9 +96,8 @@ def resolve(
     Raises:
         ConfigError: unknown name, wrong type, or a combination that cannot work.
     """
-    config, origin, labels = merge_layers(
-        command_line, configs=configs, resumed=resumed, given=given, machine=machine
-    )
+    layers = gather_layers(command_line, configs=configs, resumed=resumed, given=given)
+    config, origin, labels = merge_layers(layers, machine)
     config = _merge_ratio(config, origin, labels)
     config = _with_fewer_minibatches(config, origin)
     config = _with_an_early_start(config, origin)
@@ -104,15 +105,14 @@ def resolve(
     return config, origin
 
 
-def merge_layers(
+def gather_layers(
     command_line: Tree | None = None,
     *,
     configs: Sequence[str] = (),
     resumed: Tree | None = None,
     given: Tree | None = None,
-    machine: Literal["tuned", "cores", ""] = "tuned",
-) -> tuple[TrainConfig, dict[str, str], list[str]]:
-    """Return what `resolve` would, not yet checked as a whole, and the labels of all layers."""
+) -> list[Layer]:
+    """Return what somebody set, lowest first; see `resolve`."""
     # A setting that the run's version did not have yet is as it was before: the suite's may be newer.
     layers = [Layer(RESUMED, to_dict(from_dict(resumed)))] if resumed else []
     layers += [config_layer(name) for name in configs]
@@ -120,20 +120,20 @@ def merge_layers(
         layers.append(Layer(COMMAND_LINE, command_line, typed=True))
     if given:
         layers.append(Layer(GIVEN, as_written(given)))
-    layers = [replace(layer, settings=nested(layer.settings)) for layer in layers]
+    return [replace(layer, settings=nested(layer.settings)) for layer in layers]
+
+
+def merge_layers(
+    layers: list[Layer], machine: Literal["tuned", "cores", ""] = "tuned"
+) -> tuple[TrainConfig, dict[str, str], list[str]]:
+    """Return the config of layers over the machine, the suite and defaults, not yet checked as a whole.
+
+    Returns:
+        The config, the layer that set each setting, and the labels of all layers, lowest first.
+    """
     machine = "" if is_plain() else machine
-    env_id = ""
-    for layer in layers:
-        asked = layer.settings.get("env_id", env_id)
-        if env_id and asked != env_id and layers[0].label == RESUMED:
-            raise ConfigError(
-                f"the run to resume trains {env_id}, not {asked}; leave the environment out, or start "
-                f"a new run from its policy: gossamer train {quoted(str(asked))} --init-from RUN"
-            )
-        env_id = asked
-    for layer in layers:  # a return at which to stop is no goal for another environment
-        if layer.settings.get("env_id", env_id) != env_id:
-            cast("dict[str, Any]", layer.settings).pop("stop_at_return", None)
+    env_id = _environment_of(layers)
+    layers = [_with_its_goal(layer, env_id) for layer in layers]
     if _algorithm_of(layers) is None and any(_replays_older(layer.settings) for layer in layers):
         layers.insert(0, Layer(FOR_REPLAYS, nested({"algorithm": {"name": REPLAYING}})))
     if isinstance(env_id, str) and env_id:
@@ -141,7 +141,7 @@ def merge_layers(
         algorithm = _algorithm_of([suite, *layers]) or ""
         found = _tuned_layer(env_id, algorithm, layers) if machine == "tuned" else None
         layers = [suite, *([found] if found else []), *layers]
-    decided, tuned = _pop_auto(layers)
+    layers, decided, tuned = _without_auto(layers)
     config, origin = merge(TrainConfig, layers)
     if decided:
         count, why = tuned, f"{tuned} learner{'s' * (tuned != 1)}"
@@ -153,24 +153,39 @@ def merge_layers(
     return config, origin, [layer.label for layer in layers]
 
 
+def _environment_of(layers: Sequence[Layer]) -> Any:
+    """Return the environment that the highest layer names; a run that is resumed stays in its own."""
+    env_id: Any = ""
+    for layer in layers:
+        asked = layer.settings.get("env_id", env_id)
+        if env_id and asked != env_id and layers[0].label == RESUMED:
+            raise ConfigError(
+                f"the run to resume trains {env_id}, not {asked}; leave the environment out, or start "
+                f"a new run from its policy: gossamer train {quoted(str(asked))} --init-from RUN"
+            )
+        env_id = asked
+    return env_id
+
+
+def _with_its_goal(layer: Layer, env_id: Any) -> Layer:
+    """Return a layer without the return at which to stop, if that is one of another environment."""
+    return (
+        layer if layer.settings.get("env_id", env_id) == env_id else layer.without("stop_at_return")
+    )
+
+
 def _replays_older(settings: Tree) -> bool:
     """Whether settings ask for data of older policies."""
-    ratio, replays = settings.get("replay_ratio"), settings.get("replays")
+    ratio, replays = settings.get("replay_ratio"), entries_of(settings.get("replays"))
     if spells_number(ratio) and float(cast("Any", ratio)) > 0.0:
         return True
-    if isinstance(replays, (list, tuple)):
-        entries = [("0", x) for x in cast("list[Any]", replays)]
-    elif isinstance(replays, Mapping):
-        entries = [*cast("Tree", replays).items()]
-    else:
-        return False
-    # The default is a queue alone: what has another index is another replay.
-    return any(index != "0" or _kind_of(x) != "queue" for index, x in entries)
+    return any(_kind_of(x, index) != "queue" for index, x in replays.items())
 
 
-def _kind_of(replay: Any) -> Any:
+def _kind_of(replay: Any, index: str) -> Any:
+    """Return the kind of an entry; one without a name is the queue if it is the first, else a replay."""
     entry = nested(cast("Tree", replay)) if isinstance(replay, Mapping) else {"name": replay}
-    return entry.get("name", entry.get("type", "queue"))
+    return entry.get("name", entry.get("type", "queue" if index == "0" else ""))
 
 
 def _tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:
@@ -195,22 +210,21 @@ def _shapes(settings: Tree) -> bool:
     return bool(tuned) or not SHAPE.isdisjoint(names)
 
 
-def _pop_auto(layers: Sequence[Layer]) -> tuple[str, int]:
-    """Remove the number of learners if the machine decides it.
+def _without_auto(layers: Sequence[Layer]) -> tuple[list[Layer], str, int]:
+    """Return layers without a number of learners that the machine decides.
 
     Returns:
-        The layer that lets it decide, empty for none; and the number if `gossamer tune` found it, 0 if not.
+        The layers; the one that lets the machine decide, empty for none; and the number if `gossamer tune` found it, 0 if not.
     """
-    decided, count = "", 0
-    for layer in layers:
-        settings = cast("dict[str, Any]", layer.settings)
-        asked = settings.get("num_learners")
+    kept, decided, count = [*layers], "", 0
+    for i, layer in enumerate(layers):
+        asked = layer.settings.get("num_learners")
         if asked == AUTO or (layer.label == TUNED and asked is not None):
             decided, count = layer.label, count if asked == AUTO else int(asked)
-            del settings["num_learners"]
+            kept[i] = layer.without("num_learners")
         elif asked is not None:
             decided, count = "", 0
-    return decided, count
+    return kept, decided, count
 
 
 def with_learners(
@@ -310,12 +324,10 @@ def _merge_ratio(config: TrainConfig, origin: dict[str, str], labels: Sequence[s
     if label not in labels:
         return config
     rank = {name: at for at, name in enumerate(labels)}
-    ranks = [
-        rank.get(x, -1) for n, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", n)
-    ]
+    fractions = [x for n, x in origin.items() if re.fullmatch(r"replays\.\d+\.fraction", n)]
     if len(config.replays) == 1:  # a list of a queue alone says as much
-        ranks.append(rank.get(whole, -1))
-    highest, own = max(ranks, default=-1), rank[label]
+        fractions.append(whole)
+    highest, own = max(rank.get(x, -1) for x in fractions), rank[label]
     if highest == own:
         # Every saved config has a ratio of 0 beside fractions. Before a ratio became fractions at
         # once, configs were saved with a ratio and a queue alone.
@@ -441,27 +453,19 @@ def code_in(settings: Tree) -> dict[str, str]:
 
     This depends on the settings alone, not on which classes are known already.
     """
+    tree = nested(settings)
+    named = {name: tree.get(name) for name in ("env_id", "algorithm", "topology")}
+    named["policy.torso"] = entries_of(tree.get("policy")).get("torso")
+    named |= {f"replays.{key}": replay for key, replay in entries_of(tree.get("replays")).items()}
     found: dict[str, str] = {}
-    for path, value in _names_of_code(nested(settings)):
+    for path, value in named.items():
         if isinstance(value, Mapping):
             path, value = f"{path}.name", nested(cast("Tree", value)).get("name")
         if isinstance(value, str) and ":" in value:
             found[path] = value
+    if found.get("env_id", "").startswith("envpool:"):
+        del found["env_id"]
     return found
-
-
-def _names_of_code(tree: Tree) -> Iterator[tuple[str, Any]]:
-    """Yield what may name code, or be a table whose name does."""
-    env_id, policy, replays = (tree.get(name) for name in ("env_id", "policy", "replays"))
-    if not (isinstance(env_id, str) and env_id.startswith("envpool:")):
-        yield "env_id", env_id
-    yield from ((name, tree.get(name)) for name in ("algorithm", "topology"))
-    if isinstance(policy, Mapping):
-        yield "policy.torso", nested(cast("Tree", policy)).get("torso")
-    if isinstance(replays, (list, tuple)):
-        replays = dict(enumerate(cast("list[Any]", replays)))
-    if isinstance(replays, Mapping):
-        yield from ((f"replays.{key}", x) for key, x in cast("Tree", replays).items())
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, cast
 
 from gossamer.errors import ConfigError
@@ -16,6 +16,18 @@ def flag(name: str) -> str:
 
 class Entries(dict[str, Any]):
     """A whole list, by index: `--replays '[...]' --replays.0.fraction 1` changes the list given before."""
+
+    @classmethod
+    def of(cls, entries: Iterable[Any]) -> Entries:
+        """Return a list by index."""
+        return cls({str(i): one for i, one in enumerate(entries)})
+
+
+def entries_of(value: Any) -> dict[str, Any]:
+    """Return what lies below a name: the settings of a table, or the entries of a list by index; nothing below a plain value."""
+    if isinstance(value, (list, tuple)):
+        return Entries.of(cast("Sequence[Any]", value))
+    return nested(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
 
 
 def place(tree: dict[str, Any], name: str, value: Any) -> None:
@@ -30,7 +42,7 @@ def place(tree: dict[str, Any], name: str, value: Any) -> None:
         if isinstance(below, str):
             below = {"name": below}
         if isinstance(below, (list, tuple)):
-            below = Entries({str(i): one for i, one in enumerate(cast("list[Any]", below))})
+            below = Entries.of(cast("list[Any]", below))
         if not isinstance(below, Mapping):
             section = ".".join(path[: position + 1])
             raise ConfigError(

@@ -75,7 +75,8 @@ def default_of(kinds: Sequence[Any]) -> Any:
 
 def name_of(part: type) -> str | None:
     """Return what settings call a class of the user's; None for one of ours."""
-    return IN_USE.get(part)
+    is_own = open_base((part,)) is not None and not is_ours(part)
+    return IN_USE.get(part, f"{part.__module__}:{part.__qualname__}") if is_own else None
 
 
 def parts_of(base: type) -> tuple[type, ...]:
@@ -83,14 +84,19 @@ def parts_of(base: type) -> tuple[type, ...]:
     return tuple(part for part in IN_USE if issubclass(part, base))
 
 
-def adopt(part: type, base: type, name: str = "") -> type:
-    """Take a class of the user's for a part; return it.
+def use(part: type) -> None:
+    """Let settings name a class, if it is one of the user's for some kind of part.
 
     Raises:
-        ConfigError: it is none, or lacks something.
+        ConfigError: it lacks something.
     """
+    base, name = open_base((part,)), name_of(part)
+    if base is not None and name is not None:
+        _adopt(part, base, name)
+
+
+def _adopt(part: type, base: type, name: str) -> type:
     if part not in IN_USE:
-        name = name or f"{part.__module__}:{part.__qualname__}"
         for lack in _lacks(part, base):
             raise ConfigError(f"{name} {lack}")
         IN_USE[part] = name
@@ -114,7 +120,7 @@ def find(name: str, base: type) -> type:
     module = import_module(module_name, name, kind)
     found = named_in(module, class_name)
     if isinstance(found, type):
-        return adopt(found, base, name)
+        return _adopt(found, base, name)
     held = {key: x for key, x in vars(module).items() if isinstance(x, type) and x is not base}
     classes = [key for key, x in held.items() if issubclass(x, base)]
     meant = near(class_name, classes, cutoff=0.5) or next(iter(classes), "")

@@ -15,9 +15,10 @@ from pathlib import Path
 from typing import Any, Literal, NamedTuple, cast
 
 from gossamer.config import own_parts
+from gossamer.config.arguments import Options
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import fields_of, flatten, member_name, members, to_tree
+from gossamer.config.tree import choices, fields_of, flatten, member_name, members, to_tree
 from gossamer.config.values import bare, is_list, is_switch, kinds_of, spell
 
 if typing.TYPE_CHECKING:
@@ -31,6 +32,16 @@ class Row(NamedTuple):
     annotation: Any
     default: Any
     meaning: str
+
+    @property
+    def values(self) -> str:
+        """Return the words that stand for its value in help; none for a switch."""
+        return "" if is_switch(self.annotation) else values_of(self.annotation)
+
+    @property
+    def default_shown(self) -> str:
+        """Return the default as help has it."""
+        return _in_help(self.default)
 
 
 class Group(NamedTuple):
@@ -115,26 +126,8 @@ def _groups_of(name: str, kinds: tuple[type, ...], *, listed: bool) -> Iterator[
 
 def kinds(section: str) -> dict[str, str]:
     """Return the names a section can be chosen by, with what each is in one line."""
-    found = members(fields_of(TrainConfig)[section].annotation)
-    return {str(member_name(kind)): _intro(kind) for kind in found}
-
-
-def settings_table() -> str:
-    """Return every setting with default and meaning as Markdown tables; the body of docs/settings.md."""
-    lines: list[str] = []
-    for group in setting_groups():
-        lines += [f"## {group.title}", "", group.intro, ""]
-        if not group.rows:
-            lines += ["No settings of its own.", ""] if ":" in group.title else []
-            continue
-        lines += ["| setting | default | values | meaning |", "|---|---|---|---|"]
-        for row in group.rows:
-            name = "ENV" if row.name == "env_id" else flag(row.name)
-            meaning = row.meaning.replace("|", "\\|").replace("<", "&lt;")
-            values = _kind(row.annotation).replace("|", " ")
-            lines.append(f"| `{name}` | `{_default(row.default)}` | {values} | {meaning} |")
-        lines.append("")
-    return "\n".join(lines)
+    found = choices(fields_of(TrainConfig)[section].annotation)
+    return {name: _intro(kind) for name, kind in found.items()}
 
 
 def show_config(config: TrainConfig, layers: Mapping[str, str]) -> str:
@@ -200,7 +193,8 @@ def train_help(
         others = [Group(t, "", tuple(map(_shortened, some))) for t, some in common if some]
         last = f"All {len(rows)} settings: gossamer train --help-all; of one part: gossamer train algorithm:ppo --help"
     lines = [line for group in first for line in (*_told(group, width, color), "")]
-    lines.append(_TRAIN_USAGE.rstrip())
+    options = (line for row in _rows(Options) for line in _help_of(row, row.meaning, width))
+    lines += [_USAGE, *options, _SETTINGS_USAGE]
     if config:
         lines += ["", f"In brackets: the values that {config.env_id} would be trained with."]
     for group in others:
@@ -213,7 +207,7 @@ def _told(group: Group, width: int, color: bool) -> Iterator[str]:
     yield from textwrap.wrap(group.intro, width, initial_indent="  ", subsequent_indent="  ")
     for row in group.rows:
         if row.name != "env_id":  # told in the usage, as ENV
-            yield from _help_of(row, width)
+            yield from _help_of(row, f"{row.meaning} [{row.default_shown}]", width)
 
 
 def _shortened(row: Row) -> Row:
@@ -223,10 +217,8 @@ def _shortened(row: Row) -> Row:
     return row._replace(meaning=" ".join([first, *kept]))
 
 
-def _help_of(row: Row, width: int) -> Iterator[str]:
-    indent, value = 38, "" if is_switch(row.annotation) else f" {_kind(row.annotation)}"
-    head = f"  {flag(row.name)}{value}"
-    text = f"{row.meaning} [{_default(row.default)}]"
+def _help_of(row: Row, text: str, width: int) -> Iterator[str]:
+    indent, head = 38, f"  {flag(row.name)} {row.values}".rstrip()
     body = textwrap.wrap(text, max(width - indent, 30), break_on_hyphens=False)
     if len(head) >= indent - 1:
         yield head
@@ -236,7 +228,7 @@ def _help_of(row: Row, width: int) -> Iterator[str]:
         head = ""
 
 
-def _kind(annotation: Any) -> str:
+def values_of(annotation: Any) -> str:
     """Return what stands for a setting's value in its help."""
     words: list[str] = []
     for kind in kinds_of(annotation):
@@ -244,18 +236,18 @@ def _kind(annotation: Any) -> str:
         if typing.get_origin(base) is Literal:
             words += [str(name) for name in typing.get_args(base)]
         elif typing.get_origin(base) is tuple:
-            words.append(f"{_kind(typing.get_args(base)[0])} ...")
+            words.append(f"{values_of(typing.get_args(base)[0])} ...")
         elif base is not type(None):
             plain = {bool: "on or off", int: "N", float: "X", str: "TEXT"}
-            words.append("module:NAME" if meta.pattern else plain[base])
+            words.append("module:NAME" if meta.pattern else meta.title or plain[base])
     return "|".join(words)
 
 
-def _default(value: Any) -> str:
+def _in_help(value: Any) -> str:
     if isinstance(value, bool):
         return "on" if value else "off"
     if isinstance(value, (list, tuple)):
-        return " ".join(_default(item) for item in cast("list[Any]", value))
+        return " ".join(_in_help(item) for item in cast("list[Any]", value))
     if isinstance(value, int):
         return f"{value:_}"
     if isinstance(value, float):
@@ -263,7 +255,7 @@ def _default(value: Any) -> str:
     return "none" if value is None else str(value) or "empty"
 
 
-_TRAIN_USAGE = """\
+_USAGE = """\
 usage: gossamer train ENV [--config NAME ...] [--resume RUN] [settings]
 
 Train a policy on ENV. Settings go in any order; hyphens and underscores are the same.
@@ -277,15 +269,8 @@ examples:
 general:
   ENV                                 PongNoFrameskip-v4, ALE/Pong-v5, CartPole-v1, HalfCheetah-v5,
                                       envpool:Ant-v5, module:function; leave it out with --resume or
-                                      a preset that names one
-  --config NAME ...                   presets (see gossamer list) or .toml and .json files; later ones win
-  --resume RUN                        continue a run: a path, part of its name, or last
-  --seeds N                           train N runs that differ in their seed, from --seed on, as many at a
-                                      time as fit the cores; with the same --run-folder they are gone on with
-  --trust                             with --resume: allow a run from another machine or user to import
-                                      its environment and parts, such as module:function
-  --watch                             show the run in a browser: starts gossamer watch beside it
-  --show-config                       print every setting, its value and where it comes from; do not train
+                                      a preset that names one"""
+_SETTINGS_USAGE = """\
   algorithm:NAME, topology:NAME       choose an algorithm or a topology; module:Class is one of your own
   --SECTION.SETTING VALUE             change a setting, see below; --no-SETTING turns a switch off
   --replay-ratio X                    replay X columns per new one; --replays.1.name elite sets the kind of
@@ -293,5 +278,4 @@ general:
                                       20000 its size
   --replays JSON                      all replays as a list, for example
         '[{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]'
-  -h, --help, --help-all              print this help for ENV or in general; with all settings
-"""
+  -h, --help, --help-all              print this help for ENV or in general; with all settings"""

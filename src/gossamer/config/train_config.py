@@ -1,7 +1,7 @@
 """Everything a training run can be told: `TrainConfig` and the section of settings it owns."""
 
 from dataclasses import dataclass, field, replace
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta
 
@@ -212,20 +212,17 @@ class TrainConfig:
     def of_learner(self, rank: int) -> "TrainConfig":
         """Return the settings as learner `rank` has them: of one value per learner, its own."""
         config = self
-        for name in PER_LEARNER:
-            section, _, setting = name.partition(".")
-            held = getattr(config, section)
-            values = getattr(held, setting)
-            own = replace(held, **{setting: (values[rank % len(values)],)})
+        for section, setting, values in self.per_learner():
+            own = replace(getattr(config, section), **{setting: (values[rank % len(values)],)})
             config = replace(config, **{section: own})
         return config
 
     def differing(self, rank: int) -> dict[str, float]:
         """Return by name the settings that learners have different values of, as `rank` has them."""
-        found: dict[str, float] = {}
-        for name in PER_LEARNER:
-            section, _, setting = name.partition(".")
-            values = getattr(getattr(self, section), setting)
-            if len(set(values)) > 1:
-                found[setting] = values[rank]
-        return found
+        listed = self.per_learner()
+        return {setting: values[rank] for _, setting, values in listed if len(set(values)) > 1}
+
+    def per_learner(self) -> list[tuple[str, str, Any]]:
+        """Return section, name and values of each setting of which there is one value per learner."""
+        names = (name.split(".") for name in PER_LEARNER)
+        return [(x, setting, getattr(getattr(self, x), setting)) for x, setting in names]

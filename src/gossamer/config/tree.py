@@ -10,7 +10,7 @@ import dataclasses
 import functools
 import re
 import typing
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
@@ -47,9 +47,19 @@ class Layer:
         """Return a setting's dotted name the way the user wrote it in this source."""
         return flag(name) if self.typed else f"{self.label}: {name}".removeprefix(": ")
 
+    def without(self, name: str) -> Layer:
+        """Return the layer as if it did not give a setting."""
+        left = {one: value for one, value in self.settings.items() if one != name}
+        return dataclasses.replace(self, settings=left)
 
-Sources = list[tuple[Layer, dict[str, Any]]]
-"""Layers, lowest first, each with its settings of one section."""
+
+class Said(NamedTuple):
+    """One layer's words on a section, on an entry of a list, or on a plain value."""
+
+    layer: Layer
+    value: Any
+    overruled: bool = False
+    """A higher layer has chosen another member: what that member cannot take is dropped, not refused."""
 
 
 class Field(NamedTuple):
@@ -92,6 +102,12 @@ def member_name(section: type) -> str | None:
     """Return the name a section is chosen by, or None if it is the only one of its kind."""
     chosen_by = None if "name" in fields_of(section) else getattr(section, "name", None)
     return own_parts.name_of(section) or chosen_by
+
+
+def choices(annotation: Any) -> dict[str, Any]:
+    """Return what a field may hold by the name that chooses it; empty where nothing is to be chosen."""
+    kinds = members(annotation)
+    return {name: kind for kind in kinds if (name := member_name(kind)) is not None}
 
 
 def settings_of(root: type, path: str = "") -> Iterator[tuple[str, Any]]:
@@ -141,148 +157,126 @@ def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
 def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:
     """Return the settings that result from layers, lowest first, and which layer set each name.
 
-    A layer that names another member of a choice keeps what lower layers set where the new member
-    has a setting of that name too, and drops the rest.
+    These rules apply to every section, in this order:
+
+    1. A section is a table of settings, or a word, which is the name of a member (`_table`).
+    2. The name may be that of a class of the user's, as module:Class (`_with_own_parts`).
+    3. The highest layer that names a member chooses it. What lower layers said is overruled if they had another (`choose`).
+    4. A table named after a member, `[algorithm.ppo]`, speaks to that member alone (`fit`).
+    5. A setting that only other members have is dropped where it is overruled, and refused elsewhere (`fit`).
+    6. The highest layer's plain value holds; those below it have to be readable too, unless overruled (`read`).
+    7. A whole list replaces the one below; an index changes one entry, or adds one (`read_list`).
     """
-    origin: dict[str, str] = {}
-    sources = [(layer, nested(layer.settings)) for layer in layers]
-    return cast("T", _Merge(root, origin).section((root,), None, sources, "")), origin
+    merging = _Merging(root, {})
+    said = [Said(layer, layer.settings) for layer in layers]
+    return cast("T", merging.section((root,), None, said, "")), merging.origin
 
 
-class _Merge:
-    def __init__(self, root: type, origin: dict[str, str]):
-        self._root, self._origin = root, origin
+@dataclass(frozen=True)
+class _Merging:
+    root: type
+    origin: dict[str, str]
+    """Layer that set each dotted name."""
 
-    def section(self, allowed: tuple[type, ...], default: Any, sources: Sources, path: str) -> Any:
-        """Build the section that the layers choose, from what they say."""
-        allowed, sources = self._with_own(allowed, sources, path)
-        chosen, chooser = self._choose(allowed, default, sources, path)
-        sources = [
-            (layer, self._plain(layer, tree, allowed, chosen, path, dropped=at < chooser))
-            for at, (layer, tree) in enumerate(sources)
-        ]
+    def section(
+        self, kinds: tuple[type, ...], default: Any, said: Sequence[Said], path: str
+    ) -> Any:
+        """Build the member that the layers choose, from what they say."""
+        said = [one._replace(value=_table(one.layer, path.rstrip("."), one.value)) for one in said]
+        kinds, said = _with_own_parts(kinds, said, path)
+        chosen, said = self.choose(kinds, default, said, path)
+        said = [one._replace(value=self.fit(one, kinds, chosen, path)) for one in said]
         values: dict[str, Any] = {}
         for name, field in fields_of(chosen).items():
             start = getattr(default, name) if isinstance(default, chosen) else field.default
-            given = [(layer, tree[name]) for layer, tree in sources if name in tree]
-            if not (kinds := members(field.annotation)):
-                before = sum(name in tree for _, tree in sources[: max(chooser, 0)])
-                values[name] = self._leaf(field, start, given, before, path + name)
+            given = [one._replace(value=one.value[name]) for one in said if name in one.value]
+            if not (below := members(field.annotation)):
+                values[name] = self.read(field, start, given, path + name)
             elif is_list(field.annotation):
-                values[name] = self._list(kinds, start, given, path + name)
+                values[name] = self.read_list(below, start, given, path + name)
             else:
-                trees = [(layer, _table(layer, path + name, value)) for layer, value in given]
-                values[name] = self.section(kinds, start, trees, f"{path}{name}.")
+                values[name] = self.section(below, start, given, f"{path}{name}.")
         return chosen(**values)
 
-    def _with_own(
-        self, allowed: tuple[type, ...], sources: Sources, path: str
-    ) -> tuple[tuple[type, ...], Sources]:
-        """Return the sections that are allowed with those of the user's own that are asked for, by their one name."""
-        base = own_parts.open_base(allowed)
-        named: Sources = []
-        for layer, tree in sources:
-            asked = tree.get("name")
-            if base is not None and isinstance(asked, str) and ":" in asked:
-                try:
-                    part = own_parts.find(asked, base)
-                except ConfigError as error:
-                    raise ConfigError(f"{layer.shown(path.rstrip('.'))}: {error}") from error
-                allowed = allowed if part in allowed else (*allowed, part)
-                tree = {**tree, "name": own_parts.name_of(part)}
-            named.append((layer, tree))
-        return allowed, named
-
-    def _choose(
-        self, allowed: tuple[type, ...], default: Any, sources: Sources, path: str
-    ) -> tuple[type, int]:
-        """Return the member to build, and the position of the layer that asked for it."""
-        by_name = {member_name(member): member for member in allowed}
+    def choose(
+        self, kinds: tuple[type, ...], default: Any, said: Sequence[Said], path: str
+    ) -> tuple[type, Sequence[Said]]:
+        """Return the member that the highest layer names, and what is overruled by that."""
+        by_name = {member_name(kind): kind for kind in kinds}
         if None in by_name:
-            return allowed[0], -1
-        chosen = type(default) if type(default) in allowed else allowed[0]
-        chooser, label = -1, "default"
-        for position, (layer, tree) in enumerate(sources):
-            if "name" not in tree:
-                continue
-            asked = tree["name"]
-            if not isinstance(asked, str) or asked not in by_name:
-                raise _no_such_kind(layer, path.rstrip("."), asked, [str(x) for x in by_name])
-            if by_name[asked] is not chosen:
-                chooser = position
-            chosen, label = by_name[asked], layer.label
-        self._origin[path + "name"] = label
-        return chosen, chooser
+            return kinds[0], said
+        chosen, label = type(default) if type(default) in kinds else kinds[0], "default"
+        heard: list[Said] = []
+        for one in said:
+            if "name" in one.value:
+                asked, label = one.value["name"], one.layer.label
+                if not isinstance(asked, str) or asked not in by_name:
+                    raise _no_such_kind(one.layer, path.rstrip("."), asked, [*map(str, by_name)])
+                if by_name[asked] is not chosen:
+                    heard = [lower._replace(overruled=True) for lower in heard]
+                chosen = by_name[asked]
+            heard.append(one)
+        self.origin[path + "name"] = label
+        return chosen, heard
 
-    def _plain(
-        self,
-        layer: Layer,
-        tree: dict[str, Any],
-        allowed: tuple[type, ...],
-        chosen: type,
-        path: str,
-        *,
-        dropped: bool,
-    ) -> dict[str, Any]:
-        """Return what a layer says of the chosen member, tables named after it (`[algorithm.ppo]`) spread.
+    def fit(self, said: Said, kinds: tuple[type, ...], chosen: type, path: str) -> dict[str, Any]:
+        """Return what a layer says to the chosen member, with tables named after it spread.
 
-        A class of the user's has the table of the class of ours that it is derived from. What a higher layer replaced
-        (`dropped`) may be a setting of another member.
+        A class of the user's has the table of the class of ours that it is derived from.
         """
-        by_name = {member_name(member): member for member in allowed}
-        ours = (kind for kind in chosen.__mro__ if kind in allowed and own_parts.is_ours(kind))
-        speaks_to, known = next(ours, chosen), fields_of(chosen)
-        plain = {name: value for name, value in tree.items() if name not in by_name}
-        for name in (name for name in tree if name in by_name):
-            table = _table(layer, path + name, tree[name])
+        by_name = {member_name(kind): kind for kind in kinds}
+        ours = (kind for kind in chosen.__mro__ if kind in kinds and own_parts.is_ours(kind))
+        spoken_to = next(ours, chosen)
+        said_of_it: dict[str, Any] = said.value
+        fitting = {name: value for name, value in said_of_it.items() if name not in by_name}
+        for name in (name for name in said_of_it if name in by_name):
+            table = _table(said.layer, path + name, said_of_it[name])
             for key in table:
                 if key not in fields_of(by_name[name]):
-                    raise unknown_setting(layer, f"{path}{name}.{key}", self._root)
-            plain |= table if by_name[name] is speaks_to else {}
-        for name in plain:
-            if name in known or (name == "name" and None not in by_name):
+                    raise unknown_setting(said.layer, f"{path}{name}.{key}", self.root)
+            fitting |= table if by_name[name] is spoken_to else {}
+        for name in fitting:
+            if name in fields_of(chosen) or (name == "name" and None not in by_name):
                 continue
-            owners = [str(member_name(x)) for x in allowed if name in fields_of(x)]
+            owners = [str(member_name(kind)) for kind in kinds if name in fields_of(kind)]
             if not owners:
-                raise unknown_setting(layer, path + name, self._root)
-            if not dropped:
-                first = chosen is allowed[0]
+                raise unknown_setting(said.layer, path + name, self.root)
+            if not said.overruled:
+                first = chosen is kinds[0]
                 raise _other_member(
-                    layer, path, name, owners, str(member_name(chosen)), first=first
+                    said.layer, path, name, owners, str(member_name(chosen)), first=first
                 )
-        return plain
+        return fitting
 
-    def _leaf(
-        self, field: Field, start: Any, given: list[tuple[Layer, Any]], before: int, dotted: str
-    ) -> Any:
-        """Read a plain value; the first ones, `before` the section was chosen, may have been meant for another."""
-        value, self._origin[dotted] = start, "default"
-        for position, (layer, written) in enumerate(given):
+    def read(self, field: Field, start: Any, given: Sequence[Said], dotted: str) -> Any:
+        """Return the plain value of the highest layer that gives one, else the default."""
+        value, self.origin[dotted] = start, "default"
+        for layer, written, overruled in given:
             try:
                 value = read_value(written, field.annotation, typed=layer.typed)
             except ValueError as error:
-                if position < before:
+                if overruled:
                     continue
                 how = remedy(field.annotation, written, start, flag(dotted) if layer.typed else "")
                 raise ConfigError(
                     f"{layer.shown(dotted)} is {shown(written, typed=layer.typed)}; it must be {error}{how}"
                 ) from None
-            self._origin[dotted] = layer.label
+            self.origin[dotted] = layer.label
         return value
 
-    def _list(
-        self, kinds: tuple[type, ...], start: Any, given: list[tuple[Layer, Any]], dotted: str
+    def read_list(
+        self, kinds: tuple[type, ...], start: Any, given: Sequence[Said], dotted: str
     ) -> Any:
-        """Build a list of sections: a whole list replaces the one below, an index changes one."""
-        entries: list[tuple[Any, Sources]] = [(default, []) for default in start]
-        for layer, value in given:
+        """Return the sections of a list: a whole one replaces that below, an index changes or adds one entry."""
+        entries: list[tuple[Any, list[Said]]] = [(default, []) for default in start]
+        for layer, value, _ in given:
             if isinstance(value, (list, tuple)):
-                value = Entries({str(i): x for i, x in enumerate(cast("list[Any]", value))})
+                value = Entries.of(cast("Sequence[Any]", value))
                 if not value:
                     raise ConfigError(f"{layer.shown(dotted)} is empty; give at least one section")
             if isinstance(value, Entries):
                 entries = []
-                self._origin[dotted] = layer.label
+                self.origin[dotted] = layer.label
             if isinstance(value, str):
                 raise _no_list(layer, dotted, value, kinds)
             table = _table(layer, dotted, value)
@@ -301,20 +295,40 @@ class _Merge:
                 for kind in kinds:  # one that knows how others write it
                     if translate := getattr(kind, "translate", None):
                         one = translate(one)
-                entries[index][1].append((layer, one))
+                entries[index][1].append(Said(layer, one))
         return tuple(
-            self.section(kinds, default, sources, f"{dotted}.{i}.")
-            for i, (default, sources) in enumerate(entries)
+            self.section(kinds, default, said, f"{dotted}.{i}.")
+            for i, (default, said) in enumerate(entries)
         )
 
 
 def _table(layer: Layer, dotted: str, value: Any) -> dict[str, Any]:
+    """Return what a layer says of a section as a table; a word is the name of a member."""
     if isinstance(value, str):
         return {"name": value}
     if not isinstance(value, Mapping):
         wanted = "it must be a section of settings"
         raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {wanted}")
     return nested(cast("Tree", value))
+
+
+def _with_own_parts(
+    kinds: tuple[type, ...], said: Sequence[Said], path: str
+) -> tuple[tuple[type, ...], Sequence[Said]]:
+    """Return the members of a section with the user's classes that are named, by one name each."""
+    base = own_parts.open_base(kinds)
+    heard: list[Said] = []
+    for one in said:
+        asked = one.value.get("name")
+        if base is not None and isinstance(asked, str) and ":" in asked:
+            try:
+                part = own_parts.find(asked, base)
+            except ConfigError as error:
+                raise ConfigError(f"{one.layer.shown(path.rstrip('.'))}: {error}") from error
+            kinds = kinds if part in kinds else (*kinds, part)
+            one = one._replace(value={**one.value, "name": own_parts.name_of(part)})
+        heard.append(one)
+    return kinds, heard
 
 
 def _no_such_kind(layer: Layer, kind: str, asked: Any, names: Sequence[str]) -> ConfigError:
@@ -349,12 +363,17 @@ def _other_member(
 
 
 def as_written(value: Any, name: str = "") -> Any:
-    """Return settings from Python as a file would hold them: classes and instances of sections become tables."""
+    """Return settings from Python as a file would hold them: classes and instances of sections become tables.
+
+    A class of the user's is in use from then on.
+    """
     if isinstance(value, type) and dataclasses.is_dataclass(value):
-        kind = _name_of_kind(value)
+        own_parts.use(value)
+        kind = member_name(value)
         return kind if name.rpartition(".")[2] == "name" else {"name": kind}
     if dataclasses.is_dataclass(value):
-        return to_tree(value)
+        own_parts.use(type(value))
+        return _tree_of(value, as_written)
     if isinstance(value, Mapping):
         return {key: as_written(x, key) for key, x in cast("Tree", value).items()}
     if isinstance(value, (list, tuple)):
@@ -362,20 +381,17 @@ def as_written(value: Any, name: str = "") -> Any:
     return value
 
 
-def _name_of_kind(kind: type) -> str | None:
-    """Return the name a section is chosen by; a class of the user's is in use from now on."""
-    base = own_parts.open_base((kind,))
-    if base is not None and not own_parts.is_ours(kind):
-        own_parts.adopt(kind, base)
-    return member_name(kind)
+def to_tree(section: Any) -> Any:
+    """Return a section as nested dicts of JSON values, which `merge` reads back; other values as they are."""
+    if isinstance(section, (list, tuple)):
+        return [to_tree(one) for one in cast("Sequence[Any]", section)]
+    return _tree_of(section, to_tree) if dataclasses.is_dataclass(section) else section
 
 
-def to_tree(section: Any) -> dict[str, Any]:
-    """Return a section as nested dicts of JSON values; `merge` reads them back."""
-    kind = cast("type[Any]", type(section))
-    name = _name_of_kind(kind)
-    found: dict[str, Any] = {} if name is None else {"name": name}
-    return found | {field: as_written(getattr(section, field)) for field in fields_of(kind)}
+def _tree_of(section: Any, below: Callable[[Any], Any]) -> dict[str, Any]:
+    kind: type = type(section)
+    found: dict[str, Any] = {} if (name := member_name(kind)) is None else {"name": name}
+    return found | {field: below(getattr(section, field)) for field in fields_of(kind)}
 
 
 def flatten(tree: Tree, path: str = "") -> Iterator[tuple[str, Any]]:

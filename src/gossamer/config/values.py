@@ -61,7 +61,7 @@ def read_value(value: Any, annotation: Any, *, typed: bool = False) -> Any:
     if _NONE in kinds and (value is None or str(value).lower() in ("none", "null")):
         return None
     for kind in kinds:
-        with suppress(msgspec.ValidationError):
+        with suppress(msgspec.ValidationError, UnicodeError):  # a byte that is no character
             return msgspec.convert(_spelt(value, kind, typed), _PLAIN.get(kind, kind))
     raise ValueError(expected(annotation, value, typed=typed))
 

@@ -6,13 +6,15 @@ import argparse
 import difflib
 import re
 import textwrap
-from typing import TYPE_CHECKING, Any, NamedTuple, NoReturn
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple, NoReturn
 
 from gossamer.errors import ConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterable
-
+Calls = Callable[..., int | None]
+"""Function of a command: it is handed what was typed, by name, and returns an exit code, or None for 0."""
+Reader = Callable[[list[str]], dict[str, Any]]
+"""Function that reads what was typed, by name."""
 REQUIRED: Any = object()
 """In place of a default: it must be given."""
 WIDTH = 116
@@ -26,7 +28,7 @@ class Word(NamedTuple):
 
     typed: str
     """How it is typed: "RUN", "RUN ..." for one or more, "[RUN]" if it may be left out, "--episodes N", "--device cpu|cuda" for
-    words to choose from, "--json" for a switch."""
+    words to choose from, "--json" for a switch, "--no-browser" for one that turns `browser` off."""
     meaning: str
     """Its help; empty: it is not told."""
     reads: Any = None
@@ -48,7 +50,9 @@ class Word(NamedTuple):
         is_flag, value = self.typed.startswith("--"), self.typed.partition(" ")[2]
         named: dict[str, Any] = {"dest": self.dest} if self.dest else {}
         if is_flag and not value:
-            parser.add_argument(self.name, action="store_true", **named)
+            off = self.name.startswith("--no-")
+            named = {"dest": self.name.removeprefix("--no-")} if off else named
+            parser.add_argument(self.name, action="store_false" if off else "store_true", **named)
             return
         settings: dict[str, Any] = {"type": self.reads or str, "default": self.default}
         choices = (value if is_flag else self.name).split("|")
@@ -74,21 +78,44 @@ class Word(NamedTuple):
 
 
 class Command:
-    """A command: its arguments, and what they are for.
+    """A command: its arguments, what they are for, and the function that does it.
 
     Args:
         name: after `gossamer`.
+        summary: what it does, in the list of all commands.
         about: what it does, in lines.
         words: what may be typed.
+        calls: does it.
         usage: lines in place of those that follow from the words.
+        reads: reads what was typed, in place of `read`.
     """
 
-    def __init__(self, name: str, about: str, *words: Word, usage: str = ""):
-        self.name, self.words = name, words
+    def __init__(
+        self,
+        name: str,
+        summary: str,
+        about: str,
+        *words: Word,
+        calls: Calls,
+        usage: str = "",
+        reads: Reader | None = None,
+    ):
+        self.name, self.summary, self.words = name, summary, words
         typed = [x.typed for x in words if not x.typed.startswith("--")]
         needed = [x.typed for x in words if x.default is REQUIRED]
         self._usage = usage or " ".join(["gossamer", name, *typed, *needed, "[options]"])
         self._about = about
+        self._calls, self._reads = calls, reads or self.read
+
+    @property
+    def head(self) -> str:
+        """Return the name, with the word that it needs."""
+        needed = [x.name for x in self.words if x.typed[0] not in "[-" and "|" not in x.typed]
+        return " ".join([self.name, *needed])
+
+    def run(self, typed: list[str]) -> int:
+        """Do what was typed; return the exit code."""
+        return self._calls(**self._reads(typed)) or 0
 
     def help(self) -> str:
         """Return the whole help."""
