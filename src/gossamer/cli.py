@@ -51,7 +51,7 @@ commands:
   runs          list past runs and their results
   compare RUN   compare runs: groups of seeds, intervals, which is better
   watch         show runs in a browser, live
-  cluster       look at a Ray cluster (check), or describe its hosts (hosts)
+  cluster       look at a Ray cluster (check)
 
 gossamer COMMAND --help tells more; --version prints the version.
 """
@@ -587,8 +587,7 @@ def _watch(words: list[str]) -> None:
 
 CLUSTER = Command(
     "cluster",
-    "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.\n"
-    "hosts: print the configuration for `ray up` from a CSV of workers (job,ip,...,ssh_username) of multi-learner IMPALA.",
+    "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.",
     Word("check|hosts", "", dest="verb"),
     Word("[FILE]", "", default=""),
     Word(
@@ -597,19 +596,17 @@ CLUSTER = Command(
         default="",
     ),
     JSON,
-    usage="gossamer cluster check [--address HOST:PORT] [--json]\n       gossamer cluster hosts FILE.csv",
+    usage="gossamer cluster check [--address HOST:PORT] [--json]",
 )
 
 
 def _cluster(words: list[str]) -> int:
     asked = CLUSTER.read(words)
     if asked["verb"] == "hosts":
-        if not asked["file"]:
-            raise ConfigError("cluster hosts needs a file: gossamer cluster hosts workers.csv")
-        from gossamer.tools.ray_hosts import ray_configuration, read_hosts
-
-        print(ray_configuration(read_hosts(asked["file"])))
-        return 0
+        file = shlex.quote(asked["file"] or "workers.csv")
+        raise ConfigError(
+            f"cluster hosts is a script of gossamer's repository; type there: python scripts/ray_hosts.py {file} > hosts.yaml"
+        )
     if asked["file"]:
         raise ConfigError(f"{asked['file']} is not understood; gossamer cluster --help tells more")
     if importlib.util.find_spec("ray") is None:
