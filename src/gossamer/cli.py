@@ -447,7 +447,7 @@ SWEEP = Command(
     "sweep",
     "Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.\n"
     "The same command goes on where the last one was stopped or killed.",
-    Word("FILE", "a .toml file (docs/sweep.md), or experiments of the elite platform in .json"),
+    Word("FILE", "a .toml file (docs/sweep.md)"),
     Word(
         "--jobs N",
         "runs at a time",

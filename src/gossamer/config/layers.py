@@ -170,7 +170,7 @@ def _replays_older(settings: Tree) -> bool:
 
 def _kind_of(replay: Any) -> Any:
     entry = nested(cast("Tree", replay)) if isinstance(replay, Mapping) else {"name": replay}
-    return entry.get("name", entry.get("type", "queue"))
+    return entry.get("name", "queue")
 
 
 def _tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:

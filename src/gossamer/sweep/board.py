@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from gossamer.sweep.processes import Run
+    from gossamer.sweep.processes import PlannedRun
 
 PLAIN_EVERY_SECONDS = 30.0
 """At most one plain line about runs that train in this time."""
@@ -74,7 +74,7 @@ class Board:
                 self._stream.write(visible(text) + "\n")
                 self._stream.flush()
 
-    def draw(self, running: Sequence[Run]) -> None:
+    def draw(self, running: Sequence[PlannedRun]) -> None:
         """Show what trains now."""
         now = time.monotonic()
         if self._live is None and now < self._printed_at + PLAIN_EVERY_SECONDS:

@@ -17,7 +17,7 @@ from gossamer.config.values import bare, kinds_of, shown
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 MAX_CHOICES = 10_000
 """Longest list of choices, and most values of a range with steps."""
@@ -128,7 +128,7 @@ def read_space(search: Mapping[str, Any], file: str) -> Space:
     """
     space = {
         name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"{file}: search.{name}")
-        for name, value in _leaves(search, "")
+        for name, value in leaves(search)
     }
     if not space:
         raise ConfigError(
@@ -138,11 +138,21 @@ def read_space(search: Mapping[str, Any], file: str) -> Space:
     return space
 
 
-def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def choices_of(experiments: Sequence[Mapping[str, Any]]) -> Space:
+    """Return, for every setting that some experiments have, the different values that it has in them."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in experiments:
+        for name, value in one.items():
+            found.setdefault(name, {})[encoded(value)] = value
+    return {name: Choices(tuple(values.values())) for name, values in found.items()}
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of every setting or range in nested tables."""
     for name, value in tree.items():
         is_range = isinstance(value, dict) and ({"min", "max"} & value.keys() or not value)
         if isinstance(value, dict) and not is_range:
-            yield from _leaves(cast("Mapping[str, Any]", value), f"{path}{name}.")
+            yield from leaves(cast("Mapping[str, Any]", value), f"{path}{name}.")
         else:
             yield path + name, value
 

@@ -28,17 +28,8 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 1; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    found = [0.0] * len(values)
-    at = 0
-    while at < len(order):
-        end = at
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
-            end += 1
-        for i in order[at : end + 1]:
-            found[i] = (at + end) / 2 + 1
-        at = end + 1
-    return found
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[place].tolist()
 
 
 def importance(setting: Sequence[Any], worth: Sequence[float], domain: Domain) -> float | None:
