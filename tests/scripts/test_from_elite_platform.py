@@ -98,6 +98,13 @@ def test_a_list_is_tried_in_turn(tmp_path: Path) -> None:
     assert found["replays"][1]["learn_start"] == 0.5 * 1000 * 10
 
 
+def test_games_and_seeds_of_a_list_may_differ(tmp_path: Path) -> None:
+    games = ["PongNoFrameskip-v4", "BreakoutNoFrameskip-v4"]
+    sweep = sweep_of(tmp_path, [{"env": x, "seed": y} for x in games for y in (3, 4)])
+    configs = [sweep.preset(sweep.choice(i))[1] for i in range(4)]
+    assert [(x.env_id, x.seed) for x in configs] == [(x, y) for x in games for y in (3, 4)]
+
+
 def test_replays_are_those_that_the_platform_had(tmp_path: Path) -> None:
     replays = [
         {"type": "queue", "capacity": 1, "sample_ratio": 0.5},

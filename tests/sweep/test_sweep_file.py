@@ -80,6 +80,14 @@ def test_a_list_is_tried_in_turn(tmp_path: Path) -> None:
     assert not sweep.allows(0, sweep.choice(1))
 
 
+def test_experiments_of_a_list_may_have_seeds_and_environments_of_their_own(tmp_path: Path) -> None:
+    own = LIST.replace("passes = 4", 'passes = 4\nseed = 7\nenv_id = "Acrobot-v1"')
+    sweep = read_sweep(write(tmp_path, own))
+    one, two = (sweep.preset(sweep.choice(i))[1] for i in range(2))
+    assert (one.env_id, one.seed) == ("Acrobot-v1", 7)
+    assert (two.env_id, two.seed) == ("CartPole-v1", 1)
+
+
 BAD = {
     "unknown key": ("sedes = 3\n" + GOOD, "sedes is not known in a sweep's file; did you mean seeds?"),
     "a setting outside": ("num_envs = 3\n" + GOOD, "num_envs is a setting of training; put it into [settings]"),
@@ -140,9 +148,8 @@ BAD = {
     "no table": ('method = "list"\nexperiments = [1]\n', "experiments holds 1; each must be a table"),
     "experiments are no list": ('method = "list"\nexperiments = 1\n', 'method = "list" tries [[experiments]]'),
     "trials of a list": ("trials = 3\n" + LIST, "trials is 3, but there are 2 experiments"),
-    "seeds of a list": (LIST.replace("passes = 4", "passes = 4\nseed = 3"), "seed is set by the sweep for each of its runs"),
+    "a folder of a list": (LIST.replace("passes = 4", 'passes = 4\nrun_folder = "x"'), "run_folder is set by the sweep"),
     "a mistake in a list": (LIST.replace("passes = 4", "passes = -1"), "experiment 1: algorithm.passes is -1"),
-    "environments of a list": (LIST.replace("passes = 4", 'passes = 4\nenv_id = "Acrobot-v1"'), "cannot be compared"),
 }  # fmt: skip
 
 

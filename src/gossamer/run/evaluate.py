@@ -24,8 +24,9 @@ from gossamer.machine import same_folder, threads
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
+from gossamer.record.live_panel import is_live
 from gossamer.record.metrics import plain
-from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
+from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
 from gossamer.run.snapshot import policy_of

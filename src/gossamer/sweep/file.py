@@ -35,8 +35,6 @@ from gossamer.system.reading import expand
 MAX_TRIALS = 100_000
 MAX_CHECKED = 300
 """Combinations of a grid that are tried against the settings before anything begins."""
-OWN = ("seed", "run_folder")
-"""Settings that differ between the runs of a trial."""
 
 
 @dataclass(frozen=True)
@@ -155,11 +153,12 @@ def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
         if experiments
         else read_space(cast("Mapping[str, Any]", given.get("search", {})), path)
     )
-    for name in OWN:
-        if name in space or (name == "run_folder" and name in settings):
-            how = "say seeds = N" if name == "seed" else "say --folder PATH to gossamer sweep"
-            raise ConfigError(f"{path}: {name} is set by the sweep for each of its runs; {how}")
-    if "env_id" in space:
+    own = "is set by the sweep for each of its runs; say"
+    if "run_folder" in {*space, *settings}:
+        raise ConfigError(f"{path}: run_folder {own} --folder PATH to gossamer sweep")
+    if "seed" in space and not experiments:
+        raise ConfigError(f"{path}: seed {own} seeds = N")
+    if "env_id" in space and not experiments:
         raise ConfigError(
             f"{path}: search.env_id: returns of different environments cannot be compared; write a file for each of them"
         )
