@@ -138,7 +138,7 @@ _FIXED: dict[str, Any] = {
     "policy.torso": "elite",
     "policy.normalize_obs": False,
 }
-"""What was not a flag there, and has another default here."""
+"""Settings that were not flags there, and have other defaults here."""
 
 
 def main() -> int:

@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-    from gossamer.roles.evaluator import Trial
+    from gossamer.roles.evaluator import EvaluationEpisodes
     from gossamer.roles.policy import Policy
     from gossamer.types import EnvSpec, VecEnv
 
@@ -293,7 +293,9 @@ def evaluate(
         return _play(trials, policy, watch, sample=sample, seed=seed)
 
 
-def _trials(config: TrainConfig, policy: ActorCritic, episodes: int, seed: int) -> list[Trial]:
+def _trials(
+    config: TrainConfig, policy: ActorCritic, episodes: int, seed: int
+) -> list[EvaluationEpisodes]:
     return build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=num_cores())
 
 
@@ -332,7 +334,7 @@ def _without_advice(failure: RunFailed) -> str:
 
 @cpu_by_default()
 def _play(
-    trials: Sequence[Trial],
+    trials: Sequence[EvaluationEpisodes],
     policy: ActorCritic,
     watch: Watch,
     *,

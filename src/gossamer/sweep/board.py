@@ -1,4 +1,4 @@
-"""What a sweep shows while it runs: a live table in a terminal, plain lines elsewhere."""
+"""The display of a sweep while it runs: a live table in a terminal, plain lines elsewhere."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class Board:
 
     Args:
         title: of the live table.
-        head: returns a line on how far everything is.
-        rows: returns names and cells of what is done, the best first.
+        head: returns a line about the progress of the sweep.
+        rows: returns names and cells of trials that are done, the best first.
         stream: where to; standard error if None.
     """
 

@@ -66,7 +66,7 @@ class ClusterSite:
 
 
 def keep(run: PlannedRun, changes: Changes) -> None:
-    """Write down here what a run has written elsewhere.
+    """Copy the changes of a run's files into its folder here.
 
     A checkpoint's manifest comes last, by which a checkpoint that was cut off is known.
     """

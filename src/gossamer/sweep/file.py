@@ -1,4 +1,4 @@
-"""The file of a sweep: what is fixed, what is searched, how, and by what trials are judged."""
+"""The file of a sweep: settings that are fixed, settings that are searched, the method, and the objectives."""
 
 from __future__ import annotations
 
@@ -42,18 +42,18 @@ class Options:
     """Keys beside the tables of a sweep's file."""
 
     method: Literal["grid", "random", "tpe", "list"] = "random"
-    """grid: every combination. random: independent draws. tpe: Optuna's tree-structured Parzen estimator. list: what
-    [[experiments]] hold, in turn."""
+    """grid: every combination. random: independent draws. tpe: Optuna's tree-structured Parzen estimator. list: the
+    settings of [[experiments]], in turn."""
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
     """Number of trials, >= 1; a grid has as many as combinations, a list as experiments."""
     seeds: Annotated[int, Meta(ge=1, le=1000)] = 1
     """Runs of a trial, in [1, 1000], each with a seed of its own; a trial is worth their mean."""
     objective: tuple[Objective, ...] = ("return",)
-    """What a trial is judged by; two for the trials that are best in neither without losing in the other."""
+    """Objectives by which trials are judged; with two, the best trials are those that no other one beats in both."""
     score: Number | None = None
     """Mean return of 100 training episodes that seconds_to_score and steps_to_score wait for."""
     pruner: Literal["none", "median", "halving", "hyperband"] = "none"
-    """Which trials are stopped early, by their evaluations: Optuna's median, asynchronous halving or hyperband."""
+    """Rule by which trials are stopped early for their evaluations: Optuna's median, asynchronous halving or hyperband."""
     sampler_seed: Seed = 1
     """Seed of random and tpe, >= 0."""
     config: tuple[str, ...] = ()
@@ -78,7 +78,7 @@ class Sweep:
     experiments: tuple[dict[str, Any], ...]
     """Settings of each trial of a list, by dotted name; of other methods there are none."""
     identity: Mapping[str, Any]
-    """What must not change while the sweep goes on, as JSON."""
+    """Everything that must not change while the sweep goes on, as JSON."""
 
     @property
     def trials(self) -> int:
@@ -88,7 +88,7 @@ class Sweep:
 
     @property
     def judge(self) -> Judge:
-        """Says what runs are worth."""
+        """Judge of its runs."""
         score = self.options.score
         return Judge(self.options.objective, math.inf if score is None else score)
 
@@ -271,7 +271,7 @@ def _trials(path: str, options: Options, space: Space, experiments: int, asked: 
 
 
 def _check(sweep: Sweep) -> None:
-    """Try every value against its setting, the others being the first of theirs, and what a list or a small grid combines."""
+    """Try every value against its setting, the others being the first of theirs, and the combinations of a list or a small grid."""
     if sweep.experiments:
         for number, chosen in enumerate(sweep.experiments):
             where = f"experiment {number + 1}: "

@@ -1,4 +1,4 @@
-"""Runs trained side by side: as many at a time as have room, watched, stopped together, none of them twice."""
+"""Runs trained side by side: as many at a time as there are slots, stopped together, none of them twice."""
 
 from __future__ import annotations
 
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
-"""Between two looks at what runs have written."""
+"""Seconds between two looks at the files of runs."""
 MOST_KILLS = 3
-"""So often a run that something has killed is resumed."""
+"""Times that a run is resumed after something has killed it."""
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
 REPEAT_SECONDS = 0.5

@@ -22,9 +22,9 @@ OF_THE_RUN = ("seed", "run_folder")
 
 
 def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple[str, TrainConfig]:
-    """Return what settings over files come to, as the text of a preset and as a config.
+    """Return settings over files as the text of a preset and as a config.
 
-    The text holds what they set and no defaults, so that those of another machine or environment stay what they are.
+    The text holds the settings that they set and no defaults, so that those of another machine or environment stay as they are.
 
     Args:
         settings: nested.
@@ -38,7 +38,7 @@ def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple
 
 
 def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
-    """Return the text of a preset of what was set, given which layer set each setting."""
+    """Return the text of a preset of the settings that were set, given the layer that set each of them."""
     everything = to_dict(config)
     asked = {x for x, layer in origin.items() if not layer.startswith(("default", "suite "))}
     asked -= set(OF_THE_RUN)

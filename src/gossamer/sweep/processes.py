@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
 OUTPUT_TAIL_BYTES = 65_536
 LINGER_SECONDS = 20.0
-"""Longest wait for what a killed run has left behind to end."""
+"""Longest wait for processes of a killed run to end."""
 STOP = signal.SIGINT
 """Asks a run to save a checkpoint and stop, as Ctrl-C does."""
 
@@ -43,7 +43,7 @@ class PlannedRun:
     """A run that is to be trained: where it is, and how it is begun."""
 
     name: str
-    """As it is called: of a sweep its path below the sweep's folder."""
+    """Name in lines for the user: in a sweep its path below the sweep's folder."""
     folder: Path
     """The run folder."""
     settings: Path
@@ -57,7 +57,7 @@ class PlannedRun:
 
     @property
     def output(self) -> Path:
-        """File of what the run prints."""
+        """File of the lines that the run prints."""
         return self.folder.with_name(f"{self.folder.name}.txt")
 
     def words(self, *, resumed: bool) -> list[str]:
@@ -124,7 +124,7 @@ class Site(Protocol):
         ...
 
     def close(self) -> None:
-        """Give up what the site holds."""
+        """Give up the resources of the site."""
         ...
 
 
@@ -223,7 +223,7 @@ def _thread_limits(words: Sequence[str], share: int) -> list[str]:
 
 
 def make_room(run: PlannedRun) -> None:
-    """Remove what a run has left that was killed before it could be resumed."""
+    """Remove the files of a run that was killed before it could be resumed."""
     import shutil
 
     if run.folder.is_symlink():

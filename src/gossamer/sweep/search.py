@@ -1,4 +1,4 @@
-"""The trials of a sweep: which of their runs are left, what they are worth, and which are not worth going on."""
+"""The trials of a sweep: the runs that are left, the worth of those that are done, and those that are not worth going on."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Search(RunQueue):
             self._admit(trial)
 
     def _admit(self, trial: Trial) -> None:
-        """Take up a trial: what is left of it, or what it is worth."""
+        """Queue the runs that are left of a trial, or compute its worth."""
         self.trials[trial.number] = trial
         self.runs += trial.runs
         self._trial_of |= {run.name: trial for run in trial.runs}
@@ -89,7 +89,7 @@ class Search(RunQueue):
         self._admit(trial)
 
     def ended(self, run: PlannedRun, how: Exit) -> None:
-        """Record that a run has ended, and what its trial is worth once all of its runs have."""
+        """Record that a run has ended; judge its trial once all of its runs have."""
         trial = self._trial_of[run.name]
         if trial.pruned or trial.values or how.kind == "stopped":
             return  # judged before, when the files of its last run were there and its process was not gone yet

@@ -36,7 +36,6 @@ if TYPE_CHECKING:
 
 MANIFEST = "seeds.json"
 SETTINGS = "settings.toml"
-MOST_SEEDS = 1000
 MEASURES = (("return", "mean_return_last_100"), ("best evaluation", "best_evaluation"))
 
 
@@ -164,7 +163,7 @@ class Seeds(RunQueue):
         return f"{sum(is_done(x.folder) for x in self.runs)} of {len(self.runs)} seeds done"
 
     def ended(self, run: PlannedRun, how: Exit) -> None:
-        """Show what a run that has ended is worth, or why it failed."""
+        """Show the worth of a run that has ended, or why it failed."""
         if how.kind == "failed":
             self.failures[run.name] = how.cause
             self.say(f"{run.name} failed: {how.cause}")

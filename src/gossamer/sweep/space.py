@@ -1,4 +1,4 @@
-"""What a sweep searches: for every setting a list of choices or a range of numbers."""
+"""The space that a sweep searches: for every setting a list of choices or a range of numbers."""
 
 from __future__ import annotations
 
@@ -60,9 +60,9 @@ class Range:
     log: bool = False
     """Uniform in the logarithm."""
     step: float | None = None
-    """Between values, counted from `low`."""
+    """Distance between values, counted from `low`."""
     num: int | None = None
-    """How many values, evenly spaced, of a logarithmic range by their ratio."""
+    """Number of values, evenly spaced, in a logarithmic range by their ratio."""
     whole: bool = False
 
     def at(self, share: float) -> float:
@@ -117,7 +117,7 @@ def encoded(value: Any) -> str:
 
 
 def read_space(search: Mapping[str, Any], file: str) -> Space:
-    """Return what a table `[search]` says; dotted names and nested tables mean the same.
+    """Return the space of a table `[search]`; dotted names and nested tables mean the same.
 
     Args:
         search: as TOML has it.
@@ -254,7 +254,7 @@ def _bases(annotation: Any) -> set[Any]:
 
 
 def random_choice(space: Space, number: int, seed: int) -> dict[str, Any]:
-    """Return what trial `number` of a random search tries; it depends on nothing else."""
+    """Return the settings of trial `number` of a random search; they depend on nothing else."""
     draws = np.random.default_rng([seed, number])
     return {name: domain.at(float(draws.random())) for name, domain in space.items()}
 

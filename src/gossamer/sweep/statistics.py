@@ -1,4 +1,4 @@
-"""What a table of trials says: means of seeds with intervals, and how much each setting matters."""
+"""Statistics of trials: intervals of means over seeds, and the importance of each setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FEWEST = 6
-"""Trials without which nothing is said of what matters."""
+"""Trials without which there is no importance."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -33,7 +33,7 @@ def ranks(values: Sequence[float]) -> list[float]:
 
 
 def importance(setting: Sequence[Any], worth: Sequence[float], domain: Domain) -> float | None:
-    """Return how much of what trials are worth goes with one setting alone, in [0, 1].
+    """Return the share of the trials' worth that goes with one setting alone, in [0, 1].
 
     Trials are grouped by their choice, or into thirds or fewer of a range; the groups' share of the variance of ranks,
     less what chance alone would explain: (H - k + 1) / (n - k) for Kruskal and Wallis' H of k groups, not below 0. None:

@@ -1,4 +1,4 @@
-"""A sweep's folder: what was asked for, a folder for each trial, and nothing that its runs could tell as well."""
+"""A sweep's folder: the sweep as it was asked for, a folder for each trial, and nothing that the runs could tell as well."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class SweepFolder:
 
     Args:
         path: of the folder.
-        sweep: what is to be done there.
+        sweep: whose trials it holds.
     """
 
     def __init__(self, path: Path, sweep: Sweep):

@@ -96,7 +96,7 @@ class Study:
         return float(f"{drawn:.12g}") if stepped else drawn
 
     def begin(self, number: int, chosen: Mapping[str, Any]) -> None:
-        """Let the study know of a trial that is being trained.
+        """Tell the study of a trial that is being trained.
 
         Args:
             number: of the trial.
@@ -142,7 +142,7 @@ class Study:
         return self._study.get_trials(deepcopy=False)[self._numbers[number]]
 
     def tell(self, number: int, values: Sequence[float]) -> None:
-        """Tell what a trial is worth; nothing: it was stopped early."""
+        """Tell the objectives of a trial; none: it was stopped early."""
         state = None if values else self._optuna.trial.TrialState.PRUNED
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")

@@ -1,4 +1,4 @@
-"""The verb: read a file, go on with its trials or begin them, and say what came of it."""
+"""The verb: read a file, go on with its trials or begin them, and report their worth."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ def main(
 
 
 def _site(placement: str, jobs: int, config: TrainConfig) -> Site:
-    """Return where runs train; what one of them needs of a machine is taken to be the same for all."""
+    """Return the site of the runs; all are taken to need the same of a machine."""
     if placement == "cluster":
         from gossamer.sweep.cluster import ClusterSite
 
@@ -127,7 +127,7 @@ def _rows(search: Search) -> list[tuple[str, ...]]:
 
 
 def stopped(left: str, again: str) -> int:
-    """Tell what is left after a signal, and the command that goes on; return the exit code."""
+    """Print the trials that are left after a signal, and the command that goes on; return the exit code."""
     print(f"gossamer: stopped: {left} are left; to go on, type: {again}", file=sys.stderr)
     return 130
 
@@ -138,7 +138,7 @@ def _again(file: str, folder: str, trials: int | None) -> str:
 
 
 def _end(search: Search, held: SweepFolder, *, finished: bool, as_json: bool, again: str) -> int:
-    """Write and print what came of a sweep, and return the exit code."""
+    """Write and print the report of a sweep, and return the exit code."""
     sweep, trials = search.sweep, list(search.trials.values())
     try:
         presets = report.write_presets(held, report.best_of(sweep, trials))

@@ -1,4 +1,4 @@
-"""One choice of settings, the runs that are trained with it, and what they are worth."""
+"""One choice of settings, the runs that are trained with it, and their worth."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ class Trial:
     pruned: bool = False
     """Stopped early, as others were better at that time."""
     failure: str = ""
-    """Why a run of it cannot go on; not kept, so that the next sweep tries again."""
+    """Reason why one of its runs cannot go on; not kept, so that the next sweep tries again."""
     values: tuple[float, ...] = ()
     """Its objectives, means over its runs, once all are done."""
     of_seeds: list[list[float]] = field(default_factory=list[list[float]])
-    """The same of each run."""
+    """The objectives of each run."""
 
     @property
     def state(self) -> str:
-        """One word."""
+        """Its state in one word."""
         if self.values:
             return "done"
         if self.pruned:
@@ -44,7 +44,7 @@ class Trial:
         return "failed" if self.failure else "unfinished"
 
     def judge(self, judge: Judge) -> bool:
-        """Compute what the trial is worth from its runs; return whether all of them are done."""
+        """Compute the worth of the trial from its runs; return whether all of them are done."""
         if not all(is_done(run.folder) for run in self.runs):
             return False
         steps, learners = self.config.total_env_steps, self.config.num_learners

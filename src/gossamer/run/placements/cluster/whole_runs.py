@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 HERE = "{here}"
 """Stands in words for the folder in which a run trains."""
 LOOK_SECONDS = 1.0
-"""Between two questions to a run."""
+"""Seconds between two questions to a run."""
 KILLED = -9
 """Exit code of a run whose machine is gone."""
 _LOGS = (".jsonl", ".csv", ".txt")
