@@ -13,8 +13,8 @@ from msgspec import Meta
 from gossamer.config import TrainConfig
 from gossamer.config.files import config_layer, how_to_translate
 from gossamer.config.names import did_you_mean, nested, place
-from gossamer.config.tree import Layer, fields_of, merge
-from gossamer.config.values import shown
+from gossamer.config.tree import fields_of
+from gossamer.config.values import read_value, shown
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.objectives import Judge, Objective
@@ -216,8 +216,15 @@ def _experiments(
 
 
 def _options(path: str, given: Mapping[str, Any]) -> Options:
-    values = {name: value for name, value in given.items() if name not in TABLES}
-    options = merge(Options, [Layer(path, values)])[0]
+    values: dict[str, Any] = {}
+    for name, field in fields_of(Options).items():
+        try:
+            if name in given:
+                values[name] = read_value(given[name], field.annotation)
+        except ValueError as error:
+            told = f"{path}: {name} is {shown(given[name])}; it must be {error}"
+            raise ConfigError(told) from None
+    options = Options(**values)
     goals = options.objective
     if len(goals) not in (1, 2) or len(set(goals)) < len(goals):
         raise ConfigError(
