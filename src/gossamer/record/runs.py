@@ -19,6 +19,7 @@ from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import last_row
 from gossamer.record.readers import FolderReader, table_in
 from gossamer.system.reading import clipped, expand, visible
+from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -206,14 +207,8 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     cells = [_cells(row) for row in rows]
     # What no run has more than one of need not be told.
     told = [x for x in cells[0] if any(line[x] != _PLAIN.get(x) for line in cells)]
-    lines = [{x: x for x in told}, *cells]
-    widths = {x: max(len(line[x]) for line in lines) for x in told}
-    return "\n".join(
-        "  ".join(
-            line[x].ljust(widths[x]) if x in _TEXTS else line[x].rjust(widths[x]) for x in told
-        ).rstrip()
-        for line in lines
-    )
+    lines = [told, *([line[x] for x in told] for line in cells)]
+    return "\n".join(columns(lines, right=[i for i, x in enumerate(told) if x not in _TEXTS]))
 
 
 def _read_run(path: Path) -> RunRow:

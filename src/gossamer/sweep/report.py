@@ -10,6 +10,7 @@ from gossamer.record.metrics import plain
 from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, read_summary, shown_value
 from gossamer.sweep.statistics import importances, interval
 from gossamer.sweep.trial import setting_in_words, settings_in_words
+from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -134,15 +135,7 @@ def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
         rows.append([str(x.number), *worth, *(f"{y:,.0f}" for y in totals), x.state, *settings])
     if len(rows) == 1:
         return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    left = head.index("state")
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i >= left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = columns(rows, right=range(head.index("state")))
     more = len(trials) - MOST_TRIALS
     return lines + ([f"and {more} more, in results.json"] if more > 0 else [])
 

@@ -76,7 +76,8 @@ def importances(
 ) -> dict[str, float]:
     """Return the importance of each setting that something can be said of, the greatest first."""
     found = {
-        name: importance([x[name] for x in chosen], worth, domain) for name, domain in space.items()
+        name: importance([x.get(name) for x in chosen], worth, domain)
+        for name, domain in space.items()
     }
     known = {name: x for name, x in found.items() if x is not None}
     return dict(sorted(known.items(), key=lambda x: -x[1]))
