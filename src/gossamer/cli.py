@@ -443,7 +443,7 @@ def _bench(**asked: Any) -> None:
     "search settings: many runs from one file",
     "Search settings: train many ordinary runs from one file, several at a time, and say which settings were best.\n"
     "The same command goes on where the last one was stopped or killed.",
-    Word("FILE", "a .toml file (docs/sweep.md), or experiments of the elite platform in .json"),
+    Word("FILE", "a .toml file (docs/sweep.md)"),
     Word(
         "--jobs N",
         "runs at a time",
@@ -611,9 +611,8 @@ def _watch(**asked: Any) -> None:
 
 @_command(
     "cluster",
-    "look at a Ray cluster (check), or describe its hosts (hosts)",
-    "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.\n"
-    "hosts: print the configuration for `ray up` from a CSV of workers (job,ip,...,ssh_username) of multi-learner IMPALA.",
+    "look at a Ray cluster (check)",
+    "check: say what is on the machines of a Ray cluster, how fast they are joined, and what would not work.",
     Word("check|hosts", "", dest="verb"),
     Word("[FILE]", "", default=""),
     Word(
@@ -622,19 +621,16 @@ def _watch(**asked: Any) -> None:
         default="",
     ),
     JSON,
-    usage="gossamer cluster check [--address HOST:PORT] [--json]\n       gossamer cluster hosts FILE.csv",
+    usage="gossamer cluster check [--address HOST:PORT] [--json]",
 )
 def _cluster(**asked: Any) -> int:
-    verb, file = asked["verb"], asked["file"]
-    if verb == "hosts":
-        if not file:
-            raise ConfigError("cluster hosts needs a file: gossamer cluster hosts workers.csv")
-        from gossamer.tools.ray_hosts import ray_configuration, read_hosts
-
-        print(ray_configuration(read_hosts(file)))
-        return 0
-    if file:
-        raise ConfigError(f"{file} is not understood; gossamer cluster --help tells more")
+    if asked["verb"] == "hosts":
+        file = shlex.quote(asked["file"] or "workers.csv")
+        raise ConfigError(
+            f"cluster hosts is a script of gossamer's repository; type there: python scripts/ray_hosts.py {file} > hosts.yaml"
+        )
+    if asked["file"]:
+        raise ConfigError(f"{asked['file']} is not understood; gossamer cluster --help tells more")
     if importlib.util.find_spec("ray") is None:
         raise ConfigError(f"cluster check needs Ray: {install_command('cluster')}")
     from gossamer.run.placements.cluster.check import check_cluster

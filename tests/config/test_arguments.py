@@ -308,7 +308,7 @@ def test_a_switch_that_is_neither_is_refused() -> None:
         (
             [
                 "--replays",
-                '[{"type": "queue", "sample_ratio": 0.5}, {"type": "standard", "sample_ratio": 0.5}]',
+                '[{"name": "queue", "fraction": 0.5}, {"name": "uniform", "fraction": 0.5}]',
             ],
             "laser",
         ),

@@ -214,21 +214,19 @@ def test_thirds_may_be_rounded() -> None:
     assert len(typed("--replays", json.dumps(listed)).replays) == 3
 
 
-def test_of_the_elite_platforms_lists_entries_can_be_changed() -> None:
-    theirs = (
-        '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
-        ' {"type": "standard", "capacity": 50, "sample_ratio": 0.5, "learn_start": 70}]'
+def test_entries_of_a_list_can_be_changed() -> None:
+    given = (
+        '[{"name": "queue", "fraction": 0.5},'
+        ' {"name": "uniform", "capacity": 50, "fraction": 0.5, "learn_start": 70}]'
     )
-    (_, replay) = typed("--replays", theirs).replays
+    (_, replay) = typed("--replays", given).replays
     assert isinstance(replay, UniformSettings)
     assert (replay.capacity, replay.learn_start) == (50, 70)
-    (_, replay) = typed("--replays", theirs, "--replays.1.learn-start", "200").replays
+    (_, replay) = typed("--replays", given, "--replays.1.learn-start", "200").replays
     assert isinstance(replay, UniformSettings)
     assert replay.learn_start == 200
-    elite = '[{"name": "queue", "fraction": 0.5}, {"type": "elite"}]'
-    assert """kinds of gossamer's own are chosen by "name\"""" in refused("--replays", elite)
-    queue = '[{"type": "queue", "capacity": 1, "sample_ratio": 1.0, "learn_start": 5}]'
-    assert "'learn_start' beside a" in refused("--replays", queue)
+    queue = '[{"name": "queue", "learn_start": 5}]'
+    assert "--replays.0.learn-start is a setting of uniform" in refused("--replays", queue)
 
 
 def test_hints_say_what_to_type_next() -> None:

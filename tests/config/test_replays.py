@@ -1,4 +1,4 @@
-"""What batches are made of, as it is written: lists, ratios, another platform's words, and mistakes."""
+"""What batches are made of, as it is written: lists, ratios, and mistakes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ from gossamer.build.replays import Shares, share_out
 from gossamer.config import TrainConfig, make_config, parse_train, resolve
 from gossamer.errors import ConfigError
 from gossamer.replay.selectors.attentive import AttentiveSettings
-from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.settings import QueueSettings
 
@@ -28,42 +27,6 @@ def test_a_ratio_is_short_for_a_queue_and_a_uniform_replay() -> None:
     config = typed("--replay-ratio", "7")
     assert config.replays == (QueueSettings(fraction=0.125), UniformSettings(fraction=0.875))
     assert share_out(config, 4) == Shares(4, (28,))
-
-
-def test_the_elite_platforms_list_is_read_as_it_stands() -> None:
-    config = typed(
-        "--replays",
-        '[{"type": "queue", "capacity": 1, "sample_ratio": 0.5},'
-        ' {"type": "standard", "capacity": 1000, "sample_ratio": 0.25},'
-        ' {"type": "custom", "capacity": 500, "sample_ratio": 0.125, "dist_function": "cos_dist",'
-        '  "sample_strategy": "attentive_sampling", "lambda_batch_multiplier": 3,'
-        '  "alfa_annealing_factor": 1.5, "elite_sampling_strategy": "strategy4"},'
-        ' {"type": "custom", "capacity": 200, "sample_ratio": 0.125, "dist_function": "ln_norm", "p": 1,'
-        '  "insert_strategy": "elite_insertion", "elite_batch_size": 8}]',
-    )
-    assert config.replays == (
-        QueueSettings(fraction=0.5, capacity=1),
-        UniformSettings(fraction=0.25, capacity=1000),
-        AttentiveSettings(
-            fraction=0.125,
-            capacity=500,
-            distance="cosine",
-            candidate_multiplier=3.0,
-            anneal_updates=15_000,
-            strategy="stratified_least_used",
-        ),
-        EliteSettings(
-            fraction=0.125,
-            capacity=200,
-            distance="lp",
-            norm_order=1.0,
-            insert="elite",
-            elite_batch=8,
-            candidate_multiplier=1.0,
-            anneal_updates=10_000,
-        ),
-    )
-    assert share_out(config, 16) == Shares(16, (8, 4, 4))
 
 
 QUEUE = {"name": "queue", "fraction": 0.5}
@@ -93,15 +56,11 @@ QUEUE = {"name": "queue", "fraction": 0.5}
             {"replay_ratio": 1.0, "prefetch_batches": 65},
             "prefetch_batches is 65; it must be in [0, 64]",
         ),
-        ({"replays": [QUEUE, {"type": ["custom"]}]}, "type is ['custom']"),
-        ({"replays": [QUEUE, {"type": "custom", "alfa_annealing_factor": "x"}]}, "is 'x'"),
         (
             {"replay_ratio": 1.0, "algorithm.name": "ppo"},
             "algorithm:vtrace, algorithm:impact, algorithm:laser",
         ),
         ({"replay_ratio": 1.0, "algorithm.name": "a2c"}, "algorithm:vtrace"),
-        ({"replays": [QUEUE, {"type": "normal"}]}, "type is 'normal'; it must be one of queue"),
-        ({"replays": [QUEUE, {"type": "custom", "distance": "lp"}]}, "'distance' beside a type"),
         ({"algorithm.max_kl_nats": 0.0}, "max_kl_nats is 0"),
         ({"replay_burn_in": 2, "policy.core": "gru"}, "nothing is replayed: --replay-ratio 1"),
         ({"replay_burn_in": 2, "replay_ratio": 1.0}, "no recurrent state: --policy.core lstm"),
@@ -136,21 +95,16 @@ def test_parts_of_columns_are_refused_with_what_would_do(
     assert says in str(caught.value)
 
 
-def test_what_is_near_is_attended_to_unless_the_platform_means_its_own_default() -> None:
-    queue = '{"type": "queue", "capacity": 1, "sample_ratio": 0.5}'
-    theirs = '{"type": "custom", "capacity": 500, "sample_ratio": 0.5, "dist_function": "ln_norm", "sample_strategy": "attentive_sampling"}'
-    (_, replay) = typed("--replays", f"[{queue}, {theirs}]").replays
-    assert isinstance(replay, AttentiveSettings)
-    assert replay.strategy == "least_used"
+def test_what_is_near_is_attended_to() -> None:
     assert AttentiveSettings().strategy == "nearest"
 
 
-def test_what_a_platforms_list_gives_for_nothing_is_not_used_or_refused() -> None:
-    queue = '{"type": "queue", "capacity": 1, "sample_ratio": 0.5}'
-    custom = '{"type": "custom", "capacity": 500, "sample_ratio": 0.5, "dist_function": "ln_norm", "lambda_batch_multiplier": 6}'
-    (_, replay) = typed("--replays", f"[{queue}, {custom}]").replays
-    assert isinstance(replay, EliteSettings)
-    assert replay.candidate_multiplier == 1.0, "it had no way to sample but uniformly"
-    standard = '{"type": "standard", "capacity": 500, "sample_ratio": 0.5, "sample_strategy": "elite_sampling"}'
-    with pytest.raises(ConfigError, match="'sample_strategy' beside type standard, which is for"):
-        typed("--replays", f"[{queue}, {standard}]")
+def test_words_of_another_platform_are_told_ours() -> None:
+    theirs = [{"type": "queue", "sample_ratio": 0.5}, {"type": "standard", "sample_ratio": 0.5}]
+    with pytest.raises(
+        ConfigError, match=r"replays\.0\.type is not a setting; did you mean replays\.0\.name"
+    ):
+        given(replays=theirs)
+    ours = [{"name": "queue", "sample_ratio": 0.5}, {"name": "uniform", "fraction": 0.5}]
+    with pytest.raises(ConfigError, match=r"did you mean replays\.0\.fraction"):
+        given(replays=ours)

@@ -15,10 +15,10 @@ from gossamer.links.threads import Roles, ThreadBoard
 from gossamer.roles.evaluator import (
     Contest,
     Evaluation,
+    EvaluationEpisodes,
     Evaluator,
     Interrupted,
     Source,
-    Trial,
     evaluate,
     play_trials,
 )
@@ -128,7 +128,7 @@ def test_errors_of_several_tasks_are_those_of_their_means():
 
 def test_a_trial_knows_its_tasks_and_results_are_joined():
     made = Made()
-    trials = [Trial(made, 3, (0, 1, 2)), Trial(made, 2, (7, 8))]
+    trials = [EvaluationEpisodes(made, 3, (0, 1, 2)), EvaluationEpisodes(made, 2, (7, 8))]
     envs = [trial.open() for trial in trials]
     for trial in (trials[:1], trials):
         result = play_trials(
@@ -138,7 +138,7 @@ def test_a_trial_knows_its_tasks_and_results_are_joined():
         assert list(result.lengths) == expected_lengths(3)
     assert result.held_out.tasks == (7, 8)
     assert list(result.held_out.lengths) == expected_lengths(2)
-    assert Trial(made, 40).open().num_envs == 16
+    assert EvaluationEpisodes(made, 40).open().num_envs == 16
 
 
 def test_stopping_interrupts_and_closes():
@@ -198,7 +198,7 @@ def make_evaluator(keeper, stop, *, policy=None, episodes=2, trials=None, read=N
     like = policy.shared_tensors()
     board = ThreadBoard(like, stop, Roles(20.0))
     evaluator = Evaluator(
-        small_policy(seed=5), like, trials or [Trial(Made(), episodes)],
+        small_policy(seed=5), like, trials or [EvaluationEpisodes(Made(), episodes)],
         read or (lambda into: Source(board.read(0, into, exact=False), learner=3, at=(7, 70))), stop,
         **{
             "greedy": True, "seed": 11, "every_seconds": 0.0, "max_time_fraction": 1.0,
@@ -259,7 +259,7 @@ class Noted(CountingEnvs):
 def test_every_evaluation_and_every_contest_has_episodes_of_its_own(tasks):
     made, stop, policy = [], StopSignal(), small_policy(seed=1)
     keeper = ListKeeper()
-    trial = Trial(lambda n: made.append(Noted(n)) or made[-1], len(tasks) or 5, tasks)
+    trial = EvaluationEpisodes(lambda n: made.append(Noted(n)) or made[-1], len(tasks) or 5, tasks)
     whose = [Source(v, learner) for v in (0, 1, 2, 40_000) for learner in (None, 0, 1, 65_535)]
     sources = [*whose, *whose]
     evaluator, _ = make_evaluator(

@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import json
 import re
 import shlex
 from pathlib import Path
 
 import pytest
+from script_runs import run_script
 
 from gossamer import cli
+from gossamer.sweep.file import read_sweep
 
 PAGE = Path(__file__).parents[2] / "docs" / "coming-from.md"
 OF_CLUSTERS = {"--placement", "--cluster.cpus-per-learner"}
@@ -30,6 +33,31 @@ def commands() -> list[list[str]]:
             if kept not in found:
                 found.append(kept)
     return found
+
+
+def test_what_the_page_translates_is_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Every command of its ```sh blocks, with the file that it shows and one of a single experiment; nothing is trained."""
+    (experiments,) = re.findall(r"```json\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    Path("multi_train.json").write_text(experiments)
+    Path("options_flags.json").write_text(json.dumps(json.loads(experiments)[0]))
+    done: list[str] = []
+    for block in re.findall(r"```sh\n(.*?)```", PAGE.read_text(), re.DOTALL):
+        for line in block.splitlines():
+            program, *words = shlex.split(line)
+            if program == "python":
+                folder, script = words.pop(0).split("/")
+                assert (folder, run_script(script, *words).returncode) == ("scripts", 0), line
+            elif words[0] == "train":
+                assert cli.main([*words, "--show-config"]) == 0, capsys.readouterr().err
+            else:
+                (file,) = words[1:]
+                assert read_sweep(file).trials == 2
+            done.append(" ".join([program, words[0]]))
+    assert done[1::2] == ["gossamer sweep", "gossamer train"]
+    assert len(done) == 4
 
 
 def test_the_page_has_commands_of_every_system() -> None:

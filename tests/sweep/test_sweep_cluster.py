@@ -17,27 +17,36 @@ import pytest
 from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
-from gossamer.sweep.processes import Run
+from gossamer.errors import RunFailed
+from gossamer.sweep.processes import PlannedRun
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 
-from gossamer.run.placements.cluster.whole_runs import HERE, Change, News, Trainer  # noqa: E402
+from gossamer.run.placements.cluster.whole_runs import (  # noqa: E402
+    HERE,
+    KILLED,
+    Change,
+    Changes,
+    RemoteRun,
+    Trainer,
+)
 from gossamer.sweep.cluster import keep  # noqa: E402
 
 
 def test_files_come_home_as_they_are(tmp_path: Path) -> None:
-    run = Run("000/s1", tmp_path / "s1", ())
+    run = PlannedRun("000/s1", tmp_path / "s1", tmp_path / "settings.toml", 1)
     first = {
         "s1/metrics.jsonl": Change(-1, b"one\n"),
         "s1/checkpoints/10/state.json": Change(-1, b"{}"),
-        "output.txt": Change(-1, b"hello\n"),
+        "s1.txt": Change(-1, b"hello\n"),
         "../../escape": Change(-1, b"no"),
         "/etc/nothing": Change(-1, b"no"),
         "other/file": Change(-1, b"no"),
     }
-    keep(run, News(None, first, []))
+    keep(run, Changes(None, first, []))
     keep(
-        run, News(None, {"s1/metrics.jsonl": Change(4, b"two\n")}, ["s1/checkpoints/10/state.json"])
+        run,
+        Changes(None, {"s1/metrics.jsonl": Change(4, b"two\n")}, ["s1/checkpoints/10/state.json"]),
     )
     assert (tmp_path / "s1" / "metrics.jsonl").read_text() == "one\ntwo\n"
     assert run.output.read_text() == "hello\n"
@@ -55,20 +64,109 @@ def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     (run / "config.json").write_text("{}")
     (run / ".lock").write_text("1")
     (run / "link").symlink_to(tmp_path)
-    assert trainer.news().changed == {
+    assert trainer.changes().changed == {
         "s1/episodes.jsonl": Change(-1, b"a\n"),
         "s1/config.json": Change(-1, b"{}"),
     }
-    assert trainer.news().changed == {}
+    assert trainer.changes().changed == {}
     with (run / "episodes.jsonl").open("a") as file:
         file.write("b\n")
     (run / "config.json").unlink()
-    assert trainer.news() == News(
+    assert trainer.changes() == Changes(
         None, {"s1/episodes.jsonl": Change(2, b"b\n")}, ["s1/config.json"]
     )
     (run / "new").write_text("c\n")
     (run / "new").replace(run / "episodes.jsonl")  # cut back, as a resumed run's are
-    assert trainer.news().changed == {"s1/episodes.jsonl": Change(-1, b"c\n")}
+    assert trainer.changes().changed == {"s1/episodes.jsonl": Change(-1, b"c\n")}
+
+
+class FakeRay:
+    """Ray with one actor, whose answers are there as soon as it has a place."""
+
+    def __init__(self) -> None:
+        self.has_place = self.is_gone = False
+        self.called: list[str] = []
+
+    def __getattr__(self, method: str) -> FakeRay:
+        self.method = method
+        return self
+
+    def remote(self) -> str:
+        self.called.append(self.method)
+        return self.method
+
+    def wait(self, references: list[str], timeout: float) -> tuple[list[str], list[str]]:
+        return (references, []) if self.has_place else ([], references)
+
+    def get(self, reference: str, timeout: float = 0.0) -> Any:
+        if self.is_gone:
+            raise ray.exceptions.RayActorError
+        code = 0 if "stop" in self.called else None
+        return Changes(code, {}, []) if reference == "changes" else None
+
+    def kill(self, actor: FakeRay) -> None:
+        self.called.append("kill")
+
+
+@pytest.fixture
+def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
+    made = FakeRay()
+    monkeypatch.setattr("gossamer.run.placements.cluster.whole_runs.ray", made)
+    monkeypatch.setattr("gossamer.run.placements.cluster.whole_runs.LOOK_SECONDS", 0.0)
+    return made
+
+
+def remote_run(fake_ray: FakeRay, wait_seconds: float = 0.0) -> tuple[RemoteRun, list[Changes]]:
+    kept: list[Changes] = []
+    return RemoteRun("000/s1", fake_ray, "begun", kept.append, wait_seconds), kept
+
+
+def test_a_run_is_asked_until_it_ends(fake_ray: FakeRay) -> None:
+    run, kept = remote_run(fake_ray)
+    assert run.poll() is None
+    assert not fake_ray.called, "it has no place yet"
+    fake_ray.has_place = True
+    assert run.poll() is None
+    run.stop()
+    assert run.poll() == 0
+    assert fake_ray.called == ["changes", "stop", "changes", "clear", "kill"]
+    assert [x.code for x in kept] == [None, 0]
+    assert run.poll() == 0
+
+
+def test_a_run_that_is_to_stop_before_it_is_known_to_have_a_place_is_told(
+    fake_ray: FakeRay,
+) -> None:
+    run, _ = remote_run(fake_ray)
+    assert run.poll() is None
+    fake_ray.has_place = True
+    run.stop()
+    assert run.poll() == 0
+    assert fake_ray.called.count("stop") == 1
+
+
+def test_a_run_that_is_to_stop_before_it_has_a_place_is_not_begun(fake_ray: FakeRay) -> None:
+    run, _ = remote_run(fake_ray)
+    run.stop()
+    assert run.poll() == KILLED
+    assert fake_ray.called == ["kill"]
+
+
+def test_a_run_without_a_place_for_too_long_is_told(fake_ray: FakeRay) -> None:
+    run, _ = remote_run(fake_ray, wait_seconds=1e-9)
+    with pytest.raises(
+        RunFailed, match="000/s1 has had no place on the cluster for 0 s; use fewer"
+    ):
+        run.poll()
+    assert fake_ray.called == ["kill"]
+
+
+def test_a_run_whose_machine_is_gone_was_killed(fake_ray: FakeRay) -> None:
+    run, _ = remote_run(fake_ray)
+    fake_ray.has_place = True
+    assert run.poll() is None
+    fake_ray.is_gone = True
+    assert run.poll() == KILLED
 
 
 WATCHER = "gossamer.run.placements.cluster.run_watcher"
@@ -135,13 +233,13 @@ def test_a_run_ends_before_its_folder_is_removed(
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(folder))
     before = {x.pid for x in psutil.Process().children()}
     trainer = Trainer()
-    trainer.begin({}, [*FOREVER, f"{HERE}/s1"], {})
+    trainer.begin({}, [*FOREVER, f"{HERE}/s1"], {}, "s1.txt")
     (watcher,) = [x for x in psutil.Process().children() if x.pid not in before]
     try:
         trains = soon(lambda: run_of(watcher))
         soon(lambda: (folder / "s1").exists())
         trainer.clear()
-        assert trainer.news().code == -signal.SIGKILL
+        assert trainer.changes().code == -signal.SIGKILL
         soon(lambda: has_ended(trains))
         assert not folder.exists()
     finally:

@@ -33,7 +33,7 @@ def write(folder: Path, text: str, name: str = "lr.toml") -> str:
 
 def test_a_file_says_what_is_tried(tmp_path: Path) -> None:
     sweep = read_sweep(write(tmp_path, GOOD))
-    assert (sweep.method, sweep.trials, sweep.seeds) == ("random", 3, 1)
+    assert (sweep.options.method, sweep.trials, sweep.options.seeds) == ("random", 3, 1)
     assert sweep.space == {
         "optimizer.learning_rate": Range(1e-4, 1e-2, log=True),
         "algorithm.passes": Choices((2, 4)),
@@ -54,10 +54,44 @@ def changed(old: str, new: str) -> str:
     return GOOD.replace(old, new)
 
 
+LIST = """
+method = "list"
+[settings]
+env_id = "CartPole-v1"
+num_envs = 8
+[[experiments]]
+algorithm.passes = 4
+[[experiments]]
+"algorithm.passes" = 8
+[experiments.optimizer]
+learning_rate = 1e-3
+"""
+
+
+def test_a_list_is_tried_in_turn(tmp_path: Path) -> None:
+    sweep = read_sweep(write(tmp_path, LIST))
+    assert sweep.trials == 2
+    assert sweep.choice(1) == {"algorithm.passes": 8, "optimizer.learning_rate": 1e-3}
+    assert list(sweep.space) == ["algorithm.passes", "optimizer.learning_rate"]
+    one, two = (sweep.preset(sweep.choice(i))[1] for i in range(2))
+    assert (one.num_envs, one.algorithm.passes, two.algorithm.passes) == (8, 4, 8)
+    assert two.optimizer.learning_rate == (1e-3,)
+    assert sweep.allows(1, sweep.choice(1))
+    assert not sweep.allows(0, sweep.choice(1))
+
+
+def test_experiments_of_a_list_may_have_seeds_and_environments_of_their_own(tmp_path: Path) -> None:
+    own = LIST.replace("passes = 4", 'passes = 4\nseed = 7\nenv_id = "Acrobot-v1"')
+    sweep = read_sweep(write(tmp_path, own))
+    one, two = (sweep.preset(sweep.choice(i))[1] for i in range(2))
+    assert (one.env_id, one.seed) == ("Acrobot-v1", 7)
+    assert (two.env_id, two.seed) == ("CartPole-v1", 1)
+
+
 BAD = {
     "unknown key": ("sedes = 3\n" + GOOD, "sedes is not known in a sweep's file; did you mean seeds?"),
     "a setting outside": ("num_envs = 3\n" + GOOD, "num_envs is a setting of training; put it into [settings]"),
-    "unknown method": (changed('"random"', '"rand"'), "method is \"rand\"; it must be one of grid, random, tpe"),
+    "unknown method": (changed('"random"', '"rand"'), "method is \"rand\"; it must be one of grid, random, tpe, list"),
     "no trials": (changed("trials = 3", ""), "trials is missing"),
     "trials of a wrong kind": (changed("trials = 3", 'trials = "x"'), "trials is \"x\"; it must be"),
     "seeds": ("seeds = 0\n" + GOOD, "seeds is 0; it must be in [1, 1000]"),
@@ -108,6 +142,14 @@ BAD = {
         "algorithm.num_minibatches is 8",
     ),
     "no TOML": ("method = ", "not valid TOML"),
+    "a list of nothing": (changed('"random"', '"list"'), 'method = "list" tries [[experiments]]'),
+    "experiments of a search": (GOOD + "[[experiments]]\n", "and no other method has them"),
+    "a list beside a search": (LIST + "[search]\nseed = [1]\n", "a list of experiments searches nothing"),
+    "no table": ('method = "list"\nexperiments = [1]\n', "experiments holds 1; each must be a table"),
+    "experiments are no list": ('method = "list"\nexperiments = 1\n', 'method = "list" tries [[experiments]]'),
+    "trials of a list": ("trials = 3\n" + LIST, "trials is 3, but there are 2 experiments"),
+    "a folder of a list": (LIST.replace("passes = 4", 'passes = 4\nrun_folder = "x"'), "run_folder is set by the sweep"),
+    "a mistake in a list": (LIST.replace("passes = 4", "passes = -1"), "experiment 1: algorithm.passes is -1"),
 }  # fmt: skip
 
 
@@ -132,7 +174,8 @@ def test_a_mistake_is_one_line(
     ("words", "told"),
     [
         (["none.toml"], "there is no such file"),
-        (["none.yaml"], "it ends in .toml, or in .json"),
+        (["none.yaml"], "it ends in .toml\n"),
+        (["none.json"], "type: python scripts/from_elite_platform.py none.json --output none.toml"),
         (["lr.toml", "--jobs", "0"], "--jobs"),
         (["lr.toml", "--placement", "moon"], "--placement"),
         (["lr.toml", "--job", "2"], "did you mean --jobs?"),

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from gossamer.record.objectives import NEVER, Judge, Point, area, curve, evaluations, measure
 from gossamer.sweep.space import Choices, Range
-from gossamer.sweep.statistics import importance, interval, ranks
+from gossamer.sweep.statistics import importance, importances, interval, ranks
 
 
 def write_run(folder: Path, rows: list[dict[str, Any]], **summary: Any) -> Path:
@@ -180,3 +180,9 @@ def test_a_setting_that_decides_matters_and_one_that_does_not_does_not() -> None
     assert strong > 0.8
     assert weak < 0.1
     assert importance(decides[:5], worth[:5], domain) is None
+
+
+def test_a_setting_that_not_all_experiments_have_has_an_importance_too() -> None:
+    chosen: list[dict[str, Any]] = [{"passes": 2}, {}] * 4
+    space = {"passes": Choices((2,)), "rate": Choices((1,))}
+    assert importances(chosen, [2.0, 1.0] * 4, space) == {"passes": 1.0}

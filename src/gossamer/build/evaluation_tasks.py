@@ -11,7 +11,7 @@ from gossamer.config.cores import GPU_IMAGE_ENVS, IMAGE_ENVS, VECTOR_ENVS
 from gossamer.envs.registry import make_vec_env
 from gossamer.envs.seeding import EVALUATION_RANK, ONE_TASK, Tasks
 from gossamer.errors import ConfigError
-from gossamer.roles.evaluator import Trial
+from gossamer.roles.evaluator import EvaluationEpisodes
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -93,7 +93,7 @@ def build_trials(
     seed: int | None = None,
     rank: int = EVALUATION_RANK,
     num_threads: int = 1,
-) -> list[Trial]:
+) -> list[EvaluationEpisodes]:
     """Return what evaluations play: full episodes with the evaluation protocol and seeds of their own.
 
     Of a family: as many episodes of every training task as make up `episodes` or more, and then the same
@@ -113,9 +113,9 @@ def build_trials(
     seed = config.seed if seed is None else seed
     if not spec.family:
         made = partial(_evaluation_envs, config, seed, rank, num_threads, ONE_TASK)
-        return [Trial(made, episodes)]
+        return [EvaluationEpisodes(made, episodes)]
     trained = replace(training_tasks(config, spec, num_envs=num_envs), envs_per_task=1)
-    trials: list[Trial] = []
+    trials: list[EvaluationEpisodes] = []
     for tasks in (trained, held_out_tasks(config, spec, num_envs=num_envs)):
         if not tasks.count:
             continue
@@ -123,7 +123,7 @@ def build_trials(
         played = replace(tasks, num_played=num_played)
         count = -(-episodes // num_played) * num_played
         trials.append(
-            Trial(
+            EvaluationEpisodes(
                 partial(_evaluation_envs, config, seed, rank, num_threads, played),
                 count,
                 tuple(played.number(j, 0) for j in range(count)),

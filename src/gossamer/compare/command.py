@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.compare.curves import Axis
-    from gossamer.compare.reading import Source
+    from gossamer.compare.reading import ScoreSource
 
 MANY = 20
 """Runs whose reading may take a while, so that it is told of."""
@@ -30,7 +30,7 @@ def compare(
     by: Sequence[str] = (),
     axis: Axis = "env_steps",
     threshold: float | None = None,
-    source: Source | None = None,
+    source: ScoreSource | None = None,
     plot: str | None = None,
     form: Literal["text", "json", "markdown"] = "text",
     say: Callable[[str], object],

@@ -15,7 +15,7 @@ from gossamer.system.reading import clipped, visible
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gossamer.compare.reading import Run
+    from gossamer.compare.reading import ComparedRun
 
 _NAMES = {
     "sticky": "sticky actions",
@@ -64,7 +64,7 @@ def protocol_facts(settings: Mapping[str, Any], described: str) -> dict[str, str
     return {name: _shown(value) for name, value in facts.items()}
 
 
-def refuse_mixed(runs: Sequence[Run], *, evaluated: bool) -> None:
+def refuse_mixed(runs: Sequence[ComparedRun], *, evaluated: bool) -> None:
     """Raise ConfigError unless all runs were scored under one protocol; it says what differs.
 
     Args:
@@ -83,7 +83,7 @@ def refuse_mixed(runs: Sequence[Run], *, evaluated: bool) -> None:
         )
 
 
-def _differing(runs: Sequence[Run], names: Iterable[str]) -> list[str]:
+def _differing(runs: Sequence[ComparedRun], names: Iterable[str]) -> list[str]:
     """Return what differs between runs among the facts that all of them tell."""
     found: list[str] = []
     for name in (x for x in _NAMES if x in names):

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from gossamer.record.readers import Reader
     from gossamer.record.runs import State
 
-Source = Literal["evaluation", "training"]
+ScoreSource = Literal["evaluation", "training"]
 LAST_TENTH = 0.9
 """Share of a run's env steps after which an evaluation is one of its last policy."""
 
@@ -40,7 +40,7 @@ class Evaluation(msgspec.Struct, frozen=True):
 
 
 @dataclass(frozen=True, eq=False)
-class Run:
+class ComparedRun:
     """A run as far as comparing is concerned."""
 
     path: Path
@@ -65,7 +65,7 @@ class Run:
     evaluation: Evaluation | None
     """Scores of the last policy; None: the run ended without one."""
 
-    def score(self, source: Source) -> float | None:
+    def score(self, source: ScoreSource) -> float | None:
         """Return the run's score; None if it has none of this kind."""
         if source == "evaluation":
             return None if self.evaluation is None else self.evaluation.mean
@@ -82,7 +82,7 @@ class Run:
         return float(self.curve.seconds[-1]) if len(self.curve.seconds) else 0.0
 
 
-def read_run(path: Path, files: Reader | None = None) -> Run:
+def read_run(path: Path, files: Reader | None = None) -> ComparedRun:
     """Read a run folder; ConfigError, in one line, if it is damaged where it matters.
 
     Args:
@@ -104,7 +104,7 @@ def read_run(path: Path, files: Reader | None = None) -> Run:
     curve = read_curve(files)
     settings = dict(flatten(saved))
     seed = saved.get("seed")
-    return Run(
+    return ComparedRun(
         path=path,
         name=visible(str(path)),
         env_id=visible(clipped(env_id)),
@@ -123,9 +123,9 @@ def read_run(path: Path, files: Reader | None = None) -> Run:
     )
 
 
-def read_runs(paths: Iterable[Path], warn: Callable[[str], object]) -> list[Run]:
+def read_runs(paths: Iterable[Path], warn: Callable[[str], object]) -> list[ComparedRun]:
     """Read run folders; those that are damaged are left out, and a line about each is handed to `warn`."""
-    found: list[Run] = []
+    found: list[ComparedRun] = []
     for path in paths:
         try:
             found.append(read_run(path))

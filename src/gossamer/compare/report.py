@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from gossamer.compare.curves import Axis
-    from gossamer.compare.reading import Run, Source
+    from gossamer.compare.reading import ComparedRun, ScoreSource
     from gossamer.compare.statistics import Array, Estimate, Scores, Spread, Statistic
 
 Scale = Literal["return", "human-normalized"]
@@ -147,7 +147,7 @@ class Comparison:
 
     tasks: list[str]
     protocol: list[str]
-    source: Source
+    source: ScoreSource
     score: str
     """What a run's score is, in words."""
     scale: Scale | None
@@ -166,7 +166,7 @@ class _Group:
     letter: str
     label: str
     settings: dict[str, str]
-    runs: dict[str, list[Run]]
+    runs: dict[str, list[ComparedRun]]
     """Runs by environment."""
 
 
@@ -178,12 +178,12 @@ class _Side(NamedTuple):
 
 
 def compare_runs(
-    runs: Sequence[Run],
+    runs: Sequence[ComparedRun],
     *,
     by: Sequence[str] = (),
     axis: Axis = "env_steps",
     threshold: float | None = None,
-    source: Source | None = None,
+    source: ScoreSource | None = None,
 ) -> Comparison:
     """Compare runs.
 
@@ -231,12 +231,12 @@ def compare_runs(
 
 
 def comparisons_of(
-    runs: Sequence[Run],
+    runs: Sequence[ComparedRun],
     *,
     by: Sequence[str] = (),
     axis: Axis = "env_steps",
     threshold: float | None = None,
-    source: Source | None = None,
+    source: ScoreSource | None = None,
     say: Callable[[str], object],
 ) -> list[Comparison]:
     """Compare runs: all together where all groups have an environment in common, otherwise those of each by themselves.
@@ -278,7 +278,7 @@ def refuse_threshold(threshold: float | None, envs: Sequence[str]) -> None:
         )
 
 
-def _share_one(runs: Sequence[Run], by: Sequence[str]) -> bool:
+def _share_one(runs: Sequence[ComparedRun], by: Sequence[str]) -> bool:
     """Whether an environment is in all groups."""
     found = group_by_settings([run.settings for run in runs], by)
     return bool(
@@ -287,8 +287,8 @@ def _share_one(runs: Sequence[Run], by: Sequence[str]) -> bool:
 
 
 def _scored(
-    runs: Sequence[Run], source: Source | None, notes: list[str]
-) -> tuple[Source, list[Run]]:
+    runs: Sequence[ComparedRun], source: ScoreSource | None, notes: list[str]
+) -> tuple[ScoreSource, list[ComparedRun]]:
     """Return where scores are taken from, and the runs that have one of this kind."""
     if source is None:
         bare = [run.name for run in runs if run.evaluation is None]
@@ -314,13 +314,13 @@ def _scored(
     return source, kept
 
 
-_KINDS: dict[Source, str] = {
+_KINDS: dict[ScoreSource, str] = {
     "evaluation": "evaluation of the last policy",
     "training": "finished training episode",
 }
 
 
-def _score_in_words(runs: Sequence[Run], source: Source) -> str:
+def _score_in_words(runs: Sequence[ComparedRun], source: ScoreSource) -> str:
     if source == "training":
         return f"mean return of its last {WINDOW} training episodes"
     counts = sorted({run.evaluation.episodes for run in runs if run.evaluation is not None})
@@ -329,7 +329,7 @@ def _score_in_words(runs: Sequence[Run], source: Source) -> str:
     return f"mean return of the last evaluation of its last policy ({episodes} episodes, {rule} actions)"
 
 
-def _protocols(runs: Sequence[Run]) -> list[str]:
+def _protocols(runs: Sequence[ComparedRun]) -> list[str]:
     """Return in words how each environment was set up, as far as it is known."""
     told: list[str] = []
     for env_id in dict.fromkeys(run.env_id for run in runs):
@@ -338,7 +338,7 @@ def _protocols(runs: Sequence[Run]) -> list[str]:
     return told
 
 
-def _grouped(runs: Sequence[Run], by: Sequence[str], notes: list[str]) -> list[_Group]:
+def _grouped(runs: Sequence[ComparedRun], by: Sequence[str], notes: list[str]) -> list[_Group]:
     chosen = frozenset[str]().union(*(run.chosen for run in runs))
     found = group_by_settings([run.settings for run in runs], by, chosen=chosen)
     if found.also:
@@ -350,7 +350,7 @@ def _grouped(runs: Sequence[Run], by: Sequence[str], notes: list[str]) -> list[_
         notes.append(what)
     groups: list[_Group] = []
     for number, members in enumerate(found.members):
-        by_env: dict[str, list[Run]] = {}
+        by_env: dict[str, list[ComparedRun]] = {}
         for i in members:
             by_env.setdefault(runs[i].env_id, []).append(runs[i])
         groups.append(_Group(_letter(number), found.labels[number], found.values[number], by_env))
@@ -363,11 +363,11 @@ def _letter(number: int) -> str:
     return (_letter(rest - 1) if rest else "") + chr(ord("A") + last)
 
 
-def _without_copies(group: _Group, source: Source, notes: list[str]) -> _Group:
+def _without_copies(group: _Group, source: ScoreSource, notes: list[str]) -> _Group:
     """Drop runs that are the same experiment again: they would pass for further seeds."""
-    kept: dict[str, list[Run]] = {}
+    kept: dict[str, list[ComparedRun]] = {}
     for env_id, runs in group.runs.items():
-        seen: dict[tuple[Any, ...], Run] = {}
+        seen: dict[tuple[Any, ...], ComparedRun] = {}
         for run in runs:
             settings = {x: y for x, y in run.settings.items() if sets_apart(x)}
             key = (run.seed, run.score(source), run.env_steps, json.dumps(settings, sort_keys=True))
@@ -412,7 +412,7 @@ def _tell_machines(groups: Sequence[_Group], notes: list[str]) -> None:
         notes.append(f"seconds are those of different machines, or parts of one: {told}")
 
 
-def _all_runs(groups: Sequence[_Group]) -> list[Run]:
+def _all_runs(groups: Sequence[_Group]) -> list[ComparedRun]:
     return [run for group in groups for runs in group.runs.values() for run in runs]
 
 
@@ -441,7 +441,7 @@ def _scale_of(tasks: Sequence[str], notes: list[str]) -> Scale | None:
     return None
 
 
-def _scores(group: _Group, task: str, source: Source, scale: Scale | None = "return") -> Array:
+def _scores(group: _Group, task: str, source: ScoreSource, scale: Scale | None = "return") -> Array:
     found = [run.score(source) for run in group.runs.get(task, [])]
     scores = [x for x in found if x is not None]
     if scale == "human-normalized":
@@ -453,7 +453,7 @@ def _report(
     group: _Group,
     groups: Sequence[_Group],
     shared: Sequence[str],
-    source: Source,
+    source: ScoreSource,
     scale: Scale | None,
     axis: Axis,
     threshold: float | None,
@@ -490,7 +490,7 @@ def _in_task(
     group: _Group,
     groups: Sequence[_Group],
     task: str,
-    source: Source,
+    source: ScoreSource,
     axis: Axis,
     threshold: float | None,
 ) -> InTask:
@@ -511,7 +511,7 @@ def _in_task(
     )
 
 
-def _threshold(runs: Sequence[Run], threshold: float) -> Threshold:
+def _threshold(runs: Sequence[ComparedRun], threshold: float) -> Threshold:
     found = [reached(run.curve, threshold) for run in runs]
     there = [x for x in found if x is not None]
     steps, seconds = (_median_of([math.inf if x is None else x[i] for x in found]) for i in (0, 1))
@@ -529,7 +529,7 @@ def _median_of(values: Sequence[float]) -> Interval:
 
 
 def _profile_at(
-    groups: Sequence[_Group], shared: Sequence[str], source: Source, scale: Scale | None
+    groups: Sequence[_Group], shared: Sequence[str], source: ScoreSource, scale: Scale | None
 ) -> Array:
     if scale is None:
         return np.zeros(0)
@@ -538,7 +538,7 @@ def _profile_at(
 
 
 def _pairs(
-    groups: Sequence[_Group], shared: Sequence[str], source: Source, scale: Scale | None
+    groups: Sequence[_Group], shared: Sequence[str], source: ScoreSource, scale: Scale | None
 ) -> list[Pair]:
     """Return every two groups, over all environments where they have a scale in common, else in each and by probability in all."""
     tasks = [None] if scale is not None else list(shared)
@@ -567,7 +567,7 @@ def _pairs(
     return found
 
 
-def _side(group: _Group, tasks: Sequence[str], source: Source, scale: Scale) -> _Side:
+def _side(group: _Group, tasks: Sequence[str], source: ScoreSource, scale: Scale) -> _Side:
     scores = [_scores(group, task, source, scale) for task in tasks]
     return _Side(scores, spread_of(scores, DECIDES))
 

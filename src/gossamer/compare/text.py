@@ -11,6 +11,7 @@ from gossamer.compare.curves import WINDOW
 from gossamer.compare.report import DECIDES
 from gossamer.compare.statistics import LEVEL, STATISTICS
 from gossamer.record.metrics import plain
+from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -60,12 +61,7 @@ def as_text(comparison: Comparison) -> str:
     """Return lines for a terminal."""
     parts = ["\n".join(heading(comparison))]
     for table in tables(comparison):
-        lines = [table.head, *table.rows]
-        widths = [max(len(line[i]) for line in lines) for i in range(len(table.head))]
-        drawn = [
-            "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-            for line in lines
-        ]
+        drawn = columns([table.head, *table.rows])
         parts.append("\n".join([table.title, *(f"  {line}" for line in drawn)]))
     if told := _verdicts(comparison):
         parts.append("\n".join(told))

@@ -9,9 +9,18 @@ from typing import Any, cast
 from gossamer.config.names import did_you_mean, nested
 from gossamer.config.tree import Layer, Tree
 from gossamer.errors import ConfigError
-from gossamer.system.reading import expand, parse_json, parse_toml, read_plain
+from gossamer.system.reading import expand, parse_json, parse_toml, quoted, read_plain
 
 _PRESETS = Path(__file__).parents[1] / "presets"
+_OF_ELITE_PLATFORM = {
+    "environment_max_steps",
+    "envs_per_worker",
+    "op_mode",
+    "r_f_steps",
+    "replay_parameters",
+    "worker_count",
+}
+"""Flags by which a file of the elite replay platform is known."""
 
 
 @cache
@@ -75,6 +84,31 @@ def _parse(path: Path, label: str) -> Tree:
     except ValueError as error:
         kind, first = path.suffix[1:].upper(), str(error).splitlines()[0]
         raise ConfigError(f"{label}: not valid {kind}: {first}") from None
+    if path.suffix == ".json" and _is_of_elite_platform(held):
+        raise ConfigError(
+            f"{label}: holds experiments of the elite replay platform; {how_to_translate(path)}"
+        )
     if not isinstance(held, dict):
         raise ConfigError(f'{label}: must hold an object of settings, for example {{"seed": 1}}')
     return cast("Tree", held)
+
+
+def how_to_translate(path: Path) -> str:
+    """Say what makes a file of ours from experiments of the elite replay platform."""
+    new = path.with_suffix(".toml").name
+    return (
+        "in gossamer's repository type: python scripts/from_elite_platform.py "
+        f"{quoted(path)} --output {quoted(new)}"
+    )
+
+
+def _is_of_elite_platform(held: Any) -> bool:
+    """Whether a file holds flags of the platform, in one object or in a list of them."""
+    for one in cast("list[Any]", held) if isinstance(held, list) else [held]:
+        if isinstance(one, dict):
+            typed = cast("Tree", one).items()
+            flags = {str(name).lstrip("-").replace("-", "_"): value for name, value in typed}
+            # Here `env` is a table.
+            if flags.keys() & _OF_ELITE_PLATFORM or isinstance(flags.get("env"), str):
+                return True
+    return False

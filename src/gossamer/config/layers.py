@@ -185,7 +185,7 @@ def _replays_older(settings: Tree) -> bool:
 def _kind_of(replay: Any, index: str) -> Any:
     """Return the kind of an entry; one without a name is the queue if it is the first, else a replay."""
     entry = nested(cast("Tree", replay)) if isinstance(replay, Mapping) else {"name": replay}
-    return entry.get("name", entry.get("type", "queue" if index == "0" else ""))
+    return entry.get("name", "queue" if index == "0" else "")
 
 
 def _tuned_layer(env_id: str, algorithm: str, above: Sequence[Layer]) -> Layer | None:

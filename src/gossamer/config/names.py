@@ -113,6 +113,8 @@ ELSEWHERE = {
     "precision": ("dtype", "amp", "fp16"),
     "hidden_sizes": ("net_arch", "hidden", "layers"),
     "replays": ("replay_parameters",),
+    "name": ("type",),
+    "fraction": ("sample_ratio",),
     "capacity_steps": ("buffer_size", "replay_size", "replay_capacity", "buffer_capacity"),
     "learn_start": ("learning_starts", "training_fill_in_factor", "min_buffer_size"),
     "outer_momentum": ("slow_momentum", "slowmo_momentum", "slowmo"),

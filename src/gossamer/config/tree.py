@@ -292,9 +292,6 @@ class _Merging:
                     kind = own_parts.default_of(kinds) if index else kinds[0]
                     entries.append((kind(), []))
                 one = _table(layer, f"{dotted}.{key}", one)
-                for kind in kinds:  # one that knows how others write it
-                    if translate := getattr(kind, "translate", None):
-                        one = translate(one)
                 entries[index][1].append(Said(layer, one))
         return tuple(
             self.section(kinds, default, said, f"{dotted}.{i}.")

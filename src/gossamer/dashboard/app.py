@@ -54,8 +54,8 @@ if TYPE_CHECKING:
 
     from starlette.requests import Request
 
-    from gossamer.compare.reading import Source
-    from gossamer.dashboard.listing import Run
+    from gossamer.compare.reading import ScoreSource
+    from gossamer.dashboard.listing import ListedRun
     from gossamer.dashboard.root import RunFiles
     from gossamer.dashboard.series import Axis
 
@@ -76,7 +76,7 @@ MAX_NAMED = 3
 """Runs that are named in a line about those that are not there."""
 MAX_BODY_BYTES = 256 << 10
 """Of what a page sends: the longest note, or the longest address of a view, takes a tenth."""
-SCORES: dict[str, Source | None] = {
+SCORES: dict[str, ScoreSource | None] = {
     "auto": None,
     "evaluation": "evaluation",
     "training": "training",
@@ -460,7 +460,7 @@ class Dashboard:
                 found[run] = self.listing.settings(run)
         return found
 
-    def _known(self, run: str) -> Run:
+    def _known(self, run: str) -> ListedRun:
         """Return a run that there is; those that began since the last look are looked for."""
         try:
             return self.listing.run(run)
@@ -472,7 +472,7 @@ class Dashboard:
             raise Mistake("there is no such run", 404) from None
 
     @contextmanager
-    def _files(self, run: str) -> Generator[tuple[RunFiles, Run]]:
+    def _files(self, run: str) -> Generator[tuple[RunFiles, ListedRun]]:
         told = self._known(run)
         try:
             with self.root.run(run) as files:

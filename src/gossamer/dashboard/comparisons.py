@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Awaitable, Callable, Sequence
 
     from gossamer.compare.curves import Axis
-    from gossamer.compare.reading import Run, Source
+    from gossamer.compare.reading import ComparedRun, ScoreSource
     from gossamer.compare.report import Comparison, GroupReport, Pair
     from gossamer.dashboard.root import Root, RunFiles
 
@@ -53,7 +53,7 @@ class Question(NamedTuple):
     """As `compare_runs` has it, as are the others."""
     axis: Axis = "env_steps"
     threshold: float | None = None
-    source: Source | None = None
+    source: ScoreSource | None = None
 
 
 class _Held(NamedTuple):
@@ -61,7 +61,7 @@ class _Held(NamedTuple):
 
     id: str
     signature: tuple[Any, ...]
-    run: Run
+    run: ComparedRun
 
     @property
     def num_bytes(self) -> int:

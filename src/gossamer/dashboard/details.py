@@ -15,7 +15,7 @@ from gossamer.record.metrics import METRICS, name_in_table, parse_row
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from gossamer.dashboard.listing import Run
+    from gossamer.dashboard.listing import ListedRun
     from gossamer.dashboard.root import RunFiles
 
 LOG_LINES, LOG_BYTES = 200, 256 << 10
@@ -26,7 +26,7 @@ VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 _STEPS = re.compile(r"(\d+)")
 
 
-def details(files: RunFiles, run: Run) -> dict[str, Any]:
+def details(files: RunFiles, run: ListedRun) -> dict[str, Any]:
     """Return what the page shows of one run.
 
     Args:

@@ -33,7 +33,7 @@ WINDOW = 100
 UNTOLD = ("seed", "run_folder")
 """Settings that differ between runs of one experiment."""
 _SEED = re.compile(r"s\d+", re.ASCII)
-Run = dict[str, Any]
+ListedRun = dict[str, Any]
 
 
 @dataclass
@@ -42,9 +42,9 @@ class _Known:
 
     signature: tuple[Any, ...]
     sizes: tuple[int, ...]
-    run: Run
+    run: ListedRun
     settings: dict[str, Any]
-    shown: Run = field(default_factory=dict[str, Any])
+    shown: ListedRun = field(default_factory=dict[str, Any])
 
 
 @dataclass(frozen=True)
@@ -52,7 +52,7 @@ class Changes:
     """What has happened since the last look."""
 
     version: int
-    runs: list[Run]
+    runs: list[ListedRun]
     """Those that are new or have changed."""
     gone: list[str]
     rows: dict[str, dict[str, int]]
@@ -97,7 +97,7 @@ class Listing:
             # Under the lock: a page drops what reaches it after a later change.
             self.on_change(told)
 
-    def runs(self) -> list[Run]:
+    def runs(self) -> list[ListedRun]:
         """Return all runs as they were at the last look, the one that began last at first."""
         with self._lock:
             return sorted(
@@ -105,7 +105,7 @@ class Listing:
                 key=lambda run: (-(run["started"] or 0.0), run["id"]),
             )
 
-    def run(self, run: str) -> Run:
+    def run(self, run: str) -> ListedRun:
         """Return a run as it was at the last look; KeyError if it was not there."""
         with self._lock:
             return self._known[run].shown
@@ -188,7 +188,7 @@ def _newest(files: RunFiles) -> dict[str, Any]:
 
 def _read(
     files: RunFiles, run: str, root_name: str, *, running: bool
-) -> tuple[Run, dict[str, Any]]:
+) -> tuple[ListedRun, dict[str, Any]]:
     config, meta, summary = (files.json(f"{x}.json") for x in ("config", "meta", "summary"))
     # Until a resumed run has cut its rows back to its checkpoint, they tell of the session before.
     resuming = running and _is_resuming(files)
@@ -214,7 +214,7 @@ def _read(
     seconds, total = told("seconds", "time_s"), number(config.get("total_env_steps"))
     sessions = listed(meta.get("sessions"))
     about, name = about_in(lambda: files.open(ABOUT)), _name(run, root_name)
-    made: Run = {
+    made: ListedRun = {
         "id": run,
         "name": about.name or name,
         "folder_name": name,

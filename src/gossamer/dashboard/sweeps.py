@@ -27,7 +27,7 @@ from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, Judge, shown_va
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
 
-    from gossamer.dashboard.listing import Listing, Run
+    from gossamer.dashboard.listing import ListedRun, Listing
     from gossamer.dashboard.root import Root
     from gossamer.dashboard.sweep_files import Plan
 
@@ -127,10 +127,10 @@ class Sweeps:
             self._remembered.popitem(last=False)
         return _Remembered(judge) if found is None or found.judge != judge else found
 
-    def _runs_of(self, sweep: str) -> dict[int, list[Run]]:
+    def _runs_of(self, sweep: str) -> dict[int, list[ListedRun]]:
         """Return the runs of each trial, by number, ordered by seed."""
         beginning = "" if sweep == HERE else f"{sweep}/"
-        found: dict[int, list[Run]] = {}
+        found: dict[int, list[ListedRun]] = {}
         for run in self._listing.runs():
             if not run["id"].startswith(beginning):
                 continue
@@ -140,7 +140,7 @@ class Sweeps:
             runs.sort(key=lambda run: (run["seed"] or 0, run["id"]))
         return found
 
-    def _worth_of(self, run: Run, before: _Remembered) -> _Worth:
+    def _worth_of(self, run: ListedRun, before: _Remembered) -> _Worth:
         """Return what a run that is done is worth by each objective."""
         known = before.worth.get(run["id"])
         if known is not None and known.changed == run["changed"]:
@@ -158,7 +158,7 @@ class Sweeps:
 def _trial(
     trial: int,
     record: Record,
-    runs: Sequence[Run],
+    runs: Sequence[ListedRun],
     worth: Sequence[list[float | None]],
     plan: Plan,
     *,

@@ -48,6 +48,10 @@ _DTYPES = {
 }
 
 
+LOCK = ".lock"
+"""File that the process which trains holds locked."""
+
+
 def sync_folder(folder: Path) -> None:
     """Make the names in a folder survive a power cut."""
     handle = os.open(folder, os.O_RDONLY)
@@ -76,6 +80,16 @@ def write_whole(path: Path, write: Callable[[BinaryIO], object]) -> None:
             partial.unlink()
         raise
     sync_folder(path.parent)
+
+
+def write_bytes(path: Path, content: bytes) -> None:
+    """Write a file of this content, as `write_whole` does."""
+    write_whole(path, lambda file: file.write(content))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, as `write_whole` does."""
+    write_bytes(path, text.encode())
 
 
 def write_whole_in(folder: int, name: str, content: bytes) -> None:

@@ -1,4 +1,4 @@
-"""What a trial of a sweep is judged by, computed from the files of its runs, and how that is written."""
+"""The objectives by which trials of a sweep are judged, computed from the files of their runs."""
 
 from __future__ import annotations
 

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import os
-import sys
-import threading
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
+from gossamer.record.live_panel import LivePanel, quietly
 from gossamer.record.metrics import plain
 
 if TYPE_CHECKING:
@@ -18,7 +16,7 @@ if TYPE_CHECKING:
 PLAIN_EVERY_SECONDS = 5.0
 """At most one plain line in this time."""
 REDRAWS_PER_SECOND = 2
-"""A drawing costs some milliseconds, on a thread of its own."""
+"""Of the panel."""
 
 
 class Progress:
@@ -47,37 +45,34 @@ class Progress:
             stream: Where to; standard error if None.
             clock: Seconds that only grow.
         """
-        self._total, self._target, self._title = total_env_steps, target, title
+        self._total, self._target = total_env_steps, target
         self._stop_after_seconds = stop_after_seconds
-        self._stream = sys.stderr if stream is None else stream
         self._clock = clock
         self._row: dict[str, Any] = {}
-        self._notice = ""
         self._printed_at = float("-inf")
         self._unprinted = False
-        self._writing = threading.Lock()
-        self._closed = threading.Event()
-        self._drawing: threading.Thread | None = None
-        self._live: Any = None
-        if is_live(self._stream):
-            self._quietly(self._start_live)
+        self._panel = LivePanel(
+            title, self._body, stream=stream, redraws_per_second=REDRAWS_PER_SECOND
+        )
 
     def update(self, row: Mapping[str, Any]) -> None:
         """Note the newest values of some metrics, by their names in METRICS."""
-        self._quietly(lambda: self._update(row))
+        quietly(lambda: self._update(row))
 
     def message(self, text: str) -> None:
         """Print a line, above the panel if there is one."""
-        self._quietly(lambda: self._print(text))
+        self._panel.print(text)
 
     def notice(self, text: str) -> bool:
         """Show a text under the panel from the next drawing on; False without a panel."""
-        self._notice = text
-        return self._live is not None
+        self._panel.notice = text
+        return self._panel.is_shown
 
     def close(self) -> None:
         """Draw the last state and give the terminal back."""
-        self._quietly(self._close)
+        if self._unprinted and not self._panel.is_shown:
+            quietly(self._print_row)
+        self._panel.close()
 
     def _update(self, row: Mapping[str, Any]) -> None:
         # None says that there is nothing new to say.
@@ -87,71 +82,25 @@ class Progress:
             held.pop("evaluation_candidate", None)
         self._row = {**held, **news}  # replaced, not changed: another thread may be drawing
         self._unprinted = True
-        if self._live is None and self._clock() - self._printed_at >= PLAIN_EVERY_SECONDS:
+        if not self._panel.is_shown and self._clock() - self._printed_at >= PLAIN_EVERY_SECONDS:
             self._print_row()
 
     def _print_row(self) -> None:
         self._printed_at, self._unprinted = self._clock(), False
-        self._print("  ".join(self._sections()))
+        self._panel.print("  ".join(self._sections()))
 
-    def _print(self, text: str) -> None:
-        if self._live is not None:
-            self._live.console.print(text, markup=False, highlight=False)
-            return
-        with self._writing:
-            self._stream.write(text.rstrip("\n") + "\n")
-            self._stream.flush()
-
-    def _close(self) -> None:
-        self._closed.set()
-        if self._drawing is not None:
-            self._drawing.join(timeout=2.0)  # it looks at _live until it has ended
-            self._drawing = None
-        live, self._live = self._live, None
-        if live is not None:
-            live.stop()
-        elif self._unprinted:
-            self._print_row()
-
-    def _start_live(self) -> None:
-        from rich.console import Console
-        from rich.live import Live
-
-        console = Console(file=self._stream)
-        live = Live(
-            console=console,
-            get_renderable=self._panel,
-            auto_refresh=False,  # its thread would die with a traceback when the terminal goes
-            redirect_stdout=sys.stdout.isatty(),  # what is piped must arrive in the pipe
-        )
-        live.start()
-        self._live = live
-        self._drawing = threading.Thread(target=self._draw, name="progress", daemon=True)
-        self._drawing.start()
-
-    def _draw(self) -> None:
-        while not self._closed.wait(1 / REDRAWS_PER_SECOND):
-            if not self._quietly(self._live.refresh):
-                return
-
-    def _panel(self) -> RenderableType:
-        from rich.panel import Panel
+    def _body(self) -> RenderableType:
         from rich.progress_bar import ProgressBar
         from rich.table import Table
         from rich.text import Text
 
-        try:
-            steps = float(self._row.get("env_steps", 0))
-            table = Table.grid(padding=(0, 1), expand=True)
-            table.add_column(ratio=1)
-            table.add_row(ProgressBar(total=max(1, self._total), completed=min(steps, self._total)))
-            for section in self._sections():
-                table.add_row(Text(section))
-            notice = Text(self._notice) if self._notice else None
-            title = Text(self._title)
-            return Panel(table, title=title, title_align="left", subtitle=notice)
-        except Exception as error:  # noqa: BLE001 - an odd row must not end the drawing thread
-            return Text(f"progress cannot be shown: {error}")
+        steps = float(self._row.get("env_steps", 0))
+        table = Table.grid(padding=(0, 1), expand=True)
+        table.add_column(ratio=1)
+        table.add_row(ProgressBar(total=max(1, self._total), completed=min(steps, self._total)))
+        for section in self._sections():
+            table.add_row(Text(section))
+        return table
 
     def _sections(self) -> list[str]:
         row = self._row
@@ -191,13 +140,6 @@ class Progress:
             parts.append(f"evaluation {row['evaluation_mean']:.4g}{whose}{best}")
         return " ".join(parts)
 
-    def _quietly(self, act: Callable[[], object]) -> bool:
-        try:
-            act()
-        except Exception:  # noqa: BLE001 - the terminal is gone, a row is odd: train on unseen
-            return False
-        return True
-
 
 _LEARNER = {
     "loss": ("learner/loss", ".3g"),
@@ -235,11 +177,3 @@ def _duration(seconds: float) -> str:
     if hours:
         return f"{hours}h{minutes:02}m"
     return f"{minutes}m{rest:02}s" if minutes else f"{rest}s"
-
-
-def is_live(stream: TextIO) -> bool:
-    """Whether a stream is a terminal in which lines can be written over."""
-    try:
-        return stream.isatty() and os.environ.get("TERM", "") not in ("dumb", "unknown")
-    except Exception:  # noqa: BLE001 - a closed or foreign stream
-        return False

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any, BinaryIO, Protocol, cast
 
 from gossamer.errors import ConfigError
+from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import rows_of
-from gossamer.record.runs import is_running
 from gossamer.system.reading import open_plain, parse_json, read_whole
 
 if TYPE_CHECKING:
@@ -44,7 +44,7 @@ class FolderReader:
     @property
     def running(self) -> bool:
         """Whether some process holds the folder's lock."""
-        return is_running(self._path)
+        return is_locked(self._path / LOCK)
 
 
 def json_in(files: Reader, name: str, folder: Path) -> Any:

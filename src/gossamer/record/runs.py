@@ -15,9 +15,11 @@ from typing import TYPE_CHECKING, Any, cast
 from gossamer.errors import ConfigError
 from gossamer.record.about import read_about
 from gossamer.record.exits import state_of
-from gossamer.record.files import is_locked
+from gossamer.record.files import LOCK, is_locked
 from gossamer.record.metrics import last_row
-from gossamer.system.reading import clipped, expand, parse_json, read_plain, visible
+from gossamer.record.readers import FolderReader, table_in
+from gossamer.system.reading import clipped, expand, visible
+from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,8 +28,6 @@ if TYPE_CHECKING:
 
 LARGEST = 1e18
 """Number that a table shows."""
-LOCK = ".lock"
-"""File that the process which trains holds locked."""
 
 
 def find_run(run: str | os.PathLike[str], root: str = "runs") -> Path:
@@ -207,20 +207,15 @@ def runs_text(rows: list[RunRow], *, root: str = "runs", as_json: bool = False) 
     cells = [_cells(row) for row in rows]
     # What no run has more than one of need not be told.
     told = [x for x in cells[0] if any(line[x] != _PLAIN.get(x) for line in cells)]
-    lines = [{x: x for x in told}, *cells]
-    widths = {x: max(len(line[x]) for line in lines) for x in told}
-    return "\n".join(
-        "  ".join(
-            line[x].ljust(widths[x]) if x in _TEXTS else line[x].rjust(widths[x]) for x in told
-        ).rstrip()
-        for line in lines
-    )
+    lines = [told, *([line[x] for x in told] for line in cells)]
+    return "\n".join(columns(lines, right=[i for i, x in enumerate(told) if x not in _TEXTS]))
 
 
 def _read_run(path: Path) -> RunRow:
-    config, summary = _read(path / "config.json"), _read(path / "summary.json")
+    files = FolderReader(path)
+    config, summary = table_in(files, "config.json"), table_in(files, "summary.json")
     row = last_row(path / "metrics.jsonl")
-    running = is_running(path)
+    running = files.running
     if running or _number(summary.get("env_steps")) is None:  # a live summary is out of date
         names = {"env_steps": "env_steps", "time_s": "seconds", "return_mean_100": _RETURN}
         names["steps_per_second"] = "steps_per_second"
@@ -229,7 +224,7 @@ def _read_run(path: Path) -> RunRow:
     best = _number(summary.get("best_evaluation"))
     if best is None or running:
         # What has been found since stands beside its parameters.
-        manifest = _read(path / "checkpoints" / "best" / "manifest.json")
+        manifest = table_in(files, "checkpoints/best/manifest.json")
         found = _number(manifest.get("score"))
         best = best if found is None else found
     kind, _, topology = path.parent.name.partition("-")
@@ -259,14 +254,6 @@ def _read_run(path: Path) -> RunRow:
 _RETURN = "mean_return_last_100"
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        content = parse_json(read_plain(path))
-    except (OSError, ValueError):
-        return {}
-    return cast("dict[str, Any]", content) if isinstance(content, dict) else {}
-
-
 def _number(value: Any) -> float | None:
     if not isinstance(value, int | float) or isinstance(value, bool):
         return None
@@ -288,7 +275,7 @@ def _word(value: Any) -> str:
 
 
 def _began(path: Path) -> tuple[float, str]:
-    meta = _read(path / "meta.json")
+    meta = table_in(FolderReader(path), "meta.json")
     return _number(meta.get("started_unix")) or 0.0, str(path)
 
 

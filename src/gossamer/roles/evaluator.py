@@ -118,7 +118,7 @@ def half_width(standard_error: float, count: int) -> float:
     return t * standard_error
 
 
-class Trial(NamedTuple):
+class EvaluationEpisodes(NamedTuple):
     """Episodes that say how good a policy is."""
 
     make_envs: Callable[[int], VecEnv]
@@ -142,7 +142,7 @@ class Trial(NamedTuple):
         """Make the environments that it is played in."""
         return self.make_envs(self.num_envs)
 
-    def of(self, episodes: int) -> Trial:
+    def of(self, episodes: int) -> EvaluationEpisodes:
         """Return the same trial with that many episodes or more, every task's share alike."""
         count = -(-episodes // self.num_tasks) * self.num_tasks
         tasks = self.tasks[: self.num_tasks] * (count // self.num_tasks)
@@ -240,7 +240,7 @@ def evaluate(
         on_step: told the environments and how many episodes have ended, before the first and after
             every step.
     """
-    envs = Trial(make_envs, episodes).open()
+    envs = EvaluationEpisodes(make_envs, episodes).open()
     try:
         return play(
             policy, envs, episodes=episodes, greedy=greedy, seed=seed, stop=stop, on_step=on_step
@@ -396,7 +396,7 @@ class _OnGpu:
 
 def play_trials(
     policy: ActorCritic,
-    trials: Sequence[Trial],
+    trials: Sequence[EvaluationEpisodes],
     envs: Sequence[VecEnv],
     *,
     greedy: bool,
@@ -455,7 +455,7 @@ class Evaluator:
         self,
         policy: ActorCritic,
         like: list[Tensor],
-        trials: Sequence[Trial],
+        trials: Sequence[EvaluationEpisodes],
         read: Callable[[list[Tensor]], Source],
         stop: StopSignal,
         *,
@@ -555,7 +555,7 @@ class Evaluator:
         cost = max(cost, self._cost_of(self._few))
         return max(due, cost / max(fraction, LATE_TIME_FRACTION), took)
 
-    def _cost_of(self, trials: Sequence[Trial]) -> float:
+    def _cost_of(self, trials: Sequence[EvaluationEpisodes]) -> float:
         return self._episode_cost * sum(trial.episodes for trial in trials)
 
     def evaluate_newest(
@@ -615,7 +615,7 @@ class Evaluator:
     def _play(
         self,
         params: Sequence[Tensor],
-        trials: Sequence[Trial],
+        trials: Sequence[EvaluationEpisodes],
         number: int,
         stop: Callable[[], bool] | None,
         played: int = 0,

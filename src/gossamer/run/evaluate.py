@@ -21,8 +21,9 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import same_folder, threads
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
+from gossamer.record.live_panel import is_live
 from gossamer.record.metrics import plain
-from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND, is_live
+from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.state import (
     POLICY,
@@ -48,7 +49,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-    from gossamer.roles.evaluator import Trial
+    from gossamer.roles.evaluator import EvaluationEpisodes
     from gossamer.roles.policy import Policy
     from gossamer.types import EnvSpec, VecEnv
 
@@ -288,7 +289,9 @@ def evaluate(
         return _play(trials, policy, watch, sample=sample, seed=seed)
 
 
-def _trials(config: TrainConfig, policy: ActorCritic, episodes: int, seed: int) -> list[Trial]:
+def _trials(
+    config: TrainConfig, policy: ActorCritic, episodes: int, seed: int
+) -> list[EvaluationEpisodes]:
     return build_trials(config, policy.spec, episodes=episodes, seed=seed, num_threads=num_cores())
 
 
@@ -328,7 +331,7 @@ def _without_advice(failure: RunFailed) -> str:
 
 @cpu_by_default()
 def _play(
-    trials: Sequence[Trial],
+    trials: Sequence[EvaluationEpisodes],
     policy: ActorCritic,
     watch: Watch,
     *,

@@ -1,1 +1,1 @@
-"""Many runs from one file: reading it, choosing trials, running them as ordinary runs, and what came of it."""
+"""Many runs from one file: reading it, choosing trials, running them as ordinary runs, and reporting their worth."""

@@ -1,60 +1,66 @@
-"""The file of a sweep: what is fixed, what is searched, how, and by what trials are judged."""
+"""The file of a sweep: settings that are fixed, settings that are searched, the method, and the objectives."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence  # noqa: TC003 - options are read by their annotations
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence  # noqa: TC003 - options are read by their annotations
+from dataclasses import dataclass, replace
 from importlib.util import find_spec
 from typing import Annotated, Any, Literal, cast
 
 from msgspec import Meta
 
 from gossamer.config import TrainConfig
-from gossamer.config.files import config_layer
+from gossamer.config.files import config_layer, how_to_translate
 from gossamer.config.names import did_you_mean, nested, place
 from gossamer.config.tree import fields_of
 from gossamer.config.values import read_value, shown
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.objectives import Judge, Objective
-from gossamer.sweep.elite_platform import read_experiments
 from gossamer.sweep.presets import preset_of
-from gossamer.sweep.space import Space, encoded, grid_choice, grid_size, read_space
+from gossamer.sweep.space import (
+    Space,
+    choices_of,
+    encoded,
+    grid_choice,
+    grid_size,
+    leaves,
+    random_choice,
+    read_space,
+)
 from gossamer.system.ranges import Number, Seed
 from gossamer.system.reading import expand
 
 MAX_TRIALS = 100_000
 MAX_CHECKED = 300
 """Combinations of a grid that are tried against the settings before anything begins."""
-OWN = ("seed", "run_folder")
-"""Settings that differ between the runs of a trial."""
-Method = Literal["grid", "random", "tpe", "list"]
 
 
 @dataclass(frozen=True)
 class Options:
-    """What stands beside the tables [settings] and [search]."""
+    """Keys beside the tables of a sweep's file."""
 
-    method: Literal["grid", "random", "tpe"] = "random"
-    """grid: every combination. random: independent draws. tpe: Optuna's tree-structured Parzen estimator."""
+    method: Literal["grid", "random", "tpe", "list"] = "random"
+    """grid: every combination. random: independent draws. tpe: Optuna's tree-structured Parzen estimator. list: the
+    settings of [[experiments]], in turn."""
     trials: Annotated[int, Meta(ge=1, le=MAX_TRIALS)] | None = None
-    """Number of trials, >= 1; a grid has as many as combinations."""
+    """Number of trials, >= 1; a grid has as many as combinations, a list as experiments."""
     seeds: Annotated[int, Meta(ge=1, le=1000)] = 1
     """Runs of a trial, in [1, 1000], each with a seed of its own; a trial is worth their mean."""
     objective: tuple[Objective, ...] = ("return",)
-    """What a trial is judged by; two for the trials that are best in neither without losing in the other."""
+    """Objectives by which trials are judged; with two, the best trials are those that no other one beats in both."""
     score: Number | None = None
     """Mean return of 100 training episodes that seconds_to_score and steps_to_score wait for."""
     pruner: Literal["none", "median", "halving", "hyperband"] = "none"
-    """Which trials are stopped early, by their evaluations: Optuna's median, asynchronous halving or hyperband."""
+    """Rule by which trials are stopped early for their evaluations: Optuna's median, asynchronous halving or hyperband."""
     sampler_seed: Seed = 1
     """Seed of random and tpe, >= 0."""
     config: tuple[str, ...] = ()
     """Presets or settings files below [settings]; later ones win."""
 
 
-TABLES = ("settings", "search")
+TABLES = ("settings", "search", "experiments")
 
 
 @dataclass(frozen=True)
@@ -63,61 +69,116 @@ class Sweep:
 
     file: str
     """Path as typed."""
-    method: Method
-    trials: int
-    seeds: int
-    judge: Judge
-    pruner: str
-    sampler_seed: int
+    options: Options
+    """Its trials are known."""
+    settings: Mapping[str, Any]
+    """Nested settings of every trial."""
     space: Space
-    """Of a list of experiments: the settings in which they differ."""
-    build: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Returns the settings of a trial, given what was chosen for it."""
-    experiments: tuple[dict[str, Any], ...] = ()
-    """What a list chooses, in turn."""
-    configs: tuple[str, ...] = ()
-    identity: Mapping[str, Any] | None = None
-    """What must not change while the sweep goes on, as JSON."""
-    notes: tuple[str, ...] = ()
-    """Lines for the user."""
+    """Values to try, by dotted setting name."""
+    experiments: tuple[dict[str, Any], ...]
+    """Settings of each trial of a list, by dotted name; of other methods there are none."""
+    identity: Mapping[str, Any]
+    """Everything that must not change while the sweep goes on, as JSON."""
+
+    @property
+    def trials(self) -> int:
+        """Number of trials."""
+        assert self.options.trials is not None
+        return self.options.trials
+
+    @property
+    def judge(self) -> Judge:
+        """Judge of its runs."""
+        score = self.options.score
+        return Judge(self.options.objective, math.inf if score is None else score)
 
     @property
     def uses_optuna(self) -> bool:
         """Whether Optuna chooses or prunes."""
-        return self.method == "tpe" or self.pruner != "none"
+        return self.options.method == "tpe" or self.options.pruner != "none"
+
+    def choice(self, number: int) -> dict[str, Any]:
+        """Return the settings that a trial tries, where Optuna does not choose them; they depend on its number alone."""
+        if self.options.method == "list":
+            return self.experiments[number]
+        if self.options.method == "grid":
+            return grid_choice(self.space, number)
+        return random_choice(self.space, number, self.options.sampler_seed)
+
+    def first_choice(self) -> dict[str, Any]:
+        """Return settings of some trial, which need not be one that is tried."""
+        if self.experiments:
+            return self.experiments[0]
+        return {name: domain.ends()[0] for name, domain in self.space.items()}
+
+    def allows(self, number: int, chosen: Mapping[str, Any]) -> bool:
+        """Whether a trial may try these settings: nothing is run because a file says so that was not typed."""
+        if self.experiments:
+            return encoded(chosen) == encoded(self.experiments[number])
+        return set(chosen) == set(self.space) and all(
+            self.space[x].holds(y) for x, y in chosen.items()
+        )
 
     def preset(self, chosen: Mapping[str, Any]) -> tuple[str, TrainConfig]:
         """Return the settings of a trial, as a preset and as a config; ConfigError if they cannot work together."""
-        return preset_of(self.build(chosen), self.configs)
+        made = nested(self.settings)
+        for name, value in chosen.items():
+            place(made, name, value)
+        return preset_of(made, self.options.config)
 
 
 def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
-    """Read the file of a sweep, or the elite platform's experiments in JSON.
+    """Read the file of a sweep.
 
     Args:
-        path: a .toml or .json file.
+        path: a .toml file.
         trials: how many trials there are to be, in place of what the file says.
 
     Raises:
         ConfigError: one line about the first mistake; every value has been tried against its setting.
     """
     suffix = expand(path).suffix
-    if suffix not in (".toml", ".json"):
-        raise ConfigError(f"{path} is not a sweep's file; it ends in .toml, or in .json for the elite "
-                          "platform's experiments")  # fmt: skip
-    if suffix == ".json":
-        sweep = _of_experiments(path, trials)
-    else:
-        given = config_layer(path, path).settings
-        sweep = _of_file(path, given, trials)
+    if suffix != ".toml":
+        elite = f"; experiments of the elite replay platform become one: {how_to_translate(expand(path))}"
+        raise ConfigError(
+            f"{path} is not a sweep's file; it ends in .toml{elite * (suffix == '.json')}"
+        )
+    given = config_layer(path, path).settings
+    _refuse_unknown(path, given)
+    options = _options(path, given)
+    settings = nested(cast("Mapping[str, Any]", given.get("settings", {})))
+    experiments = _experiments(path, options, given)
+    space = (
+        choices_of(experiments)
+        if experiments
+        else read_space(cast("Mapping[str, Any]", given.get("search", {})), path)
+    )
+    own = "is set by the sweep for each of its runs; say"
+    if "run_folder" in {*space, *settings}:
+        raise ConfigError(f"{path}: run_folder {own} --folder PATH to gossamer sweep")
+    if "seed" in space and not experiments:
+        raise ConfigError(f"{path}: seed {own} seeds = N")
+    if "env_id" in space and not experiments:
+        raise ConfigError(
+            f"{path}: search.env_id: returns of different environments cannot be compared; write a file for each of them"
+        )
+    identity = {
+        **{name: getattr(options, name) for name in fields_of(Options) if name != "trials"},
+        "settings": settings,
+        "search": given.get("search", {}),
+        "config": {name: dict(config_layer(name).settings) for name in options.config},
+        **({"experiments": experiments} if experiments else {}),
+    }
+    count = _trials(path, options, space, len(experiments), trials)
+    sweep = Sweep(path, replace(options, trials=count), settings, space, experiments, identity)
     if sweep.uses_optuna and find_spec("optuna") is None:
-        what = f"pruner {sweep.pruner}" if sweep.method != "tpe" else "method tpe"
+        what = f"pruner {options.pruner}" if options.method != "tpe" else "method tpe"
         raise MissingExtra(f"{path}: {what} needs Optuna", "sweep")
     _check(sweep)
     return sweep
 
 
-def _of_file(path: str, given: Mapping[str, Any], trials: int | None) -> Sweep:
+def _refuse_unknown(path: str, given: Mapping[str, Any]) -> None:
     known = (*fields_of(Options), *TABLES)
     for name in given:
         if name in known:
@@ -126,62 +187,43 @@ def _of_file(path: str, given: Mapping[str, Any], trials: int | None) -> Sweep:
             raise ConfigError(f"{path}: {name} is a setting of training; put it into [settings]")
         hint = did_you_mean(name, known, f"; it may hold {', '.join(known)}")
         raise ConfigError(f"{path}: {name} is not known in a sweep's file{hint}")
-    for name in TABLES:
+    for name in ("settings", "search"):
         if not isinstance(given.get(name, {}), dict):
             raise ConfigError(
                 f"{path}: {name} is {shown(given[name])}; it must be a table: [{name}]"
             )
-    options = _options(path, given)
-    settings = nested(cast("Mapping[str, Any]", given.get("settings", {})))
-    space = read_space(cast("Mapping[str, Any]", given.get("search", {})), path)
-    for name in OWN:
-        if name in space or (name == "run_folder" and name in settings):
-            how = "say seeds = N" if name == "seed" else "say --folder PATH to gossamer sweep"
-            raise ConfigError(f"{path}: {name} is set by the sweep for each of its runs; {how}")
-    if "env_id" in space:
+
+
+def _experiments(
+    path: str, options: Options, given: Mapping[str, Any]
+) -> tuple[dict[str, Any], ...]:
+    """Return the experiments of a list, by dotted names."""
+    listed = given.get("experiments", [])
+    if (options.method == "list") != bool(listed) or not isinstance(listed, list):
         raise ConfigError(
-            f"{path}: search.env_id: returns of different environments cannot be compared; write a file for each of them"
+            f'{path}: method = "list" tries [[experiments]], a table of settings each, and no other method has them'
         )
-
-    def build(chosen: Mapping[str, Any]) -> dict[str, Any]:
-        made = nested(settings)
-        for name, value in chosen.items():
-            place(made, name, value)
-        return made
-
-    files = {name: dict(config_layer(name).settings) for name in options.config}
-    identity = {
-        **{name: getattr(options, name) for name in fields_of(Options) if name != "trials"},
-        "settings": settings,
-        "search": given.get("search", {}),
-        "config": files,
-    }
-    return Sweep(
-        file=path,
-        method=options.method,
-        trials=_trials(path, options, space, trials),
-        seeds=options.seeds,
-        judge=Judge(options.objective, math.inf if options.score is None else options.score),
-        pruner=options.pruner,
-        sampler_seed=options.sampler_seed,
-        space=space,
-        build=build,
-        configs=options.config,
-        identity=identity,
-    )
+    if listed and "search" in given:
+        raise ConfigError(f"{path}: a list of experiments searches nothing; leave [search] out")
+    found: list[dict[str, Any]] = []
+    for one in cast("list[Any]", listed):
+        if not isinstance(one, dict):
+            raise ConfigError(
+                f"{path}: experiments holds {shown(one)}; each must be a table: [[experiments]]"
+            )
+        found.append(dict(leaves(nested(cast("Mapping[str, Any]", one)))))
+    return tuple(found)
 
 
 def _options(path: str, given: Mapping[str, Any]) -> Options:
     values: dict[str, Any] = {}
     for name, field in fields_of(Options).items():
-        if name not in given:
-            continue
         try:
-            values[name] = read_value(given[name], field.annotation)
+            if name in given:
+                values[name] = read_value(given[name], field.annotation)
         except ValueError as error:
-            raise ConfigError(
-                f"{path}: {name} is {shown(given[name])}; it must be {error}"
-            ) from None
+            told = f"{path}: {name} is {shown(given[name])}; it must be {error}"
+            raise ConfigError(told) from None
     options = Options(**values)
     goals = options.objective
     if len(goals) not in (1, 2) or len(set(goals)) < len(goals):
@@ -203,8 +245,15 @@ def _options(path: str, given: Mapping[str, Any]) -> Options:
     return options
 
 
-def _trials(path: str, options: Options, space: Space, asked: int | None) -> int:
+def _trials(path: str, options: Options, space: Space, experiments: int, asked: int | None) -> int:
+    """Return how many trials there are to be."""
     trials = options.trials if asked is None else asked
+    if options.method == "list":
+        if trials not in (None, experiments):
+            raise ConfigError(
+                f"{path}: trials is {trials}, but there are {experiments} experiments; leave trials out"
+            )
+        return experiments
     if options.method == "grid":
         for name, domain in space.items():
             if not domain.grid():
@@ -228,49 +277,14 @@ def _trials(path: str, options: Options, space: Space, asked: int | None) -> int
     return trials
 
 
-def _of_experiments(path: str, trials: int | None) -> Sweep:
-    """Return the sweep that the elite platform's experiments stand for."""
-    found = read_experiments(path)
-    if found.space:
-        if trials is None:
-            raise ConfigError(
-                f"{path}: a random search over {', '.join(found.space)} needs a number of trials: gossamer sweep "
-                f"{path} --trials 20"
-            )
-        method, chosen = "random", ()
-    else:
-        method, chosen = "list", found.experiments
-        if trials not in (None, len(chosen)):
-            raise ConfigError(
-                f"--trials is {trials}, but {path} holds {len(chosen)} experiments; leave it out"
-            )
-    return Sweep(
-        file=path,
-        method=method,
-        trials=len(chosen) if trials is None else trials,
-        seeds=1,
-        judge=Judge(("return",)),
-        pruner="none",
-        sampler_seed=1,
-        space=found.space,
-        build=found.build,
-        experiments=chosen,
-        identity={"experiments": found.written},
-        notes=found.notes,
-    )
-
-
 def _check(sweep: Sweep) -> None:
-    """Try every value against its setting, the others being the first of theirs."""
-    if sweep.method == "list":
+    """Try every value against its setting, the others being the first of theirs, and the combinations of a list or a small grid."""
+    if sweep.experiments:
         for number, chosen in enumerate(sweep.experiments):
-            try:
-                sweep.preset(chosen)
-            except ConfigError as error:
-                told = str(error).removeprefix("settings: ")
-                raise ConfigError(f"{sweep.file}: experiment {number + 1}: {told}") from None
+            where = f"experiment {number + 1}: "
+            _refuse_without_evaluations(sweep, _try(sweep, chosen, (), where))
         return
-    first = {name: domain.ends()[0] for name, domain in sweep.space.items()}
+    first = sweep.first_choice()
     seen: set[str] = set()
     for name, domain in sweep.space.items():
         for value in domain.ends():
@@ -278,14 +292,16 @@ def _check(sweep: Sweep) -> None:
             if (key := encoded(chosen)) not in seen:
                 seen.add(key)
                 _refuse_without_evaluations(sweep, _try(sweep, chosen, [name]))
-    if sweep.method == "grid":
+    if sweep.options.method == "grid":
         for number in range(min(sweep.trials, MAX_CHECKED)):
-            chosen = grid_choice(sweep.space, number)
+            chosen = sweep.choice(number)
             if encoded(chosen) not in seen:
                 _try(sweep, chosen, list(chosen))
 
 
-def _try(sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str]) -> TrainConfig:
+def _try(
+    sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str], where: str = ""
+) -> TrainConfig:
     """Return the config of a trial; of a mistake tell which of the varied settings it is about, if it is of one."""
     try:
         return sweep.preset(chosen)[1]
@@ -294,14 +310,15 @@ def _try(sweep: Sweep, chosen: Mapping[str, Any], varied: Sequence[str]) -> Trai
         if "no environment given" in told:
             told = 'no environment given; add env_id = "CartPole-v1" to [settings]'
         blamed = [x for x in varied if x in told or x.partition(".")[0] in told.partition(" ")[0]]
-        words = "".join(f"search.{name} = {shown(chosen[name])}: " for name in blamed)
-        raise ConfigError(f"{sweep.file}: {words}{told}") from None
+        where += "".join(f"search.{name} = {shown(chosen[name])}: " for name in blamed)
+        raise ConfigError(f"{sweep.file}: {where}{told}") from None
 
 
 def _refuse_without_evaluations(sweep: Sweep, config: TrainConfig) -> None:
-    wants = "evaluation" in sweep.judge.objectives or sweep.pruner != "none"
+    pruner = sweep.options.pruner
+    wants = "evaluation" in sweep.options.objective or pruner != "none"
     if wants and config.evaluation.every_seconds == 0:
-        who = f"pruner {sweep.pruner}" if sweep.pruner != "none" else "objective evaluation"
+        who = f"pruner {pruner}" if pruner != "none" else "objective evaluation"
         raise ConfigError(
             f"{sweep.file}: {who} needs evaluations, but evaluation.every_seconds is 0; set it in [settings]: "
             "evaluation.every_seconds = 10"

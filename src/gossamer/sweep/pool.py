@@ -1,115 +1,100 @@
-"""Runs trained side by side: as many at a time as have room, watched, stopped together, none of them twice."""
+"""Runs trained side by side: as many at a time as there are slots, stopped together, none of them twice."""
 
 from __future__ import annotations
 
 import signal
 import time
+from collections import deque
 from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, Protocol
+from typing import TYPE_CHECKING
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.record.exits import exit_of
+from gossamer.record.exits import Exit, exit_of
 from gossamer.record.objectives import is_done, read_summary
 from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from gossamer.sweep.processes import Handle, Place, Run
+    from gossamer.sweep.board import Board
+    from gossamer.sweep.processes import PlannedRun, RunInTraining, Site
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
-"""Between two looks at what runs have written."""
+"""Seconds between two looks at the files of runs."""
 MOST_KILLS = 3
-"""So often a run that something has killed is resumed."""
+"""Times that a run is resumed after something has killed it."""
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
 
 
-@dataclass(frozen=True)
-class Outcome:
-    """How a run has ended."""
+class RunQueue:
+    """Runs to train, in their order.
 
-    state: Literal["done", "stopped", "failed"]
-    reason: str = ""
+    Args:
+        runs: all that are known; those that are done are not trained again.
+    """
 
+    def __init__(self, runs: Sequence[PlannedRun] = ()):
+        self.say: Callable[[str], object] = print
+        """Shows a line; whoever trains the runs sets it."""
+        self.runs = list(runs)
+        self.pending = deque(run for run in runs if not is_done(run.folder))
 
-class Source(Protocol):
-    """What there is to train."""
-
-    def next(self) -> Run | None:
+    def next(self) -> PlannedRun | None:
         """Return a run to begin or to go on with; None: there is none for now."""
-        ...
+        return self.pending.popleft() if self.pending else None
 
-    def ended(self, run: Run, outcome: Outcome) -> None:
-        """Take notice that a run has ended."""
-        ...
+    def ended(self, run: PlannedRun, how: Exit) -> None:
+        """Record that a run has ended."""
 
-    def look(self, running: Sequence[Run]) -> Sequence[Run]:
+    def unwanted(self, running: Sequence[PlannedRun]) -> Sequence[PlannedRun]:
         """Look at runs that train, about once a second; return those to be stopped for good."""
-        ...
+        return ()
 
 
 @dataclass
 class _Running:
-    run: Run
-    handle: Handle
+    run: PlannedRun
+    training: RunInTraining
     slot: int
     give_up: float = float("inf")
     """When it is killed, by the monotonic clock; it was asked to stop."""
 
 
 class Pool:
-    """Trains the runs of a source.
+    """Trains the runs of a queue.
 
     Args:
-        place: where.
+        site: where.
         stop_seconds: that a run has to stop, before it is killed.
-        say: shows a line.
-        draw: shows what is being trained.
+        board: shows lines, and what is being trained.
     """
 
-    def __init__(
-        self,
-        place: Place,
-        *,
-        stop_seconds: float,
-        say: Callable[[str], None],
-        draw: Callable[[Sequence[Run]], None],
-    ):
-        self._place, self._say, self._draw = place, say, draw
+    def __init__(self, site: Site, *, stop_seconds: float, board: Board):
+        self._site, self._board = site, board
         self._stop_seconds = stop_seconds
         self._running: list[_Running] = []
         self._kills: dict[str, int] = {}
         self._stopping = False
         self._signals = 0  # that have come while runs train
 
-    def adopt(self, runs: Sequence[Run]) -> list[Run]:
-        """Take over those of some runs that an earlier command has begun and that still train; return them."""
-        for run in runs:
-            handle = self._place.adopt(run)
-            if handle is not None:
-                self._say(f"{run.name} still trains; waiting for it")
-                slot = self._place.slot_of(run)
-                if slot is None or any(x.slot == slot for x in self._running):
-                    slot = self._free_slot()
-                self._running.append(_Running(run, handle, slot))
-        return [x.run for x in self._running]
-
-    def run(self, source: Source) -> bool:
+    def run(self, queue: RunQueue) -> bool:
         """Train until there is nothing left; return False if a signal came before.
 
         Raises:
-            RunFailed: the source gave up, or a run could not be started; the others were stopped.
+            RunFailed: the queue gave up, or a run could not be started; the others were stopped.
         """
+        queue.say = self._board.say
+        self._adopt(queue)
         looked_at = time.monotonic()
         with Signals(self._on_signal):
             try:
                 while True:
-                    self._collect(source)
+                    self._collect(queue)
                     if self._signals and not self._stopping:
-                        self._say(
+                        self._board.say(
                             f"Stopping {len(self._running)} runs, which save a checkpoint. Press Ctrl-C again to end "
                             "them without saving."
                         )
@@ -117,23 +102,23 @@ class Pool:
                     if self._signals > 1:
                         return False
                     if not self._stopping:
-                        self._fill(source)
+                        self._fill(queue)
                     if not self._running:
                         return not self._signals
                     if time.monotonic() >= looked_at + LOOK_SECONDS:
                         looked_at = time.monotonic()
-                        self._look(source)
+                        self._look(queue)
                     time.sleep(POLL_SECONDS)
             except (ConfigError, RunFailed):
-                self._wait_for_all(source)
+                self._wait_for_all(queue)
                 raise
             except OSError as error:  # a full disk
                 with suppress(OSError):  # what is done is seen again by whoever goes on
-                    self._wait_for_all(source)
+                    self._wait_for_all(queue)
                 raise RunFailed(f"cannot write down what was done: {error}") from error
             finally:
                 for one in self._running:
-                    one.handle.kill()
+                    one.training.kill()
                 self._running.clear()
 
     def _on_signal(self, number: int) -> None:
@@ -141,22 +126,35 @@ class Pool:
         if not (self._signals and number == signal.SIGHUP):
             self._signals += 1
 
-    def _wait_for_all(self, source: Source) -> None:
+    def _adopt(self, queue: RunQueue) -> None:
+        """Take over the runs that an earlier command has begun and that still train."""
+        for run in queue.runs:
+            found = self._site.adopt(run)
+            if found is not None:
+                training, slot = found
+                self._board.say(f"{run.name} still trains; waiting for it")
+                if slot is None or any(x.slot == slot for x in self._running):
+                    slot = self._free_slot()
+                self._running.append(_Running(run, training, slot))
+                if run in queue.pending:
+                    queue.pending.remove(run)
+
+    def _wait_for_all(self, queue: RunQueue) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
         self._stop_all()
         while self._running and self._signals < 2:
-            self._collect(source)
+            self._collect(queue)
             time.sleep(POLL_SECONDS)
 
-    def _fill(self, source: Source) -> None:
-        while len(self._running) < self._place.jobs:
-            run = source.next()
+    def _fill(self, queue: RunQueue) -> None:
+        while len(self._running) < self._site.jobs:
+            run = queue.next()
             if run is None:
                 return
             self._start(run, self._free_slot())
 
-    def _start(self, run: Run, slot: int) -> None:
-        self._running.append(_Running(run, self._place.start(run, slot), slot))
+    def _start(self, run: PlannedRun, slot: int) -> None:
+        self._running.append(_Running(run, self._site.start(run, slot), slot))
 
     def _free_slot(self) -> int:
         used = {one.slot for one in self._running}
@@ -165,45 +163,44 @@ class Pool:
     def _stop(self, one: _Running) -> None:
         if one.give_up == float("inf"):
             one.give_up = time.monotonic() + self._stop_seconds + KILL_SECONDS
-            one.handle.stop()
+            one.training.stop()
 
     def _stop_all(self) -> None:
         self._stopping = True
         for one in self._running:
             self._stop(one)
 
-    def _look(self, source: Source) -> None:
+    def _look(self, queue: RunQueue) -> None:
         running = [one.run for one in self._running]
-        unwanted = source.look(running) if not self._stopping else ()
+        unwanted = queue.unwanted(running) if not self._stopping else ()
         for one in self._running:
             if one.run in unwanted:
                 self._stop(one)
-        self._draw(running)
+        self._board.draw(running)
 
-    def _collect(self, source: Source) -> None:
-        """Take notice of runs that have ended; what something has killed is resumed."""
+    def _collect(self, queue: RunQueue) -> None:
+        """Tell the queue of runs that have ended; resume those that something has killed."""
         for one in list(self._running):
-            code = one.handle.poll()
+            code = one.training.poll()
             if code is None:
                 if time.monotonic() >= one.give_up:
-                    one.handle.kill()
+                    one.training.kill()
                 continue
             self._running.remove(one)
-            was_asked = one.give_up < float("inf")
-            outcome = outcome_of(one.run, code, was_asked=was_asked)
-            if outcome is None:
+            how = exit_of_run(one.run, code, was_asked=one.give_up < float("inf"))
+            if how is None:
                 kills = self._kills[one.run.name] = self._kills.get(one.run.name, 0) + 1
                 if kills <= MOST_KILLS:
-                    self._say(f"{one.run.name} was killed; it goes on from its last checkpoint")
+                    self._board.say(
+                        f"{one.run.name} was killed; it goes on from its last checkpoint"
+                    )
                     self._start(one.run, one.slot)
                     continue
-                outcome = Outcome(
-                    "failed", f"it was killed {kills} times, as by a system short of memory"
-                )
-            source.ended(one.run, outcome)
+                how = Exit("failed", f"it was killed {kills} times, as by a system short of memory")
+            queue.ended(one.run, how)
 
 
-def outcome_of(run: Run, code: int, *, was_asked: bool) -> Outcome | None:
+def exit_of_run(run: PlannedRun, code: int, *, was_asked: bool) -> Exit | None:
     """Return how a run has ended; None: something has killed it, and it can go on.
 
     Args:
@@ -211,16 +208,14 @@ def outcome_of(run: Run, code: int, *, was_asked: bool) -> Outcome | None:
         code: of its process; 0 too where nobody knows.
         was_asked: to stop.
     """
-    if code == 0 and is_done(run.folder):
-        return Outcome("done")
-    if was_asked:
-        return Outcome("stopped")
-    if code < 0 or code == 137:
-        return None
     ended = exit_of(read_summary(run.folder))
-    if code == 0 and ended is None:
+    if code == 0 and ended is not None and ended.kind == "done":
+        return ended
+    if was_asked:
+        return Exit("stopped", "request")
+    if code < 0 or code == 137 or (code == 0 and ended is None):
         return None
     if code == 0 and ended is not None and ended.kind == "stopped":
-        return Outcome("failed", f"it was {ended}, from outside")
+        return Exit("failed", f"it was {ended}, from outside")
     told = run.last_words() or (str(ended) if ended is not None else "")
-    return Outcome("failed", told or f"it ended with exit code {code}")
+    return Exit("failed", told or f"it ended with exit code {code}")

@@ -10,12 +10,10 @@ from gossamer.config import resolve, to_dict
 from gossamer.config.names import place
 from gossamer.config.tree import flatten
 from gossamer.config.values import spell
-from gossamer.record.files import write_whole
 from gossamer.system.reading import parse_toml
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
-    from pathlib import Path
 
     from gossamer.config import TrainConfig
 
@@ -24,9 +22,9 @@ OF_THE_RUN = ("seed", "run_folder")
 
 
 def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple[str, TrainConfig]:
-    """Return what settings over files come to, as the text of a preset and as a config.
+    """Return settings over files as the text of a preset and as a config.
 
-    The text holds what they set and no defaults, so that those of another machine or environment stay what they are.
+    The text holds the settings that they set and no defaults, so that those of another machine or environment stay as they are.
 
     Args:
         settings: nested.
@@ -40,7 +38,7 @@ def preset_of(settings: Mapping[str, Any], configs: Sequence[str] = ()) -> tuple
 
 
 def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
-    """Return the text of a preset of what was set, given which layer set each setting."""
+    """Return the text of a preset of the settings that were set, given the layer that set each of them."""
     everything = to_dict(config)
     asked = {x for x, layer in origin.items() if not layer.startswith(("default", "suite "))}
     asked -= set(OF_THE_RUN)
@@ -51,22 +49,17 @@ def as_preset(config: TrainConfig, origin: Mapping[str, str]) -> str:
         place(tree, name, value)
     for name in lists:
         tree[name] = everything[name]
-    text = "\n".join(_lines(tree)) + "\n"
+    text = toml_of(tree)
     if resolve(given=parse_toml(text), machine="")[0] != _without(config):
         # What a layer of its own decides, by being one: everything then.
         whole = {x: y for x, y in everything.items() if x not in OF_THE_RUN}
-        text = "\n".join(_lines(whole)) + "\n"
+        text = toml_of(whole)
     return text
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a text file whole."""
-    write_bytes(path, text.encode())
-
-
-def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file whole."""
-    write_whole(path, lambda file: file.write(data))
+def toml_of(tree: Mapping[str, Any]) -> str:
+    """Return nested settings as TOML, None as "none"."""
+    return "\n".join(_lines(tree)) + "\n"
 
 
 def _without(config: TrainConfig) -> TrainConfig:
@@ -74,7 +67,7 @@ def _without(config: TrainConfig) -> TrainConfig:
 
 
 def _lines(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
-    """Yield TOML: plain values, then tables, then lists of tables."""
+    """Yield plain values, then tables, then lists of tables."""
     tables = {x: y for x, y in tree.items() if isinstance(y, dict)}
     lists = {x: y for x, y in tree.items() if _holds_tables(y)}
     for name, value in tree.items():

@@ -26,28 +26,29 @@ from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 from gossamer.system.reading import clipped, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Callable, Generator, Iterable, Sequence
     from pathlib import Path
+
+    from gossamer.config import TrainConfig
 
 OUTPUT_TAIL_BYTES = 65_536
 LINGER_SECONDS = 20.0
-"""Longest wait for what a killed run has left behind to end."""
+"""Longest wait for processes of a killed run to end."""
 STOP = signal.SIGINT
 """Asks a run to save a checkpoint and stop, as Ctrl-C does."""
 
 
 @dataclass(frozen=True)
-class Run:
-    """One training run: where it is, and how it is begun."""
+class PlannedRun:
+    """A run that is to be trained: where it is, and how it is begun."""
 
     name: str
-    """Path below the sweep's folder, which is what it is called."""
+    """Name in lines for the user: in a sweep its path below the sweep's folder."""
     folder: Path
     """The run folder."""
-    words: tuple[str, ...]
-    """After `gossamer train`, for a run that has not begun."""
-    settings: Path | None = None
-    """File of settings that the words name."""
+    settings: Path
+    """File of its settings."""
+    seed: int
 
     @property
     def lock(self) -> Path:
@@ -56,14 +57,15 @@ class Run:
 
     @property
     def output(self) -> Path:
-        """File of what the run prints."""
+        """File of the lines that the run prints."""
         return self.folder.with_name(f"{self.folder.name}.txt")
 
-    def words_now(self) -> list[str]:
-        """Return what to type after `gossamer train` so that the run begins, or goes on."""
-        if has_checkpoint(self.folder):
+    def words(self, *, resumed: bool) -> list[str]:
+        """Return the words after `gossamer train` with which the run begins, or is resumed."""
+        if resumed:
             return ["--resume", str(self.folder)]
-        return [*self.words, "--run-folder", str(self.folder)]
+        words = ["--config", str(self.settings), "--seed", str(self.seed)]
+        return [*words, "--run-folder", str(self.folder)]
 
     def last_words(self) -> str:
         """Return the last line of what the run printed in which gossamer speaks of itself."""
@@ -78,7 +80,21 @@ class Run:
         return ""
 
 
-class Handle(Protocol):
+def planned_runs(
+    folder: Path, settings: Path, seeds: Iterable[int], *, name: str
+) -> list[PlannedRun]:
+    """Return the runs of some settings, one for each seed.
+
+    Args:
+        folder: that they lie in.
+        settings: file that they read.
+        seeds: of the runs.
+        name: of each, in which {} stands for the seed.
+    """
+    return [PlannedRun(name.format(x), folder / f"s{x}", settings, x) for x in seeds]
+
+
+class RunInTraining(Protocol):
     """A run that is being trained."""
 
     def poll(self) -> int | None:
@@ -94,26 +110,21 @@ class Handle(Protocol):
         ...
 
 
-class Place(Protocol):
-    """Where runs train."""
+class Site(Protocol):
+    """Trains runs, `jobs` at a time, each in a slot of its own."""
 
     jobs: int
-    """How many at a time."""
 
-    def start(self, run: Run, slot: int) -> Handle:
-        """Begin a run, or go on with it, in one of `jobs` slots."""
+    def start(self, run: PlannedRun, slot: int) -> RunInTraining:
+        """Begin a run, or go on with it."""
         ...
 
-    def adopt(self, run: Run) -> Handle | None:
-        """Return a run that an earlier sweep has begun and that still trains."""
-        ...
-
-    def slot_of(self, run: Run) -> int | None:
-        """Return the slot that an adopted run is in; None: nobody knows."""
+    def adopt(self, run: PlannedRun) -> tuple[RunInTraining, int | None] | None:
+        """Return a run that an earlier sweep has begun and that still trains, and its slot if that is known."""
         ...
 
     def close(self) -> None:
-        """Give up what the place holds."""
+        """Give up the resources of the site."""
         ...
 
 
@@ -124,43 +135,36 @@ def has_checkpoint(folder: Path) -> bool:
     return is_run(folder) and bool(CheckpointStore(folder / "checkpoints", 0).list())
 
 
-def jobs_that_fit(cores_of_a_run: int, *, device: str = "auto") -> int:
-    """Return how many runs train at a time on this machine: as many as there are cores for, one for each GPU.
-
-    Args:
-        cores_of_a_run: processes that compute in it.
-        device: its setting.
-    """
-    jobs = max(1, num_cores() // cores_of_a_run)
-    count = len(visible_gpus()) if device != "cpu" else 0
-    return min(jobs, count) if count else jobs
+def cores_of(config: TrainConfig) -> int:
+    """Return how many cores a run computes on at once: one for each of its processes."""
+    if config.placement == "inline":
+        return 1
+    return config.num_learners * (1 + config.actors_per_learner)
 
 
-class LocalPlace:
+class LocalSite:
     """This machine, whose cores the slots share out.
 
     Args:
-        jobs: runs at a time.
-        device: the runs' setting; "cpu" leaves GPUs alone.
+        config: of a run.
+        jobs: runs at a time; 0: as many as there are cores for, one for each GPU.
+        most: more of them are not needed.
     """
 
-    def __init__(self, jobs: int, *, device: str = "auto"):
-        self.jobs = jobs
-        self._gpus = visible_gpus() if device != "cpu" else []
+    def __init__(self, config: TrainConfig, *, jobs: int = 0, most: int = sys.maxsize):
+        self._gpus = visible_gpus() if config.device != "cpu" else []
+        fit = max(1, num_cores() // cores_of(config))
+        self.jobs = min(most, jobs or min(fit, len(self._gpus) or fit))
         # In this order the hyper-threads of a core go to the same slot.
         self._cores = list(itertools.chain(*cpus_by_core())) if can_pin() else []
 
     def cores(self, slot: int) -> list[int]:
         """Return the cores of a slot; all slots together have all of them. Empty: a run cannot be kept to some."""
-        if not self._cores:
-            return []
-        if self.jobs >= len(self._cores):
-            return [self._cores[slot % len(self._cores)]]
-        size, more = divmod(len(self._cores), self.jobs)
-        begin = slot * size + min(slot, more)
-        return self._cores[begin : begin + size + (slot < more)]
+        count = len(self._cores)
+        own = self._cores[slot * count // self.jobs : (slot + 1) * count // self.jobs]
+        return own or self._cores[slot % max(count, 1) :][:1]
 
-    def start(self, run: Run, slot: int) -> Handle:
+    def start(self, run: PlannedRun, slot: int) -> LocalRun:
         """Begin a run, or go on with it."""
         run.folder.parent.mkdir(parents=True, exist_ok=True)
         lock = take_lock(run.lock, fcntl.LOCK_EX, patience_seconds=LINGER_SECONDS)
@@ -172,7 +176,7 @@ class LocalPlace:
             make_room(run)
             cores = self.cores(slot)
             share = len(cores) or max(1, num_cores() // self.jobs)
-            words = run.words_now()
+            words = run.words(resumed=has_checkpoint(run.folder))
             if not cores:  # threads are all that can be limited
                 words += _thread_limits(words, share)
             with run.output.open("ab") as output, on_cores(cores):
@@ -193,7 +197,7 @@ class LocalPlace:
             raise RunFailed(f"{run.folder} cannot be trained: {error.strerror or error}") from error
         finally:
             os.close(lock)  # the process has it
-        return LocalHandle(process)
+        return LocalRun(run, process)
 
     def _environment(self, slot: int, share: int) -> dict[str, str]:
         # Runs that are compared have what their sweep says, whatever their share of the machine.
@@ -202,14 +206,12 @@ class LocalPlace:
             made["CUDA_VISIBLE_DEVICES"] = self._gpus[slot % len(self._gpus)]
         return made
 
-    def adopt(self, run: Run) -> Handle | None:
-        """Return a run that an earlier sweep has begun and that still trains."""
-        return Adopted(run) if is_locked(run.lock) else None
-
-    def slot_of(self, run: Run) -> int | None:
-        """Return the slot that a run was begun in, if there are still as many."""
-        slot = number_in(run.lock, 1)
-        return slot if 0 <= slot < self.jobs else None
+    def adopt(self, run: PlannedRun) -> tuple[LocalRun, int | None] | None:
+        """Return a run that an earlier sweep has begun and that still trains, and its slot, if there are still as many."""
+        if not is_locked(run.lock):
+            return None
+        slot = _number_in(run.lock, 1)
+        return LocalRun(run), slot if 0 <= slot < self.jobs else None
 
     def close(self) -> None:
         """Nothing is held."""
@@ -220,8 +222,8 @@ def _thread_limits(words: Sequence[str], share: int) -> list[str]:
     return [x for flag in flags if flag not in words for x in (flag, str(share))]
 
 
-def make_room(run: Run) -> None:
-    """Remove what a run has left that was killed before it could be resumed."""
+def make_room(run: PlannedRun) -> None:
+    """Remove the files of a run that was killed before it could be resumed."""
     import shutil
 
     if run.folder.is_symlink():
@@ -244,65 +246,51 @@ def on_cores(cores: Sequence[int]) -> Generator[None]:
         os.sched_setaffinity(0, before)
 
 
-class LocalHandle:
-    """A run that this process has started."""
+class LocalRun:
+    """A run on this machine.
 
-    def __init__(self, process: subprocess.Popen[bytes]):
-        self._process = process
+    Args:
+        run: which.
+        process: that trains it; None: an earlier sweep has started one, and the run's lock tells which.
+    """
 
-    def poll(self) -> int | None:
-        """Return the exit code; None while it trains."""
-        return self._process.poll()
-
-    def stop(self) -> None:
-        """Ask it to save a checkpoint and stop."""
-        with contextlib.suppress(ProcessLookupError):
-            self._process.send_signal(STOP)
-
-    def kill(self) -> None:
-        """End it at once, with the processes that it has started."""
-        with contextlib.suppress(ProcessLookupError, PermissionError):
-            if self._process.poll() is None:
-                os.killpg(self._process.pid, signal.SIGKILL)
-        with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(LINGER_SECONDS)
-
-
-class Adopted:
-    """A run that an earlier sweep has started: its process is known by its lock alone."""
-
-    def __init__(self, run: Run):
-        self._run = run
+    def __init__(self, run: PlannedRun, process: subprocess.Popen[bytes] | None = None):
+        self._run, self._process = run, process
 
     def poll(self) -> int | None:
-        """Return 0 once it has ended; how, its files say."""
+        """Return the exit code; None while it trains, 0 of a process that this one has not started."""
+        if self._process is not None:
+            return self._process.poll()
         return None if is_locked(self._run.lock) else 0
 
     def stop(self) -> None:
         """Ask it to save a checkpoint and stop."""
-        self._signal(STOP)
+        self._signal(os.kill, STOP)
 
     def kill(self) -> None:
-        """End it at once."""
-        self._signal(signal.SIGKILL)
+        """End it at once, with the processes that it has started."""
+        self._signal(os.killpg, signal.SIGKILL)
         give_up = time.monotonic() + LINGER_SECONDS
-        while is_locked(self._run.lock) and time.monotonic() < give_up:
+        while self.poll() is None and time.monotonic() < give_up:
             time.sleep(0.05)
 
-    def _signal(self, number: int) -> None:
-        # Its own word comes first: the sweep may have been killed before it could write down whom it had started.
-        found = number_in(self._run.folder / LOCK, 0) if is_running(self._run.folder) else 0
-        pid = max(found, 0) or number_in(self._run.lock, 0)
-        if pid > 1 and is_locked(self._run.lock):
+    def _signal(self, send: Callable[[int, int], object], number: int) -> None:
+        pid = self._pid()
+        if pid > 1 and self.poll() is None:
             with contextlib.suppress(ProcessLookupError, PermissionError):
-                if number == signal.SIGKILL:
-                    os.killpg(pid, number)
-                else:
-                    os.kill(pid, number)
+                send(pid, number)
+
+    def _pid(self) -> int:
+        """Return the process, which leads a group of its own; -1: nobody knows it."""
+        if self._process is not None:
+            return self._process.pid
+        # Its own word comes first: the sweep may have been killed before it could write down whom it had started.
+        told = _number_in(self._run.folder / LOCK, 0) if is_running(self._run.folder) else 0
+        return max(told, 0) or _number_in(self._run.lock, 0)
 
 
-def number_in(path: Path, place: int) -> int:
-    """Return what a lock's file holds: first the process, then of a sweep's run its slot; -1: nothing."""
+def _number_in(path: Path, place: int) -> int:
+    """Return a number in a lock's file: first the process, then of a sweep's run its slot; -1: there is none."""
     with contextlib.suppress(OSError, ValueError, IndexError):
         return int(read_plain(path, 1000).split()[place])
     return -1

@@ -1,4 +1,4 @@
-"""What came of a sweep: a table of trials, what matters, and the best as presets."""
+"""The report of a sweep: a table of trials, the settings that matter, and the best as presets."""
 
 from __future__ import annotations
 
@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.record.metrics import plain
 from gossamer.record.objectives import GREATER_IS_BETTER, NEVER, read_summary, shown_value
-from gossamer.sweep.presets import write_text
-from gossamer.sweep.search import setting_in_words, settings_in_words
 from gossamer.sweep.statistics import importances, interval
+from gossamer.sweep.trial import setting_in_words, settings_in_words
+from gossamer.system.tables import columns
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from gossamer.sweep.file import Sweep
     from gossamer.sweep.search import Search
-    from gossamer.sweep.store import SweepFolder, Trial
+    from gossamer.sweep.store import SweepFolder
+    from gossamer.sweep.trial import Trial
 
 PRESET = re.compile(r"best(-\d{3,})?\.toml")
 """Names of the presets that a sweep writes."""
@@ -54,22 +55,22 @@ def write_presets(folder: SweepFolder, best: Sequence[Trial]) -> list[Path]:
         if PRESET.fullmatch(old.name) and old.name not in names[: len(best)]:
             old.unlink()
     for name, trial in zip(names, best, strict=False):
-        text = folder.commented(trial) + folder.sweep.preset(trial.chosen)[0]
-        write_text(folder.path / name, text)
+        folder.write_settings(trial, name)
     return [folder.path / name for name in names[: len(best)]]
 
 
-def results(sweep: Sweep, search: Search) -> dict[str, Any]:
-    """Return what came of a sweep, as JSON."""
+def results(search: Search) -> dict[str, Any]:
+    """Return the trials of a sweep and their worth, as JSON."""
+    sweep = search.sweep
     trials = [search.trials[x] for x in sorted(search.trials)]
     goals = sweep.judge.objectives
     done = [x for x in trials if x.values]
     return {
         "file": sweep.file,
-        "method": sweep.method,
+        "method": sweep.options.method,
         "objectives": list(goals),
         "trials_asked": sweep.trials,
-        "seeds": sweep.seeds,
+        "seeds": sweep.options.seeds,
         "trials": [
             {
                 "trial": x.number,
@@ -99,13 +100,9 @@ def _finite(value: float) -> float | None:
     return None if value >= NEVER / 1e6 else plain(value)
 
 
-def write_results(folder: SweepFolder, found: Mapping[str, Any]) -> None:
-    """Write results.json."""
-    folder.write_json("results.json", found)
-
-
-def report(sweep: Sweep, search: Search, presets: Sequence[Path]) -> str:
-    """Return the table of trials, what matters, and what to type next."""
+def report(search: Search, presets: Sequence[Path]) -> str:
+    """Return the table of trials, the settings that matter, and the commands to type next."""
+    sweep = search.sweep
     trials = [search.trials[x] for x in sorted(search.trials)]
     lines = [*_table(sweep, ordered(sweep, trials))]
     lines += [
@@ -122,10 +119,6 @@ def report(sweep: Sweep, search: Search, presets: Sequence[Path]) -> str:
 
 def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
     goals, names = sweep.judge.objectives, list(sweep.space)
-    if sweep.method == "list":
-        names = list(
-            dict.fromkeys(name for x in trials for name in x.chosen if name != "experiment")
-        )
     short = _short(names) if len(names) <= MOST_COLUMNS else {}
     head = ["trial", *goals, "env steps", "seconds", "state", *(short.values() or ["settings"])]
     rows = [head]
@@ -142,15 +135,7 @@ def _table(sweep: Sweep, trials: Sequence[Trial]) -> list[str]:
         rows.append([str(x.number), *worth, *(f"{y:,.0f}" for y in totals), x.state, *settings])
     if len(rows) == 1:
         return []
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    left = head.index("state")
-    lines = [
-        "  ".join(
-            cell.ljust(width) if i >= left else cell.rjust(width)
-            for i, (cell, width) in enumerate(zip(row, widths, strict=True))
-        ).rstrip()
-        for row in rows
-    ]
+    lines = columns(rows, right=range(head.index("state")))
     more = len(trials) - MOST_TRIALS
     return lines + ([f"and {more} more, in results.json"] if more > 0 else [])
 

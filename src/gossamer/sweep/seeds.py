@@ -2,37 +2,40 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shlex
-import sys
 import time
-from collections import deque
+from contextlib import closing
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from gossamer.compare.command import compare
 from gossamer.config import to_dict
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.files import write_text
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
 from gossamer.record.objectives import is_done, measure, read_summary, shown_value
+from gossamer.record.readers import FolderReader, json_in, table_in
 from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.board import Board
-from gossamer.sweep.pool import Outcome, Pool
-from gossamer.sweep.presets import as_preset, write_text
-from gossamer.sweep.processes import LocalPlace, Run, jobs_that_fit
-from gossamer.sweep.sweep import cores_of
-from gossamer.system.reading import expand, parse_json, read_plain
+from gossamer.sweep.pool import Pool, RunQueue
+from gossamer.sweep.presets import as_preset
+from gossamer.sweep.processes import LocalSite, planned_runs
+from gossamer.sweep.sweep import stopped
+from gossamer.system.reading import expand
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
     from pathlib import Path
 
     from gossamer.config import TrainConfig
+    from gossamer.record.exits import Exit
+    from gossamer.sweep.processes import PlannedRun
 
 MANIFEST = "seeds.json"
 SETTINGS = "settings.toml"
-MOST_SEEDS = 1000
 MEASURES = (("return", "mean_return_last_100"), ("best evaluation", "best_evaluation"))
 
 
@@ -63,12 +66,12 @@ def train_seeds(
     identity = plain(json.loads(json.dumps(to_dict(replace(config, run_folder="", seed=0)))))
     folder = expand(config.run_folder) if config.run_folder else _folder_of(config, identity)
     _refuse_another(folder, identity)
-    seeds = range(config.seed, config.seed + count)
-    settings = folder / SETTINGS
-    runs = [
-        Run(f"seed {x}", folder / f"s{x}", ("--config", str(settings), "--seed", str(x)))
-        for x in seeds
-    ]
+    runs = planned_runs(
+        folder,
+        folder / SETTINGS,
+        range(config.seed, config.seed + count),
+        name="seed {}",
+    )
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (
@@ -81,37 +84,26 @@ def train_seeds(
         raise ConfigError(
             f"cannot write run folder {folder}: {error.strerror}; choose another with --run-folder PATH"
         ) from None
-    jobs = min(jobs_that_fit(cores_of(config), device=config.device), count)
-    jobs = 1 if config.placement == "cluster" else jobs
-    source = _Seeds(runs)
-    board = Board(f"{config.env_id}  {config.algorithm.name}  {count} seeds", head=source.head)
-    source.say = board.say
-    try:
-        board.say(f"{config.env_id}: {count} seeds, {jobs} at a time; folder {folder}")
+    # Runs on a cluster share it out themselves.
+    site = LocalSite(config, jobs=1 if config.placement == "cluster" else 0, most=count)
+    queue = Seeds(runs)
+    title = f"{config.env_id}  {config.algorithm.name}  {count} seeds"
+    with closing(Board(title, head=queue.head)) as board:
+        board.say(f"{config.env_id}: {count} seeds, {site.jobs} at a time; folder {folder}")
         if done := sum(is_done(run.folder) for run in runs):
             anew = "" if config.run_folder else "; to train them anew, name a new --run-folder"
             board.say(f"{done} of {count} seeds are done already{anew}")
         if watched is not None:
             board.say(watched())
-        place = LocalPlace(jobs, device=config.device)
-        pool = Pool(place, stop_seconds=config.stop_within_seconds, say=board.say, draw=board.draw)
-        source.adopted(pool.adopt(runs))
-        finished = pool.run(source)
-    finally:
-        board.close()
+        finished = Pool(site, stop_seconds=config.stop_within_seconds, board=board).run(queue)
     print("\n".join(summary(runs, folder, config)))
     again = "gossamer train " + shlex.join(_again(words, folder))
     if not finished:
-        left = sum(not is_done(x.folder) for x in runs)
-        print(
-            f"gossamer: stopped: {left} of {count} seeds are left; to go on, type: {again}",
-            file=sys.stderr,
-        )
-        return 130
-    if source.failures:
-        name, reason = next(iter(source.failures.items()))
+        return stopped(f"{sum(not is_done(x.folder) for x in runs)} of {count} seeds", again)
+    if queue.failures:
+        name, reason = next(iter(queue.failures.items()))
         raise RunFailed(
-            f"{len(source.failures)} of {count} seeds failed, {name}: {reason}; to go on, type: {again}"
+            f"{len(queue.failures)} of {count} seeds failed, {name}: {reason}; to go on, type: {again}"
         )
     return 0
 
@@ -120,23 +112,11 @@ def _folder_of(config: TrainConfig, identity: Any) -> Path:
     """Return the newest folder of seeds of these settings, or that of new ones."""
     made = RunFolder.path_of(config.env_id, config.algorithm.name, config.topology.name)
     for path in sorted(made.glob("*-seeds*"), reverse=True):
-        try:
-            held: Any = parse_json(read_plain(path / MANIFEST))
-        except (OSError, ValueError):
-            continue
-        if held == identity:
+        if table_in(FolderReader(path), MANIFEST) == identity:
             return path
-    return _new_folder(config)
-
-
-def _new_folder(config: TrainConfig) -> Path:
-    made = RunFolder.path_of(config.env_id, config.algorithm.name, config.topology.name)
     stamp = time.strftime("%Y%m%d-%H%M%S")
-    number, path = 1, made / f"{stamp}-seeds"
-    while path.exists():
-        number += 1
-        path = made / f"{stamp}-seeds-{number}"
-    return path
+    names = (f"{stamp}-seeds{f'-{i}' if i > 1 else ''}" for i in itertools.count(1))
+    return next(made / name for name in names if not (made / name).exists())
 
 
 def _again(words: Sequence[str], folder: Path) -> list[str]:
@@ -161,11 +141,9 @@ def _refuse_another(folder: Path, identity: Any) -> None:
             )
         return
     try:
-        held: Any = parse_json(read_plain(folder / MANIFEST))
-    except (OSError, ValueError) as error:
-        raise ConfigError(
-            f"{folder / MANIFEST} is damaged: {error}; name a new --run-folder"
-        ) from None
+        held = json_in(FolderReader(folder), MANIFEST, folder)
+    except ConfigError as error:
+        raise ConfigError(f"{error}; name a new --run-folder") from None
     if held != identity:
         names = [x for x in identity if not isinstance(held, dict) or held.get(x) != identity[x]]
         raise ConfigError(
@@ -173,40 +151,26 @@ def _refuse_another(folder: Path, identity: Any) -> None:
         )
 
 
-class _Seeds:
-    """The runs that are left; a source of a pool."""
+class Seeds(RunQueue):
+    """The runs of a config that differ in their seed alone; every one goes to its end."""
 
-    def __init__(self, runs: Sequence[Run]):
+    def __init__(self, runs: Sequence[PlannedRun]):
+        super().__init__(runs)
         self.failures: dict[str, str] = {}
-        self.say: Callable[[str], object] = print
-        self._runs = runs
-        self._pending = deque(run for run in runs if not is_done(run.folder))
 
     def head(self) -> str:
         """Return how many are done."""
-        return f"{sum(is_done(x.folder) for x in self._runs)} of {len(self._runs)} seeds done"
+        return f"{sum(is_done(x.folder) for x in self.runs)} of {len(self.runs)} seeds done"
 
-    def adopted(self, runs: Sequence[Run]) -> None:
-        """Take notice of runs that are being trained."""
-        self._pending = deque(x for x in self._pending if x not in runs)
-
-    def next(self) -> Run | None:
-        """Return a run to begin or to go on with."""
-        return self._pending.popleft() if self._pending else None
-
-    def ended(self, run: Run, outcome: Outcome) -> None:
-        """Take notice that a run has ended."""
-        if outcome.state == "failed":
-            self.failures[run.name] = outcome.reason
-            self.say(f"{run.name} failed: {outcome.reason}")
-            if len(self.failures) == 1 and not any(is_done(x.folder) for x in self._runs):
-                self._pending.clear()  # what is wrong with the first is wrong with all
-        elif outcome.state == "done":
+    def ended(self, run: PlannedRun, how: Exit) -> None:
+        """Show the worth of a run that has ended, or why it failed."""
+        if how.kind == "failed":
+            self.failures[run.name] = how.cause
+            self.say(f"{run.name} failed: {how.cause}")
+            if len(self.failures) == 1 and not any(is_done(x.folder) for x in self.runs):
+                self.pending.clear()  # what is wrong with the first is wrong with all
+        elif how.kind == "done":
             self.say(f"{run.name}: {_worth(read_summary(run.folder))}; {self.head()}")
-
-    def look(self, running: Sequence[Run]) -> Sequence[Run]:
-        """Return nothing: every run goes to its end."""
-        return ()
 
 
 def _worth(found: Mapping[str, Any]) -> str:
@@ -215,8 +179,8 @@ def _worth(found: Mapping[str, Any]) -> str:
     return ", ".join(told) or "no episode ended"
 
 
-def summary(runs: Sequence[Run], folder: Path, config: TrainConfig) -> list[str]:
-    """Return what came of the seeds: a line for each, their area, and what `gossamer compare` says of them."""
+def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> list[str]:
+    """Return a line for each seed, their area, and the lines of `gossamer compare` about them."""
     found = {run.name: read_summary(run.folder) for run in runs}
     lines = [
         f"{run.name}: {found[run.name].get('exit_reason', 'not finished')}, {_worth(found[run.name])}, {run.folder}"

@@ -1,4 +1,4 @@
-"""What a sweep searches: for every setting a list of choices or a range of numbers."""
+"""The space that a sweep searches: for every setting a list of choices or a range of numbers."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from gossamer.config.values import bare, kinds_of, shown
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
 
 MAX_CHOICES = 10_000
 """Longest list of choices, and most values of a range with steps."""
@@ -60,9 +60,9 @@ class Range:
     log: bool = False
     """Uniform in the logarithm."""
     step: float | None = None
-    """Between values, counted from `low`."""
+    """Distance between values, counted from `low`."""
     num: int | None = None
-    """How many values, evenly spaced, of a logarithmic range by their ratio."""
+    """Number of values, evenly spaced, in a logarithmic range by their ratio."""
     whole: bool = False
 
     def at(self, share: float) -> float:
@@ -117,7 +117,7 @@ def encoded(value: Any) -> str:
 
 
 def read_space(search: Mapping[str, Any], file: str) -> Space:
-    """Return what a table `[search]` says; dotted names and nested tables mean the same.
+    """Return the space of a table `[search]`; dotted names and nested tables mean the same.
 
     Args:
         search: as TOML has it.
@@ -128,7 +128,7 @@ def read_space(search: Mapping[str, Any], file: str) -> Space:
     """
     space = {
         name.replace("-", "_"): _domain(name.replace("-", "_"), value, f"{file}: search.{name}")
-        for name, value in _leaves(search, "")
+        for name, value in leaves(search)
     }
     if not space:
         raise ConfigError(
@@ -138,11 +138,21 @@ def read_space(search: Mapping[str, Any], file: str) -> Space:
     return space
 
 
-def _leaves(tree: Mapping[str, Any], path: str) -> Iterator[tuple[str, Any]]:
+def choices_of(experiments: Sequence[Mapping[str, Any]]) -> Space:
+    """Return, for every setting that some experiments have, the different values that it has in them."""
+    found: dict[str, dict[str, Any]] = {}
+    for one in experiments:
+        for name, value in one.items():
+            found.setdefault(name, {})[encoded(value)] = value
+    return {name: Choices(tuple(values.values())) for name, values in found.items()}
+
+
+def leaves(tree: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the dotted name and the value of every setting or range in nested tables."""
     for name, value in tree.items():
         is_range = isinstance(value, dict) and ({"min", "max"} & value.keys() or not value)
         if isinstance(value, dict) and not is_range:
-            yield from _leaves(cast("Mapping[str, Any]", value), f"{path}{name}.")
+            yield from leaves(cast("Mapping[str, Any]", value), f"{path}{name}.")
         else:
             yield path + name, value
 
@@ -244,7 +254,7 @@ def _bases(annotation: Any) -> set[Any]:
 
 
 def random_choice(space: Space, number: int, seed: int) -> dict[str, Any]:
-    """Return what trial `number` of a random search tries; it depends on nothing else."""
+    """Return the settings of trial `number` of a random search; they depend on nothing else."""
     draws = np.random.default_rng([seed, number])
     return {name: domain.at(float(draws.random())) for name, domain in space.items()}
 

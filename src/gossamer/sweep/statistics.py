@@ -1,4 +1,4 @@
-"""What a table of trials says: means of seeds with intervals, and how much each setting matters."""
+"""Statistics of trials: intervals of means over seeds, and the importance of each setting."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
 FEWEST = 6
-"""Trials without which nothing is said of what matters."""
+"""Trials without which there is no importance."""
 
 
 def interval(values: Sequence[float]) -> tuple[float, float] | None:
@@ -28,21 +28,12 @@ def interval(values: Sequence[float]) -> tuple[float, float] | None:
 
 def ranks(values: Sequence[float]) -> list[float]:
     """Return the rank of each value, from 1; equal values share the mean of theirs."""
-    order = sorted(range(len(values)), key=lambda i: values[i])
-    found = [0.0] * len(values)
-    at = 0
-    while at < len(order):
-        end = at
-        while end + 1 < len(order) and values[order[end + 1]] == values[order[at]]:
-            end += 1
-        for i in order[at : end + 1]:
-            found[i] = (at + end) / 2 + 1
-        at = end + 1
-    return found
+    _, place, counts = np.unique(values, return_inverse=True, return_counts=True)
+    return (counts.cumsum() - (counts - 1) / 2)[place].tolist()
 
 
 def importance(setting: Sequence[Any], worth: Sequence[float], domain: Domain) -> float | None:
-    """Return how much of what trials are worth goes with one setting alone, in [0, 1].
+    """Return the share of the trials' worth that goes with one setting alone, in [0, 1].
 
     Trials are grouped by their choice, or into thirds or fewer of a range; the groups' share of the variance of ranks,
     less what chance alone would explain: (H - k + 1) / (n - k) for Kruskal and Wallis' H of k groups, not below 0. None:
@@ -85,7 +76,8 @@ def importances(
 ) -> dict[str, float]:
     """Return the importance of each setting that something can be said of, the greatest first."""
     found = {
-        name: importance([x[name] for x in chosen], worth, domain) for name, domain in space.items()
+        name: importance([x.get(name) for x in chosen], worth, domain)
+        for name, domain in space.items()
     }
     known = {name: x for name, x in found.items() if x is not None}
     return dict(sorted(known.items(), key=lambda x: -x[1]))

@@ -16,8 +16,6 @@ from pathlib import Path
 from gossamer.run.placements.fork_server import end_with
 
 LOOK_SECONDS = 0.2
-SAVE_SECONDS = 90.0
-"""Longest wait for a run that was asked to stop."""
 
 
 def main(folder: str, parent: int, words: list[str]) -> int:
@@ -45,11 +43,8 @@ def main(folder: str, parent: int, words: list[str]) -> int:
         time.sleep(LOOK_SECONDS)
     if os.getppid() == parent:
         return process.returncode
-    process.terminate()
-    try:
-        process.wait(SAVE_SECONDS)
-    except subprocess.TimeoutExpired:
-        process.kill()
+    process.kill()  # what it could still save would go with the folder
+    process.wait()
     shutil.rmtree(Path(folder), ignore_errors=True)
     return 1
 

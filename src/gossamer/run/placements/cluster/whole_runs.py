@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
@@ -16,16 +17,23 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 import ray
 from ray.exceptions import RayError
 
+from gossamer.errors import RunFailed
+from gossamer.record.folder import MEMBERS
+from gossamer.record.runs import LOCK
 from gossamer.run.placements.cluster.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
     from gossamer.config import TrainConfig
 
 HERE = "{here}"
 """Stands in words for the folder in which a run trains."""
-_LOGS = (".jsonl", ".csv", "log.txt", "output.txt")
+LOOK_SECONDS = 1.0
+"""Seconds between two questions to a run."""
+KILLED = -9
+"""Exit code of a run whose machine is gone."""
+_LOGS = (".jsonl", ".csv", ".txt")
 """Files that only grow."""
 
 
@@ -37,8 +45,8 @@ class Change(NamedTuple):
     content: bytes
 
 
-class News(NamedTuple):
-    """What has happened to a run since it was last asked."""
+class Changes(NamedTuple):
+    """Changes of the files of a run since it was last asked."""
 
     code: int | None
     """Exit code; None while it trains."""
@@ -56,14 +64,19 @@ class Trainer:
         self._sent: dict[str, tuple[int, int, int]] = {}
 
     def begin(
-        self, files: Mapping[str, bytes], words: Sequence[str], environment: Mapping[str, str]
-    ) -> str:
-        """Begin a run, or go on with it; return the address of this machine.
+        self,
+        files: Mapping[str, bytes],
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        output: str,
+    ) -> None:
+        """Begin a run, or go on with it.
 
         Args:
-            files: by path, what lies in the folder.
+            files: content of the files that lie in the folder, by path.
             words: after `gossamer train`.
             environment: variables that the run has besides this machine's own.
+            output: file for what the run prints.
         """
         for name, content in files.items():
             path = self._folder / name
@@ -74,26 +87,22 @@ class Trainer:
         typed = [word.replace(HERE, str(self._folder)) for word in words]
         # Threads are limited to the cores that Ray gives.
         watcher = "gossamer.run.placements.cluster.run_watcher"
-        with (self._folder / "output.txt").open("ab") as output:
+        with (self._folder / output).open("ab") as printed:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", watcher, str(self._folder), str(os.getpid()), *typed],
                 stdin=subprocess.DEVNULL,
-                stdout=output,
+                stdout=printed,
                 stderr=subprocess.STDOUT,
                 env={**os.environ, **environment},
                 start_new_session=True,
             )
-        return ray.util.get_node_ip_address()
 
-    def news(self) -> News:
-        """Return what is new; once the run has ended, all that was left."""
+    def changes(self) -> Changes:
+        """Return the changes since the last question; once the run has ended, all that were left."""
         code = None if self._process is None else self._process.poll()
         changed: dict[str, Change] = {}
         seen: set[str] = set()
-        for path in sorted(self._folder.rglob("*")):
-            name = path.relative_to(self._folder).as_posix()
-            if path.is_symlink() or not path.is_file() or _is_passing(path):
-                continue
+        for name, path in files_below(self._folder):
             with suppress(OSError):  # it has been replaced meanwhile
                 seen.add(name)
                 mark, before = _mark(path), self._sent.get(name)
@@ -104,7 +113,7 @@ class Trainer:
         gone = sorted(set(self._sent) - seen)
         for name in gone:
             del self._sent[name]
-        return News(code, changed, gone)
+        return Changes(code, changed, gone)
 
     def stop(self) -> None:
         """Ask the run to save a checkpoint and stop."""
@@ -120,10 +129,13 @@ class Trainer:
         shutil.rmtree(self._folder, ignore_errors=True)
 
 
-def _is_passing(path: Path) -> bool:
-    return path.name in (".lock", ".members") or any(
-        x.endswith((".partial", ".old")) for x in path.parts
-    )
+def files_below(folder: Path) -> Iterator[tuple[str, Path]]:
+    """Yield the plain files of a folder, but for locks and those that are being written, by their paths from it."""
+    for path in sorted(folder.rglob("*")):
+        name = path.relative_to(folder)
+        passing = any(x.endswith((".partial", ".old")) for x in name.parts)
+        if path.is_file() and not (path.is_symlink() or passing or name.name in (LOCK, MEMBERS)):
+            yield name.as_posix(), path
 
 
 def _mark(path: Path) -> tuple[int, int, int]:
@@ -157,6 +169,7 @@ class RunCluster:
     def __init__(self, config: TrainConfig, *, jobs: int, cores: float):
         size = config.num_learners
         self._session = Session(config, max(jobs, 1), 1, cores, size)
+        self._wait_seconds = config.cluster.wait_seconds
         gpus = size * config.cluster.gpus_per_learner
         self._options: dict[str, Any] = {
             "num_cpus": cores,
@@ -168,15 +181,28 @@ class RunCluster:
         self.jobs = jobs or max(1, int(there // cores))
         """Runs at a time."""
 
-    def __str__(self) -> str:
-        return str(self._session)
-
     def begin(
-        self, files: Mapping[str, bytes], words: Sequence[str], environment: Mapping[str, str]
+        self,
+        name: str,
+        files: Mapping[str, bytes],
+        words: Sequence[str],
+        environment: Mapping[str, str],
+        output: str,
+        keep: Callable[[Changes], object],
     ) -> RemoteRun:
-        """Begin a run on some machine, at once."""
+        """Begin a run on some machine, and return at once.
+
+        Args:
+            name: of the run, for errors.
+            files: as `Trainer.begin` has it, as are the next three.
+            words: likewise.
+            environment: likewise.
+            output: likewise.
+            keep: called with the changes of its files.
+        """
         actor = cast("Any", ray.remote(**self._options)(Trainer)).remote()
-        return RemoteRun(actor, actor.begin.remote(files, words, environment))
+        begun = actor.begin.remote(files, words, environment, output)
+        return RemoteRun(name, actor, begun, keep, self._wait_seconds)
 
     def close(self) -> None:
         """Leave the cluster; end it, if it was started here."""
@@ -184,47 +210,73 @@ class RunCluster:
 
 
 class RemoteRun:
-    """A run on some machine, as the process that has begun it sees it."""
+    """A run on some machine, as the process that has begun it sees it; nothing here waits for Ray."""
 
-    def __init__(self, actor: Any, begun: Any):
-        self._actor, self._begun = actor, begun
+    def __init__(
+        self,
+        name: str,
+        actor: Any,
+        begun: Any,
+        keep: Callable[[Changes], object],
+        wait_seconds: float,
+    ):
+        self._name, self._actor, self._begun, self._keep = name, actor, begun, keep
+        self._wait_seconds = wait_seconds
         self._asked: Any = None
-        self.address = ""
-        """Of its machine; empty: it has no place yet."""
+        self._ask_at = time.monotonic()
+        self._give_up = self._ask_at + wait_seconds if wait_seconds else math.inf
+        self._has_place = self._is_unwanted = self._was_told = False
+        self._code: int | None = None
 
-    def has_begun(self) -> bool:
-        """Whether it has a place; its death is told by `news`."""
-        if not self.address and ray.wait([self._begun], timeout=0)[0]:
-            self.address = cast("str", ray.get(self._begun))
-        return bool(self.address)
-
-    def news(self) -> News | None:
-        """Return what is new; None: nothing yet. Never waits.
+    def poll(self) -> int | None:
+        """Return the exit code; None while it trains.
 
         Raises:
-            ConnectionError: its machine, or what trained there, is gone.
+            RunFailed: it has had no place for too long.
         """
-        try:
-            if not self.has_begun():
-                return None
-            if self._asked is None:
-                self._asked = self._actor.news.remote()
-            if not ray.wait([self._asked], timeout=0)[0]:
-                return None
-            found = cast("News", ray.get(self._asked))
-        except RayError as error:
-            raise ConnectionError(type(error).__name__) from error
-        self._asked = None
-        return found
+        if self._code is None:
+            try:
+                self._code = self._look()
+            except RayError:
+                self._code = KILLED
+        return self._code
+
+    def _look(self) -> int | None:
+        now = time.monotonic()
+        if not self._has_place and ray.wait([self._begun], timeout=0)[0]:
+            ray.get(self._begun)
+            self._has_place = True
+        if not self._has_place:
+            if self._is_unwanted or now >= self._give_up:
+                self.kill()
+            if now >= self._give_up:
+                raise RunFailed(
+                    f"{self._name} has had no place on the cluster for {self._wait_seconds:.0f} s; use fewer --jobs, or "
+                    "a longer cluster.wait_seconds in [settings]"
+                )
+            return self._code
+        if self._is_unwanted and not self._was_told:
+            self._was_told = True
+            self._actor.stop.remote()
+        if self._asked is None and now >= self._ask_at:
+            self._asked = self._actor.changes.remote()
+        if self._asked is None or not ray.wait([self._asked], timeout=0)[0]:
+            return None
+        changes = cast("Changes", ray.get(self._asked))
+        self._asked, self._ask_at = None, now + LOOK_SECONDS
+        self._keep(changes)
+        if changes.code is not None:
+            self.kill()
+        return changes.code
 
     def stop(self) -> None:
         """Ask the run to save a checkpoint and stop."""
-        if self.address:
-            self._actor.stop.remote()
+        self._is_unwanted = True
 
-    def end(self) -> None:
+    def kill(self) -> None:
         """End the run at once, and remove its folder."""
+        self._code = KILLED
         with suppress(RayError):
-            if self.has_begun():
+            if self._has_place:
                 ray.get(self._actor.clear.remote(), timeout=5.0)
         ray.kill(self._actor)

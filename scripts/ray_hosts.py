@@ -1,4 +1,6 @@
-"""The hosts of multi-learner IMPALA's CSV, as the configuration that `ray up` reads.
+"""Print the configuration that `ray up` reads, made from the CSV of workers of multi-learner IMPALA.
+
+    python scripts/ray_hosts.py workers.csv > hosts.yaml
 
 The CSV has a row a process: `job,ip,tf_port,cuda_visible_devices,ssh_port,ssh_username`. Ray needs the machines alone: the
 first learner's is the head, and Ray finds out by itself how many cores and GPUs each has. Passwords are not taken: ssh
@@ -7,15 +9,17 @@ keys do without one lying in a file.
 
 from __future__ import annotations
 
+import argparse
 import csv
 import io
 import json
 import re
+import sys
 from collections import Counter
 from typing import TYPE_CHECKING, NamedTuple
 
 from gossamer.errors import ConfigError
-from gossamer.system.reading import clipped, expand, read_plain
+from gossamer.system.reading import clipped, expand, read_plain, visible
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,6 +31,18 @@ LOCAL = ("localhost", "127.0.0.1", "::1")
 MAX_BYTES = 1 << 20
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.:-]{0,251}[A-Za-z0-9])?")
 _USER = re.compile(r"[A-Za-z_][A-Za-z0-9_.-]{0,31}\$?")
+
+
+def main() -> int:
+    """Print the configuration; return the exit code: 2, and one line, for a CSV that cannot be used."""
+    parser = argparse.ArgumentParser(description=str(__doc__).splitlines()[0])
+    parser.add_argument("file", metavar="FILE.csv", help=f"its first line is {','.join(KNOWN)}")
+    try:
+        print(ray_configuration(read_hosts(parser.parse_args().file)))
+    except ConfigError as error:
+        print(f"{parser.prog}: {visible(str(error))}", file=sys.stderr)
+        return 2
+    return 0
 
 
 class Row(NamedTuple):
@@ -174,3 +190,7 @@ def _train(rows: Sequence[Row], before: str = "") -> Iterator[str]:
     yield f"# {before}gossamer train PongNoFrameskip-v4 algorithm:vtrace{topology} --placement cluster {words.strip()}"
     if count["actor"] % learners:
         yield f"# {count['actor']} actor{'s' * (count['actor'] > 1)} cannot be shared out evenly among {learners} learners: {each} for each are {each * learners}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,26 +1,35 @@
-"""Experiments of the elite replay platform, in its own words: a JSON list of what its `multi_train` was given.
+"""Translate experiments of the elite replay platform into settings for `gossamer train`, or a sweep for `gossamer sweep`.
 
-Each experiment is an object of the platform's flags, without hyphens in front, as it also saved them in
-options_flags.json. An object in which some flags have lists is a random search over these.
+    python scripts/from_elite_platform.py options_flags.json --output published.toml
+    python scripts/from_elite_platform.py multi_train.json --output sweep.toml
+    python scripts/from_elite_platform.py random_search.json --trials 20 --output sweep.toml
+
+The file holds what the platform's `multi_train` was given, or what it saved: one object of flags, without hyphens in front, or a list
+of such objects. One object becomes a file for `gossamer train --config`. A list becomes a file for `gossamer sweep` that tries them in
+turn. An object in which flags have lists is the platform's random search: `--trials` of its combinations are drawn and become such a
+list.
 """
 
 from __future__ import annotations
 
+import argparse
 import ast
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, cast
+import sys
+import textwrap
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, cast
 
-from gossamer.config.names import did_you_mean
-from gossamer.config.tree import flatten
+from gossamer.config import resolve
+from gossamer.config.names import did_you_mean, nested
 from gossamer.config.values import shown
 from gossamer.errors import ConfigError
-from gossamer.replay.settings import ELITE_PLATFORM_UPDATES, of_elite_platform
-from gossamer.sweep.space import MAX_CHOICES, Choices, Space
-from gossamer.system.reading import expand, parse_json, read_plain
+from gossamer.sweep.presets import toml_of
+from gossamer.sweep.space import MAX_CHOICES, Choices, Space, random_choice
+from gossamer.system.reading import expand, parse_json, quoted, read_plain, visible
 
-if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
-
+UPDATES = 10_000
+"""Updates, one a batch, over which the platform annealed, times its alfa_annealing_factor."""
 _RENAMED = {
     "env": "env_id",
     "seed": "seed",
@@ -71,6 +80,28 @@ _LEFT_OUT = (
     *("feature_out_layer_size", "use_additional_scaling_FC_layer", "mini_batch_multiplier", "p"),
 )
 """Flags that change how the platform ran, or nothing; what is learnt does not depend on them here."""
+_REPLAYS = {"queue": "queue", "standard": "uniform", "custom": "elite"}
+_OF_REPLAYS = {
+    "capacity": "capacity",
+    "sample_ratio": "fraction",
+    "p": "norm_order",
+    "lambda_batch_multiplier": "candidate_multiplier",
+    "elite_batch_size": "elite_batch",
+}
+_WORDS_OF_REPLAYS: dict[str, tuple[str, dict[str, str]]] = {
+    "dist_function": ("distance", {"ln_norm": "lp", "cos_dist": "cosine", "kl_div": "kl"}),
+    "sample_strategy": ("name", {"elite_sampling": "elite", "attentive_sampling": "attentive"}),
+    "elite_sampling_strategy": (
+        "strategy",
+        {
+            "strategy1": "nearest",
+            "strategy2": "stratified",
+            "strategy3": "least_used",
+            "strategy4": "stratified_least_used",
+        },
+    ),
+    "insert_strategy": ("insert", {"elite_insertion": "elite"}),
+}
 _DEFAULTS: dict[str, Any] = {
     "env": "AtlantisNoFrameskip-v4",
     "batch_size": 100,
@@ -81,7 +112,7 @@ _DEFAULTS: dict[str, Any] = {
     "lr_end_value": 1e-5,
     "optimizer": "rmsprop",
     "rmsprop_eps": 0.01,
-    "lr_scheduler_steps": ELITE_PLATFORM_UPDATES,
+    "lr_scheduler_steps": UPDATES,
     "clip_rewards": True,
     "reward_clipping_method": "abs_one_sign",
     "policy_gradient_loss_weight": 1,
@@ -107,31 +138,63 @@ _FIXED: dict[str, Any] = {
     "policy.torso": "elite",
     "policy.normalize_obs": False,
 }
-"""What was not a flag there, and has another default here."""
+"""Settings that were not flags there, and have other defaults here."""
 
 
-@dataclass(frozen=True)
-class Experiments:
-    """What a file of the platform's holds."""
+def main() -> int:
+    """Translate a file; return the exit code: 2, and one line, for one that cannot be."""
+    parser = argparse.ArgumentParser(
+        description=str(__doc__), formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("file", metavar="FILE.json", help="experiments, as the platform has them")
+    parser.add_argument("--output", metavar="FILE.toml", help="file to write; else it is printed")
+    parser.add_argument("--trials", type=int, metavar="N", help="draws of a random search")
+    asked = parser.parse_args()
+    try:
+        text, verb = translated(asked.file, asked.trials)
+        if asked.output is None:
+            print(text, end="")
+            return 0
+        Path(asked.output).write_text(text, encoding="utf-8")
+    except (ConfigError, OSError) as error:
+        print(f"{parser.prog}: {visible(str(error))}", file=sys.stderr)
+        return 2
+    print(f"type: {verb} {quoted(asked.output)}", file=sys.stderr)
+    return 0
 
-    experiments: tuple[dict[str, Any], ...]
-    """By dotted setting name what they differ in; empty for a random search."""
-    space: Space
-    """Flags of a random search; empty for a list."""
-    build: Callable[[Mapping[str, Any]], dict[str, Any]]
-    """Returns the settings of a trial, given what was chosen for it."""
-    written: Any
-    """The JSON itself."""
-    notes: tuple[str, ...]
-    """Lines about what was left out."""
 
-
-def read_experiments(path: str) -> Experiments:
-    """Read a list of experiments, one experiment, or a random search.
+def translated(path: str, trials: int | None) -> tuple[str, str]:
+    """Return the text of a file of ours, and the command that takes it.
 
     Raises:
         ConfigError: it cannot be read, or holds a flag or a value that the platform does not know.
     """
+    written = read_experiments(path)
+    given = [_named(x, path) for x in (written if isinstance(written, list) else [written])]
+    comments = list(_comments(path, given))
+    if not isinstance(written, list) and (space := _space(given[0], path)):
+        if trials is None or trials < 1:
+            raise ConfigError(
+                f"{path}: a random search over {', '.join(space)} needs a number of trials: --trials 20"
+            )
+        comments.append(f"{trials} draws of a random search over {', '.join(space)}.")
+        given = [{**given[0], **random_choice(space, i, seed=1)} for i in range(trials)]
+    elif trials is not None:
+        raise ConfigError(f"--trials is {trials}, but {path} holds no random search; leave it out")
+    settings = [_checked(one, f"{path}: experiment {i + 1}") for i, one in enumerate(given)]
+    if len(settings) == 1:
+        tree, verb = nested(settings[0]), "gossamer train --config"
+    else:
+        common = {x: y for x, y in settings[0].items() if all(o.get(x) == y for o in settings)}
+        others = [nested({x: y for x, y in o.items() if x not in common}) for o in settings]
+        tree = {"method": "list", "settings": nested(common), "experiments": others}
+        verb = "gossamer sweep"
+    wrapped = [line for one in comments for line in textwrap.wrap(one, 118)]
+    return "".join(f"# {line}\n" for line in wrapped) + "\n" + toml_of(tree), verb
+
+
+def read_experiments(path: str) -> dict[str, Any] | list[dict[str, Any]]:
+    """Return one object of flags, or a list of them, none of them empty."""
     try:
         written: Any = parse_json(read_plain(expand(path)))
     except FileNotFoundError:
@@ -145,33 +208,30 @@ def read_experiments(path: str) -> Experiments:
             f"{path} must hold a list of experiments, each an object of flags: "
             '[{"env": "PongNoFrameskip-v4", "lr": 0.0008}]'
         )
-    given = [_named(cast("dict[str, Any]", x), path) for x in listed]
-    left_out = sorted({name for one in given for name in one if name in _LEFT_OUT})
-    notes = [f"{path}: without effect here: {', '.join(left_out)}"] if left_out else []
-    if any("lr_scheduler_steps" in one for one in given):
-        notes.append(
-            f"{path}: the learning rate ends with the run here, not after lr_scheduler_steps; the annealing of "
-            "replays does end with them"
+    return written
+
+
+def _comments(path: str, given: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    yield f"{visible(Path(path).name)} of the elite replay platform, translated."
+    if left_out := sorted({name for one in given for name in one if name in _LEFT_OUT}):
+        yield (
+            f"Left out, as they change how the platform ran and not what is learnt: {', '.join(left_out)}."
         )
-    if not isinstance(written, list) and (space := _space(given[0], path)):
+    if any("lr_scheduler_steps" in one for one in given):
+        yield (
+            "The learning rate ends with the run here, not after lr_scheduler_steps; the annealing of replays does end with "
+            "them."
+        )
 
-        def build(chosen: Mapping[str, Any]) -> dict[str, Any]:
-            return translate({**given[0], **chosen}, path)
 
-        return Experiments((), space, build, written, tuple(notes))
-    settings = [translate(one, f"{path}: experiment {i + 1}") for i, one in enumerate(given)]
-    flat = [dict(flatten(one)) for one in settings]
-    names = dict.fromkeys(name for one in flat for name in one)
-    differing = [x for x in names if any(one.get(x) != flat[0].get(x) for one in flat)]
-    experiments = [
-        {"experiment": i + 1, **{x: one[x] for x in differing if x in one}}
-        for i, one in enumerate(flat)
-    ]
-
-    def pick(chosen: Mapping[str, Any]) -> dict[str, Any]:
-        return settings[chosen["experiment"] - 1]
-
-    return Experiments(tuple(experiments), {}, pick, written, tuple(notes))
+def _checked(flags: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return the settings of an experiment, by dotted name, once they are known to work together."""
+    settings = translate(flags, where)
+    try:
+        resolve(given=nested(settings), machine="")
+    except ConfigError as error:
+        raise ConfigError(f"{where}: {str(error).removeprefix('settings: ')}") from None
+    return settings
 
 
 def _named(given: Mapping[str, Any], where: str) -> dict[str, Any]:
@@ -227,7 +287,7 @@ def translate(flags: Mapping[str, Any], where: str) -> dict[str, Any]:
             made[ours] = _switch(asked, name, where)
     if asked.get("op_mode", "train") != "train":
         raise ConfigError(
-            f"{where}: op_mode is {shown(asked['op_mode'])}; a sweep trains; use gossamer eval, or gossamer train --resume"
+            f"{where}: op_mode is {shown(asked['op_mode'])}; what is written here trains; use gossamer eval, or gossamer train --resume"
         )
     if _number(asked, "policy_gradient_loss_weight", where) != 1:
         raise ConfigError(
@@ -281,29 +341,54 @@ def _replays(asked: Mapping[str, Any], where: str) -> list[dict[str, Any]]:
         raise ConfigError(f"{where}: replay_parameters is {shown(given)}, not a list of replays")
     made: list[dict[str, Any]] = []
     for one in cast("Sequence[dict[str, Any]]", given):
-        try:
-            entry = of_elite_platform(one)
-        except ConfigError as error:
-            raise ConfigError(f"{where}: {error}") from None
+        entry = _replay(one, where)
         if "anneal_updates" in entry:
             steps = _number(asked, "lr_scheduler_steps", where)
-            entry["anneal_updates"] = round(
-                entry["anneal_updates"] * steps / ELITE_PLATFORM_UPDATES
-            )
+            entry["anneal_updates"] = round(entry["anneal_updates"] * steps / UPDATES)
         if "training_fill_in_factor" in asked and entry["name"] != "queue":
             share = _number(asked, "training_fill_in_factor", where)
             rows = _number(asked, "r_f_steps", where) * entry.get("capacity", 0)
-            entry.setdefault("learn_start", round(share * rows))
+            entry["learn_start"] = round(share * rows)
         made.append(entry)
     return made
 
 
-def _one_of(asked: Mapping[str, Any], name: str, allowed: Mapping[str, str], where: str) -> str:
-    if asked[name] not in tuple(allowed):
+def _replay(given: Mapping[str, Any], where: str) -> dict[str, Any]:
+    """Return an entry of `replays` for one of the platform's."""
+    at = f"{where}: replay_parameters"
+    kind = _one_of(given, "type", _REPLAYS, at)
+    made: dict[str, Any] = {"name": kind}
+    if kind == "elite":
+        # Without a way to sample it only inserted by distance.
+        made |= {"candidate_multiplier": 1.0, "anneal_updates": UPDATES, "strategy": "least_used"}
+    for key, value in given.items():
+        if key in _OF_REPLAYS:
+            made[_OF_REPLAYS[key]] = value
+        elif key in _WORDS_OF_REPLAYS:
+            name, words = _WORDS_OF_REPLAYS[key]
+            made[name] = _one_of(given, key, words, at)
+        elif key == "alfa_annealing_factor":
+            made["anneal_updates"] = round(UPDATES * _number(given, key, at))
+        elif key != "type":
+            known = ("type", *_OF_REPLAYS, *_WORDS_OF_REPLAYS, "alfa_annealing_factor")
+            raise ConfigError(f"{at}: {key!r} beside a type; it must be one of {', '.join(known)}")
+    extra = [x for x in given if x not in ("type", "capacity", "sample_ratio")]
+    if kind != "elite" and extra:
         raise ConfigError(
-            f"{where}: {name} is {shown(asked[name])}; it must be one of {', '.join(allowed)}"
+            f"{at}: {extra[0]!r} beside type {given['type']}, which is for type custom alone"
         )
-    return allowed[asked[name]]
+    if kind == "elite" and "sample_strategy" not in given:
+        made["candidate_multiplier"] = 1.0  # whatever was given: it was not used
+    return made
+
+
+def _one_of(asked: Mapping[str, Any], name: str, allowed: Mapping[str, str], where: str) -> str:
+    value = asked.get(name)
+    if not isinstance(value, str) or value not in allowed:
+        raise ConfigError(
+            f"{where}: {name} is {shown(value)}; it must be one of {', '.join(allowed)}"
+        )
+    return allowed[value]
 
 
 def _switch(asked: Mapping[str, Any], name: str, where: str) -> bool:
@@ -333,3 +418,7 @@ def _size(value: Any, where: str) -> int:
             f"{where}: frame_scale_resolution is {shown(value)}; it must be a square, such as 84,84"
         )
     return height
+
+
+if __name__ == "__main__":
+    sys.exit(main())

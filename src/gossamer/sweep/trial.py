@@ -1,0 +1,76 @@
+"""One choice of settings, the runs that are trained with it, and their worth."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, cast
+
+from gossamer.record.objectives import is_done
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+    from pathlib import Path
+
+    from gossamer.config import TrainConfig
+    from gossamer.record.objectives import Judge
+    from gossamer.sweep.processes import PlannedRun
+
+
+@dataclass
+class Trial:
+    """One choice of settings, and its runs."""
+
+    number: int
+    chosen: dict[str, Any]
+    folder: Path
+    config: TrainConfig
+    runs: list[PlannedRun]
+    pruned: bool = False
+    """Stopped early, as others were better at that time."""
+    failure: str = ""
+    """Reason why one of its runs cannot go on; not kept, so that the next sweep tries again."""
+    values: tuple[float, ...] = ()
+    """Its objectives, means over its runs, once all are done."""
+    of_seeds: list[list[float]] = field(default_factory=list[list[float]])
+    """The objectives of each run."""
+
+    @property
+    def state(self) -> str:
+        """Its state in one word."""
+        if self.values:
+            return "done"
+        if self.pruned:
+            return "pruned"
+        return "failed" if self.failure else "unfinished"
+
+    def judge(self, judge: Judge) -> bool:
+        """Compute the worth of the trial from its runs; return whether all of them are done."""
+        if not all(is_done(run.folder) for run in self.runs):
+            return False
+        steps, learners = self.config.total_env_steps, self.config.num_learners
+        worth = [
+            judge.of_run(run.folder, total_env_steps=steps, num_learners=learners)
+            for run in self.runs
+        ]
+        by_objective = dict(zip(judge.objectives, zip(*worth, strict=True), strict=True))
+        missing = [name for name, values in by_objective.items() if None in values]
+        if missing:
+            self.failure = f"not every run has recorded the objective {missing[0]}: " + (
+                "no policy was evaluated; set evaluation.every_seconds lower"
+                if missing[0] == "evaluation"
+                else "no training episode ended; set total_env_steps higher"
+            )
+            return True
+        self.of_seeds = cast("list[list[float]]", worth)
+        self.values = tuple(sum(x) / len(x) for x in zip(*self.of_seeds, strict=True))
+        return True
+
+
+def settings_in_words(chosen: Mapping[str, Any]) -> str:
+    """Return the settings of a trial in a line."""
+    return ", ".join(f"{name} {setting_in_words(value)}" for name, value in chosen.items())
+
+
+def setting_in_words(value: Any) -> str:
+    """Return the value of a setting, a number to four digits."""
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
