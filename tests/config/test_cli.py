@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 import sys
@@ -102,6 +103,19 @@ def test_mistakes_of_every_command(
     assert err.count("\n") == 1
     assert says in err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_command_is_listed_and_has_help(name: str, capsys: Any) -> None:
+    assert cli.main(["--help"]) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith(f"  {name} ")]
+    assert len(line.split("  ")) >= 3, "a head and what it does"
+    with contextlib.suppress(SystemExit):
+        cli.main([name, "--help"])
+    told = capsys.readouterr().out
+    assert told.startswith(f"usage: gossamer {name}")
+    flags = [word.name for word in cli.COMMANDS[name].words if word.meaning]
+    assert all(flag in told for flag in flags)
 
 
 class Launch(types.ModuleType):

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from gossamer import cli
-from gossamer.config.show import COMMON, setting_groups, train_help
+from gossamer.config.arguments import Options
+from gossamer.config.show import COMMON, field_docs, setting_groups, train_help
 
 EVERY = {row.name for group in setting_groups() for row in group.rows} - {"env_id"}
 
@@ -27,6 +28,15 @@ def test_the_short_help_has_forty_settings_in_their_first_sentence() -> None:
     assert "--help-all" in told.splitlines()[-1]
     assert len(told.splitlines()) < 140
     assert "Environments per learner, >= 0. 0: auto" in " ".join(told.split())
+
+
+def test_options_that_are_no_settings_are_told_as_they_are_declared() -> None:
+    told = " ".join(train_help().split())
+    for name, meaning in field_docs(Options).items():
+        assert f"--{name.replace('_', '-')} " in told
+        assert meaning in told
+    assert "--config NAME ..." in told
+    assert "--resume RUN" in told
 
 
 def test_all_settings_are_told_on_request() -> None:

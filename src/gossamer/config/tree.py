@@ -53,8 +53,8 @@ class Layer:
         return dataclasses.replace(self, settings=left)
 
 
-class Said(NamedTuple):
-    """One layer's words on a section, on an entry of a list, or on a plain value."""
+class Given(NamedTuple):
+    """A section, an entry of a list or a plain value, as one layer gives it."""
 
     layer: Layer
     value: Any
@@ -161,15 +161,15 @@ def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:
 
     1. A section is a table of settings, or a word, which is the name of a member (`_table`).
     2. The name may be that of a class of the user's, as module:Class (`_with_own_parts`).
-    3. The highest layer that names a member chooses it. What lower layers said is overruled if they had another (`choose`).
+    3. The highest layer that names a member chooses it. What lower layers gave is overruled if they had another (`choose`).
     4. A table named after a member, `[algorithm.ppo]`, speaks to that member alone (`fit`).
     5. A setting that only other members have is dropped where it is overruled, and refused elsewhere (`fit`).
     6. The highest layer's plain value holds; those below it have to be readable too, unless overruled (`read`).
     7. A whole list replaces the one below; an index changes one entry, or adds one (`read_list`).
     """
     merging = _Merging(root, {})
-    said = [Said(layer, layer.settings) for layer in layers]
-    return cast("T", merging.section((root,), None, said, "")), merging.origin
+    given = [Given(layer, layer.settings) for layer in layers]
+    return cast("T", merging.section((root,), None, given, "")), merging.origin
 
 
 @dataclass(frozen=True)
@@ -179,76 +179,81 @@ class _Merging:
     """Layer that set each dotted name."""
 
     def section(
-        self, kinds: tuple[type, ...], default: Any, said: Sequence[Said], path: str
+        self, kinds: tuple[type, ...], default: Any, given: Sequence[Given], path: str
     ) -> Any:
-        """Build the member that the layers choose, from what they say."""
-        said = [one._replace(value=_table(one.layer, path.rstrip("."), one.value)) for one in said]
-        kinds, said = _with_own_parts(kinds, said, path)
-        chosen, said = self.choose(kinds, default, said, path)
-        said = [one._replace(value=self.fit(one, kinds, chosen, path)) for one in said]
+        """Build the member that the layers choose, from the settings that they give it."""
+        given = [
+            one._replace(value=_table(one.layer, path.rstrip("."), one.value)) for one in given
+        ]
+        kinds, given = _with_own_parts(kinds, given, path)
+        chosen, given = self.choose(kinds, default, given, path)
+        given = [one._replace(value=self.fit(one, kinds, chosen, path)) for one in given]
         values: dict[str, Any] = {}
         for name, field in fields_of(chosen).items():
             start = getattr(default, name) if isinstance(default, chosen) else field.default
-            given = [one._replace(value=one.value[name]) for one in said if name in one.value]
+            of_it = [one._replace(value=one.value[name]) for one in given if name in one.value]
             if not (below := members(field.annotation)):
-                values[name] = self.read(field, start, given, path + name)
+                values[name] = self.read(field, start, of_it, path + name)
             elif is_list(field.annotation):
-                values[name] = self.read_list(below, start, given, path + name)
+                values[name] = self.read_list(below, start, of_it, path + name)
             else:
-                values[name] = self.section(below, start, given, f"{path}{name}.")
+                values[name] = self.section(below, start, of_it, f"{path}{name}.")
         return chosen(**values)
 
     def choose(
-        self, kinds: tuple[type, ...], default: Any, said: Sequence[Said], path: str
-    ) -> tuple[type, Sequence[Said]]:
+        self, kinds: tuple[type, ...], default: Any, given: Sequence[Given], path: str
+    ) -> tuple[type, Sequence[Given]]:
         """Return the member that the highest layer names, and what is overruled by that."""
         by_name = {member_name(kind): kind for kind in kinds}
         if None in by_name:
-            return kinds[0], said
+            return kinds[0], given
         chosen, label = type(default) if type(default) in kinds else kinds[0], "default"
-        heard: list[Said] = []
-        for one in said:
+        passed_on: list[Given] = []
+        for one in given:
             if "name" in one.value:
                 asked, label = one.value["name"], one.layer.label
                 if not isinstance(asked, str) or asked not in by_name:
                     raise _no_such_kind(one.layer, path.rstrip("."), asked, [*map(str, by_name)])
                 if by_name[asked] is not chosen:
-                    heard = [lower._replace(overruled=True) for lower in heard]
+                    passed_on = [lower._replace(overruled=True) for lower in passed_on]
                 chosen = by_name[asked]
-            heard.append(one)
+            passed_on.append(one)
         self.origin[path + "name"] = label
-        return chosen, heard
+        return chosen, passed_on
 
-    def fit(self, said: Said, kinds: tuple[type, ...], chosen: type, path: str) -> dict[str, Any]:
-        """Return what a layer says to the chosen member, with tables named after it spread.
+    def fit(self, given: Given, kinds: tuple[type, ...], chosen: type, path: str) -> dict[str, Any]:
+        """Return the settings of a layer that the chosen member has, those of its own table included.
 
         A class of the user's has the table of the class of ours that it is derived from.
+
+        Raises:
+            ConfigError: a setting of another member that is not overruled, or of none.
         """
         by_name = {member_name(kind): kind for kind in kinds}
         ours = (kind for kind in chosen.__mro__ if kind in kinds and own_parts.is_ours(kind))
         spoken_to = next(ours, chosen)
-        said_of_it: dict[str, Any] = said.value
-        fitting = {name: value for name, value in said_of_it.items() if name not in by_name}
-        for name in (name for name in said_of_it if name in by_name):
-            table = _table(said.layer, path + name, said_of_it[name])
-            for key in table:
+        table: dict[str, Any] = given.value
+        fitting = {name: value for name, value in table.items() if name not in by_name}
+        for name in (name for name in table if name in by_name):
+            named = _table(given.layer, path + name, table[name])
+            for key in named:
                 if key not in fields_of(by_name[name]):
-                    raise unknown_setting(said.layer, f"{path}{name}.{key}", self.root)
-            fitting |= table if by_name[name] is spoken_to else {}
+                    raise unknown_setting(given.layer, f"{path}{name}.{key}", self.root)
+            fitting |= named if by_name[name] is spoken_to else {}
         for name in fitting:
             if name in fields_of(chosen) or (name == "name" and None not in by_name):
                 continue
             owners = [str(member_name(kind)) for kind in kinds if name in fields_of(kind)]
             if not owners:
-                raise unknown_setting(said.layer, path + name, self.root)
-            if not said.overruled:
+                raise unknown_setting(given.layer, path + name, self.root)
+            if not given.overruled:
                 first = chosen is kinds[0]
                 raise _other_member(
-                    said.layer, path, name, owners, str(member_name(chosen)), first=first
+                    given.layer, path, name, owners, str(member_name(chosen)), first=first
                 )
         return fitting
 
-    def read(self, field: Field, start: Any, given: Sequence[Said], dotted: str) -> Any:
+    def read(self, field: Field, start: Any, given: Sequence[Given], dotted: str) -> Any:
         """Return the plain value of the highest layer that gives one, else the default."""
         value, self.origin[dotted] = start, "default"
         for layer, written, overruled in given:
@@ -265,10 +270,10 @@ class _Merging:
         return value
 
     def read_list(
-        self, kinds: tuple[type, ...], start: Any, given: Sequence[Said], dotted: str
+        self, kinds: tuple[type, ...], start: Any, given: Sequence[Given], dotted: str
     ) -> Any:
         """Return the sections of a list: a whole one replaces that below, an index changes or adds one entry."""
-        entries: list[tuple[Any, list[Said]]] = [(default, []) for default in start]
+        entries: list[tuple[Any, list[Given]]] = [(default, []) for default in start]
         for layer, value, _ in given:
             if isinstance(value, (list, tuple)):
                 value = Entries.of(cast("Sequence[Any]", value))
@@ -292,10 +297,10 @@ class _Merging:
                     kind = own_parts.default_of(kinds) if index else kinds[0]
                     entries.append((kind(), []))
                 one = _table(layer, f"{dotted}.{key}", one)
-                entries[index][1].append(Said(layer, one))
+                entries[index][1].append(Given(layer, one))
         return tuple(
-            self.section(kinds, default, said, f"{dotted}.{i}.")
-            for i, (default, said) in enumerate(entries)
+            self.section(kinds, default, given, f"{dotted}.{i}.")
+            for i, (default, given) in enumerate(entries)
         )
 
 
@@ -310,12 +315,12 @@ def _table(layer: Layer, dotted: str, value: Any) -> dict[str, Any]:
 
 
 def _with_own_parts(
-    kinds: tuple[type, ...], said: Sequence[Said], path: str
-) -> tuple[tuple[type, ...], Sequence[Said]]:
+    kinds: tuple[type, ...], given: Sequence[Given], path: str
+) -> tuple[tuple[type, ...], Sequence[Given]]:
     """Return the members of a section with the user's classes that are named, by one name each."""
     base = own_parts.open_base(kinds)
-    heard: list[Said] = []
-    for one in said:
+    passed_on: list[Given] = []
+    for one in given:
         asked = one.value.get("name")
         if base is not None and isinstance(asked, str) and ":" in asked:
             try:
@@ -324,8 +329,8 @@ def _with_own_parts(
                 raise ConfigError(f"{one.layer.shown(path.rstrip('.'))}: {error}") from error
             kinds = kinds if part in kinds else (*kinds, part)
             one = one._replace(value={**one.value, "name": own_parts.name_of(part)})
-        heard.append(one)
-    return kinds, heard
+        passed_on.append(one)
+    return kinds, passed_on
 
 
 def _no_such_kind(layer: Layer, kind: str, asked: Any, names: Sequence[str]) -> ConfigError:
