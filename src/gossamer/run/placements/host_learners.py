@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossamer.build.auto import resumes_exactly
 from gossamer.build.replays import shared_blocks
 from gossamer.build.roles import Parts, build_parts, build_policy
 from gossamer.links.mailboxes import Mailbox
@@ -17,6 +16,7 @@ from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
 from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.resume import resumes_exactly
 from gossamer.system.devices import PageLocked
 from gossamer.system.signs import PATIENCE_SECONDS
 
