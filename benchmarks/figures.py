@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.config import from_dict, parse_train, resolve, to_dict
 from gossamer.record.exits import exit_of, state_of
-from gossamer.run.resume_rules import changes
+from gossamer.run.resumed_settings import changes
 
 if TYPE_CHECKING:
     import argparse

@@ -24,7 +24,7 @@ from gossamer.algorithms.base import unroll
 from gossamer.algorithms.impact import Impact
 from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
-from gossamer.build.roles import Parts
+from gossamer.build.roles import LearnerBundle
 from gossamer.replay.selectors.attentive import AttentiveSettings
 from gossamer.replay.selectors.circular import CircularSettings
 from gossamer.replay.selectors.elite import EliteSettings
@@ -244,7 +244,9 @@ def test_what_fails_to_close_leaves_nothing_open():
         ("spec", "plan", "policy", "queue", "board", "gate", "stop", "unroll_length")
     )
     actors = Closes(), Closes()
-    parts = [Parts(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)]
+    parts = [
+        LearnerBundle(learner=x, actor=y, **links) for x, y in zip((bad, good), actors, strict=True)
+    ]
     with pytest.raises(TypeError, match="not callable"):
         HostLearners(parts, None, None, exact=False, seed=1).close()
     assert closed == [actors[0], good, actors[1]]

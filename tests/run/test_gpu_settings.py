@@ -13,7 +13,7 @@ import torch
 
 from gossamer import evaluate
 from gossamer.algorithms.a2c import A2C
-from gossamer.build.auto import make_plan, resumes_exactly
+from gossamer.build.auto import make_plan
 from gossamer.build.preflight import refuse_what_a_gpu_cannot_hold
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
@@ -29,7 +29,8 @@ from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.out_of_process import OutOfProcess
-from gossamer.run.resume_rules import for_this_machine, why_not_exact
+from gossamer.run.resume import resumes_exactly, why_not_exact
+from gossamer.run.resumed_settings import for_this_machine
 from gossamer.run.state import RecorderState, RunState
 from gossamer.run.train import train
 from gossamer.tools.bench import limit_of

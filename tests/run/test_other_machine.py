@@ -18,7 +18,7 @@ from gossamer.errors import ConfigError
 from gossamer.machine import Machine, this_machine
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.run import prepare as prepare_module
-from gossamer.run.resume_rules import for_this_machine, resumed_plan
+from gossamer.run.resumed_settings import for_this_machine, resumed_plan
 from gossamer.run.train import train, train_command
 
 PONG = "PongNoFrameskip-v4"

@@ -18,8 +18,10 @@ from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.run.snapshot import part_of
 from gossamer.run.state import (
+    InitialState,
     PolicyOrigin,
     RunState,
+    SavedPolicy,
     ScoredPolicy,
     env_steps_of,
     facts_of,
@@ -86,9 +88,15 @@ def test_a_saved_run_goes_on(tmp_path: Path) -> None:
 def test_a_state_travels_as_it_is(checkpoint: Checkpoint) -> None:
     state = from_disk(checkpoint, 2)
     state.learners[1].numbers["learner.algorithm.kl_nats"] = float("nan")
-    found = from_whole(to_array(state), RunState)
+    found = from_whole(to_array(state), InitialState)
+    assert isinstance(found, RunState)
     assert repr(to_disk(found)[1]) == repr(to_disk(state)[1])
     assert torch.equal(found.learners[1].tensors["queue.0.obs"], state.learners[1].tensors["queue.0.obs"])  # fmt: skip
+    policy = SavedPolicy.of(checkpoint, 1)
+    found = from_whole(to_array(policy), InitialState)
+    assert isinstance(found, SavedPolicy)
+    assert found.folder == policy.folder
+    assert all(torch.equal(x, policy.tensors[name]) for name, x in found.tensors.items())
 
 
 def test_a_host_is_given_the_tensors_of_its_learners_and_the_counts_of_all(
@@ -142,7 +150,7 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
     [
         (("held",), [], "held"),
         (("held", "1/learner.update"), "many", "1/learner.update"),
-        (("held", "1/learner.update"), -1, "learners[1].update"),
+        (("held", "1/learner.update"), -1, "1/learner.update"),
         (("held", "learner.algorithm.kl_nats"), float("nan"), "learner.algorithm.kl_nats"),
         (("held", "2/learner.update"), 1, "2/learner.update"),
         (("held", "one/learner.update"), 1, "one/learner.update"),
@@ -169,6 +177,13 @@ def test_what_is_damaged_is_named(
     with pytest.raises(ConfigError) as told:
         from_disk(changed(checkpoint, facts), 2)
     assert str(told.value).endswith(f"state.json is damaged: {named} has an impossible value")
+
+
+def test_a_count_that_is_missing_is_named(checkpoint: Checkpoint) -> None:
+    facts = copy.deepcopy(checkpoint.state)
+    del facts["held"]["learner.version"]
+    with pytest.raises(ConfigError, match=r"damaged: learner\.version has"):
+        from_disk(changed(checkpoint, facts), 2)
 
 
 @pytest.mark.parametrize("missing", ["held", "plan", "exact", "recorder"])

@@ -13,7 +13,7 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import Score
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
-from gossamer.run.resume_rules import summary_of
+from gossamer.run.summary import summary_of
 from gossamer.run.train import train
 from gossamer.run.wording import ending, mixing_facts, mixing_in_words
 

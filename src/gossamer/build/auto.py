@@ -227,29 +227,6 @@ def _actor_threads(cores: int, lag: str) -> int:
     return max(min(cores, 2) if lag == "0" else 1, row_for(cores).actor_threads)
 
 
-def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
-    """Return whether a run goes on from a checkpoint as if it had never stopped."""
-    return not why_not_exact(config, spec, plan)
-
-
-def why_not_exact(config: TrainConfig, spec: EnvSpec, plan: Plan) -> list[str]:
-    """Say what keeps a run from going on from a checkpoint as if it had never stopped."""
-    why: list[str] = []
-    if plan.lag is None:
-        why.append("lag is free")
-    if spec.differs:
-        why.append(spec.differs)
-    if len(config.replays) > 1 and not config.checkpoint_replay:
-        why.append("replays are empty, --checkpoint-replay saves what they hold")
-    if config.placement != "inline" and config.num_learners > 1:
-        if config.topology.staleness != 0:
-            why.append("learners do not wait for each other")
-        # What others have stored by now depends on who is quicker.
-        if any(getattr(settings, "shared", False) for settings in config.replays):
-            why.append("processes share a replay")
-    return why
-
-
 def stream_seed(seed: int, rank: int, role: str, restarts: int = 0) -> int:
     """Seed of one role's random stream, well apart from every other's."""
     key = [seed, rank, *role.encode(), *([restarts] if restarts else [])]

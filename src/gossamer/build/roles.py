@@ -229,7 +229,7 @@ def actor_seeds(config: TrainConfig, plan: Plan, rank: int, restarts: int = 0) -
 
 
 @dataclass
-class Parts:
+class LearnerBundle:
     """One learner and what serves it, joined by links."""
 
     spec: EnvSpec
@@ -259,7 +259,7 @@ class Parts:
             self.learner.close()
 
 
-def build_parts(
+def build_bundle(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
@@ -272,7 +272,7 @@ def build_parts(
     start: bool = True,
     shared: Blocks = (),
     team: MakeTeam | None = None,
-) -> Parts:
+) -> LearnerBundle:
     """Build one learner and what serves it; `start` as in `build_env_groups`, `shared` as in `build_mix`.
 
     After `restarts` deaths its random streams and episodes are new ones. `team` makes actors in processes of their own,
@@ -326,7 +326,7 @@ def _join_parts(
     making: Future[tuple[list[VecEnv], list[NDArray[Any]]]] | None,
     shared: Blocks,
     make_team: Callable[[ActorCritic], Team] | None = None,
-) -> Parts:
+) -> LearnerBundle:
     policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
     team = make_team(policy) if make_team is not None else None
     acting = build_inference_policy(policy, plan, policy.obs_scale.device)
@@ -380,7 +380,7 @@ def _join_parts(
             num_threads=plan.actor_threads,
             graphs=Graphs(device),
         )
-    return Parts(
+    return LearnerBundle(
         spec, plan, policy, learner, actor, queue, board,
         Gate(stop, roles), stop,
         unroll_length=config.unroll_length,

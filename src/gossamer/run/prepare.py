@@ -17,12 +17,19 @@ from gossamer.build.preflight import (
 from gossamer.config import TrainConfig, to_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
-from gossamer.run import resume_rules
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.evaluate import refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
+from gossamer.run.resume import known_to_differ
+from gossamer.run.resumed_settings import (
+    changes,
+    for_this_machine,
+    refuse_changes,
+    resumed_plan,
+)
 from gossamer.run.state import RunState, SavedPolicy, from_disk, tensors_of
+from gossamer.run.summary import finished, raised
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import quoted, visible
 
@@ -101,7 +108,7 @@ def prepare(
         ranks = range(0 if layout else config.num_learners)
         mine = tensors_of(ranks, replays=config.checkpoint_replay)
         checkpoint, before = folder.checkpoints().load("last", mine), folder.read_settings()
-        resume_rules.refuse_changes(before, to_dict(config))
+        refuse_changes(before, to_dict(config))
         state = from_disk(checkpoint, config.num_learners)
         for warning in checkpoint.warnings:
             print(f"gossamer: {visible(warning)}", file=sys.stderr)
@@ -116,10 +123,10 @@ def prepare(
         plan = make_plan(config, spec, machine)
     else:
         # From Python nobody says what was asked for; what differs was.
-        changed = resume_rules.changes(before, to_dict(config))
-        given = set(config_given) or {name for name, _, _ in changed}
-        config = resume_rules.for_this_machine(config, machine, given, state.plan)
-        plan, remark = resume_rules.resumed_plan(state.plan, config, spec, machine, given, before)
+        differing = changes(before, to_dict(config))
+        given = set(config_given) or {name for name, _, _ in differing}
+        config = for_this_machine(config, machine, given, state.plan)
+        plan, remark = resumed_plan(state.plan, config, spec, machine, given, before)
     processes = len(layout.ranks) if layout else 0
     if plan.device != "cpu":
         use_deterministic_algorithms(config.deterministic)
@@ -132,13 +139,13 @@ def prepare(
 
 def _find_end(config: TrainConfig, folder: RunFolder, state: RunState) -> Finished | None:
     """Return what is told of a run that is at its end; None: it has something to do."""
-    ended, summary = resume_rules.finished(config, folder, state)
+    ended, summary = finished(config, folder, state)
     if ended is None:
         return None
     how = str(ended)
     if ended.cause == "stop_after_seconds":
         how += f" by its {summary['seconds']:.0f} s over all sessions"
-    limit = resume_rules.raised(config, ended, summary["seconds"])
+    limit = raised(config, ended, summary["seconds"])
     told = (
         f"{folder.shown} is finished ({how}); to train it further: gossamer train --resume "
         f"{quoted(folder.shown)} {limit}"
@@ -167,7 +174,7 @@ def _try_environment(
     if folder is not None and checkpoint is not None:
         refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
         refuse_other_best(config, spec, folder.checkpoints(), torso)
-    differs = None if folder is None else resume_rules.known_to_differ(folder)
+    differs = None if folder is None else known_to_differ(folder)
     if differs is None and not layout:  # processes try by themselves
         with same_folder():
             differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs

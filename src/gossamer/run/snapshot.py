@@ -18,7 +18,7 @@ from gossamer.types import STORED
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
-    from gossamer.build.roles import Parts
+    from gossamer.build.roles import LearnerBundle
     from gossamer.run.placements.host_learners import HostLearners
     from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
@@ -55,7 +55,7 @@ def take(learners: HostLearners, *, copies: bool = True) -> dict[int, LearnerSta
     return found
 
 
-def _take(parts: Parts, *, exact: bool) -> LearnerState:
+def _take(parts: LearnerBundle, *, exact: bool) -> LearnerState:
     held: dict[str, Any] = {f"learner.{k}": x for k, x in parts.learner.state_dict().items()}
     if exact:
         # Before the first version nobody has acted yet.
@@ -155,7 +155,7 @@ def restore(learners: HostLearners, initial: InitialState) -> bool:
     return back
 
 
-def _restore(parts: Parts, initial: RunState) -> bool:
+def _restore(parts: LearnerBundle, initial: RunState) -> bool:
     exact, state = is_repeatable(initial, parts.spec), initial.learners[parts.learner.rank]
     misfit = "does not fit these settings ({}); resume with the network and optimizer it was trained with"
     with _refusing(initial.folder, misfit):
@@ -180,7 +180,7 @@ def _refusing(folder: str, misfit: str) -> Generator[None]:
         raise ConfigError(f"{folder} {misfit.format(reason)}") from None
 
 
-def _restore_acting(parts: Parts, state: LearnerState, *, exact: bool) -> bool:
+def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -> bool:
     """Restore the actor and, if the run goes on exactly, the trajectories that wait; return what the actor does."""
     held = state.tensors
     fresh = parts.actor.state_dict() if exact else {}

@@ -246,22 +246,36 @@ def from_disk(checkpoint: Checkpoint, num_learners: int) -> RunState:
     path, facts = checkpoint.path, checkpoint.state
     if facts_of(checkpoint, PolicyOrigin).num_learners not in (None, num_learners):
         raise _damaged(path, "num_learners")
+    facts = _with_older_facts({**facts, "learners": [], "folder": str(path)}, path)
+    state = _typed({**facts, "policies": facts}, RunState, path)
+    state.learners.extend(_learners_from_disk(checkpoint, num_learners))
+    _refuse_contradictions(state, path)
+    return state
+
+
+def _learners_from_disk(checkpoint: Checkpoint, num_learners: int) -> list[LearnerState]:
+    path, held = checkpoint.path, checkpoint.state.get("held")
     entries: list[dict[str, Any]] = [{} for _ in range(num_learners)]
-    for on_disk, x in _typed(facts.get("held"), dict[str, Any], path, "held").items():
+    for on_disk, x in _typed(held, dict[str, Any], path, "held").items():
         try:
             rank, name = _rank_and_name(on_disk)
             entries[rank][name] = _typed(x, _Stored, path, on_disk)
         except (ValueError, IndexError):
             raise _damaged(path, on_disk) from None
-    learners = [{**_by_field(own), "tensors": {}} for own in entries]
-    facts = _with_older_facts({**facts, "learners": learners, "folder": str(path)}, path)
-    state = _typed({**facts, "policies": facts}, RunState, path)
+    tensors: list[dict[str, Tensor]] = [{} for _ in range(num_learners)]
     for on_disk, x in checkpoint.tensors.items():
         rank, name = _rank_and_name(on_disk)
         if rank < num_learners:
-            state.learners[rank].tensors[name] = x
-    _refuse_contradictions(state, path)
-    return state
+            tensors[rank][name] = x
+    learners: list[LearnerState] = []
+    for rank, own in enumerate(entries):
+        # An older run of one learner has not written its own.
+        own.setdefault("learner.own_env_steps", own.get("learner.env_steps"))
+        known = {**_by_field(own), "tensors": {}}
+        learner: LearnerState = _typed(known, LearnerState, path, name_on_disk(rank, "learner"))
+        learner.tensors.update(tensors[rank])
+        learners.append(learner)
+    return learners
 
 
 def _by_field(plain: dict[str, Any]) -> dict[str, Any]:
@@ -287,8 +301,6 @@ class _OlderRecord(msgspec.Struct, frozen=True):
 
 def _with_older_facts(facts: dict[str, Any], path: Path) -> dict[str, Any]:
     """Return the facts of a run's state with those that older runs have not written, or have in another way."""
-    for learner in facts["learners"]:  # there was one
-        learner.setdefault("own_env_steps", learner.get("env_steps"))
     record = facts.get("recorder")
     if isinstance(record, dict) and "window" not in record:
         window = _typed(record, _OlderRecord, path, "recorder").window()

@@ -28,7 +28,7 @@ from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
 from gossamer.roles.evaluator import Interrupted
-from gossamer.run import resume_rules, wording
+from gossamer.run import resume, wording
 from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluate import read_policy, refuse_misfit
@@ -38,11 +38,12 @@ from gossamer.run.placements.placing import place
 from gossamer.run.prepare import Finished, prepare
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
-from gossamer.run.resume_rules import summary_of
+from gossamer.run.resumed_settings import changes
 from gossamer.run.scoring import Scoring
 from gossamer.run.snapshot import is_repeatable
 from gossamer.run.state import from_disk, tensors_of
 from gossamer.run.stopping import Overdue, Stop, hand_over, tell
+from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
 from gossamer.run.watching import Watch, Watched, at_work
 from gossamer.system.beginning import Beginning
@@ -490,22 +491,22 @@ class _Session(Watched):
             return
         told = wording.resumed_in_words(
             new_episodes=not is_repeatable(self.state, self.spec),
-            why=resume_rules.why_not_exact(self.config, self.spec, plan, self.state, before),
+            why=resume.why_not_exact(self.config, self.spec, plan, self.state, before),
             env_steps=self.state.env_steps,
             updates=self.state.updates[0],
             seconds=seconds,
             lost=self.lost_env_steps,
         )
         recorder.say(told)
-        if resume_rules.begins_empty(self.config, self.state):
+        if resume.begins_empty(self.config, self.state):
             self._say_filling()
         if self.prepared.remark:
             recorder.say(self.prepared.remark)
-        for name, old, new in resume_rules.changes(before, to_dict(self.config)):
+        for name, old, new in changes(before, to_dict(self.config)):
             recorder.say(f"changed: {name} {old} -> {new}")
 
     def _say_filling(self) -> None:
-        rows = resume_rules.rows_to_fill(self.config, self.plan, self.state)
+        rows = resume.rows_to_fill(self.config, self.plan, self.state)
         self.recorder.say(wording.filling_in_words(rows))
 
 

@@ -8,15 +8,15 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
-from gossamer.build.auto import resumes_exactly
 from gossamer.build.replays import shared_blocks
-from gossamer.build.roles import Parts, build_parts, build_policy
+from gossamer.build.roles import LearnerBundle, build_bundle, build_policy
 from gossamer.links.mailboxes import Mailbox
 from gossamer.links.stopping import StopSignal
 from gossamer.replay.ring import make_block
 from gossamer.roles.evaluator import Source
 from gossamer.run.placements.actor_team import ActorTeam
 from gossamer.run.placements.learners_memory import Memory, Sizes
+from gossamer.run.resume import resumes_exactly
 from gossamer.system.devices import PageLocked
 from gossamer.system.signs import PATIENCE_SECONDS
 
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 class HostLearners:
     """Learners of a run in one process, by rank, and what joins them with all others."""
 
-    parts: list[Parts]
+    parts: list[LearnerBundle]
     """Learners in this process, and what serves each of them."""
     stop: StopSignal
     memory: Memory | None
@@ -67,7 +67,7 @@ class HostLearners:
         return any(thread.is_alive() for thread in self.threads)
 
     @property
-    def first(self) -> Parts:
+    def first(self) -> LearnerBundle:
         """The first learner of this process and what serves it."""
         return self.parts[0]
 
@@ -99,7 +99,7 @@ class HostLearners:
         """Names of the tensors of a policy."""
         return self.first.policy.shared_names()
 
-    def _mailbox(self, parts: Parts) -> Mailbox:
+    def _mailbox(self, parts: LearnerBundle) -> Mailbox:
         assert self.memory is not None
         learner, patience = parts.learner, self.patience_seconds
         return Mailbox(
@@ -132,7 +132,7 @@ class HostLearners:
                 others = [x for x in range(self.memory.boxes.num_learners) if x != rank]
                 learner.version = self.memory.versions.version_at(learner, others)
 
-    def publish(self, parts: Parts) -> None:
+    def publish(self, parts: LearnerBundle) -> None:
         """Show a learner's version to its actors, and to all who look at the run."""
         learner, tensors, version = (
             parts.learner,
@@ -222,9 +222,9 @@ def build_learners(
     shared: Blocks = (),
     say: Callable[[str], None],
     placer: RemoteActorPlacer | None = None,
-) -> list[Parts]:
-    """Build some learners and what serves them; arguments as in `build_local_learners`, `build_parts` and `ActorTeam`."""
-    made: list[Parts] = []
+) -> list[LearnerBundle]:
+    """Build some learners and what serves them; arguments as in `build_local_learners`, `build_bundle` and `ActorTeam`."""
+    made: list[LearnerBundle] = []
     team = None
     if config.actors_per_learner and config.placement != "inline":
         team = partial(ActorTeam, config, spec, plan, say=say, placer=placer)
@@ -234,7 +234,7 @@ def build_learners(
             on_episode(replace(episode, env=episode.env + rank * plan.num_envs), rank)
 
         made.append(
-            build_parts(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
+            build_bundle(config, spec, plan, stop=stop, rank=rank, on_episode=told, torso=torso,
                         restarts=restarts, start=start, shared=shared, team=team)
         )  # fmt: skip
     return made

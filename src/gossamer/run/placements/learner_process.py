@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from gossamer.build.auto import resumes_exactly
 from gossamer.config import from_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.errors import ConfigError
@@ -32,6 +31,7 @@ from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.remote_actor import RemoteActorPlacer
 from gossamer.run.placements.takeover import take_over
+from gossamer.run.resume import resumes_exactly
 from gossamer.run.stopping import Stop, cause_of
 from gossamer.run.watching import Watch, Watched
 from gossamer.system.devices import use_deterministic_algorithms

@@ -9,7 +9,7 @@ from gossamer.machine import threads
 if TYPE_CHECKING:
     from collections.abc import Generator
 
-    from gossamer.build.roles import Parts
+    from gossamer.build.roles import LearnerBundle
     from gossamer.run.placements.host_learners import HostLearners
 
 
@@ -49,7 +49,7 @@ def _learn_version(learners: HostLearners) -> None:
 class _Collector:
     """Lets the actor of one learner collect what its lag allows."""
 
-    def __init__(self, parts: Parts):
+    def __init__(self, parts: LearnerBundle):
         self._parts = parts
         self._lag = 1 if parts.plan.lag is None else parts.plan.lag
         self._began = parts.learner.version

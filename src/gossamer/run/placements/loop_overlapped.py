@@ -17,7 +17,7 @@ from gossamer.system.devices import on_own_stream
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
 
-    from gossamer.build.roles import Parts
+    from gossamer.build.roles import LearnerBundle
     from gossamer.links.stopping import StopSignal
     from gossamer.run.placements.host_learners import HostLearners
 
@@ -61,7 +61,7 @@ def _learn(learners: HostLearners) -> Generator[None]:
     learners.publish(parts)
 
 
-def _act(parts: Parts, began: int, waiting: int) -> None:
+def _act(parts: LearnerBundle, began: int, waiting: int) -> None:
     """Collect trajectories as the lag allows until stopped.
 
     Args:
@@ -84,7 +84,7 @@ def _act(parts: Parts, began: int, waiting: int) -> None:
             balance(parts)
 
 
-def balance(parts: Parts) -> None:
+def balance(parts: LearnerBundle) -> None:
     """Let acting give way where the learner is the bottleneck.
 
     Without a set lag the roles hold each other back by the queue alone. Where stepping is the

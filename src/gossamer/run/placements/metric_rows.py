@@ -6,7 +6,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from gossamer.build.roles import Parts
+    from gossamer.build.roles import LearnerBundle
     from gossamer.run.placements.host_learners import HostLearners
 
 
@@ -82,7 +82,7 @@ class Rows:
             self._at[i], self._spent[i], self._lag_max[i] = now, spent, 0.0
         return rows
 
-    def _shares(self, parts: Parts) -> dict[str, float]:
+    def _shares(self, parts: LearnerBundle) -> dict[str, float]:
         mixer = parts.learner.mixer
         mixing = mixer.seconds if mixer else 0.0
         waiting = mixer.peers.waited_seconds if mixer else 0.0

@@ -10,10 +10,10 @@ from gossamer.config import code_in, refuse_unimportable, to_dict
 from gossamer.envs.making import registered_here_alone
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
-from gossamer.run import resume_rules
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
+from gossamer.run.resume import refuse_replays
 from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
@@ -75,7 +75,7 @@ def place(
     try:
         initial = load(range(0))
         if isinstance(initial, RunState):
-            resume_rules.refuse_replays(config, plan, build_policy(config, spec), initial)
+            refuse_replays(config, plan, build_policy(config, spec), initial)
     except BaseException:
         made.close()
         raise

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gossamer.build.roles import Parts
+    from gossamer.build.roles import LearnerBundle
     from gossamer.run.placements.learners_memory import Memory
 
 
-def take_over(memory: Memory, parts: Parts, donors: Sequence[int]) -> None:
+def take_over(memory: Memory, parts: LearnerBundle, donors: Sequence[int]) -> None:
     """Give a new learner the average policy of its donors and the env steps of the dead one.
 
     Its version goes on from the newest of the dead one and its donors; its optimizer is new.

@@ -1,0 +1,116 @@
+"""Whether a run goes on from a checkpoint as if it had never stopped, and what its replays hold then."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any
+
+from gossamer.build.replays import capacity_of, form_of, kept_replays
+from gossamer.errors import ConfigError
+from gossamer.replay.replay import columns_lost
+from gossamer.run.resumed_settings import sums_changed
+from gossamer.system.prefixes import without_prefix
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from gossamer.build.auto import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.record.folder import RunFolder
+    from gossamer.run.state import RunState
+    from gossamer.types import EnvSpec
+
+
+def known_to_differ(folder: RunFolder) -> str | None:
+    """Return why a run's environments do not come back, as was found before; empty: they do, None: not known."""
+    with suppress(ConfigError):  # a damaged file
+        meta: Any = folder.read_json("meta.json")
+        found = meta.get("env_differs") if isinstance(meta, dict) else None
+        return found if isinstance(found, str) else None
+    return None
+
+
+def resumes_exactly(config: TrainConfig, spec: EnvSpec, plan: Plan) -> bool:
+    """Return whether a run goes on from a checkpoint that it writes as if it had never stopped."""
+    return not why_not_exact(config, spec, plan)
+
+
+def why_not_exact(
+    config: TrainConfig,
+    spec: EnvSpec,
+    plan: Plan,
+    state: RunState | None = None,
+    before: Mapping[str, Any] | None = None,
+) -> list[str]:
+    """Say why a run does not go on from a checkpoint as if it had never stopped; nothing where it does.
+
+    Args:
+        config: settings to continue with.
+        spec: of the environment.
+        plan: to continue with.
+        state: of the run, to continue from; None: any that it writes with these settings.
+        before: the run's settings until then.
+    """
+    why: list[str] = []
+    if plan.lag is None:
+        why.append("lag is free")
+    if spec.differs:
+        why.append(spec.differs)
+    if len(config.replays) > 1 and not config.checkpoint_replay:
+        why.append("replays are empty, --checkpoint-replay saves what they hold")
+    if config.placement != "inline" and config.num_learners > 1:
+        if config.topology.staleness != 0:
+            why.append("learners do not wait for each other")
+        # What others have stored by now depends on who is quicker.
+        if any(getattr(settings, "shared", False) for settings in config.replays):
+            why.append("processes share a replay")
+    if state is None:
+        return why
+    why += sums_changed(state.plan, plan)
+    if config.checkpoint_replay and begins_empty(config, state):
+        why.append("replays are empty, the checkpoint was written without --checkpoint-replay")
+    if plan.device != "cpu" and not config.deterministic:
+        why.append("a GPU sums in no fixed order without --deterministic")
+    had = config.actors_per_learner if before is None else before.get("actors_per_learner", 0)
+    if plan.device != "cpu" and bool(had) != bool(config.actors_per_learner):
+        why.append("actions are computed on " + ("the GPU now" if had else "CPUs now"))
+    if not why and not state.exact:
+        why.append("the checkpoint is not an exact one")
+    return why
+
+
+def begins_empty(config: TrainConfig, state: RunState) -> bool:
+    """Return whether there are replays, and what they held is not in a run's state or not wanted."""
+    saved = any(name.endswith(".stored") for learner in state.learners for name in learner.numbers)
+    return len(config.replays) > 1 and not (config.checkpoint_replay and saved)
+
+
+def rows_to_fill(config: TrainConfig, plan: Plan, state: RunState | None) -> int:
+    """Return the rows of all learners until replays that begin empty are as full as they are to be.
+
+    Args:
+        config: of the run.
+        plan: likewise.
+        state: that it goes on from; None: it begins with the policy of another run.
+    """
+    numbers = {} if state is None else state.learners[0].numbers
+    most = 0
+    for i, settings in enumerate(kept_replays(config)):
+        held = without_prefix(numbers, f"learner.replay.{i}.")
+        capacity = capacity_of(settings, config.unroll_length)
+        most = max(most, columns_lost(held, settings, capacity, config.unroll_length))
+    trajectories = -(-most // plan.num_envs)
+    return trajectories * plan.num_envs * config.unroll_length * config.num_learners
+
+
+def refuse_replays(config: TrainConfig, plan: Plan, policy: ActorCritic, state: RunState) -> None:
+    """Refuse a state whose replay data, of any learner, does not fit the settings that want it."""
+    if not config.checkpoint_replay:
+        return
+    form = form_of(config, policy, num_envs=plan.num_envs)
+    try:
+        for learner in state.learners:
+            form.refuse(learner.part("learner.replay."))
+    except ConfigError as error:
+        raise ConfigError(f"{state.folder}: {error}") from None

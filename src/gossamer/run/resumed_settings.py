@@ -1,0 +1,181 @@
+"""Settings and plan of a resumed run: what is the run's stays, the rest is asked for anew, or this machine's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from gossamer.build.auto import make_plan
+from gossamer.errors import ConfigError
+from gossamer.replay.selectors.base import Selector
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable, Mapping
+
+    from gossamer.build.auto import Plan
+    from gossamer.config import TrainConfig
+    from gossamer.machine import Machine
+    from gossamer.types import EnvSpec
+
+KEPT = (
+    "env_id",
+    "seed",
+    "num_learners",
+    "unroll_length",
+    "optimizer.name",
+    "env.task_seed",
+    "env.tasks_per_learner",
+)
+"""Settings that a checkpoint is bound to."""
+KEPT_PLAN = ("num_envs", "env_groups")
+"""Values of the plan that a checkpoint is bound to."""
+RUNS_OWN = (*KEPT_PLAN, "lag", "max_episode_steps")
+"""Values of the plan that a run keeps on every machine, unless they are asked for anew."""
+SUMS = ("device", "precision", "micro_batch_rows", "learner_threads", "actor_threads")
+"""Values of the plan that follow from the machine and decide the last bits of sums."""
+ARITHMETIC = ("hardware", "torch")
+"""Values of the plan that say what computes; empty where an older checkpoint does not say."""
+
+
+def refuse_changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> None:
+    """Refuse settings that a run's checkpoints cannot follow."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for name in KEPT:
+        _refuse(name, old.get(name), new.get(name))
+    kinds = [x.get("topology.name", "single") for x in (old, new)]
+    if kinds[0] != kinds[1] and "allreduce" in kinds and new.get("num_learners", 1) > 1:
+        _refuse("topology.name", *kinds)  # learners that are alike, and those that are not
+
+
+def changes(before: Mapping[str, Any], after: Mapping[str, Any]) -> Generator[tuple[str, Any, Any]]:
+    """Yield (setting, old value, new value) of what differs."""
+    old, new = dict(_flat(before)), dict(_flat(after))
+    for name in sorted({*old, *new}):
+        if old.get(name) != new.get(name):
+            yield name, old.get(name), new.get(name)
+
+
+def for_this_machine(
+    config: TrainConfig, machine: Machine, given: set[str], saved: Plan
+) -> TrainConfig:
+    """Let go of what a run was told on another machine, and not anew, where this one cannot do it.
+
+    Args:
+        config: settings to continue with.
+        machine: this one.
+        given: names of settings asked for anew.
+        saved: the plan that the run had.
+    """
+    freed: dict[str, Any] = {}
+    if config.device == "cuda" and not machine.gpus:
+        freed["device"] = "auto"
+    if machine.gpus and config.device != "cpu":
+        freed |= {"learner_threads": 0, "actor_threads": 0}  # a GPU computes batches whole
+    if machine.cores < saved.cores:
+        names = ("learner_threads", "actor_threads", "env_threads")
+        freed |= {name: 0 for name in names if getattr(config, name) > machine.cores}
+    config = replace(config, **{name: x for name, x in freed.items() if name not in given})
+    if not machine.gpus and "replays" not in given:
+        replays = [
+            replace(x, device="auto")
+            if isinstance(x, Selector) and x.device == "cuda" and f"replays.{i}.device" not in given
+            else x
+            for i, x in enumerate(config.replays)
+        ]
+        config = replace(config, replays=tuple(replays))
+    transport = getattr(config.topology, "transport", "auto")
+    if transport == "nccl" and not machine.gpus and "topology.transport" not in given:
+        config = replace(config, topology=replace(config.topology, transport="auto"))
+    return config
+
+
+def resumed_plan(
+    saved: Plan,
+    config: TrainConfig,
+    spec: EnvSpec,
+    machine: Machine,
+    given: set[str],
+    before: Mapping[str, Any],
+) -> tuple[Plan, str]:
+    """Return the plan of a resumed run, and a line if more of this machine could be used.
+
+    What is the run's is kept. What is the machine's is kept too where sums come out as before, to the last
+    bit; elsewhere this machine chooses.
+
+    Args:
+        saved: the plan that it had.
+        config: the settings it is to continue with.
+        spec: of the environment.
+        machine: this one.
+        given: names of settings asked for anew.
+        before: the run's settings.
+
+    Raises:
+        ConfigError: what was asked for anew does not fit the checkpoint.
+    """
+    if dict(_flat(before)).get("algorithm.name") != config.algorithm.name:
+        given = {*given, "lag"}  # a lag that one algorithm corrects may mislead another
+    kept = {name: getattr(saved, name) for name in RUNS_OWN if name not in given}
+    if "lag" in kept:
+        kept["lag"] = "free" if saved.lag is None else str(saved.lag)
+    fresh = make_plan(replace(config, **kept), spec, machine)
+    for name in KEPT_PLAN:
+        _refuse(name, getattr(saved, name), getattr(fresh, name))
+    if not _computes_alike(saved, fresh, given):
+        return fresh, ""
+    plan = replace(fresh, **{x: getattr(saved, x) for x in SUMS if x not in given})
+    return plan, _more_threads(saved, plan, fresh)
+
+
+def _computes_alike(saved: Plan, fresh: Plan, given: set[str]) -> bool:
+    """Return whether sums can come out here, to the last bit, as they did where a plan was saved."""
+    if saved.device != fresh.device or _changed(ARITHMETIC, saved, fresh):
+        return False
+    if saved.precision == "bf16" != fresh.precision and "precision" not in given:
+        return False  # of an older checkpoint, from a processor that has it
+    needed = max(saved.learner_threads, saved.actor_threads)
+    return not fresh.cores < min(needed, saved.cores)
+
+
+def sums_changed(saved: Plan, plan: Plan) -> list[str]:
+    """Say why sums do not come out, to the last bit, as they did under the plan that was saved."""
+    if saved.device != plan.device:  # the others follow
+        return _changed(("device",), saved, plan)
+    return _changed((*SUMS, *ARITHMETIC), saved, plan)
+
+
+def _changed(names: Iterable[str], saved: Plan, plan: Plan) -> list[str]:
+    values = [(name, getattr(saved, name), getattr(plan, name)) for name in names]
+    return [f"{name} {old} -> {new}" for name, old, new in values if old and old != new]
+
+
+def _more_threads(saved: Plan, plan: Plan, fresh: Plan) -> str:
+    names = ("learner_threads", "actor_threads")
+    more = {x: getattr(fresh, x) for x in names if getattr(fresh, x) > getattr(plan, x)}
+    if not more or fresh.cores <= (saved.cores or fresh.cores):
+        return ""
+    typed = " ".join(f"--{name.replace('_', '-')} {x}" for name, x in more.items())
+    return (
+        f"this machine has {fresh.cores} cores, and threads are as many as on {saved.cores}, so that the run "
+        f"goes on exactly; to use more of them, not exactly: {typed}"
+    )
+
+
+def _refuse(name: str, old: Any, new: Any) -> None:
+    if old != new:
+        old, new = ("none" if x is None else x for x in (old, new))
+        raise ConfigError(
+            f"{name} is {new}, but this run was begun with {old}, which a resumed run keeps; leave it "
+            "out, or start a new run from this one's policy with --init-from RUN"
+        )
+
+
+def _flat(tree: Mapping[str, Any], path: str = "") -> Generator[tuple[str, Any]]:
+    for name, value in tree.items():
+        if isinstance(value, dict):
+            yield from _flat(value, f"{path}{name}.")  # pyright: ignore[reportUnknownArgumentType]
+        elif isinstance(value, list) and len(value) == 1:
+            # Where one value per learner is allowed, older runs have saved a plain number.
+            yield path + name, value[0]
+        else:
+            yield path + name, value
