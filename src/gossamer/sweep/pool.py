@@ -6,9 +6,9 @@ import signal
 import threading
 import time
 from collections import deque
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS
@@ -16,7 +16,7 @@ from gossamer.record.exits import Exit, exit_of
 from gossamer.record.objectives import is_done, read_summary
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Generator, Sequence
 
     from gossamer.sweep.board import Board
     from gossamer.sweep.processes import PlannedRun, RunInTraining, Site
@@ -57,34 +57,26 @@ class RunQueue:
         return ()
 
 
-class Signals:
-    """Context in which signals are counted instead of ending this process."""
+@contextmanager
+def counted_signals() -> Generator[list[float]]:
+    """Context in which signals do not end this process; yields the moments at which they came."""
+    moments: list[float] = []
 
-    def __init__(self) -> None:
-        self.count = 0
-        self._before: dict[int, Any] = {}
-        self._last_at = -REPEAT_SECONDS
-
-    def __enter__(self) -> Signals:
-        """Take the signals over, if this is the main thread."""
-        if threading.current_thread() is threading.main_thread():
-            for number in STOP_SIGNALS:
-                self._before[number] = signal.signal(number, self._count)
-            if self._before[signal.SIGHUP] == signal.SIG_IGN:  # by nohup
-                signal.signal(signal.SIGHUP, signal.SIG_IGN)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Give them back."""
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _count(self, number: int, _frame: object) -> None:
+    def count(number: int, _frame: object) -> None:
         now = time.monotonic()
         # A terminal that is closed says so more than once.
-        if self.count and (number == signal.SIGHUP or now - self._last_at < REPEAT_SECONDS):
-            return
-        self.count, self._last_at = self.count + 1, now
+        if not moments or (number != signal.SIGHUP and now - moments[-1] >= REPEAT_SECONDS):
+            moments.append(now)
+
+    is_main = threading.current_thread() is threading.main_thread()
+    # What nohup lets nobody hear stays so.
+    heard = [x for x in STOP_SIGNALS if x != signal.SIGHUP or signal.getsignal(x) != signal.SIG_IGN]
+    before = {x: signal.signal(x, count) for x in heard if is_main}
+    try:
+        yield moments
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 @dataclass
@@ -121,22 +113,22 @@ class Pool:
         queue.say = self._board.say
         self._adopt(queue)
         looked_at = time.monotonic()
-        with Signals() as signals:
+        with counted_signals() as signals:
             try:
                 while True:
                     self._collect(queue)
-                    if signals.count and not self._stopping:
+                    if signals and not self._stopping:
                         self._board.say(
                             f"Stopping {len(self._running)} runs, which save a checkpoint. Press Ctrl-C again to end "
                             "them without saving."
                         )
                         self._stop_all()
-                    if signals.count > 1:
+                    if len(signals) > 1:
                         return False
                     if not self._stopping:
                         self._fill(queue)
                     if not self._running:
-                        return not signals.count
+                        return not signals
                     if time.monotonic() >= looked_at + LOOK_SECONDS:
                         looked_at = time.monotonic()
                         self._look(queue)
@@ -166,10 +158,10 @@ class Pool:
                 if run in queue.pending:
                     queue.pending.remove(run)
 
-    def _wait_for_all(self, queue: RunQueue, signals: Signals) -> None:
+    def _wait_for_all(self, queue: RunQueue, signals: Sequence[float]) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
         self._stop_all()
-        while self._running and signals.count < 2:
+        while self._running and len(signals) < 2:
             self._collect(queue)
             time.sleep(POLL_SECONDS)
 
