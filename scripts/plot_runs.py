@@ -15,6 +15,8 @@ import matplotlib as mpl
 import matplotlib.pyplot as plt
 import numpy as np
 
+from gossamer.record.metrics import read_rows
+
 WINDOW = 20
 """Episodes averaged into a point of the curve."""
 
@@ -31,7 +33,7 @@ def main() -> None:
     mpl.rcParams["svg.hashsalt"] = "gossamer"
     figure, axes = plt.subplots(figsize=(7.2, 3.2), layout="constrained")
     for run in asked.runs:
-        rows = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
+        rows = list(read_rows(run / "episodes.jsonl"))
         minutes = np.array([row["time_s"] for row in rows]) / 60
         returns = np.array([row["return"] for row in rows])
         if len(rows) < WINDOW:

@@ -29,6 +29,7 @@ from gossamer.run.placements.cluster.whole_runs import (  # noqa: E402
     Changes,
     RemoteRun,
     Trainer,
+    WholeRun,
 )
 from gossamer.sweep.cluster import keep  # noqa: E402
 
@@ -57,7 +58,11 @@ def test_files_come_home_as_they_are(tmp_path: Path) -> None:
 
 def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(tmp_path))
-    trainer = Trainer()
+    trainer = Trainer(WholeRun({"settings.toml": b""}, ["--no-such-flag"], {}, "s1.txt"))
+    while (first := trainer.changes()).code is None:
+        time.sleep(0.01)
+    assert first.code == 2
+    assert not first.changed or list(first.changed) == ["s1.txt"], "not what was sent there"
     run = tmp_path / "s1"
     run.mkdir()
     (run / "episodes.jsonl").write_text("a\n")
@@ -73,7 +78,7 @@ def test_only_what_is_new_is_sent(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
         file.write("b\n")
     (run / "config.json").unlink()
     assert trainer.changes() == Changes(
-        None, {"s1/episodes.jsonl": Change(2, b"b\n")}, ["s1/config.json"]
+        2, {"s1/episodes.jsonl": Change(2, b"b\n")}, ["s1/config.json"]
     )
     (run / "new").write_text("c\n")
     (run / "new").replace(run / "episodes.jsonl")  # cut back, as a resumed run's are
@@ -118,19 +123,20 @@ def fake_ray(monkeypatch: pytest.MonkeyPatch) -> FakeRay:
 
 def remote_run(fake_ray: FakeRay, wait_seconds: float = 0.0) -> tuple[RemoteRun, list[Changes]]:
     kept: list[Changes] = []
-    return RemoteRun("000/s1", fake_ray, "begun", kept.append, wait_seconds), kept
+    return RemoteRun("000/s1", fake_ray, kept.append, wait_seconds), kept
 
 
 def test_a_run_is_asked_until_it_ends(fake_ray: FakeRay) -> None:
     run, kept = remote_run(fake_ray)
     assert run.poll() is None
-    assert not fake_ray.called, "it has no place yet"
+    assert not kept, "it has no place yet"
     fake_ray.has_place = True
     assert run.poll() is None
     run.stop()
+    assert run.poll() is None
     assert run.poll() == 0
-    assert fake_ray.called == ["changes", "stop", "changes", "clear", "kill"]
-    assert [x.code for x in kept] == [None, 0]
+    assert fake_ray.called == ["changes", "changes", "stop", "changes", "clear", "kill"]
+    assert [x.code for x in kept] == [None, None, 0]
     assert run.poll() == 0
 
 
@@ -141,6 +147,7 @@ def test_a_run_that_is_to_stop_before_it_is_known_to_have_a_place_is_told(
     assert run.poll() is None
     fake_ray.has_place = True
     run.stop()
+    assert run.poll() is None
     assert run.poll() == 0
     assert fake_ray.called.count("stop") == 1
 
@@ -149,7 +156,7 @@ def test_a_run_that_is_to_stop_before_it_has_a_place_is_not_begun(fake_ray: Fake
     run, _ = remote_run(fake_ray)
     run.stop()
     assert run.poll() == KILLED
-    assert fake_ray.called == ["kill"]
+    assert fake_ray.called == ["changes", "kill"]
 
 
 def test_a_run_without_a_place_for_too_long_is_told(fake_ray: FakeRay) -> None:
@@ -158,7 +165,7 @@ def test_a_run_without_a_place_for_too_long_is_told(fake_ray: FakeRay) -> None:
         RunFailed, match="000/s1 has had no place on the cluster for 0 s; use fewer"
     ):
         run.poll()
-    assert fake_ray.called == ["kill"]
+    assert fake_ray.called == ["changes", "kill"]
 
 
 def test_a_run_whose_machine_is_gone_was_killed(fake_ray: FakeRay) -> None:
@@ -232,8 +239,7 @@ def test_a_run_ends_before_its_folder_is_removed(
     folder.mkdir()
     monkeypatch.setattr("tempfile.mkdtemp", lambda prefix: str(folder))
     before = {x.pid for x in psutil.Process().children()}
-    trainer = Trainer()
-    trainer.begin({}, [*FOREVER, f"{HERE}/s1"], {}, "s1.txt")
+    trainer = Trainer(WholeRun({}, [*FOREVER, f"{HERE}/s1"], {}, "s1.txt"))
     (watcher,) = [x for x in psutil.Process().children() if x.pid not in before]
     try:
         trains = soon(lambda: run_of(watcher))

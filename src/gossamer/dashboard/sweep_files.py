@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 from gossamer.dashboard.root import SWEEP
 from gossamer.dashboard.values import listed, mapping, number, shown, whole, word
-from gossamer.record.objectives import GREATER_IS_BETTER
+from gossamer.record.objectives import GREATER_IS_BETTER, Judge
 from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
@@ -49,6 +49,11 @@ class Plan:
     """What is tried of each setting; empty for a list of experiments."""
     started: float
     """Unix time; of an older sweep that of the last change of its file."""
+
+    @property
+    def judge(self) -> Judge:
+        """Judge of its trials."""
+        return Judge(self.objectives, self.score)
 
     def command(self, folder: Path) -> str:
         """Return what goes on with the sweep if it is typed.

@@ -7,7 +7,7 @@ from collections import OrderedDict
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import PurePosixPath
-from typing import TYPE_CHECKING, Any, NamedTuple, cast
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.dashboard.root import HERE
 from gossamer.dashboard.sweep_files import (
@@ -80,7 +80,7 @@ class Sweeps:
         with self._lock, self._root.run(sweep) as files:
             plan, there = read_plan(files), trials_there(files)
             results, live = files.json("results.json"), files.running
-            before = self._recall(sweep, Judge(plan.objectives, plan.score))
+            before = self._recall(sweep, plan.judge)
             now = _Remembered(before.judge, read_records(files, there[:MAX_TRIALS], before.records))
             runs = self._runs_of(sweep)
             trials: list[dict[str, Any]] = []
@@ -181,12 +181,10 @@ def _trial(
     if record.pruned:
         state = "pruned"
     elif len(worth) >= plan.seeds and len(worth) == len(runs):
-        missing = [x for i, x in enumerate(goals) if any(own[i] is None for own in worth)]
+        means, missing = plan.judge.means(worth)
         state = "failed" if missing else "done"
-        reason = f"not every run has recorded the objective {missing[0]}" if missing else ""
-        if not missing:
-            totals = zip(*cast("Sequence[list[float]]", worth), strict=True)
-            values = [sum(x) / len(x) for x in totals]
+        reason = f"not every run has recorded the objective {missing}" if missing else ""
+        values = list(means) or values
     elif "running" in states:
         state = "running"
     elif failed := [run for run in runs if run["state"] in ("failed", "damaged")]:
@@ -213,12 +211,7 @@ def _best(trials: Sequence[Mapping[str, Any]], judge: Judge) -> list[int]:
     """Return the best trial; with two objectives those that no other one beats."""
     done = [x for x in trials if x["state"] == "done"]
     values = [tuple(NEVER if y is None else y for y in x["values"]) for x in done]
-    if not done:
-        return []
-    if len(judge.objectives) > 1:
-        return [done[i]["trial"] for i in judge.front(values)]
-    best = min(range(len(done)), key=lambda i: (judge.key(values[i]), done[i]["trial"]))
-    return [done[best]["trial"]]
+    return [done[i]["trial"] for i in judge.best(values)]
 
 
 def _reached(values: Sequence[float | None], goals: Iterable[str]) -> list[float | None]:

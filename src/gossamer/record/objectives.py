@@ -12,6 +12,8 @@ from gossamer.record.exits import exit_of, state_of
 from gossamer.record.readers import FolderReader, rows_in, table_in
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from gossamer.record.readers import Reader
 
 Objective = Literal["return", "evaluation", "area", "seconds_to_score", "steps_to_score"]
@@ -223,6 +225,24 @@ class Judge:
     def key(self, values: tuple[float, ...]) -> float:
         """Return what sorts trials by their first objective, the best first."""
         return -values[0] if GREATER_IS_BETTER[self.objectives[0]] else values[0]
+
+    def means(self, worth: Sequence[Sequence[float | None]]) -> tuple[tuple[float, ...], str]:
+        """Return the mean of every objective over runs; none, and an objective's name, if some run has not recorded it."""
+        means: list[float] = []
+        for name, column in zip(self.objectives, zip(*worth, strict=True), strict=True):
+            known = [x for x in column if x is not None]
+            if len(known) < len(column):
+                return (), name
+            means.append(sum(known) / len(known))
+        return tuple(means), ""
+
+    def best(self, values: list[tuple[float, ...]]) -> list[int]:
+        """Return the first of the best trials; with two objectives those that no other one beats, the best by the first in front."""
+        ranked = sorted(range(len(values)), key=lambda i: self.key(values[i]))
+        if len(self.objectives) == 1:
+            return ranked[:1]
+        front = self.front(values)
+        return [i for i in ranked if i in front]
 
     def front(self, values: list[tuple[float, ...]]) -> list[int]:
         """Return which of some trials no other one beats in one objective without losing in another."""

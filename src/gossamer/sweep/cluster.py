@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.record.files import write_bytes
-from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster, files_below
+from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster, WholeRun, files_below
 from gossamer.sweep.processes import has_checkpoint, make_room
 
 if TYPE_CHECKING:
@@ -53,9 +53,8 @@ class ClusterSite:
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
         share = str(max(1, int(self._cores)))
         environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": share, MACHINE: PLAIN}
-        return self._cluster.begin(
-            run.name, files, words, environment, run.output.name, partial(keep, run)
-        )
+        whole_run = WholeRun(files, words, environment, run.output.name)
+        return self._cluster.begin(run.name, whole_run, partial(keep, run))
 
     def adopt(self, run: PlannedRun) -> None:
         """Return nothing: runs on a cluster end with the sweep that has begun them."""

@@ -31,11 +31,8 @@ MOST_COLUMNS = 8
 
 def best_of(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:
     """Return the best trial; with two objectives those that no other one beats, the best by the first in front."""
-    done = [x for x in trials if x.values]
-    if len(sweep.judge.objectives) == 1:
-        return sorted(done, key=lambda x: (sweep.judge.key(x.values), x.number))[:1]
-    front = sweep.judge.front([x.values for x in done])
-    return sorted((done[i] for i in front), key=lambda x: (sweep.judge.key(x.values), x.number))
+    done = sorted((x for x in trials if x.values), key=lambda x: x.number)
+    return [done[i] for i in sweep.judge.best([x.values for x in done])]
 
 
 def ordered(sweep: Sweep, trials: Sequence[Trial]) -> list[Trial]:

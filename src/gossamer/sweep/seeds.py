@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.compare.command import compare
 from gossamer.config import to_dict
 from gossamer.errors import ConfigError, RunFailed
+from gossamer.record.exits import exit_of
 from gossamer.record.files import write_text
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
@@ -183,18 +184,15 @@ def summary(runs: Sequence[PlannedRun], folder: Path, config: TrainConfig) -> li
     """Return a line for each seed, their area, and the lines of `gossamer compare` about them."""
     found = {run.name: read_summary(run.folder) for run in runs}
     lines = [
-        f"{run.name}: {found[run.name].get('exit_reason', 'not finished')}, {_worth(found[run.name])}, {run.folder}"
+        f"{run.name}: {exit_of(found[run.name]) or 'not finished'}, {_worth(found[run.name])}, {run.folder}"
         for run in runs
         if found[run.name]
     ]
-    if sum(is_done(run.folder) for run in runs) < 2:
+    done = [run.folder for run in runs if is_done(run.folder)]
+    if len(done) < 2:
         return lines
     steps, learners = config.total_env_steps, config.num_learners
-    areas = [
-        measure(x.folder, "area", total_env_steps=steps, num_learners=learners)
-        for x in runs
-        if is_done(x.folder)
-    ]
+    areas = [measure(x, "area", total_env_steps=steps, num_learners=learners) for x in done]
     if told := [x for x in areas if x is not None]:  # what a sweep has judged by, most often
         mean = shown_value("area", sum(told) / len(told))
         low, high = shown_value("area", min(told)), shown_value("area", max(told))

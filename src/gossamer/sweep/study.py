@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import warnings
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from gossamer.record.objectives import GREATER_IS_BETTER, MARKS
 from gossamer.sweep.space import Choices, encoded
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from gossamer.sweep.file import Sweep
 
@@ -40,9 +41,8 @@ class Study:
         self._study = self._made(storage=self._storage, pruner=self._pruner(), study_name=NAME)
         self._id = self._storage.get_study_id_from_name(NAME)
         self._numbers: dict[int, int] = {}  # as Optuna counts
-        self._distributions: dict[str, Any] = {
-            name: self._distribution(name) for name in sweep.space
-        }
+        with _quiet():
+            self._distributions: dict[str, Any] = {x: self._distribution(x) for x in sweep.space}
 
     def _made(self, **options: Any) -> Any:
         goals = self._sweep.options.objective
@@ -74,8 +74,7 @@ class Study:
     def propose(self, number: int) -> dict[str, Any]:
         """Return settings to try in a trial, by its number; it is not one of the study yet."""
         options = self._sweep.options
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             # A sampler for each trial: a sweep that was killed must not draw the same numbers again.
             seed = int(np.random.SeedSequence([options.sampler_seed, number]).generate_state(1)[0])
             sampler = self._optuna.samplers.TPESampler(
@@ -109,9 +108,9 @@ class Study:
         }
         self._numbers[number] = len(self._numbers)
         running = self._optuna.trial.TrialState.RUNNING
-        self._study.add_trial(
-            self._optuna.create_trial(state=running, params=words, distributions=known)
-        )
+        with _quiet():
+            trial = self._optuna.create_trial(state=running, params=words, distributions=known)
+            self._study.add_trial(trial)
 
     def report(self, number: int, step: int, mean: float) -> bool:
         """Tell the mean of an evaluation; return whether the trial is worse than others were at that time.
@@ -144,8 +143,15 @@ class Study:
     def tell(self, number: int, values: Sequence[float]) -> None:
         """Tell the objectives of a trial; none: it was stopped early."""
         state = None if values else self._optuna.trial.TrialState.PRUNED
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        with _quiet():
             self._study.tell(
                 self._numbers[number], list(values) or None, state=state, skip_if_finished=True
             )
+
+
+@contextmanager
+def _quiet() -> Generator[None]:
+    """Context in which Optuna does not warn of what is experimental."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        yield

@@ -52,17 +52,15 @@ class Trial:
             judge.of_run(run.folder, total_env_steps=steps, num_learners=learners)
             for run in self.runs
         ]
-        by_objective = dict(zip(judge.objectives, zip(*worth, strict=True), strict=True))
-        missing = [name for name, values in by_objective.items() if None in values]
+        self.values, missing = judge.means(worth)
         if missing:
-            self.failure = f"not every run has recorded the objective {missing[0]}: " + (
+            self.failure = f"not every run has recorded the objective {missing}: " + (
                 "no policy was evaluated; set evaluation.every_seconds lower"
-                if missing[0] == "evaluation"
+                if missing == "evaluation"
                 else "no training episode ended; set total_env_steps higher"
             )
-            return True
-        self.of_seeds = cast("list[list[float]]", worth)
-        self.values = tuple(sum(x) / len(x) for x in zip(*self.of_seeds, strict=True))
+        else:
+            self.of_seeds = cast("list[list[float]]", worth)
         return True
 
 

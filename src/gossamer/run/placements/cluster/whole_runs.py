@@ -23,7 +23,7 @@ from gossamer.record.runs import LOCK
 from gossamer.run.placements.cluster.session import Session
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator
 
     from gossamer.config import TrainConfig
 
@@ -35,6 +35,19 @@ KILLED = -9
 """Exit code of a run whose machine is gone."""
 _LOGS = (".jsonl", ".csv", ".txt")
 """Files that only grow."""
+
+
+class WholeRun(NamedTuple):
+    """A run as the machine that trains it needs to know it."""
+
+    files: dict[str, bytes]
+    """Content of the files that it begins with, by path below its folder."""
+    words: list[str]
+    """Words after `gossamer train`."""
+    environment: dict[str, str]
+    """Variables that it has besides the machine's own."""
+    output: str
+    """File below its folder for the lines that it prints."""
 
 
 class Change(NamedTuple):
@@ -56,60 +69,44 @@ class Changes(NamedTuple):
 
 
 class Trainer:
-    """Trains one run on the machine that it is on; a Ray actor."""
+    """Trains a run in a folder of its own on the machine that it is on; a Ray actor.
 
-    def __init__(self) -> None:
+    Args:
+        run: which.
+    """
+
+    def __init__(self, run: WholeRun):
         self._folder = Path(tempfile.mkdtemp(prefix="gossamer-run-"))
-        self._process: subprocess.Popen[bytes] | None = None
-        self._sent: dict[str, tuple[int, int, int]] = {}
-
-    def begin(
-        self,
-        files: Mapping[str, bytes],
-        words: Sequence[str],
-        environment: Mapping[str, str],
-        output: str,
-    ) -> None:
-        """Begin a run, or go on with it.
-
-        Args:
-            files: content of the files that lie in the folder, by path.
-            words: after `gossamer train`.
-            environment: variables that the run has besides this machine's own.
-            output: file for what the run prints.
-        """
-        for name, content in files.items():
+        for name, content in run.files.items():
             path = self._folder / name
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
         # What was sent here is known there.
-        self._sent = {name: _mark(self._folder / name) for name in files}
-        typed = [word.replace(HERE, str(self._folder)) for word in words]
-        # Threads are limited to the cores that Ray gives.
+        self._sent = {name: _mark(self._folder / name) for name in run.files}
+        typed = [word.replace(HERE, str(self._folder)) for word in run.words]
         watcher = "gossamer.run.placements.cluster.run_watcher"
-        with (self._folder / output).open("ab") as printed:
+        with (self._folder / run.output).open("ab") as output:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", watcher, str(self._folder), str(os.getpid()), *typed],
                 stdin=subprocess.DEVNULL,
-                stdout=printed,
+                stdout=output,
                 stderr=subprocess.STDOUT,
-                env={**os.environ, **environment},
+                env={**os.environ, **run.environment},
                 start_new_session=True,
             )
 
     def changes(self) -> Changes:
         """Return the changes since the last question; once the run has ended, all that were left."""
-        code = None if self._process is None else self._process.poll()
+        code = self._process.poll()
         changed: dict[str, Change] = {}
         seen: set[str] = set()
         for name, path in files_below(self._folder):
             with suppress(OSError):  # it has been replaced meanwhile
                 seen.add(name)
                 mark, before = _mark(path), self._sent.get(name)
-                if mark == before:
-                    continue
-                changed[name] = _change(path, mark, before)
-                self._sent[name] = mark
+                if mark != before:
+                    changed[name] = _change(path, mark, before)
+                    self._sent[name] = mark
         gone = sorted(set(self._sent) - seen)
         for name in gone:
             del self._sent[name]
@@ -117,12 +114,11 @@ class Trainer:
 
     def stop(self) -> None:
         """Ask the run to save a checkpoint and stop."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.send_signal(signal.SIGINT)
+        self._process.send_signal(signal.SIGINT)
 
     def clear(self) -> None:
         """End the run at once if it still trains, and remove its folder."""
-        if self._process is not None and self._process.poll() is None:
+        if self._process.poll() is None:
             with suppress(ProcessLookupError):
                 os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait()
@@ -181,28 +177,16 @@ class RunCluster:
         self.jobs = jobs or max(1, int(there // cores))
         """Runs at a time."""
 
-    def begin(
-        self,
-        name: str,
-        files: Mapping[str, bytes],
-        words: Sequence[str],
-        environment: Mapping[str, str],
-        output: str,
-        keep: Callable[[Changes], object],
-    ) -> RemoteRun:
+    def begin(self, name: str, run: WholeRun, keep: Callable[[Changes], object]) -> RemoteRun:
         """Begin a run on some machine, and return at once.
 
         Args:
             name: of the run, for errors.
-            files: as `Trainer.begin` has it, as are the next three.
-            words: likewise.
-            environment: likewise.
-            output: likewise.
+            run: which.
             keep: called with the changes of its files.
         """
-        actor = cast("Any", ray.remote(**self._options)(Trainer)).remote()
-        begun = actor.begin.remote(files, words, environment, output)
-        return RemoteRun(name, actor, begun, keep, self._wait_seconds)
+        actor = cast("Any", ray.remote(**self._options)(Trainer)).remote(run)
+        return RemoteRun(name, actor, keep, self._wait_seconds)
 
     def close(self) -> None:
         """Leave the cluster; end it, if it was started here."""
@@ -213,18 +197,13 @@ class RemoteRun:
     """A run on some machine, as the process that has begun it sees it; nothing here waits for Ray."""
 
     def __init__(
-        self,
-        name: str,
-        actor: Any,
-        begun: Any,
-        keep: Callable[[Changes], object],
-        wait_seconds: float,
+        self, name: str, actor: Any, keep: Callable[[Changes], object], wait_seconds: float
     ):
-        self._name, self._actor, self._begun, self._keep = name, actor, begun, keep
+        self._name, self._actor, self._keep = name, actor, keep
         self._wait_seconds = wait_seconds
-        self._asked: Any = None
-        self._ask_at = time.monotonic()
-        self._give_up = self._ask_at + wait_seconds if wait_seconds else math.inf
+        self._give_up = time.monotonic() + wait_seconds if wait_seconds else math.inf
+        self._asked: Any = actor.changes.remote()
+        self._ask_at = 0.0
         self._has_place = self._is_unwanted = self._was_told = False
         self._code: int | None = None
 
@@ -243,31 +222,27 @@ class RemoteRun:
 
     def _look(self) -> int | None:
         now = time.monotonic()
-        if not self._has_place and ray.wait([self._begun], timeout=0)[0]:
-            ray.get(self._begun)
-            self._has_place = True
-        if not self._has_place:
-            if self._is_unwanted or now >= self._give_up:
-                self.kill()
-            if now >= self._give_up:
-                raise RunFailed(
-                    f"{self._name} has had no place on the cluster for {self._wait_seconds:.0f} s; use fewer --jobs, or "
-                    "a longer cluster.wait_seconds in [settings]"
-                )
-            return self._code
-        if self._is_unwanted and not self._was_told:
-            self._was_told = True
-            self._actor.stop.remote()
         if self._asked is None and now >= self._ask_at:
             self._asked = self._actor.changes.remote()
-        if self._asked is None or not ray.wait([self._asked], timeout=0)[0]:
-            return None
-        changes = cast("Changes", ray.get(self._asked))
-        self._asked, self._ask_at = None, now + LOOK_SECONDS
-        self._keep(changes)
-        if changes.code is not None:
+        code = None
+        if self._asked is not None and ray.wait([self._asked], timeout=0)[0]:
+            changes = cast("Changes", ray.get(self._asked))
+            self._has_place, self._asked, self._ask_at = True, None, now + LOOK_SECONDS
+            self._keep(changes)
+            code = changes.code
+        if self._has_place and self._is_unwanted and not self._was_told:
+            self._was_told = True
+            self._actor.stop.remote()
+        no_place = not self._has_place and now >= self._give_up
+        if code is not None or no_place or (self._is_unwanted and not self._has_place):
             self.kill()
-        return changes.code
+            code = KILLED if code is None else code
+        if no_place:
+            raise RunFailed(
+                f"{self._name} has had no place on the cluster for {self._wait_seconds:.0f} s; use fewer --jobs, or "
+                "a longer cluster.wait_seconds in [settings]"
+            )
+        return code
 
     def stop(self) -> None:
         """Ask the run to save a checkpoint and stop."""

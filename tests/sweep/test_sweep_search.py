@@ -1,0 +1,114 @@
+"""What is left of a sweep whose folder holds trials already, and what it makes of runs that end."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gossamer.errors import RunFailed
+from gossamer.record.exits import Exit
+from gossamer.sweep.file import read_sweep
+from gossamer.sweep.search import Search
+from gossamer.sweep.store import SweepFolder
+
+FILE = """
+method = "{method}"
+{more}
+[settings]
+env_id = "CartPole-v1"
+num_envs = 4
+[search]
+"algorithm.passes" = [1, 2, 3, 4]
+"""
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> SweepFolder:
+    return made(tmp_path, "grid", "seeds = 2")
+
+
+def made(tmp_path: Path, method: str, more: str) -> SweepFolder:
+    (tmp_path / "x.toml").write_text(FILE.format(method=method, more=more))
+    found = SweepFolder(tmp_path / "x", read_sweep(str(tmp_path / "x.toml")))
+    found.path.mkdir()
+    return found
+
+
+def finish(run: Path, score: float) -> None:
+    run.mkdir(parents=True, exist_ok=True)
+    ended = {"kind": "done", "cause": "total_env_steps"}
+    (run / "summary.json").write_text(json.dumps({"exit": ended, "mean_return_last_100": score}))
+
+
+def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: SweepFolder) -> None:
+    for number in (0, 1):
+        folder.add(number, folder.sweep.choice(number))
+    finish(folder.path / "000" / "s1", 10.0)
+    finish(folder.path / "000" / "s2", 20.0)
+    finish(folder.path / "001" / "s2", 30.0)
+    search = Search(folder)
+    assert (search.trials[0].state, search.trials[0].values) == ("done", (15.0,))
+    assert search.trials[1].state == "unfinished"
+    assert [x.name for x in search.runs] == ["000/s1", "000/s2", "001/s1", "001/s2"]
+    found = [search.next() for _ in range(3)]
+    assert [x.name for x in found if x] == ["001/s1", "002/s1", "002/s2"]
+    assert json.loads((folder.path / "002" / "trial.json").read_text())["chosen"] == {
+        "algorithm.passes": 3
+    }
+
+
+def test_a_trial_is_judged_when_its_last_run_ends(folder: SweepFolder) -> None:
+    search, said = Search(folder), list[str]()
+    search.say = said.append
+    first, second = search.next(), search.next()
+    assert first
+    assert second
+    finish(first.folder, 1.0)
+    search.ended(first, Exit("done", "total_env_steps"))
+    assert not said
+    finish(second.folder, 3.0)
+    search.ended(second, Exit("done", "total_env_steps"))
+    assert said == ["trial 0: return 2 (algorithm.passes 1); 1 of 4 trials done"]
+
+
+def test_the_other_runs_of_a_trial_that_fails_are_not_trained(folder: SweepFolder) -> None:
+    search = Search(folder)
+    search.say = lambda _: None
+    first = search.next()
+    assert first
+    search.ended(first, Exit("failed", "no such thing"))
+    assert search.trials[0].state == "failed"
+    following = search.next()
+    assert following
+    assert following.name == "001/s1"
+
+
+def test_where_nothing_but_failures_comes_the_search_gives_up(folder: SweepFolder) -> None:
+    search = Search(folder)
+    search.say = lambda _: None
+    for _ in range(3):
+        run = search.next()
+        assert run
+        search.ended(run, Exit("failed", "why"))
+    with pytest.raises(RunFailed, match="3 trials failed and none was done; the last one: why"):
+        search.next()
+
+
+def test_a_pruned_trial_stays_so_and_others_know_of_it(tmp_path: Path) -> None:
+    pytest.importorskip("optuna", reason="Optuna is an optional extra")
+    folder = made(tmp_path, "tpe", 'trials = 4\npruner = "median"')
+    search, said = Search(folder), list[str]()
+    search.say = said.append
+    run = search.next()
+    assert run
+    assert list(search.unwanted([run])) == []
+    folder.prune(search.trials[0])
+    again = Search(folder)
+    again.say = said.append
+    assert again.trials[0].state == "pruned"
+    assert [x.name for x in again.unwanted([run])] == [run.name], "it still trains"
+    following = again.next()
+    assert following
+    assert following.name == "001/s1"
