@@ -131,7 +131,7 @@ def test_an_evaluation_is_played_at_once(tmp_path: Path, evaluates: str) -> None
     evaluator, turns = FakeEvaluator(), []
     placement = FakePlacement([], evaluates=evaluates)
     placement.make_evaluator = lambda: evaluator  # type: ignore[method-assign]
-    placement.score_policy_next = turns.append  # type: ignore[method-assign]
+    placement.evaluate_run_policy_next = turns.append  # type: ignore[method-assign]
     evaluator.run = lambda: None  # type: ignore[attr-defined]
 
     def ask_now() -> list[object]:

@@ -154,11 +154,11 @@ def test_a_checkpoint_is_not_waited_for_by_the_rows_of_others_when_somebody_join
     rows: list[int] = []
 
     def joins():
-        placement.hosts[1].away = False
+        placement.place(1)
         return []
 
     placement = FakePlacement([[ready(0)], [told(0, 1)], [part(0, 1, 1)]], num_hosts=2)
-    placement.hosts[1].away = True
+    placement.unplace(1)
     placement.script += [lambda: run.supervisor.finish_saving(), [], joins]
     placement.script += [[part(0, 2, 2)], [told(0, 3)]]
     placement.script += [lambda: rows.append(len(run.rows())), [ready(1)], [told(1, 1)], []]

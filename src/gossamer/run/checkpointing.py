@@ -32,13 +32,20 @@ class Checkpointing:
     def __init__(self, config: TrainConfig, store: CheckpointStore, watch: Watch):
         self.saved_env_steps: int | None = None
         """Env steps behind the last checkpoint, written or being written; None: there is none."""
+        self.final_snapshot_queued = False
+        """Whether the last parts of all hosts are joined and handed to the writer."""
+        self.updates: dict[int, int] = {}
+        """Updates of each learner at the last snapshot."""
         self._before: int | None = None  # by the checkpoint before that one
         self._every_seconds = config.checkpoint_every_seconds
         self._watch = watch
         self._saver = BackgroundSaver(store)
         self._snapshot_seconds = self._sending_seconds = 0.0  # the longest
         self._at = time.monotonic()
-        self._updates: dict[int, int] = {}
+        self._saved: dict[
+            int, int
+        ] = {}  # updates of each learner behind what this session has saved last
+        self._initial: tuple[dict[str, Tensor], dict[str, Any]] | None = None
         watch.save_seconds = lambda: (
             self._snapshot_seconds + self._sending_seconds + self._saver.longest_seconds
         )
@@ -47,6 +54,7 @@ class Checkpointing:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's state."""
         self.saved_env_steps = self._before = snapshot.env_steps_of(state)
+        self.updates = snapshot.updates_in(state)
 
     def begin(self) -> None:
         """Count the time to the next checkpoint from now on."""
@@ -83,24 +91,34 @@ class Checkpointing:
             state: its plain state, records included.
             seconds: that learning has paused for it.
         """
-        updates = snapshot.updates_in(state)
+        self.updates = updates = snapshot.updates_in(state)
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
-        if updates != self._updates:
+        if updates != self._saved:
             with self._watch.saving():  # the one before it may still be written
                 self._saver.save(updates[0], tensors, state)
             self._before, self.saved_env_steps = (
                 self.saved_env_steps,
                 snapshot.env_steps_of(state),
             )
-        self._at, self._updates = time.monotonic(), updates
+        self._at, self._saved = time.monotonic(), updates
+
+    def keep_initial(self, tensors: dict[str, Tensor], state: dict[str, Any]) -> None:
+        """Keep a snapshot of what the run begins with: it is written after the first version, which that would hold up."""
+        self._initial = tensors, state
+
+    def save_initial(self) -> None:
+        """Begin to write the snapshot that was kept, if there is one, so that the run can be resumed from any moment on."""
+        if self._initial is not None:
+            self.save(*self._initial)
+            self._initial = None
 
     def note_pause(self, seconds: float) -> None:
         """Record for how long learning has paused for sending a snapshot."""
         self._sending_seconds = max(self._sending_seconds, seconds)
 
     def forget(self) -> None:
-        """Take notice that the run goes back to an earlier checkpoint."""
-        self._updates = {}
+        """Forget what this session has saved: the run goes back to an earlier checkpoint."""
+        self._saved, self._initial, self.final_snapshot_queued = {}, None, False
 
     def finish(self, alive: Callable[[], object] = lambda: None) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written.

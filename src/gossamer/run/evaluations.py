@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import threads
 from gossamer.roles.evaluator import Interrupted
@@ -60,19 +60,20 @@ class Evaluations:
         self._kept_budget: float | None = None  # by a checkpoint
         self._spent_until = (0.0, time.monotonic())  # seconds spent on it, at a moment
 
-    @property
-    def budget(self) -> float | None:
-        """Seconds that evaluations may take by now, which a checkpoint keeps; None: there are none."""
-        return None if self._evaluator is None else self._evaluator.budget
+    def state_dict(self) -> dict[str, Any]:
+        """Return what a checkpoint keeps: the seconds that evaluations may take by now, None if there are none, and scores."""
+        budget = None if self._evaluator is None else self._evaluator.budget
+        return {"evaluation_budget": budget, **self._scoring.records()}
 
-    def keep_budget(self, seconds: float | None) -> None:
-        """Begin with the budget that a checkpoint has kept."""
-        self._kept_budget = seconds
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from the state of a checkpoint."""
+        self._scoring.load_state_dict(state)
+        self._kept_budget = state.get("evaluation_budget")
 
     def begin(self) -> None:
         """Make the evaluator, at first and when a group starts again."""
         self.close()
-        self._placement.score_next(self._scoring.next_to_score)
+        self._placement.evaluate_learner_next(self._scoring.next_to_score)
         self._evaluator, self._thread = self._placement.make_evaluator(), None
         if self._evaluator is not None:
             self._evaluator.report_to(self._scoring)
@@ -112,7 +113,7 @@ class Evaluations:
             self._recorder.say("no evaluation, as evaluation.every_seconds is 0")
             return
         self._recorder.say("evaluating the newest policy, as was asked")
-        self._placement.score_policy_next(self._scoring.best_saved)
+        self._placement.evaluate_run_policy_next(self._scoring.best_saved)
         self._evaluator.asked = True
 
     def take_share(self) -> float | None:
@@ -149,7 +150,7 @@ class Evaluations:
         watch, evaluator = self._watch, self._evaluator
         if evaluator is None:
             return
-        self._placement.score_policy_next(self._scoring.best_saved)
+        self._placement.evaluate_run_policy_next(self._scoring.best_saved)
         stuck = self.stuck or self._placement.stuck
         if ended is None or ended.kind != "done":
             if not stuck:

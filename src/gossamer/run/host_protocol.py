@@ -22,9 +22,10 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.host_state import HostState
     from gossamer.types import EnvSpec
 
-Begin = Callable[[Callable[[str], bool]], "Checkpoint | None"]
+LoadInitialState = Callable[[Callable[[str], bool]], "Checkpoint | None"]
 """Reads what learners begin with, of its tensors those whose names are wanted: a checkpoint of the run, or the policy of
 another run, whose state is empty. None: they begin anew."""
 FINAL = 0
@@ -42,8 +43,8 @@ class Order(NamedTuple):
 class Ready(Message, frozen=True):
     """A host's learners have been made, and learn from now on."""
 
-    differs: str
-    """Why its environments do not come back after a resume, as in `EnvSpec`; empty: they do."""
+    differs: str | None
+    """Why its environments do not come back after a resume, as in `EnvSpec`; empty: they do; None: nothing new was found."""
 
 
 class ProgressReport(Message, frozen=True):
@@ -163,8 +164,8 @@ class Host(Protocol):
         ...
 
     @property
-    def away(self) -> bool:
-        """Whether it has no machine for now: nobody waits for it, and a checkpoint does without it."""
+    def state(self) -> HostState:
+        """Its phase and incarnation, and what the supervisor has heard of it."""
         ...
 
     @property
@@ -193,7 +194,7 @@ class Placement(Protocol):
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Where learners run; replaced ones are other objects."""
+        """Where learners run; the state of one that is replaced is another object."""
         ...
 
     @property
@@ -229,20 +230,20 @@ class Placement(Protocol):
         """Return an evaluator of the newest policies; None where none is wanted."""
         ...
 
-    def score_next(self, learner: int) -> None:
+    def evaluate_learner_next(self, learner: int) -> None:
         """Let the next policy to be evaluated be one of independent learners; others have their order."""
         ...
 
-    def score_policy_next(self, best: int | None) -> None:
+    def evaluate_run_policy_next(self, best: int | None) -> None:
         """Let the next policy to be evaluated be the run's; of independent learners the best one's."""
         ...
 
-    def start(self, begin: Begin) -> None:
+    def start(self, load: LoadInitialState) -> None:
         """Start all hosts; again, after the death of one without which the others cannot go on."""
         ...
 
-    def replace(self, index: int, restarts: int) -> bool:
-        """Start a new host where one has died; return whether it takes over from one that had learnt."""
+    def replace(self, index: int) -> None:
+        """Start a new host where one is dead, which takes over if that had learnt."""
         ...
 
     def poll(self) -> list[tuple[int, Event]]:

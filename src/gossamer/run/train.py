@@ -302,11 +302,9 @@ class _Session:
                 placement,
                 self.recorder,
                 Checkpointing(self.config, store, self.watch),
-                scoring,
                 Evaluations(self.config, placement, self.recorder, scoring, self.watch, signals),
                 self.watch,
-                tried=self.prepared.tried,
-                requests=requests,
+                requests,
                 making=wording.making_in_words(self.config, self.plan.num_envs),
             )
             stack.callback(self._close, supervisor.close)

@@ -40,7 +40,7 @@ class Orders(Protocol):
         ...
 
     @property
-    def patched(self) -> bool:
+    def has_replacement(self) -> bool:
         """Whether a learner was replaced: it has learnt less than the others, who cannot know the end."""
         ...
 
@@ -143,8 +143,8 @@ class HostLoop:
 
     def _reached_end(self) -> bool:
         # In lock-step all have the same count, unless one was replaced.
-        patched = self._config.topology.staleness == 0 and self._orders.patched
-        return not patched and self._learners.has_learnt(self._config.total_env_steps)
+        unequal = self._config.topology.staleness == 0 and self._orders.has_replacement
+        return not unequal and self._learners.has_learnt(self._config.total_env_steps)
 
     def _row_due(self) -> bool:
         return time.monotonic() - self._told_at >= ROW_SECONDS

@@ -116,6 +116,9 @@ def _learn(
     placer = None
     if task.machine and config.cluster.cpus_per_actor:
         placer = RemoteActorPlacer(task.machine, lambda actor: channel.send(PlaceActor(actor)))
+    # The episodes of one that takes over are of streams that a later session would not know: not even the first of a host
+    # is as if it had been there from the start.
+    restarts = max(task.incarnation, 1) if task.donors else 0
     parts = build_learners(
         config,
         spec,
@@ -123,7 +126,7 @@ def _learn(
         range(*task.ranks),
         StopSignal(),
         on_episode=lambda episode, learner: loop.on_episode(episode, learner),
-        restarts=task.restarts,
+        restarts=restarts,
         say=lambda text: channel.send(Notice(text)),
         placer=placer,
         start=not snapshot.comes_back(checkpoint, spec),
@@ -132,8 +135,7 @@ def _learn(
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
     if task.machine:
         memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
-    # A new process's episodes are of streams that a later session would not know.
-    exact = resumes_exactly(config, spec, plan) and not task.restarts
+    exact = resumes_exactly(config, spec, plan) and not task.donors
     learners = HostLearners(
         parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
     )
@@ -141,7 +143,7 @@ def _learn(
         learners.on_write = lambda: channel.send(MessagesWritten())
     collective = None
     try:
-        for part in parts if task.restarts else ():
+        for part in parts if task.donors else ():
             take_over(memory, part, task.donors[part.learner.rank])
         if checkpoint is not None and not snapshot.begin_with(learners, checkpoint):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
@@ -153,7 +155,7 @@ def _learn(
             collective = Collective(
                 task.transport, task.meeting, task.ranks[0], config.num_learners, interface
             )
-        learners.join(late=task.restarts > 0, collective=collective)
+        learners.join(late=bool(task.donors), collective=collective)
         for part in parts:
             learners.publish(part)
         versions = (learn_overlapped if task.overlaps else learn_inline)(learners)

@@ -9,16 +9,20 @@ import torch
 
 from gossamer.build.auto import on_cpu
 from gossamer.build.roles import build_evaluator, build_learner, build_policy
+from gossamer.config import to_dict
 from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.batches import BatchSource
-from gossamer.run.placements.child_protocol import InitialState
+from gossamer.run.host_protocol import Ready
+from gossamer.run.host_state import HostState
+from gossamer.run.placements.child_protocol import InitialState, LearnerTask
+from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Sizes
 from gossamer.run.snapshot import names_of, progress_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from torch import Tensor
 
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator, Source
-    from gossamer.run.host_protocol import Begin, Host, Ready
+    from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.run.placements.layout import Layout
     from gossamer.run.placements.learners_memory import Memory
     from gossamer.types import EnvSpec
@@ -58,6 +62,7 @@ class OutOfProcess:
         self.policy = build_policy(config, spec)
         self.names = self.policy.shared_names()
         self._tried = tried
+        self.transport = transport_of(config, layout, plan.device)
         queue = ThreadQueue([], StopSignal(), Roles(config.patience_seconds))
         learner = build_learner(config, plan, self.policy, BatchSource(queue))
         self.sizes = Sizes.of(learner)
@@ -106,21 +111,41 @@ class OutOfProcess:
         """Return the plan for this process: learners may have GPUs where this machine has none."""
         return self.plan if torch.cuda.is_available() else on_cpu(self.plan)
 
-    def score_next(self, learner: int) -> None:
+    def evaluate_learner_next(self, learner: int) -> None:
         """Let the next policy to be evaluated be one of independent learners."""
-        self.memory.versions.score_next(learner)
+        self.memory.versions.evaluate_learner_next(learner)
 
-    def score_policy_next(self, best: int | None) -> None:
+    def evaluate_run_policy_next(self, best: int | None) -> None:
         """Let the next policy to be evaluated be the run's."""
-        self.memory.versions.score_policy_next(best)
+        self.memory.versions.evaluate_run_policy_next(best)
 
     def show_life(self) -> None:
         """Nobody waits for the learners in this process."""
 
-    def _read_beginning(self, begin: Begin) -> Checkpoint | None:
+    def _states_after(self, hosts: Sequence[Host]) -> list[HostState]:
+        """Return the states that hosts are started with together, again after these, or at first."""
+        return [host.state.successor() for host in hosts] or [
+            HostState() for _ in self.layout.ranks
+        ]
+
+    def _task(self, index: int, *, meeting: str) -> LearnerTask:
+        """Return what a host's process is to do, but for its memory, its donors and what it begins with."""
+        ranks = self.layout.ranks[index]
+        return LearnerTask(
+            config=to_dict(self.config),
+            plan=self.plan,
+            ranks=(ranks.start, ranks.stop),
+            mixed_sizes=self.sizes.mixed,
+            policy_sizes=self.sizes.policy,
+            overlaps=self.layout.overlaps,
+            transport=self.transport,
+            meeting=meeting,
+        )
+
+    def _read_initial_state(self, load: LoadInitialState) -> Checkpoint | None:
         """Return what all learners begin with."""
-        self._begin = begin
-        checkpoint = begin(
+        self._load = load
+        checkpoint = load(
             names_of(range(self.config.num_learners), replays=self.config.checkpoint_replay)
         )
         resumes = checkpoint is not None and bool(checkpoint.state)
@@ -155,10 +180,14 @@ class OutOfProcess:
             for rank in gone
         }
 
-    def _note_env(self, event: Ready) -> None:
-        if not self._tried or (event.differs and not self.spec.differs):
-            self.spec = dataclasses.replace(self.spec, differs=event.differs)
-        self._tried = True
+    def _hear_env(self, event: Event) -> Event:
+        """Return what a host has told; whether its environments come back is recorded, and passed on only if that is news."""
+        if not isinstance(event, Ready):
+            return event
+        if self._tried and not (event.differs and not self.spec.differs):
+            return Ready(None)
+        self._tried, self.spec = True, dataclasses.replace(self.spec, differs=event.differs or "")
+        return event
 
 
 def part_of(checkpoint: Checkpoint | None, ranks: range) -> InitialState | None:

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.run.host_protocol import Begin, Placement
+    from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
@@ -32,7 +32,7 @@ def place(
     config: TrainConfig,
     spec: EnvSpec,
     plan: Plan,
-    begin: Begin,
+    load: LoadInitialState,
     *,
     torso: torch.nn.Module | None,
     tried: bool,
@@ -44,7 +44,7 @@ def place(
         config: of the run.
         spec: of its environment.
         plan: what "auto" became.
-        begin: reads what learners begin with.
+        load: reads what learners begin with.
         torso: the user's own feature layers.
         tried: whether it is known if environments come back.
         hold: as `Processes` has it.
@@ -55,7 +55,7 @@ def place(
     layout = layout_of(config)
     if layout is None:
         everyone = range(config.num_learners)
-        checkpoint = begin(snapshot.names_of(everyone, replays=config.checkpoint_replay))
+        checkpoint = load(snapshot.names_of(everyone, replays=config.checkpoint_replay))
         return ThisProcess(config, spec, plan, checkpoint, torso)
     if torso is not None:
         raise ConfigError(
@@ -75,7 +75,7 @@ def place(
     else:
         made = Processes(config, spec, plan, layout, tried=tried, hold=hold)
     try:
-        checkpoint = begin(lambda name: "learner.policy." in name)
+        checkpoint = load(lambda name: "learner.policy." in name)
         if checkpoint is not None and checkpoint.state:
             refuse_damaged_policies(checkpoint)
             resume_rules.refuse_replays(config, plan, build_policy(config, spec), checkpoint)

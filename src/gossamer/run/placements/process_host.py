@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gossamer.run.host_protocol import Event
+    from gossamer.run.host_state import HostState
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorTask, LearnerTask
     from gossamer.run.placements.learners_memory import Memory
@@ -33,6 +34,8 @@ MARGIN_SECONDS = 5.0
 
 class ProcessHost:
     """A host that is a child process, from its start on.
+
+    Its `state` is set by a placement that looks after it; of an agent's the agent's placement has it.
 
     Args:
         task: of the process.
@@ -52,9 +55,9 @@ class ProcessHost:
     ):
         self._place_actor, self._on_mail = place_actor, on_mail
         self.ranks = range(*task.ranks)
-        self.machine, self.here, self.away = "", True, False
-        self.done = False
-        """Whether it has told everything."""
+        self.machine, self.here = "", True
+        self.over = False
+        """Whether it has told its last: that it is done, or that its process has ended."""
         self._memory = memory
         self._header = memory.boxes.headers[self.ranks.start]
         seconds = patience_seconds and patience_seconds + MARGIN_SECONDS
@@ -62,11 +65,12 @@ class ProcessHost:
         self._patience = Patience(seconds, who, lambda: int(self._header[BEATS]))
         self._life = self._patience.wait("")
         self._started = time.monotonic()
-        self._ready = self._buried = False
+        self._ready = False
         variables: dict[str, str] = {}
         if task.plan.device == "cuda" and len(self.ranks) == 1:
             # It needs no memory on the others' GPUs then; several learners choose among all.
             variables["CUDA_VISIBLE_DEVICES"] = _gpu_of(self.ranks.start)
+        self.state: HostState
         self.popen: Popen
         self._channel: Channel[LearnerTold]
         self.popen, self._channel = spawn(task, LearnerTold, variables)
@@ -105,13 +109,13 @@ class ProcessHost:
                     self._on_mail()
                 case _:
                     self._ready = self._ready or isinstance(told, Ready)
-                    self.done = self.done or isinstance(told, Done)
+                    self.over = self.over or isinstance(told, Done)
                     found.append(told)
-        if self.done or self._buried:
+        if self.over:
             return found
         self._look()
         if self._channel.closed and self.popen.poll() is not None:
-            self._buried = True
+            self.over = True
             code = self.popen.returncode
             assert code is not None, "told by the last look at it"
             found.append(Died(f"signal {-code}" if code < 0 else f"exit code {code}"))
@@ -136,7 +140,7 @@ def end_processes(hosts: Sequence[ProcessHost]) -> None:
     """Wait a little for those that are done to close what they hold, kill what still runs, wait until all are gone."""
     until = time.monotonic() + CLOSE_SECONDS
     for host in hosts:
-        if host.done:
+        if host.over:
             with suppress(subprocess.TimeoutExpired):
                 host.popen.wait(max(until - time.monotonic(), 0.0))
     for host in hosts:

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
 from gossamer.run.host_protocol import Order, Ready
+from gossamer.run.host_state import HostState
 from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
@@ -25,14 +26,14 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
-    from gossamer.run.host_protocol import Begin, Event, Host
+    from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.types import EnvSpec
 
 
-class Asked:
+class LocalOrders:
     """The supervisor's orders to learners of its own process: there is no version that others could be at."""
 
-    patched = False
+    has_replacement = False
 
     def __init__(self) -> None:
         self._number = 0
@@ -58,7 +59,7 @@ class ThisProcess:
         config: of the run.
         spec: of its environment.
         plan: what "auto" became.
-        checkpoint: what the learners begin with, as `Begin` returns it; its tensors are given up.
+        checkpoint: what the learners begin with, as `LoadInitialState` returns it; its tensors are given up.
         torso: the user's own feature layers.
     """
 
@@ -76,7 +77,7 @@ class ThisProcess:
         )
         self.hosts: Sequence[Host] = [self]
         self.ranks, self.pid = range(config.num_learners), os.getpid()
-        self.machine, self.here, self.away = "", True, False
+        self.machine, self.here, self.state = "", True, HostState()
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
@@ -102,7 +103,7 @@ class ThisProcess:
         except BaseException:
             learners.close()
             raise
-        self._orders = Asked()
+        self._orders = LocalOrders()
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
         self._loop = HostLoop(
             config,
@@ -112,7 +113,6 @@ class ThisProcess:
             here=True,
             before_snapshot=lambda: self.before_snapshot(),
         )
-        self._ready = False
 
     @property
     def env_steps(self) -> int:
@@ -156,30 +156,29 @@ class ThisProcess:
             self.config, self.plan, learners.first.policy, learners.read_policy, learners.stop
         )
 
-    def score_next(self, learner: int) -> None:
+    def evaluate_learner_next(self, learner: int) -> None:
         """Let the next policy to be evaluated be one of independent learners."""
         if self._learners.memory is not None:
-            self._learners.memory.versions.score_next(learner)
+            self._learners.memory.versions.evaluate_learner_next(learner)
 
-    def score_policy_next(self, best: int | None) -> None:
+    def evaluate_run_policy_next(self, best: int | None) -> None:
         """Let the next policy to be evaluated be the run's."""
         if self._learners.memory is not None:
-            self._learners.memory.versions.score_policy_next(best)
+            self._learners.memory.versions.evaluate_run_policy_next(best)
 
-    def start(self, begin: Begin) -> None:
+    def start(self, load: LoadInitialState) -> None:
         """Be ready; everything was made and put back with the placement."""
-        del begin
-        self._ready = False
+        del load
+        self.state.move("starting")
 
-    def replace(self, index: int, restarts: int) -> bool:
+    def replace(self, index: int) -> None:
         """This process does not outlive its own death."""
         raise AssertionError
 
     def poll(self) -> list[tuple[int, Event]]:
         """Learn a version, or carry out an order; return what there is to tell."""
-        if not self._ready:
-            self._ready = True
-            return [(0, Ready(self.spec.differs))]
+        if self.state.phase == "starting":
+            return [(0, Ready(None))]
         return [(0, event) for event in self._loop.step()]
 
     def order(self, *, ends: bool) -> int:
