@@ -51,6 +51,10 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     assert run.store.list() == [3]
 
 
+def test_what_a_supervisor_knows_of_hosts_is_in_their_states_and_their_group(supervise):
+    assert len(vars(supervise(FakePlacement([])).supervisor)) <= 10
+
+
 def test_an_end_that_learners_do_not_know_is_ordered(supervise):
     placement = FakePlacement(
         [[ready()], [told(episodes=100)], [told(updates=2, last=True), part(updates=2)], [done()]]
@@ -291,6 +295,17 @@ def test_what_a_run_begins_with_is_written_after_the_first_version_or_when_it_is
     with pytest.raises(Stopped):
         run.run()
     assert there == [[], [0]]
+
+
+def test_no_checkpoint_is_due_while_what_a_run_begins_with_has_yet_to_be_written(supervise):
+    """Where one is due again before anything is learnt, nothing would ever be."""
+    placement = FakePlacement([[ready()], [part(0, 1, updates=0)], [], []])
+    orders: list[int] = []
+    placement.script += [lambda: orders.append(placement.orders), [told(updates=1)]]
+    run = supervise(placement, checkpoint_every_seconds=1e-9)
+    with pytest.raises(Stopped):
+        run.run()
+    assert orders == [1]
 
 
 def test_a_run_that_is_left_at_once_can_be_resumed(supervise):

@@ -78,8 +78,8 @@ class Checkpointing:
     @property
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
-        every = self._every_seconds
-        return bool(every) and time.monotonic() - self._at >= every and not self.busy
+        every, waits = self._every_seconds, self.busy or self._initial is not None
+        return bool(every) and time.monotonic() - self._at >= every and not waits
 
     def save(
         self, tensors: dict[str, Tensor], state: dict[str, Any], *, seconds: float = 0.0
