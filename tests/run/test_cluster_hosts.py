@@ -61,8 +61,8 @@ class FakeAgent:
         self.numbers = 0
 
     def __getattr__(self, name: str) -> Any:
-        def remote(*words: Any) -> Ref:
-            self.told.append((name, words))
+        def remote(*words: Any, **more: Any) -> Ref:
+            self.told.append((name, (*words, *more.values())))
             self.refs[name] = Ref()
             if name in self.answers:
                 self.refs[name].give(self.answers[name])
@@ -256,15 +256,16 @@ def test_the_others_go_on_without_a_host_that_finds_no_place_and_it_joins_them(
     assert told.startswith("no place in the cluster for learner 2: ")
     assert told.endswith(". The run goes on without it")
     assert run.phases[2] == "unplaced"
-    assert (2, range(2, 3), 0) in run.agent(0).words_of("leave")
+    assert {2: (range(2, 3), 0)} in [gone for _, gone, _ in run.agent(0).words_of("meet")]
     publish(run, 0)
     run.place(2)
     run.poll()
     assert run.phases[2] == "starting"
     (start,) = run.agent(2).words_of("begin")[0]
     assert start.donors == {2: [0]}
-    assert (start.incarnation, start.has_replacement) == (0, True)
-    assert run.agent(2).words_of("meet")[-1][0].keys() == {0, 1}
+    assert start.incarnation == 0
+    there, gone, has_replacement = run.agent(2).words_of("meet")[-1]
+    assert (there.keys(), gone, has_replacement) == ({0, 1}, {}, True)
     assert {2} in [x[0].keys() for x in run.agent(0).words_of("meet")]
     run.agent(2).answer(Ready(""))
     assert notices(run.poll()) == ["learner 2 has joined, on 10.0.0.2"]
@@ -313,7 +314,7 @@ def test_a_dead_host_comes_back_in_its_next_incarnation(ray: FakeRay) -> None:
     assert old.killed
     host = run.cluster.hosts[1]
     assert (host.state.phase, host.state.incarnation, host.machine) == ("placing", 1, "")
-    assert run.agent(0).words_of("leave")[-1] == (1, range(1, 2), 1)
+    assert run.agent(0).words_of("meet")[-1] == ({}, {1: (range(1, 2), 1)}, True)
     run.place(1, "10.0.0.3")
     run.poll()
     (start,) = run.agent(1).words_of("begin")[0]
@@ -395,6 +396,20 @@ def test_in_lock_step_all_agree_on_a_version_that_nobody_has_reached(ray: FakeRa
     run.place(1)
     run.poll()
     assert run.agent(1).orders == [order], "one that comes later is told what the others do"
+
+
+def test_who_is_reached_again_hears_who_has_ended_but_not_that_somebody_was_replaced(
+    ray: FakeRay,
+) -> None:
+    """In lock-step it would wait for an order to end, and nobody gives one."""
+    run = Run(ray, 2, **{"topology.max_staleness": 0})
+    run.start(0, 1)
+    run.agent(1).answer(Done())
+    run.cluster.memory.boxes.mark_left(1)
+    run.agent(0).refs["news"].give(ActorUnavailableError("a link is down", b"1" * 16))
+    run.poll(2.0)
+    assert run.agent(0).words_of("meet")[-1] == ({}, {1: (range(1, 2), 0)}, False)
+    assert run.cluster.ends_alone
 
 
 def test_nobody_joins_others_that_end(ray: FakeRay) -> None:

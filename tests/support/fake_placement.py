@@ -50,8 +50,8 @@ class FakePlacement:
         self.spec = read_spec("CartPole-v1", make_config("CartPole-v1").env, 0, tries=False)
         self.names: list[str] = []
         self.stop = StopSignal()
-        self.version = self.updates = 0
-        self.disagreement = None
+        self.updates = 0
+        self.boards: Any = None
         self.stuck = False
         self.orders = 0
         self.on_replace: Any = lambda: None
@@ -70,10 +70,6 @@ class FakePlacement:
 
     def make_evaluator(self) -> None:
         return None
-
-    def evaluate_learner_next(self, learner: int) -> None: ...
-
-    def evaluate_run_policy_next(self, best: int | None) -> None: ...
 
     def start(self, load: Any) -> None:
         if "start" in self.asked:

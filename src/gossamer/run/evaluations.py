@@ -73,7 +73,8 @@ class Evaluations:
     def begin(self) -> None:
         """Make the evaluator, at first and when a group starts again."""
         self.close()
-        self._placement.evaluate_learner_next(self._scoring.next_to_score)
+        if self._placement.boards is not None:
+            self._placement.boards.evaluate_learner_next(self._scoring.next_learner)
         self._evaluator, self._thread = self._placement.make_evaluator(), None
         if self._evaluator is not None:
             self._evaluator.report_to(self._scoring)
@@ -113,8 +114,12 @@ class Evaluations:
             self._recorder.say("no evaluation, as evaluation.every_seconds is 0")
             return
         self._recorder.say("evaluating the newest policy, as was asked")
-        self._placement.evaluate_run_policy_next(self._scoring.best_saved)
+        self._evaluate_run_policy_next()
         self._evaluator.asked = True
+
+    def _evaluate_run_policy_next(self) -> None:
+        if self._placement.boards is not None:
+            self._placement.boards.evaluate_run_policy_next(self._scoring.best_saved)
 
     def take_share(self) -> float | None:
         """Return the share of the time since the last call that was spent on evaluations; None: there are none."""
@@ -150,7 +155,7 @@ class Evaluations:
         watch, evaluator = self._watch, self._evaluator
         if evaluator is None:
             return
-        self._placement.evaluate_run_policy_next(self._scoring.best_saved)
+        self._evaluate_run_policy_next()
         stuck = self.stuck or self._placement.stuck
         if ended is None or ended.kind != "done":
             if not stuck:

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.host_state import HostState
+    from gossamer.run.placements.learners_memory import PolicyBoards
     from gossamer.types import EnvSpec
 
 LoadInitialState = Callable[[Callable[[str], bool]], "Checkpoint | None"]
@@ -33,7 +34,7 @@ FINAL = 0
 
 
 class Order(NamedTuple):
-    """What the supervisor asks of all learners: to save, or to save and end."""
+    """An order of the supervisor to all learners: to save, or to save and end."""
 
     number: int
     """Number of the order, from 1 on; the snapshot of a host carries it."""
@@ -203,18 +204,13 @@ class Placement(Protocol):
         ...
 
     @property
-    def version(self) -> int:
-        """Newest version of learner 0."""
-        ...
-
-    @property
     def updates(self) -> int:
         """Updates of learner 0."""
         ...
 
     @property
-    def disagreement(self) -> Callable[[], dict[int, float]] | None:
-        """Tells how far each learner is from their average; None for one learner."""
+    def boards(self) -> PolicyBoards | None:
+        """The newest policies of all learners, and whose is to be evaluated next; None for one learner of this process."""
         ...
 
     @property
@@ -228,14 +224,6 @@ class Placement(Protocol):
 
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
-        ...
-
-    def evaluate_learner_next(self, learner: int) -> None:
-        """Let the next policy to be evaluated be one of independent learners; others have their order."""
-        ...
-
-    def evaluate_run_policy_next(self, best: int | None) -> None:
-        """Let the next policy to be evaluated be the run's; of independent learners the best one's."""
         ...
 
     def start(self, load: LoadInitialState) -> None:

@@ -50,5 +50,5 @@ class Requests:
         return request in self._waiting
 
     def done(self, request: Request) -> None:
-        """Take notice that a request is being seen to."""
+        """Record that a request is being seen to."""
         self._waiting.discard(request)

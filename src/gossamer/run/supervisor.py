@@ -162,11 +162,6 @@ class Supervisor:
         """How often a host was started again."""
         return sum(host.state.incarnation for host in self._placement.hosts)
 
-    @property
-    def stuck(self) -> bool:
-        """Whether a role of this process does not come back."""
-        return self._evaluations.stuck or self._placement.stuck
-
     def close(self) -> None:
         """Free what the evaluator holds, unless it is still at something."""
         self._evaluations.close()
@@ -263,7 +258,8 @@ class Supervisor:
         apart = None
         if self._group.all_told:  # the pace is that of all
             recorder.on_version(env_steps, last=last)
-            apart = self._placement.disagreement
+            boards = self._placement.boards if self._config.num_learners > 1 else None
+            apart = boards and boards.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
         first = min(self._group.ranks)
         for row in rows:

@@ -26,7 +26,7 @@ class InitialState(msgspec.Struct, frozen=True):
     state: dict[str, Any]
     """Empty: it is a policy."""
     folder: str
-    """Of the checkpoint, for messages."""
+    """Path of the checkpoint, for messages."""
 
 
 class LearnerTask(Message, frozen=True):
@@ -108,7 +108,7 @@ class Collect(Message, frozen=True):
 
     slot: int
     version: int
-    """Of the parameters to act with; -1: the newest."""
+    """Version of the parameters to act with; -1: the newest."""
     params: list[Tensor] | None = None
     """Their float32 and float64 numbers, for an actor on another machine; None: it has them, or reads them in memory."""
 

@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
-import threading
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,7 +48,7 @@ if TYPE_CHECKING:
 
 def work(channel: Channel[Any], task: LearnerTask) -> None:
     """Learn what the supervisor at the other end of the channel asks for; its orders come through shared memory."""
-    threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+    channel.end_with_other_end()
     if task.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, task.cores)
     # Outside its roles too: torch's pool has a thread for every core of the machine, and would spin here.
@@ -64,7 +63,7 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
     blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks[1:]]
     boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
     for rank in range(*task.ranks):
-        boxes.live_in(rank, task.ranks[0])
+        boxes.set_process_leader(rank, task.ranks[0])
 
     def show_life() -> None:
         boxes.headers[task.ranks[0]][BEATS] = sum(sign.own() for sign in all_signs())
@@ -116,8 +115,7 @@ def _learn(
     placer = None
     if task.machine and config.cluster.cpus_per_actor:
         placer = RemoteActorPlacer(task.machine, lambda actor: channel.send(PlaceActor(actor)))
-    # The episodes of one that takes over are of streams that a later session would not know: not even the first of a host
-    # is as if it had been there from the start.
+    # One that takes over draws from streams of its own, also in its first incarnation: its episodes are nobody's from before.
     restarts = max(task.incarnation, 1) if task.donors else 0
     parts = build_learners(
         config,
@@ -179,10 +177,3 @@ def _learn(
         if collective is not None:
             collective.close()
         learners.close()
-
-
-def _watch(channel: Channel[Any]) -> None:
-    """End this process when the supervisor's end of the channel closes, without writing anything."""
-    while not channel.closed:
-        channel.receive()
-    os._exit(1)

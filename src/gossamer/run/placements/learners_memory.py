@@ -1,4 +1,4 @@
-"""What learners share, of one process or several: mailboxes to mix through, and everyone's newest policy."""
+"""Memory that learners share, of one process or several: mailboxes to mix through, and everyone's newest policy."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the supervisor asks of all learners: to save, or to save and end; those in lock-step after one and the same version.
+"""Orders of the supervisor to all learners: to save, or to save and end; those in lock-step after one and the same version.
 
 Words in shared memory. Learners in lock-step must take their snapshots after the same version. The
 supervisor names one that nobody has reached, then looks again whether that is still so: a learner writes

@@ -24,15 +24,13 @@ from gossamer.run.snapshot import names_of, progress_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from torch import Tensor
-
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.roles.evaluator import Evaluator, Source
+    from gossamer.roles.evaluator import Evaluator
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.run.placements.layout import Layout
-    from gossamer.run.placements.learners_memory import Memory
+    from gossamer.run.placements.learners_memory import Memory, PolicyBoards
     from gossamer.types import EnvSpec
 
 
@@ -76,19 +74,14 @@ class OutOfProcess:
         return max(sum(map(self.memory.boxes.env_steps, range(size))), self._resumed[1])
 
     @property
-    def version(self) -> int:
-        """Newest version of learner 0; 0 before the first."""
-        return max(self.memory.versions.newest(0), 0)
-
-    @property
     def updates(self) -> int:
         """Updates behind learner 0's newest version, or those that the run was resumed with."""
         return max(self.memory.versions.updates(0), self._resumed[0])
 
     @property
-    def disagreement(self) -> Callable[[], dict[int, float]] | None:
-        """Tells how far each learner is from their average; None for one learner."""
-        return self.memory.versions.disagreement if self.config.num_learners > 1 else None
+    def boards(self) -> PolicyBoards:
+        """The newest policies of all learners."""
+        return self.memory.versions
 
     @property
     def stuck(self) -> bool:
@@ -101,23 +94,10 @@ class OutOfProcess:
 
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
-
-        def read(into: list[Tensor]) -> Source:
-            return self.memory.versions.read_next(into)
-
-        return build_evaluator(self.config, self._plan_here(), self.policy, read, self.stop)
-
-    def _plan_here(self) -> Plan:
-        """Return the plan for this process: learners may have GPUs where this machine has none."""
-        return self.plan if torch.cuda.is_available() else on_cpu(self.plan)
-
-    def evaluate_learner_next(self, learner: int) -> None:
-        """Let the next policy to be evaluated be one of independent learners."""
-        self.memory.versions.evaluate_learner_next(learner)
-
-    def evaluate_run_policy_next(self, best: int | None) -> None:
-        """Let the next policy to be evaluated be the run's."""
-        self.memory.versions.evaluate_run_policy_next(best)
+        # Learners may have GPUs where this machine has none.
+        plan = self.plan if torch.cuda.is_available() else on_cpu(self.plan)
+        read = self.memory.versions.read_next
+        return build_evaluator(self.config, plan, self.policy, read, self.stop)
 
     def show_life(self) -> None:
         """Nobody waits for the learners in this process."""
@@ -154,14 +134,17 @@ class OutOfProcess:
 
     def _leave(self, host: Host) -> dict[int, list[int]]:
         """Mark the learners of a dead host as gone; return the donors of each, none if it had published nothing."""
-        boxes = self.memory.boxes
-        boxes.headers[host.ranks.start][AWAITS] = 0
+        self.memory.boxes.headers[host.ranks.start][AWAITS] = 0
         if host.version < 0:  # the others wait for it
             return {}
-        for rank in host.ranks:
-            boxes.mark_left(rank)
-            self.memory.versions.boxes.mark_left(rank)  # until it has published anew
+        self._mark_left(host)
         return self._donors_of(host.ranks)
+
+    def _mark_left(self, host: Host) -> None:
+        """Let others go on without a host, until its learners have published anew."""
+        for rank in host.ranks:
+            self.memory.boxes.mark_left(rank)
+            self.memory.versions.boxes.mark_left(rank)
 
     def _donors_of(self, gone: range) -> dict[int, list[int]]:
         """Return, for each learner of a host that died, whose average it begins with again.

@@ -3,15 +3,13 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.run.host_protocol import Died, Done, Ready
 from gossamer.run.placements.child_protocol import LearnerTold, MessagesWritten, PlaceActor
-from gossamer.run.placements.spawn import spawn
+from gossamer.run.placements.spawn import end_children, how_ended, spawn
 from gossamer.system.signs import START_SECONDS, Patience
 
 if TYPE_CHECKING:
@@ -24,10 +22,6 @@ if TYPE_CHECKING:
     from gossamer.run.placements.learners_memory import Memory
     from gossamer.run.placements.spawn import Popen
 
-JOIN_SECONDS = 20.0
-"""Longest wait for a process that was killed."""
-CLOSE_SECONDS = 5.0
-"""Longest wait for processes that are done and close their environments."""
 MARGIN_SECONDS = 5.0
 """A process that gives itself up, or another, knows more about it: the supervisor does so later."""
 
@@ -72,8 +66,8 @@ class ProcessHost:
             variables["CUDA_VISIBLE_DEVICES"] = _gpu_of(self.ranks.start)
         self.state: HostState
         self.popen: Popen
-        self._channel: Channel[LearnerTold]
-        self.popen, self._channel = spawn(task, LearnerTold, variables)
+        self.channel: Channel[LearnerTold]
+        self.popen, self.channel = spawn(task, LearnerTold, variables)
 
     @property
     def pid(self) -> int:
@@ -88,7 +82,7 @@ class ProcessHost:
     @property
     def fileno(self) -> int:
         """File descriptor of the socket; -1 when it is closed."""
-        return self._channel.end.fileno()
+        return self.channel.end.fileno()
 
     def poll(self, *, readable: bool) -> list[Event]:
         """Return what the process has told, and whether it has died; never waits.
@@ -100,7 +94,7 @@ class ProcessHost:
             RunFailed: it shows no sign of life, and does not wait for another's.
         """
         found: list[Event] = []
-        for told in self._channel.receive() if readable else ():
+        for told in self.channel.receive() if readable else ():
             match told:
                 case PlaceActor(task):
                     assert self._place_actor is not None
@@ -114,16 +108,10 @@ class ProcessHost:
         if self.over:
             return found
         self._look()
-        if self._channel.closed and self.popen.poll() is not None:
+        if self.channel.closed and self.popen.poll() is not None:
             self.over = True
-            code = self.popen.returncode
-            assert code is not None, "told by the last look at it"
-            found.append(Died(f"signal {-code}" if code < 0 else f"exit code {code}"))
+            found.append(Died(how_ended(self.popen)))
         return found
-
-    def close(self) -> None:
-        """Hear it no more."""
-        self._channel.close()
 
     def _look(self) -> None:
         seconds = time.monotonic() - self._started
@@ -137,18 +125,9 @@ class ProcessHost:
 
 
 def end_processes(hosts: Sequence[ProcessHost]) -> None:
-    """Wait a little for those that are done to close what they hold, kill what still runs, wait until all are gone."""
-    until = time.monotonic() + CLOSE_SECONDS
-    for host in hosts:
-        if host.over:
-            with suppress(subprocess.TimeoutExpired):
-                host.popen.wait(max(until - time.monotonic(), 0.0))
-    for host in hosts:
-        host.close()
-        if host.popen.poll() is None:
-            host.popen.kill()
-    for host in hosts:
-        host.popen.wait(JOIN_SECONDS)
+    """End the processes of hosts; those that have told their last may close what they hold."""
+    closing = [host.popen for host in hosts if host.over]
+    end_children([(host.popen, host.channel) for host in hosts], closing)
 
 
 def _gpu_of(rank: int) -> str:

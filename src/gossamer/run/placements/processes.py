@@ -106,7 +106,7 @@ class Processes(OutOfProcess):
         checkpoint = None
         if not donors:
             checkpoint = self._load(names_of(host.ranks, replays=self.config.checkpoint_replay))
-        host.close()
+        host.channel.close()
         self.hosts[index] = self._start(
             index, host.state.successor(host.version), checkpoint, donors
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import time
 from dataclasses import replace
@@ -10,12 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
-from gossamer.run.host_protocol import Order, Ready
+from gossamer.run.host_protocol import Ready
 from gossamer.run.host_state import HostState
 from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
+from gossamer.run.placements.orders import SharedOrders
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,29 +29,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
+    from gossamer.run.placements.learners_memory import PolicyBoards
     from gossamer.types import EnvSpec
-
-
-class LocalOrders:
-    """The supervisor's orders to learners of its own process: there is no version that others could be at."""
-
-    has_replacement = False
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._waiting: Order | None = None
-
-    def ask(self, *, ends: bool) -> int:
-        """Ask for a snapshot after the present version; return the order's number."""
-        self._number += 1
-        self._waiting = Order(self._number, ends)
-        return self._number
-
-    def reach(self, host: int, version: int) -> Order | None:
-        """Return the order to carry out now."""
-        del host, version
-        order, self._waiting = self._waiting, None
-        return order
 
 
 class ThisProcess:
@@ -103,7 +84,7 @@ class ThisProcess:
         except BaseException:
             learners.close()
             raise
-        self._orders = LocalOrders()
+        self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)), 1)
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
         self._loop = HostLoop(
             config,
@@ -130,10 +111,10 @@ class ThisProcess:
         return self._learners.updates
 
     @property
-    def disagreement(self) -> Callable[[], dict[int, float]] | None:
-        """Tells how far each learner is from their average; None for one learner."""
+    def boards(self) -> PolicyBoards | None:
+        """The newest policies of all learners; None for one learner."""
         memory = self._learners.memory
-        return None if memory is None else memory.versions.disagreement
+        return None if memory is None else memory.versions
 
     @property
     def stuck(self) -> bool:
@@ -156,16 +137,6 @@ class ThisProcess:
             self.config, self.plan, learners.first.policy, learners.read_policy, learners.stop
         )
 
-    def evaluate_learner_next(self, learner: int) -> None:
-        """Let the next policy to be evaluated be one of independent learners."""
-        if self._learners.memory is not None:
-            self._learners.memory.versions.evaluate_learner_next(learner)
-
-    def evaluate_run_policy_next(self, best: int | None) -> None:
-        """Let the next policy to be evaluated be the run's."""
-        if self._learners.memory is not None:
-            self._learners.memory.versions.evaluate_run_policy_next(best)
-
     def start(self, load: LoadInitialState) -> None:
         """Be ready; everything was made and put back with the placement."""
         del load
@@ -183,7 +154,7 @@ class ThisProcess:
 
     def order(self, *, ends: bool) -> int:
         """Ask the learners to save after the present version; return the order's number."""
-        return self._orders.ask(ends=ends)
+        return self._orders.announce(ends=ends, together=False)
 
     def show_life(self) -> None:
         """Let actors know that the learner waits for a disk, which gets on."""

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections import deque
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import ray
@@ -30,6 +29,7 @@ from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
 from gossamer.system.messages import from_whole, to_array
+from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -54,13 +54,10 @@ WHOSE = "a learner's agent"
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What an agent is told when it is made."""
+    """Task of an agent, which it is given when it is made."""
 
     task: LearnerTask
     """But for its memory, and for what is known only when it has a place."""
-    lock_step: bool
-    awaited: bool
-    """Others may wait for what these learners write."""
     hears: dict[int, tuple[int, ...]]
     """Learners of this host whose messages another needs, by that host."""
 
@@ -75,8 +72,6 @@ class AgentStart:
     """As a `LearnerTask` has them."""
     differs: str | None
     """As a `LearnerTask` has it."""
-    has_replacement: bool
-    """Whether a learner was replaced."""
     initial: NDArray[np.uint8] | None
     """An `InitialState` in one array; None: they begin anew, or with others' average."""
     mail: Letter | None
@@ -157,8 +152,6 @@ class Agent:
             self._mail.deliver(start.mail)
         if start.policies is not None:
             Incoming(boards).deliver(start.policies)
-        if start.has_replacement:
-            self._orders.note_replacement()
         self._headers = Outgoing(boxes, ranks, (), every=False, incarnation=start.incarnation)
         self._policies = Outgoing(boards, ranks, ranks, every=False, incarnation=start.incarnation)
         initial = start.initial
@@ -190,22 +183,38 @@ class Agent:
         threading.Thread(target=self._listen, args=(self._host,), daemon=True).start()
         return self._host.pid
 
-    def meet(self, others: Mapping[int, Address]) -> None:
-        """Write to other agents from now on, by host; they are sent everything."""
-        boxes, about = self._memory.boxes, self._assignment
-        ranks = range(*about.task.ranks)
-        for host, address in others.items():
-            heard = about.hears.get(host, ())
+    def meet(
+        self,
+        there: Mapping[int, Address],
+        gone: Mapping[int, tuple[range, int]],
+        *,
+        has_replacement: bool,
+    ) -> None:
+        """Write to other agents from now on, and send them everything; write to those that are gone no more.
+
+        Args:
+            there: where others take letters, by host.
+            gone: learners that are gone, by host, and the incarnation in which they come back.
+            has_replacement: a learner of the run was replaced.
+        """
+        if has_replacement:  # before counts may differ
+            self._orders.note_replacement()
+        for host, (ranks, incarnation) in gone.items():
+            self._mail.leave(ranks, incarnation)
+            self._forget(host)
+        task, staleness = self._assignment.task, self._config.topology.staleness
+        for host, address in there.items():
             mail = Outgoing(
-                boxes,
-                ranks,
-                heard,
-                every=about.lock_step,
+                self._memory.boxes,
+                range(*task.ranks),
+                self._assignment.hears.get(host, ()),
+                every=staleness == 0,
                 incarnation=self._incarnation,
-                bare=about.task.transport != "memory",
+                bare=task.transport != "memory",
             )
             self._forget(host)
-            self._peers[host] = Correspondent(address, mail, paced=not about.awaited, say=self._say)
+            paced = staleness >= FOREVER  # nobody waits for them
+            self._peers[host] = Correspondent(address, mail, paced=paced, say=self._say)
 
     def _say(self, text: str) -> None:
         self._tell(Notice(f"on {self._machine}: {text}"))
@@ -219,15 +228,6 @@ class Agent:
             before.close()
             self._sent_before += before.sent_bytes
 
-    def leave(self, host: int, ranks: range, incarnation: int) -> None:
-        """Record that a host's learners are gone, and come back in this incarnation."""
-        self._mail.leave(ranks, incarnation)
-        self._forget(host)
-
-    def note_replacement(self) -> None:
-        """Record that a learner was replaced."""
-        self._orders.note_replacement()
-
     def propose(self, order: Order, at: int) -> int:
         """Write an order for the process; return the version that it has reached."""
         with self._ordering:
@@ -238,11 +238,7 @@ class Agent:
         self._orders.settle()
 
     def news(
-        self,
-        seconds: float,
-        heard: int,
-        env_steps: Mapping[int, int] = MappingProxyType({}),
-        order: Order | None = None,
+        self, seconds: float, heard: int, env_steps: Mapping[int, int], order: Order | None
     ) -> News:
         """Return what there is to tell, after so many seconds at most; the last answer again if it has not arrived.
 

@@ -7,6 +7,7 @@ import mmap
 import time
 from contextlib import suppress
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
@@ -29,7 +30,7 @@ from gossamer.run.placements.cluster.agent import AgentStart, Assignment
 from gossamer.run.placements.cluster.session import Session
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess, part_of
-from gossamer.run.placements.process_host import CLOSE_SECONDS
+from gossamer.run.placements.spawn import CLOSE_SECONDS
 from gossamer.run.snapshot import held_of, names_of
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
@@ -148,6 +149,11 @@ class ClusterHost:
     def listens(self) -> bool:
         """Whether it has an agent that hears what it is told."""
         return self.state.is_placed and not self.over
+
+    @property
+    def successors(self) -> tuple[range, int]:
+        """Its learners, and the incarnation in which they come back if they are gone."""
+        return self.ranks, self.state.incarnation
 
     def note_place(self) -> None:
         """Record its place; raise what Ray says if it will have none."""
@@ -282,7 +288,7 @@ class Cluster(OutOfProcess):
         if self.hosts:  # the group has died
             self._make_memory()
             self.stop = StopSignal()
-        self._order, self._has_replacement, self._told_places = None, False, False
+        self._order, self._told_places = None, False
         if self.transport != "memory":
             from gossamer.links.collective import MeetingPoint
 
@@ -291,10 +297,11 @@ class Cluster(OutOfProcess):
         self.hosts = [self._host(index, state) for index, state in enumerate(states)]
         self._wait_placed()
         self._note_env_steps(checkpoint)
+        placed = [index for index, host in enumerate(self.hosts) if host.state.is_placed]
+        self._has_replacement = len(placed) < len(self.hosts)
         for host in self.hosts:
             if not host.state.is_placed:
                 self._mark_left(host)
-        placed = [index for index, host in enumerate(self.hosts) if host.state.is_placed]
         for index in placed:
             self._begin_host(index, part_of(checkpoint, self.hosts[index].ranks), {})
         for index in placed:
@@ -327,10 +334,7 @@ class Cluster(OutOfProcess):
             told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
         for index in sorted(asked[x] for x in told):
             host = self.hosts[index]
-            if not host.state.is_placed:
-                found += self._begin_placed(index)
-                continue
-            for event in host.hear():
+            for event in host.hear() if host.state.is_placed else self._begin_placed(index):
                 if isinstance(event, Ready) and self._told_places:
                     joined = Notice(f"{host.who} has joined, on {host.machine}")
                     found.append((index, joined))
@@ -401,7 +405,7 @@ class Cluster(OutOfProcess):
         Raises:
             RunFailed: too few are, in time.
         """
-        seconds = self.config.cluster.wait_seconds
+        seconds, size = self.config.cluster.wait_seconds, self.config.num_learners
         began = came = time.monotonic()
         while waiting := {x.asked: x for x in self.hosts if not x.state.is_placed}:
             now = time.monotonic()
@@ -416,38 +420,37 @@ class Cluster(OutOfProcess):
                 try:
                     waiting[one].note_place()
                 except RayError as error:
-                    self._place_again(waiting[one], error)
+                    self._place_again(waiting[one], error, fewest=size)
         if self._num_placed < self._fewest:
             raise RunFailed(f"{self._without_place(waiting.values())} after {seconds:.0f} s")
         self._enough_at = time.monotonic()
 
-    def _place_again(self, host: ClusterHost, error: RayError) -> None:
+    def _place_again(self, host: ClusterHost, error: RayError, *, fewest: int) -> list[Event]:
         """Have another agent placed where one could not be made: its machine is gone again, or lacks something.
 
+        Args:
+            host: without a place.
+            error: why it has none.
+            fewest: so many learners with a place go on without it, and it is placed after a pause.
+
+        Returns:
+            What is to be said of it.
+
         Raises:
-            RunFailed: it has happened too often.
+            RunFailed: it has happened too often, and the others cannot go on.
         """
         host.failures += 1
-        if host.failures >= MAX_FAILURES:
-            raise RunFailed(
-                f"{_not_started(host, error)}; gossamer cluster check tells what machines lack"
-            ) from error
-        host.place()
-
-    def _try_later(self, index: int, error: RayError) -> list[tuple[int, Event]]:
-        """Have another agent placed after a pause, where one could not be made while others train; return what to say."""
-        host = self.hosts[index]
-        if self._num_placed < (self.config.cluster.min_learners or 1):
-            self._place_again(host, error)
+        often = f"{host.who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}"
+        if self._num_placed < fewest:
+            if host.failures >= MAX_FAILURES:
+                raise RunFailed(
+                    f"{often}; gossamer cluster check tells what machines lack"
+                ) from error
+            host.place()
             return []
-        host.failures += 1
         host.ask_at = time.monotonic() + min(2.0**host.failures, RETRY_SECONDS)
-        if host.failures != MAX_FAILURES:
-            return []
-        told = (
-            f"{_not_started(host, error)}; the run goes on without it, and tries again every minute"
-        )
-        return [(index, Notice(told))]
+        told = f"{often}; the run goes on without it, and tries again every minute"
+        return [Notice(told)] * (host.failures == MAX_FAILURES)
 
     @property
     def _num_placed(self) -> int:
@@ -483,8 +486,9 @@ class Cluster(OutOfProcess):
                 host.heard_at += missed
         for index in range(len(self.hosts)):
             found += [(index, event) for event in self._look_at(index, now)]
-        if not self._told_places and not any(x.state.phase == "starting" for x in self.hosts):
-            found += [(0, Notice(self._places()))] * bool(self._num_placed)
+        starting = any(host.state.phase == "starting" for host in self.hosts)
+        if self._num_placed and not (self._told_places or starting):
+            found.append((0, Notice(self._places())))
         ending = (self._ends and self._num_placed) or any(host.over for host in self.hosts)
         needed = self.config.cluster.min_learners or 1
         if self._num_placed >= needed or ending:
@@ -520,8 +524,6 @@ class Cluster(OutOfProcess):
             return [Notice(f"{told}; another takes its place")]
         if host.asked is None and now >= host.ask_at:  # it may have missed anything
             self._introduce_neighbours(index)
-            if self._has_replacement:
-                host.agent.note_replacement.remote()
             host.ask()
         return []
 
@@ -540,13 +542,14 @@ class Cluster(OutOfProcess):
         has_left = self.memory.boxes.has_left(self.layout.ranks[index].start)
         return not self._ends and not (early and has_left)
 
-    def _begin_placed(self, index: int) -> list[tuple[int, Event]]:
+    def _begin_placed(self, index: int) -> list[Event]:
         """Let learners that have a place now join the others; return what there is to say."""
         host = self.hosts[index]
         try:
             host.note_place()
         except RayError as error:
-            return self._try_later(index, error)
+            fewest = self.config.cluster.min_learners or 1
+            return self._place_again(host, error, fewest=fewest)
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
         initial = None
         if donors:
@@ -560,7 +563,8 @@ class Cluster(OutOfProcess):
         self._introduce_neighbours(index)
         for at in self._neighbours(index):
             if (other := self.hosts[at]).listens:
-                other.agent.meet.remote({index: host.letterbox})
+                there = {index: host.letterbox}
+                other.agent.meet.remote(there, {}, has_replacement=self._has_replacement)
         return []
 
     @property
@@ -580,33 +584,26 @@ class Cluster(OutOfProcess):
                 own = held_of(checkpoint, rank).get("learner.own_env_steps", 0)
                 self.memory.boxes.headers[rank][ENV_STEPS] = own
 
-    def _mark_left(self, host: ClusterHost) -> None:
-        """Let others go on without a host."""
-        self._has_replacement = True
-        for rank in host.ranks:
-            self.memory.boxes.mark_left(rank)
-            self.memory.versions.boxes.mark_left(rank)
-
     def _tell_left(self, index: int) -> None:
-        """Let all learners know that a host's are gone, and in which incarnation they come back."""
-        host, near = self.hosts[index], self._neighbours(index)
+        """Let all that exchange letters with a host's learners know that they are gone, and in which incarnation they come back."""
+        host = self.hosts[index]
+        self._has_replacement = True
         self._mark_left(host)
-        for at, other in enumerate(self.hosts):
-            if other is not host and other.listens:
-                other.agent.note_replacement.remote()
-                if at in near:
-                    other.agent.leave.remote(index, host.ranks, host.state.incarnation)
+        for at in self._neighbours(index):
+            if (other := self.hosts[at]).listens:
+                other.agent.meet.remote({}, {index: host.successors}, has_replacement=True)
 
     def _introduce_neighbours(self, index: int) -> None:
         """Tell a host where those are that it exchanges letters with, and which of them are gone."""
-        agent = self.hosts[index].agent
-        there: dict[int, Address] = {}
-        for at in self._neighbours(index):
-            if (other := self.hosts[at]).listens:
-                there[at] = other.letterbox
-            elif self.memory.boxes.has_left(other.ranks.start):
-                agent.leave.remote(at, other.ranks, other.state.incarnation)
-        agent.meet.remote(there)
+        others = {at: self.hosts[at] for at in self._neighbours(index)}
+        has_left = self.memory.boxes.has_left
+        there = {at: x.letterbox for at, x in others.items() if x.listens}
+        gone = {
+            at: x.successors
+            for at, x in others.items()
+            if at not in there and has_left(x.ranks.start)
+        }
+        self.hosts[index].agent.meet.remote(there, gone, has_replacement=self._has_replacement)
 
     def _places(self) -> str:
         """Say where all learners are, once."""
@@ -645,19 +642,14 @@ class Cluster(OutOfProcess):
     def _host(self, index: int, state: HostState) -> ClusterHost:
         """Have an agent placed."""
         meeting = self._meeting.address if self._meeting is not None else ""
-        assignment = Assignment(
-            self._task(index, meeting=meeting),
-            lock_step=self.config.topology.staleness == 0,
-            awaited=self.config.topology.staleness < FOREVER,
-            hears=self._heard[index],
-        )
-        near = self._neighbours(index)
-        far = [x for at, x in enumerate(self.layout.ranks) if at != index and at not in near]
+        assignment = Assignment(self._task(index, meeting=meeting), self._heard[index])
+        near = {index, *self._neighbours(index)}
+        far = (ranks for at, ranks in enumerate(self.layout.ranks) if at not in near)
         return ClusterHost(
             self.layout.ranks[index],
             state,
             self.memory,
-            [rank for ranks in far for rank in ranks],
+            [*chain.from_iterable(far)],
             partial(self._session.agent, assignment),
         )
 
@@ -676,16 +668,11 @@ class Cluster(OutOfProcess):
             incarnation=host.state.incarnation,
             donors=donors,
             differs=self.spec.differs if self._tried else None,
-            has_replacement=self._has_replacement,
             initial=None if initial is None else to_array(initial),
             mail=mail.letter(life=True),
             policies=boards.letter(life=True),
         )
         host.begin(start)
-
-
-def _not_started(host: ClusterHost, error: RayError) -> str:
-    return f"{host.who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}"
 
 
 def _cause(error: RayError) -> str:
