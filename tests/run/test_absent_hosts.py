@@ -31,7 +31,7 @@ def supervise(tmp_path: Path):
 
 def test_a_run_begins_saves_and_ends_without_a_host_that_has_no_place(supervise):
     placement = FakePlacement([[ready(0), ready(2)], [told(0), told(2)]], num_hosts=3)
-    placement.hosts[1].away = True
+    placement.unplace(1)
 
     def ends():
         placement.env_steps = 100
@@ -63,7 +63,7 @@ def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place
         return [(1, Died("its node has died"))]
 
     def has_no_place():
-        placement.hosts[1].away = True
+        placement.unplace(1)
 
     placement.on_replace = has_no_place
     placement.script += [dies, lambda: run.supervisor.finish_saving()]
@@ -81,11 +81,11 @@ def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place
 
 def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
     placement = FakePlacement([[ready(0)], [part(0, 1, updates=0)], [told(0)]], num_hosts=2)
-    placement.hosts[1].away = True
+    placement.unplace(1)
     there: list[list[int]] = []
 
     def joins():
-        placement.hosts[1].away = False
+        placement.place(1)
         placement.env_steps = 100
         return [part(0, updates=3)]
 
@@ -109,7 +109,7 @@ def test_numbers_of_checkpoints_never_fall_while_learner_0_is_away(supervise):
         return [(0, Died("its node has died"))]
 
     def has_no_place():
-        placement.hosts[0].away = True
+        placement.unplace(0)
 
     placement.on_replace = has_no_place
     placement.script += [[part(0, 1, updates=9), part(1, 1, updates=4)], dies]
@@ -126,7 +126,7 @@ def test_a_run_goes_on_when_the_one_that_was_not_ready_finds_no_place(supervise)
     placement = FakePlacement([[ready(0)]], num_hosts=2)
 
     def has_no_place():
-        placement.hosts[1].away = True
+        placement.unplace(1)
 
     placement.on_replace = has_no_place
     placement.script += [[(1, Died("its node has died"))], [part(0, 1, updates=0)]]
@@ -138,7 +138,7 @@ def test_a_run_goes_on_when_the_one_that_was_not_ready_finds_no_place(supervise)
 
 def test_while_learner_0_is_away_another_ones_rows_tell_of_the_run(supervise):
     placement = FakePlacement([[ready(1), ready(2)], [told(1), told(2)]], num_hosts=3)
-    placement.hosts[0].away = True
+    placement.unplace(0)
     run = supervise(placement)
     with pytest.raises(Stopped):
         run.run()

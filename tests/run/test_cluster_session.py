@@ -28,6 +28,7 @@ class FakeRay:
         """What each machine has; empty: one has everything."""
         self.address = ""
         self.reserved: list[dict[str, Any]] = []
+        self.util = SimpleNamespace(get_node_ip_address=lambda: "10.0.0.1")
 
     def is_initialized(self) -> bool:
         return bool(self.address)
@@ -115,7 +116,7 @@ def test_this_machine_has_several_names(ray: FakeRay) -> None:
 
 def assigned(first: int, end: int) -> Assignment:
     task: Any = SimpleNamespace(ranks=(first, end))
-    return Assignment(task, lock_step=False, awaited=False, hears={})
+    return Assignment(task, hears={})
 
 
 def test_a_host_reserves_for_each_of_its_learners(ray: FakeRay) -> None:

@@ -53,7 +53,7 @@ def test_a_letter_arrives_as_it_was_sent():
     for letter in (sent, Letter(0)):
         one.send(letter)
         found = other.receive(Letter)
-        assert found.epoch == letter.epoch
+        assert found.incarnation == letter.incarnation
         assert (found.sender, found.number) == (letter.sender, letter.number)
         assert found.ranks == letter.ranks
         np.testing.assert_array_equal(found.headers, letter.headers)
@@ -88,7 +88,9 @@ def test_a_letter_that_fits_no_mailbox_ends_its_connection_and_no_other(bad: Let
     stranger.close()
     here = boxes()
     post(here, 0, 0)
-    writes = Correspondent(box.address, Outgoing(here, [0], [0], every=False, epoch=0), paced=False)
+    writes = Correspondent(
+        box.address, Outgoing(here, [0], [0], every=False, incarnation=0), paced=False
+    )
     wait_for(lambda: there.newest(0, range(1 << 62)) == 0, "a letter")
     writes.close()
     box.close()
@@ -107,7 +109,7 @@ def test_what_a_learner_writes_is_there_soon_and_again_after_a_connection_was_lo
         arrived.deliver(letter)
 
     box = Letterbox("127.0.0.1", deliver)
-    mail = Outgoing(here, [0], [0], every=not paced, epoch=0)
+    mail = Outgoing(here, [0], [0], every=not paced, incarnation=0)
     writes = Correspondent(box.address, mail, paced=paced)
     try:
         post(here, 0, 0)
@@ -155,7 +157,7 @@ def test_a_link_that_stalls_is_not_followed_by_a_long_silence(monkeypatch: pytes
     monkeypatch.setattr(letters, "MAX_PAUSE_SECONDS", 0.2)
     monkeypatch.setattr(letters, "MAIL_SHARE", 1e-4)
     here, listener = boxes(1, (8 << 20, 0)), Listener("127.0.0.1")
-    mail = Outgoing(here, [0], [0], every=False, epoch=0)
+    mail = Outgoing(here, [0], [0], every=False, incarnation=0)
     post(here, 0, 0)
     writes = Correspondent(listener.address, mail, paced=True)
     wire = listener.accept(lambda: True)
@@ -185,7 +187,9 @@ def test_the_time_to_connect_is_no_time_that_letters_take(monkeypatch: pytest.Mo
     here, there = boxes(), boxes()
     box = Letterbox("127.0.0.1", Incoming(there).deliver)
     post(here, 0, 0)
-    writes = Correspondent(box.address, Outgoing(here, [0], [0], every=False, epoch=0), paced=True)
+    writes = Correspondent(
+        box.address, Outgoing(here, [0], [0], every=False, incarnation=0), paced=True
+    )
     try:
         wait_for(lambda: there.newest(0, range(1 << 62)) == 0, "a letter")
         post(here, 0, 1)
@@ -212,7 +216,7 @@ def test_a_machine_that_cannot_be_reached_is_told_once_and_when_it_can_be_again(
     monkeypatch.setattr(Wire, "call", calls_if_not_cut)
     here, there = boxes(), boxes()
     box = Letterbox("127.0.0.1", Incoming(there).deliver)
-    mail, said = Outgoing(here, [0], [0], every=False, epoch=0), list[str]()
+    mail, said = Outgoing(here, [0], [0], every=False, incarnation=0), list[str]()
     writes = Correspondent(box.address, mail, paced=True, say=said.append)
     try:
         wait_for(lambda: said, "a letter")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import threading
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -137,7 +138,9 @@ def test_an_evaluation_is_played_at_once(tmp_path: Path, evaluates: str) -> None
     evaluator, turns = FakeEvaluator(), []
     placement = FakePlacement([], evaluates=evaluates)
     placement.make_evaluator = lambda: evaluator  # type: ignore[method-assign]
-    placement.score_policy_next = turns.append  # type: ignore[method-assign]
+    placement.boards = SimpleNamespace(
+        evaluate_learner_next=lambda _: None, evaluate_run_policy_next=turns.append
+    )
     evaluator.run = lambda: None  # type: ignore[attr-defined]
 
     def ask_now() -> list[object]:

@@ -51,6 +51,10 @@ def test_one_host_trains_to_the_end_it_knows(supervise):
     assert run.store.list() == [3]
 
 
+def test_what_a_supervisor_knows_of_hosts_is_in_their_states_and_their_group(supervise):
+    assert len(vars(supervise(FakePlacement([])).supervisor)) <= 10
+
+
 def test_an_end_that_learners_do_not_know_is_ordered(supervise):
     placement = FakePlacement(
         [[ready()], [told(episodes=100)], [told(updates=2, last=True), part(updates=2)], [done()]]
@@ -156,11 +160,11 @@ def test_a_checkpoint_is_not_waited_for_by_the_rows_of_others_when_somebody_join
     rows: list[int] = []
 
     def joins():
-        placement.hosts[1].away = False
+        placement.place(1)
         return []
 
     placement = FakePlacement([[ready(0)], [told(0, 1)], [part(0, 1, 1)]], num_hosts=2)
-    placement.hosts[1].away = True
+    placement.unplace(1)
     placement.script += [lambda: run.supervisor.finish_saving(), [], joins]
     placement.script += [[part(0, 2, 2)], [told(0, 3)]]
     placement.script += [lambda: rows.append(len(run.rows())), [ready(1)], [told(1, 1)], []]
@@ -293,6 +297,17 @@ def test_what_a_run_begins_with_is_written_after_the_first_version_or_when_it_is
     with pytest.raises(Stopped):
         run.run()
     assert there == [[], [0]]
+
+
+def test_no_checkpoint_is_due_while_what_a_run_begins_with_has_yet_to_be_written(supervise):
+    """Where one is due again before anything is learnt, nothing would ever be."""
+    placement = FakePlacement([[ready()], [part(0, 1, updates=0)], [], []])
+    orders: list[int] = []
+    placement.script += [lambda: orders.append(placement.orders), [told(updates=1)]]
+    run = supervise(placement, checkpoint_every_seconds=1e-9)
+    with pytest.raises(Stopped):
+        run.run()
+    assert orders == [1]
 
 
 def test_a_run_that_is_left_at_once_can_be_resumed(supervise):

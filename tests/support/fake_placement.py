@@ -16,6 +16,7 @@ from gossamer.roles.actor import Episode
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
 from gossamer.run.host_protocol import FINAL, Done, ProgressReport, Ready, Snapshot
+from gossamer.run.host_state import HostState
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
@@ -44,8 +45,8 @@ class FakeHost:
     pid: int = 0
     machine: str = ""
     here: bool = True
-    away: bool = False
     version: int = -1
+    state: HostState = field(default_factory=HostState)
 
 
 @dataclass
@@ -65,30 +66,42 @@ class FakePlacement:
         self.spec = read_spec("CartPole-v1", make_config("CartPole-v1").env, 0, tries=False)
         self.names: list[str] = []
         self.stop = StopSignal()
-        self.version = self.updates = 0
-        self.disagreement = None
+        self.updates = 0
+        self.boards: Any = None
         self.stuck = False
         self.orders = 0
         self.on_replace: Any = lambda: None
 
+    def unplace(self, index: int) -> None:
+        """Let a host find no place."""
+        self.hosts[index].state = HostState(self.hosts[index].state.incarnation, phase="unplaced")
+
+    def place(self, index: int) -> None:
+        """Let a host find a place after all."""
+        self.hosts[index].state.move("starting")
+
     def absent(self) -> dict[int, int]:
-        return {rank: 20 for host in self.hosts if host.away for rank in host.ranks}
+        unplaced = (host for host in self.hosts if not host.state.is_placed)
+        return {rank: 20 for host in unplaced for rank in host.ranks}
 
     def make_evaluator(self) -> None:
         return None
 
-    def score_next(self, learner: int) -> None: ...
-
-    def score_policy_next(self, best: int | None) -> None: ...
-
-    def start(self, begin: Any) -> None:
+    def start(self, load: Any) -> None:
+        if "start" in self.asked:
+            for host in self.hosts:
+                host.state = host.state.successor(host.version)
         self.asked.append("start")
+        for host in self.hosts:
+            if host.state.phase == "placing":
+                host.state.move("starting")
 
-    def replace(self, index: int, restarts: int) -> bool:
-        self.asked.append(("replace", index, restarts))
-        self.hosts[index] = FakeHost(self.hosts[index].ranks, version=self.hosts[index].version)
+    def replace(self, index: int) -> None:
+        host = self.hosts[index]
+        host.state = host.state.successor(host.version)
+        self.asked.append(("replace", index, host.state.incarnation))
+        host.state.move("starting")
         self.on_replace()
-        return True
 
     def poll(self) -> list[Any]:
         if not self.script:
@@ -110,7 +123,7 @@ class FakePlacement:
 
 
 def ready(index: int = 0) -> tuple[int, Ready]:
-    return index, Ready("")
+    return index, Ready(None)
 
 
 def told(
@@ -176,7 +189,6 @@ class Supervised:
             placement,
             self.recorder,
             self.checkpoints,
-            self.scoring,
             Evaluations(
                 self.config,
                 cast("Any", placement),
@@ -185,8 +197,7 @@ class Supervised:
                 self.stop,
             ),
             self.stop,
-            tried=True,
-            requests=self.requests,
+            self.requests,
         )
         self.went_back = 0
 

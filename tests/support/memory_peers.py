@@ -86,7 +86,7 @@ class MemoryPeers:
     def begin(self, update):
         self._own.combined, self._own.left = update - 1, False
 
-    def begin_late(self):
+    def join_running_group(self):
         raise AssertionError("learners that take turns begin together")
 
     def report(self, env_steps):

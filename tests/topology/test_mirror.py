@@ -27,11 +27,13 @@ SIZES = (3, 1)
 class Machine:
     """A copy of everyone's mailboxes, and what the other machines have been sent."""
 
-    def __init__(self, size, sizes, rank, *, every=True, epoch=0, heard=None):
+    def __init__(self, size, sizes, rank, *, every=True, incarnation=0, heard=None):
         self.boxes = boxes_for(size, sizes)
         self.incoming = Incoming(self.boxes)
         self.outgoing = {
-            other: Outgoing(self.boxes, [rank], heard or {rank}, every=every, epoch=epoch)
+            other: Outgoing(
+                self.boxes, [rank], heard or {rank}, every=every, incarnation=incarnation
+            )
             for other in range(size)
             if other != rank
         }
@@ -152,7 +154,7 @@ def test_the_dead_do_not_come_back_by_a_late_letter():
         two.incoming.deliver(letter)
         assert mailbox(two.boxes, 1).has_left(0, 5)
     assert two.boxes.posted(0) == []
-    again = Machine(2, SIZES, 0, epoch=1)
+    again = Machine(2, SIZES, 0, incarnation=1)
     mailbox(again.boxes, 0).begin(3)
     carry([again, two])
     assert not mailbox(two.boxes, 1).has_left(0, 5)
@@ -189,7 +191,7 @@ def test_another_sender_counts_its_letters_anew():
         own.report(env_steps)
         carry([one, two])
     own.report(40)
-    anew = Outgoing(one.boxes, [0], {0}, every=True, epoch=0)
+    anew = Outgoing(one.boxes, [0], {0}, every=True, incarnation=0)
     two.incoming.deliver(anew.letter(life=False))
     assert two.boxes.env_steps(0) == 40
 

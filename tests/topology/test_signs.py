@@ -110,8 +110,8 @@ def test_a_wait_among_threads_ends_by_a_stop_or_by_silence():
 def test_learners_that_wait_for_others_live_as_long_as_those():
     """0 waits for 1, which is in a process with 2 and waits for 3: what counts is the life of 3."""
     boxes = boxes_for(4, (1, 0))
-    for rank, house in enumerate((0, 1, 1, 3)):
-        boxes.live_in(rank, house)
+    for rank, leader in enumerate((0, 1, 1, 3)):
+        boxes.set_process_leader(rank, leader)
     assert boxes.life_of(2) == (0, 2)
     boxes.headers[1][BEATS] = 5
     assert boxes.life_of(2) == (5, 2), "of the whole process"

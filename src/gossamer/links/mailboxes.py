@@ -39,7 +39,7 @@ LEFT, COMBINED, ENV_STEPS, POSTS, JOINED, ANNOUNCED = range(6)
 """Words of a mailbox's header, int64: whether its learner has left; updates whose mixing it finished;
 env steps it has learnt from; messages posted; the update it takes part from; of its last two versions in
 turn, the first update, counted from 1, and the env steps behind the version's end."""
-BEATS, AWAITS, HOUSE, PRESENT = range(16, 20)
+BEATS, AWAITS, LEADER, PRESENT = range(16, 20)
 """Further words, on a line of their own: the signs of life of a process and for which learner it waits, plus 1,
 both in the mailbox of the first of its learners; which that is, plus 1, in everyone's; whether a learner has been
 made and is about to join."""
@@ -147,13 +147,13 @@ class Mailboxes:
         """Whether a learner is gone."""
         return bool(self.headers[rank][LEFT])
 
-    def live_in(self, rank: int, house: int) -> None:
-        """Tell with whom a learner shares a process: its first learner is `house`."""
-        self.headers[rank][HOUSE] = house + 1
+    def set_process_leader(self, rank: int, leader: int) -> None:
+        """Tell with whom a learner shares a process, by the first learner of it."""
+        self.headers[rank][LEADER] = leader + 1
 
-    def house_of(self, rank: int) -> int:
+    def process_leader(self, rank: int) -> int:
         """Return the first learner of the process that a learner is in."""
-        return int(self.headers[rank][HOUSE] or rank + 1) - 1
+        return int(self.headers[rank][LEADER] or rank + 1) - 1
 
     def life_of(self, rank: int) -> tuple[int, int]:
         """Return the signs of life of whoever holds up a learner, and the last of them.
@@ -161,10 +161,10 @@ class Mailboxes:
         One that waits for another shows none itself; the other's count, and so on.
         """
         beats, seen = 0, set[int]()
-        while (house := self.house_of(rank)) not in seen:
-            seen.add(house)
-            beats += int(self.headers[house][BEATS])
-            awaited = int(self.headers[house][AWAITS]) - 1
+        while (leader := self.process_leader(rank)) not in seen:
+            seen.add(leader)
+            beats += int(self.headers[leader][BEATS])
+            awaited = int(self.headers[leader][AWAITS]) - 1
             if awaited < 0:
                 break
             rank = awaited
@@ -368,7 +368,7 @@ class Mailbox:
         self._header[LEFT] = 0
         self._written()
 
-    def begin_late(self) -> int:
+    def join_running_group(self) -> int:
         """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
         while True:
             update = self.newest_combined() + self.boxes.join_ahead
@@ -434,8 +434,8 @@ class Mailbox:
         pause = _FIRST_PAUSE
         self._peer, self.patience.whom = peer, f"learner {peer}"
         wait = self.patience.wait(what)
-        house = self.boxes.headers[self.boxes.house_of(self.rank)]
-        house[AWAITS] = peer + 1
+        header = self.boxes.headers[self.boxes.process_leader(self.rank)]
+        header[AWAITS] = peer + 1
         try:
             while True:
                 # In this order: what a learner did before it left counts. The fence in `mark_left` keeps what it
@@ -454,7 +454,7 @@ class Mailbox:
                 time.sleep(pause)
                 pause = min(2 * pause, _LAST_PAUSE)
         finally:
-            house[AWAITS] = 0
+            header[AWAITS] = 0
             self.waited_seconds += time.monotonic() - began
 
 

@@ -49,8 +49,8 @@ class Post(NamedTuple):
 class Letter(NamedTuple):
     """Messages and headers that some learners have written since the letter before; plain arrays."""
 
-    epoch: int
-    """How often these learners have been started again."""
+    incarnation: int
+    """How often these learners have died before."""
     posts: tuple[Post, ...] = ()
     """The oldest first."""
     ranks: tuple[int, ...] = ()
@@ -77,7 +77,7 @@ class Outgoing:
         heard: those of them whose messages the other machine needs; headers it gets of all.
         every: both of the last messages are needed, as learners in lock-step do; else the newest. They are sent from where
             they lie: in lock-step nobody writes over one before those that it is for have mixed it.
-        epoch: of the letters.
+        incarnation: of the learners.
         bare: messages only tell that they were posted; their numbers travel another way.
     """
 
@@ -88,11 +88,11 @@ class Outgoing:
         heard: Collection[int],
         *,
         every: bool,
-        epoch: int,
+        incarnation: int,
         bare: bool = False,
     ):
         self._boxes, self._ranks, self._heard = boxes, tuple(ranks), heard
-        self._every, self._epoch, self._bare = every, epoch, bare
+        self._every, self._incarnation, self._bare = every, incarnation, bare
         self._headers: dict[int, NDArray[np.int64]] = {}
         self._sent: dict[int, int] = {}  # update of the last message, by rank
         self._sender, self._number = secrets.randbits(62), 0
@@ -115,10 +115,12 @@ class Outgoing:
             return None
         self._number += 1
         found = np.stack([*headers.values()]) if headers else Letter(0).headers
-        return Letter(self._epoch, tuple(posts), tuple(headers), found, self._sender, self._number)
+        return Letter(
+            self._incarnation, tuple(posts), tuple(headers), found, self._sender, self._number
+        )
 
     def forget(self) -> None:
-        """Take notice that letters were lost: the next one tells everything."""
+        """Forget what was told, as letters were lost: the next one tells everything."""
         self._headers, self._sent = {}, {}
 
     def _posts(self, rank: int) -> Iterable[Post]:
@@ -147,7 +149,7 @@ class Incoming:
 
     def __init__(self, boxes: Mailboxes):
         self._boxes = boxes
-        self._epochs = [0] * boxes.num_learners
+        self._incarnations = [0] * boxes.num_learners
         # Who has told last of each learner, and in which letter.
         self._last = [(0, 0)] * boxes.num_learners
         self._lock = threading.Lock()
@@ -165,7 +167,7 @@ class Incoming:
             for post in letter.posts:
                 newest = boxes.newest(post.rank, range(FAR))
                 known = newest is not None and newest >= post.update
-                if known or letter.epoch < self._epochs[post.rank]:
+                if known or letter.incarnation < self._incarnations[post.rank]:
                     continue
                 if any(
                     x.size not in (0, target.numel())  # 0: it travels another way
@@ -179,15 +181,15 @@ class Incoming:
             for rank, words in zip(letter.ranks, letter.headers, strict=True):
                 sender, number = self._last[rank]
                 overtaken = letter.sender == sender and letter.number < number
-                if letter.epoch >= self._epochs[rank] and not overtaken:
+                if letter.incarnation >= self._incarnations[rank] and not overtaken:
                     self._last[rank] = letter.sender, letter.number
                     _write(boxes.headers[rank], words)
 
-    def leave(self, ranks: Iterable[int], epoch: int) -> None:
-        """Take notice that learners are gone; only letters of an epoch from this on can bring them back."""
+    def leave(self, ranks: Iterable[int], incarnation: int) -> None:
+        """Record that learners are gone; only letters of an incarnation from this on can bring them back."""
         with self._lock:
             for rank in ranks:
-                self._epochs[rank] = max(self._epochs[rank], epoch)
+                self._incarnations[rank] = max(self._incarnations[rank], incarnation)
                 self._boxes.headers[rank][AWAITS] = 0
                 self._boxes.mark_left(rank)
 

@@ -116,7 +116,7 @@ class Peers(Protocol):
         """Take part from `update` on."""
         ...
 
-    def begin_late(self) -> int:
+    def join_running_group(self) -> int:
         """Join a group that runs in lock-step, at an update that nobody has mixed yet; return it."""
         ...
 

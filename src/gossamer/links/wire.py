@@ -42,7 +42,7 @@ _LENGTH_BYTES = 4
 _SLICE_BYTES = 1 << 20
 """Sent at once: the time that a socket gives itself is for all of it."""
 _SMALL_BYTES = 1 << 16
-"""What goes before a large tensor, and tensors that fit beside it, are sent at once."""
+"""Bytes that are sent at once: the head of a message, and tensors that fit beside it."""
 
 
 class Address(NamedTuple):

@@ -243,7 +243,7 @@ class Mixer:
         if late and self.topology.staleness == 0:
             # Some may still have to mix what was posted last; it is overwritten as if by its writer.
             self._posted = self.peers.posted()
-            return self.peers.begin_late()
+            return self.peers.join_running_group()
         if late:
             # Nobody mixes what is not newer than the last that was heard from here.
             newest = max(self.peers.newest_combined(), self.peers.newest_of_mine())

@@ -31,17 +31,23 @@ class Checkpointing:
     def __init__(self, config: TrainConfig, store: CheckpointStore, stop: Stop):
         self.saved_env_steps: int | None = None
         """Env steps behind the last checkpoint, written or being written; None: there is none."""
+        self.final_snapshot_queued = False
+        """Whether the last parts of all hosts are joined and handed to the writer."""
+        self.updates: dict[int, int] = {}
+        """Updates of each learner at the last snapshot."""
         self._before: int | None = None  # by the checkpoint before that one
         self._every_seconds = config.checkpoint_every_seconds
         self._stop = stop
         self._saver = BackgroundSaver(store)
         self._snapshot_seconds = self._sending_seconds = 0.0  # the longest
         self._at = time.monotonic()
-        self._updates: dict[int, int] = {}
+        self._saved: dict[int, int] = {}  # updates behind the last that this session has saved
+        self._initial: RunState | None = None
 
     def load_state(self, state: RunState) -> None:
         """Continue from a checkpoint's state."""
         self.saved_env_steps = self._before = state.env_steps
+        self.updates = state.updates
 
     def begin(self) -> None:
         """Count the time to the next checkpoint from now on."""
@@ -75,8 +81,8 @@ class Checkpointing:
     @property
     def due(self) -> bool:
         """Whether it is time for a checkpoint."""
-        every = self._every_seconds
-        return bool(every) and time.monotonic() - self._at >= every and not self.busy
+        every, waits = self._every_seconds, self.busy or self._initial is not None
+        return bool(every) and time.monotonic() - self._at >= every and not waits
 
     def save(self, state: RunState, *, seconds: float = 0.0) -> None:
         """Begin to write a run's state, unless this session has saved one of as many updates.
@@ -85,21 +91,31 @@ class Checkpointing:
             state: of the run; nobody else writes its tensors.
             seconds: that learning has paused for it.
         """
-        updates = state.updates
+        self.updates = updates = state.updates
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
-        if updates != self._updates:
+        if updates != self._saved:
             with self._stop.saving():  # the one before it may still be written
                 self._saver.save(state)
             self._before, self.saved_env_steps = self.saved_env_steps, state.env_steps
-        self._at, self._updates = time.monotonic(), updates
+        self._at, self._saved = time.monotonic(), updates
+
+    def keep_initial(self, state: RunState) -> None:
+        """Keep the state that the run begins with: it is written after the first version, which that would hold up."""
+        self._initial = state
+
+    def save_initial(self) -> None:
+        """Begin to write the state that was kept, if there is one, so that the run can be resumed from any moment on."""
+        if self._initial is not None:
+            self.save(self._initial)
+            self._initial = None
 
     def note_pause(self, seconds: float) -> None:
         """Record for how long learning has paused for sending a snapshot."""
         self._sending_seconds = max(self._sending_seconds, seconds)
 
     def forget(self) -> None:
-        """Record that the run goes back to an earlier checkpoint."""
-        self._updates = {}
+        """Forget what this session has saved: the run goes back to an earlier checkpoint."""
+        self._saved, self._initial, self.final_snapshot_queued = {}, None, False
 
     def finish(self, alive: Callable[[], object] = lambda: None) -> None:
         """Wait until the last checkpoint is on disk; raise OSError if it could not be written.

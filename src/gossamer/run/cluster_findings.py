@@ -44,8 +44,8 @@ class Joined:
 
     source: str
     target: str
-    mebibytes_per_second: float
-    milliseconds: float
+    mebibytes_per_second: float = 0.0
+    milliseconds: float = 0.0
     failed: str = ""
     """Why nothing arrived; empty: it did."""
 

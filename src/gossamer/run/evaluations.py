@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_protocol import Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.scoring import Scoring
+    from gossamer.run.state import RunPolicies, RunState
     from gossamer.run.stopping import Stop
 
 EXPLAINED_AFTER_SECONDS = 1.5
@@ -63,14 +64,21 @@ class Evaluations:
         """Seconds that evaluations may take by now, which a checkpoint keeps; None: there are none."""
         return None if self._evaluator is None else self._evaluator.budget
 
-    def keep_budget(self, seconds: float | None) -> None:
-        """Begin with the budget that a checkpoint has kept."""
-        self._kept_budget = seconds
+    @property
+    def policies(self) -> RunPolicies:
+        """Scores of the learners so far, which a checkpoint keeps."""
+        return self._scoring.state()
+
+    def load_state(self, state: RunState) -> None:
+        """Continue from a checkpoint's state."""
+        self._scoring.load_state(state.policies)
+        self._kept_budget = state.evaluation_budget
 
     def begin(self) -> None:
         """Make the evaluator, at first and when a group starts again."""
         self.close()
-        self._placement.score_next(self._scoring.next_to_score)
+        if self._placement.boards is not None:
+            self._placement.boards.evaluate_learner_next(self._scoring.next_learner)
         self._evaluator, self._thread = self._placement.make_evaluator(), None
         if self._evaluator is not None:
             self._evaluator.report_to(self._scoring)
@@ -110,8 +118,12 @@ class Evaluations:
             self._recorder.say("no evaluation, as evaluation.every_seconds is 0")
             return
         self._recorder.say("evaluating the newest policy, as was asked")
-        self._placement.score_policy_next(self._scoring.best_saved)
+        self._evaluate_run_policy_next()
         self._evaluator.asked = True
+
+    def _evaluate_run_policy_next(self) -> None:
+        if self._placement.boards is not None:
+            self._placement.boards.evaluate_run_policy_next(self._scoring.best_saved)
 
     def take_share(self) -> float | None:
         """Return the share of the time since the last call that was spent on evaluations; None: there are none."""
@@ -147,7 +159,7 @@ class Evaluations:
         stop, evaluator = self._stop, self._evaluator
         if evaluator is None:
             return
-        self._placement.score_policy_next(self._scoring.best_saved)
+        self._evaluate_run_policy_next()
         stuck = self.stuck or self._placement.stuck
         if ended is None or ended.kind != "done":
             if not stuck:

@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.host_state import HostState
+    from gossamer.run.placements.learners_memory import PolicyBoards
     from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
@@ -31,7 +33,7 @@ FINAL = 0
 
 
 class Order(NamedTuple):
-    """What the supervisor asks of all learners: to save, or to save and end."""
+    """An order of the supervisor to all learners: to save, or to save and end."""
 
     number: int
     """Number of the order, from 1 on; the snapshot of a host carries it."""
@@ -41,8 +43,8 @@ class Order(NamedTuple):
 class Ready(Message, frozen=True):
     """A host's learners have been made, and learn from now on."""
 
-    differs: str
-    """Why its environments do not come back after a resume, as in `EnvSpec`; empty: they do."""
+    differs: str | None
+    """Why its environments do not come back after a resume, as in `EnvSpec`; empty: they do; None: nothing new was found."""
 
 
 class ProgressReport(Message, frozen=True):
@@ -165,8 +167,8 @@ class Host(Protocol):
         ...
 
     @property
-    def away(self) -> bool:
-        """Whether it has no machine for now: nobody waits for it, and a checkpoint does without it."""
+    def state(self) -> HostState:
+        """Its phase and incarnation, and what the supervisor has heard of it."""
         ...
 
     @property
@@ -195,7 +197,7 @@ class Placement(Protocol):
 
     @property
     def hosts(self) -> Sequence[Host]:
-        """Where learners run; replaced ones are other objects."""
+        """Where learners run; the state of one that is replaced is another object."""
         ...
 
     @property
@@ -204,18 +206,13 @@ class Placement(Protocol):
         ...
 
     @property
-    def version(self) -> int:
-        """Newest version of learner 0."""
-        ...
-
-    @property
     def updates(self) -> int:
         """Updates of learner 0."""
         ...
 
     @property
-    def disagreement(self) -> Callable[[], dict[int, float]] | None:
-        """Tells how far each learner is from their average; None for one learner."""
+    def boards(self) -> PolicyBoards | None:
+        """The newest policies of all learners, and whose is to be evaluated next; None for one learner of this process."""
         ...
 
     @property
@@ -231,20 +228,12 @@ class Placement(Protocol):
         """Return an evaluator of the newest policies; None where none is wanted."""
         ...
 
-    def score_next(self, learner: int) -> None:
-        """Let the next policy to be evaluated be one of independent learners; others have their order."""
-        ...
-
-    def score_policy_next(self, best: int | None) -> None:
-        """Let the next policy to be evaluated be the run's; of independent learners the best one's."""
-        ...
-
     def start(self, load: LoadInitialState) -> None:
         """Start all hosts; again, after the death of one without which the others cannot go on."""
         ...
 
-    def replace(self, index: int, restarts: int) -> bool:
-        """Start a new host where one has died; return whether it takes over from one that had learnt."""
+    def replace(self, index: int) -> None:
+        """Start a new host where one is dead, which takes over if that had learnt."""
         ...
 
     def poll(self) -> list[tuple[int, Event]]:

@@ -1,4 +1,4 @@
-"""What a run's supervisor knows of one host of learners: its phase, its part of a checkpoint, and how often it was started."""
+"""State of one host of learners: its phase, its incarnation, and what the supervisor has heard of it."""
 
 from __future__ import annotations
 
@@ -10,45 +10,53 @@ from gossamer.run.host_protocol import FINAL, Done
 if TYPE_CHECKING:
     from gossamer.run.host_protocol import Event, Snapshot
 
-Phase = Literal["starting", "learning", "saving", "ending", "ended", "done"]
-"""Where a host is between its start and its end.
+Phase = Literal[
+    "placing", "unplaced", "starting", "learning", "saving", "ending", "ended", "done", "dead"
+]
+"""Where a host is between its start and its end. Its placement moves it until it is starting, then the supervisor does.
 
+placing: a machine is looked for that has room for it.
+unplaced: none was found for so long that the user was told; the others go on without it.
 starting: its learners are being made.
 learning: they learn, or are about to.
 saving: its part of a checkpoint is here, and the checkpoint waits for other hosts.
 ending: the same of its last part.
 ended: its last part is here and belongs to a checkpoint; it has more to tell.
 done: it has told everything.
+dead: its process has ended before that; its successor begins with a state of its own.
 """
 TRANSITIONS: dict[Phase, tuple[Phase, ...]] = {
-    "starting": ("learning", "done"),
-    "learning": ("saving", "ending", "done"),
-    "saving": ("learning",),
+    "placing": ("unplaced", "starting"),
+    "unplaced": ("placing", "starting"),
+    "starting": ("learning", "dead"),
+    "learning": ("saving", "ending", "dead"),
+    "saving": ("learning", "dead"),
     "ending": ("ended",),
     "ended": ("done",),
     "done": (),
+    "dead": (),
 }
-"""The phases that each phase leads to. One that dies begins another state, unless all that it had to give is here."""
+"""The phases that each phase leads to. Of one whose last part is here nothing is missed: it does not die."""
 
 
 @dataclass
 class HostState:
-    """One host, from its first start to the end of the run.
+    """One host, from its start until it is done or dead.
 
     Args:
-        incarnation: how often the host was started before.
+        incarnation: how often the host has died before.
         deaths_in_a_row: how often it has died without a completed version in between.
     """
 
     incarnation: int = 0
     deaths_in_a_row: int = 0
-    phase: Phase = "starting"
+    phase: Phase = "placing"
     version_at_start: int = -1
-    """Version of its first learner when it was started; -1: none."""
+    """Version that its first learner began with; -1: none."""
     has_told_rows: bool = False
     """Whether rows of metrics have come from it since it was started."""
     ordered: bool = False
-    """Whether it was there when the checkpoint under way was ordered."""
+    """Whether it had a place when the checkpoint under way was ordered."""
     part: Snapshot | None = None
     """Its part of the checkpoint under way."""
     final: Snapshot | None = None
@@ -68,20 +76,41 @@ class HostState:
         self.phase = phase
 
     @property
+    def is_placed(self) -> bool:
+        """Whether it has a place: others wait for it, and a checkpoint needs its part."""
+        return self.phase not in ("placing", "unplaced")
+
+    @property
     def given(self) -> Snapshot | None:
         """Its part of the checkpoint under way, which a host that has ended has given for all that follow."""
         return self.part or self.final
 
-    def die(self) -> bool:
-        """Record that its process has ended; return whether all that it had to give is here."""
+    def has_learnt(self, version: int) -> bool:
+        """Return whether its learners have completed a version since they were made; the newest is given."""
+        # Policies of hosts on other machines come seldom, rows of metrics do not.
+        return self.has_told_rows or version > self.version_at_start
+
+    def die(self, version: int) -> bool:
+        """Record that its process has ended, after a version; return whether it is missed: not all that it had to give is here."""
         told_done = any(isinstance(x, Done) for x in self.deferred)
         if self.final is None and not told_done:
-            return self.phase == "done"
+            self.deaths_in_a_row = 0 if self.has_learnt(version) else self.deaths_in_a_row + 1
+            self.move("dead")
+            return True
         if self.part is None:
             self.finish()
         elif not told_done:
             self.deferred.append(Done())
-        return True
+        return False
+
+    def successor(self, version: int = -1) -> HostState:
+        """Return the state of the host that begins in place of this one, which is dead or begins again with its group.
+
+        Args:
+            version: newest of its first learner that others know; -1: none.
+        """
+        incarnation = self.incarnation + (self.phase == "dead")
+        return HostState(incarnation, self.deaths_in_a_row, version_at_start=version)
 
     def finish(self) -> None:
         """Record that it has told everything."""

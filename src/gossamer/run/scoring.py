@@ -87,7 +87,7 @@ class Scoring:
         return best_of(scores)
 
     @property
-    def next_to_score(self) -> int:
+    def next_learner(self) -> int:
         """Which of independent learners has waited longest for an evaluation."""
         never = set(range(self._config.num_learners)) - set(self._scores)
         return min(never) if never else next(iter(self._scores))

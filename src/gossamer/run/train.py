@@ -317,11 +317,9 @@ class _Session(Watched):
                 placement,
                 self.recorder,
                 checkpoints,
-                scoring,
                 Evaluations(self.config, placement, self.recorder, scoring, stop),
                 stop,
-                tried=self.prepared.tried,
-                requests=requests,
+                requests,
                 making=wording.making_in_words(self.config, self.plan.num_envs),
             )
             stack.callback(self._close, supervisor.close)

@@ -154,7 +154,7 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
     if task.address is None:
         _serve(_MemoryTeamLink(channel, task, rest), task, config, plan)
         return
-    threading.Thread(target=_end_with, args=(channel,), daemon=True).start()
+    channel.end_with_other_end()
     spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
     bounds, units = group_bounds(plan), build_policy(config, spec).core_units
     size: dict[str, Any] = {
@@ -256,10 +256,3 @@ def _act(team: _Team, actor: Actor, like: list[Tensor], episodes: list[Episode])
 
 def _mapped(descriptor: int) -> mmap.mmap:
     return mmap.mmap(descriptor, os.fstat(descriptor).st_size)
-
-
-def _end_with(channel: Channel[Any]) -> None:
-    """End this process when whoever started it is gone."""
-    while not channel.closed:
-        channel.receive()
-    os._exit(1)

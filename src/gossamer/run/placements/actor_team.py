@@ -12,12 +12,11 @@ from __future__ import annotations
 
 import contextlib
 import os
-import subprocess
 import time
 from collections import deque
 from dataclasses import replace
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import numpy as np
 import torch
@@ -44,7 +43,7 @@ from gossamer.run.placements.child_protocol import (
 )
 from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.remote_actor import RemoteActor, TeamMemory, TrajectoryPacket
-from gossamer.run.placements.spawn import spawn
+from gossamer.run.placements.spawn import end_children, how_ended, spawn
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import START_SECONDS, Patience, Sign
 from gossamer.types import lay_out_trajectory, trajectory_in
@@ -67,12 +66,9 @@ if TYPE_CHECKING:
     from gossamer.system.blocks import Place
     from gossamer.types import EnvSpec, Trajectory
 
+T = TypeVar("T")
 LOOK_SECONDS = 0.2
 """Longest time between two looks at actors and at whether the run stops."""
-CLOSE_SECONDS = 5.0
-"""Longest wait for actors that close their environments."""
-JOIN_SECONDS = 20.0
-"""Longest wait for one that was killed."""
 MAX_DEATHS_IN_A_ROW = 3
 """Deaths of an actor, with no trajectory collected in between, that end the run."""
 MARGIN_SECONDS = 5.0
@@ -101,7 +97,7 @@ class _Member:
 
     def __init__(self, index: int, groups: range):
         self.index, self.groups = index, groups
-        self.popen: Popen | RemoteActor
+        self.popen: Popen
         self.channel: Channel[ActorReply]
         self.asked: deque[ActorRequest] = deque()
         """Requests that it has yet to carry out, the oldest first."""
@@ -302,17 +298,12 @@ class ActorTeam:
             with contextlib.suppress(OSError):
                 member.channel.end.setblocking(False)
                 member.channel.send(EndActor())
-        until = time.monotonic() + CLOSE_SECONDS
-        for member in self._members:
-            if not any(isinstance(asked, Collect) for asked in member.asked) or self._free:
-                with contextlib.suppress(subprocess.TimeoutExpired):
-                    member.popen.wait(max(until - time.monotonic(), 0.0))
-        for member in self._members:
-            member.channel.close()
-            if member.popen.poll() is None:
-                member.popen.kill()
-        for member in self._members:
-            member.popen.wait(JOIN_SECONDS)
+        closing = [
+            member.popen
+            for member in self._members
+            if self._free or not any(isinstance(asked, Collect) for asked in member.asked)
+        ]
+        end_children([(member.popen, member.channel) for member in self._members], closing)
         for descriptor in self._descriptors:
             os.close(descriptor)
         self._descriptors = []
@@ -365,30 +356,24 @@ class ActorTeam:
 
     def _next_finished(self) -> tuple[_Member, Collected]:
         """Wait for an actor that has collected; return it and what it tells."""
-        wait = self._patience.wait("a trajectory")
-        while not self._finished:
-            self._hear()
-            if wait.look():
-                self.sign.beats += 1
-            elif time.monotonic() - self._began < START_SECONDS and not self._all_ready:
-                wait = self._patience.wait("a trajectory")
-                self.sign.beats += 1
-        return self._finished.popleft()
+        return self._wait_for(self._finished, "a trajectory")
 
     def _answer(self, member: _Member) -> ActorState | StateLoaded:
         """Wait for what an actor answers to a request about its state."""
-        wait = self._patience.wait("its state")
-        while not member.answers:
-            self._hear()
-            if wait.look():
-                self.sign.beats += 1
-            elif time.monotonic() - self._began < START_SECONDS and not self._all_ready:
-                wait = self._patience.wait("its state")
-        return member.answers.popleft()
+        return self._wait_for(member.answers, "its state")
 
-    @property
-    def _all_ready(self) -> bool:
-        return all(member.ready for member in self._members)
+    def _wait_for(self, told: deque[T], what: str) -> T:
+        """Wait for something that an actor tells, and take it; actors that begin may be silent for long."""
+        wait = self._patience.wait(what)
+        while not told:
+            self._hear()
+            all_ready = all(member.ready for member in self._members)
+            starting = not all_ready and time.monotonic() - self._began < START_SECONDS
+            if wait.look() or starting:
+                self.sign.beats += 1
+            if starting:
+                wait = self._patience.wait(what)
+        return told.popleft()
 
     def _hear(self) -> None:
         """Take what actors tell; wait for the first of it a moment."""
@@ -421,9 +406,7 @@ class ActorTeam:
 
     def _replace(self, member: _Member) -> None:
         """Start a new process for an actor that has died; it does what the dead one had yet to do."""
-        code = member.popen.returncode
-        assert code is not None, "told by the last look at it"
-        how = f"signal {-code}" if code < 0 else f"exit code {code}"
+        how = how_ended(member.popen)
         if isinstance(member.popen, RemoteActor):
             how = f"its connection from {member.popen.machine or 'another machine'} has ended"
         member.deaths_in_a_row += 1
@@ -438,7 +421,8 @@ class ActorTeam:
         member.channel.close()
         asked, member.asked = member.asked, deque()
         if any(isinstance(told, StateLoaded) for told in member.answers):
-            member.answers = deque([StateLoaded(back=False)])
+            member.answers.clear()
+            member.answers.append(StateLoaded(back=False))
         self._began = time.monotonic()
         self._begin(member)
         for request in asked:

@@ -25,28 +25,28 @@ class LearnerTask(Message, frozen=True):
     plan: Plan
     ranks: tuple[int, int]
     """Its first learner, and the one behind its last."""
-    process: int
-    """Index among the processes."""
-    num_processes: int
-    blocks: tuple[int, ...]
-    """File descriptors: of the lock on the run folder, which is kept open; of the memory of mailboxes, versions and
-    orders; then of every learner's part of each shared replay."""
     mixed_sizes: tuple[int, int]
     policy_sizes: tuple[int, int]
-    cores: tuple[int, ...]
-    """Where it runs; empty: anywhere."""
     overlaps: bool
     """Acting and learning side by side, which needs a second core."""
-    restarts: int
-    """How often its learners have died; 0 if they have no donors to take over from."""
-    donors: dict[int, list[int]]
-    """Ranks whose average a learner begins with, by the rank of one that has died."""
-    differs: str | None
-    """Why environments do not come back, as in their spec; None: it is not known yet."""
     transport: str
     """How gradients travel: "memory", or the backend of a collective."""
     meeting: str
     """File, or HOST:PORT, at which the members of a collective find each other."""
+    process: int = 0
+    """Index among the processes of this machine that share its memory."""
+    num_processes: int = 1
+    blocks: tuple[int, ...] = ()
+    """File descriptors: of the lock on the run folder, which is kept open; of the memory of mailboxes, versions and
+    orders; then of every learner's part of each shared replay."""
+    cores: tuple[int, ...] = ()
+    """Where it runs; empty: anywhere."""
+    incarnation: int = 0
+    """How often its learners have died before."""
+    donors: dict[int, list[int]] = {}
+    """Ranks whose average a learner begins with, by its own, where it takes over or joins the others; empty: it does not."""
+    differs: str | None = None
+    """Why environments do not come back, as in their spec; None: it is not known yet."""
     machine: str = ""
     """Address of this machine in a cluster, which actors and learners on others call; empty: it is in none."""
     initial: InitialState | None = None
@@ -97,7 +97,7 @@ class Collect(Message, frozen=True):
 
     slot: int
     version: int
-    """Of the parameters to act with; -1: the newest."""
+    """Version of the parameters to act with; -1: the newest."""
     params: list[Tensor] | None = None
     """Their float32 and float64 numbers, for an actor on another machine; None: it has them, or reads them in memory."""
 

@@ -35,6 +35,8 @@ if TYPE_CHECKING:
 PR_SET_PDEATHSIG = 1
 MAX_DESCRIPTORS = 200
 """Handed over with one request; Linux takes 253."""
+MAX_REQUEST_BYTES = 1 << 17
+"""Longest request, which is one packet; a process with more variables is started the long way."""
 SERVES = "gossamer.run.placements.child"
 """Module that a fork server imports, and whose `serve` its copies call."""
 COPIES = "copies"
@@ -112,14 +114,13 @@ class ForkServer:
         self._popen: subprocess.Popen[bytes] | None = None
         self._end = self._start() if end is None else end
         self._lock = threading.Lock()
-        self._text = b""
         self._codes: dict[int, int] = {}
         self._answers: list[int | None] = []
         self.closed = False
         atexit.register(self.close)
 
     def _start(self) -> socket.socket:
-        ours, theirs = socket.socketpair()
+        ours, theirs = _packet_sockets()
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
         # numpy's threads would not survive being copied.
         environment["OPENBLAS_NUM_THREADS"] = "1"
@@ -177,12 +178,13 @@ class ForkServer:
                 "descriptors": len(descriptors),
                 "starts_others": starts_others,
             }
-            line = json.dumps(request).encode() + b"\n"
+            packet = json.dumps(request).encode()
+            if len(packet) > MAX_REQUEST_BYTES:
+                return None
             with self._lock:
                 self._answers.clear()
                 try:
-                    sent = socket.send_fds(self._end, [line[:4096]], descriptors)
-                    self._end.sendall(line[sent:])
+                    socket.send_fds(self._end, [packet], descriptors)
                 except OSError:
                     self.closed = True
                     return None
@@ -225,7 +227,7 @@ class ForkServer:
     def _receive(self, seconds: float) -> None:
         while not self.closed and ready([self._end.fileno()], seconds):
             try:
-                data = self._end.recv(65536)
+                data = self._end.recv(4096)
             except OSError:
                 data = b""
             if not data:
@@ -233,13 +235,11 @@ class ForkServer:
                 if self._popen is not None:
                     self._popen.wait()
                 return
-            *lines, self._text = (self._text + data).split(b"\n")
-            for line in lines:
-                told = json.loads(line)
-                if "code" in told:
-                    self._codes[told["pid"]] = told["code"]
-                else:
-                    self._answers.append(told["pid"])
+            told = json.loads(data)
+            if "code" in told:
+                self._codes[told["pid"]] = told["code"]
+            else:
+                self._answers.append(told["pid"])
             seconds = 0.0
 
 
@@ -303,6 +303,11 @@ def _is_open(descriptor: int) -> bool:
     return True
 
 
+def _packet_sockets() -> tuple[socket.socket, socket.socket]:
+    """Return two ends between which every message is one packet."""
+    return socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+
+
 def ready(descriptors: Iterable[int], seconds: float | None) -> set[int]:
     """Return which descriptors can be read, or are at their end; wait for the first, at most so long."""
     poll = select.poll()  # select refuses descriptors beyond 1,023
@@ -312,49 +317,25 @@ def ready(descriptors: Iterable[int], seconds: float | None) -> set[int]:
     return {descriptor for descriptor, _ in found}
 
 
-class _Asker:
-    """A process that asks for copies, as the fork server sees it.
+def _hear(asker: socket.socket) -> tuple[dict[str, Any], list[int]]:
+    """Return a request for a copy and the descriptors that came with it; raise EOFError when nobody asks any more."""
+    try:
+        data, descriptors, _, _ = socket.recv_fds(asker, MAX_REQUEST_BYTES, MAX_DESCRIPTORS + 3)
+    except ConnectionResetError:  # killed with something unread
+        data, descriptors = b"", []
+    if not data:
+        raise EOFError
+    return json.loads(data), descriptors
 
-    Args:
-        end: of the socket to it.
-    """
 
-    def __init__(self, end: socket.socket):
-        self.end = end
-        self._text = b""
-        self._descriptors: list[int] = []
-
-    def hear(self) -> tuple[dict[str, Any], list[int]] | None:
-        """Return a request and what came with it, once it is here as a whole; raise EOFError when nobody is there."""
-        try:
-            data, came, _, _ = socket.recv_fds(self.end, 65536, MAX_DESCRIPTORS + 3)
-        except ConnectionResetError:  # killed with something unread
-            data, came = b"", []
-        if not data:
-            raise EOFError
-        self._text += data
-        self._descriptors += came
-        if not self._text.endswith(b"\n"):
-            return None
-        # The asker waits for the answer to each.
-        text, self._text = self._text, b""
-        descriptors, self._descriptors = self._descriptors, []
-        return json.loads(text), descriptors
-
-    def tell(self, message: dict[str, Any]) -> None:
-        """Tell it something; that it has gone is noticed where requests are read."""
-        with suppress(OSError):
-            self.end.sendall(json.dumps(message).encode() + b"\n")
-
-    def close(self) -> None:
-        """Close the socket and what came of an unfinished request."""
-        self.end.close()
-        for descriptor in self._descriptors:
-            os.close(descriptor)
+def _tell(asker: socket.socket, message: dict[str, Any]) -> None:
+    """Tell whoever asks something; that it has gone is noticed where requests are read."""
+    with suppress(OSError):
+        asker.send(json.dumps(message).encode())
 
 
 class _Begun(NamedTuple):
-    """What a copy begins with."""
+    """Descriptors and sockets that a copy begins with."""
 
     channel: int
     """Descriptor of the socket to whoever has asked for it."""
@@ -363,38 +344,35 @@ class _Begun(NamedTuple):
     """Its own end of the fork server, if it may ask for copies."""
 
 
-def _serve(supervisor: _Asker) -> _Begun:
+def _serve(supervisor: socket.socket) -> _Begun:
     """Make copies until the supervisor has gone; return, in a copy, what it begins with."""
     woken, wakes = socket.socketpair()
     wakes.setblocking(False)
     signal.signal(signal.SIGCHLD, _nothing)  # but for the wakeup
     signal.set_wakeup_fd(wakes.fileno(), warn_on_full_buffer=False)
     us = os.getpid()
-    askers: dict[int, _Asker] = {us: supervisor}  # by process; the supervisor's has our own
+    # Ends of those that ask for copies, by process; the supervisor's has our own number.
+    askers = {us: supervisor}
     asked_by: dict[int, int] = {}
     while True:
-        ends = (woken, *(asker.end for asker in askers.values()))
-        readable = ready([end.fileno() for end in ends], None)
+        readable = ready([end.fileno() for end in (woken, *askers.values())], None)
         if woken.fileno() in readable:
             woken.recv(4096)
             _bury(askers, asked_by)
         for who, asker in list(askers.items()):
-            if asker.end.fileno() not in readable:  # or closed by now
+            if asker.fileno() not in readable:  # or closed by now
                 continue
             try:
-                request = asker.hear()
+                told, descriptors = _hear(asker)
             except EOFError:
                 if asker is supervisor:
                     os._exit(0)
                 askers.pop(who).close()
                 continue
-            if request is None:
-                continue
-            told, descriptors = request
             pid, ours, theirs = None, None, None
             with suppress(OSError):  # too many files are open, or too many processes run
                 if told["starts_others"]:
-                    ours, theirs = socket.socketpair()
+                    ours, theirs = _packet_sockets()
                 if len(descriptors) == told["descriptors"]:  # else the system has left some out
                     pid = os.fork()
             if pid == 0:
@@ -412,13 +390,13 @@ def _serve(supervisor: _Asker) -> _Begun:
             if pid is not None:
                 asked_by[pid] = who
                 if ours is not None:
-                    askers[pid] = _Asker(ours)
+                    askers[pid] = ours
             elif ours is not None:
                 ours.close()
-            asker.tell({"pid": pid})
+            _tell(asker, {"pid": pid})
 
 
-def _bury(askers: dict[int, _Asker], asked_by: dict[int, int]) -> None:
+def _bury(askers: dict[int, socket.socket], asked_by: dict[int, int]) -> None:
     """Tell of copies that have ended, and end those that they had asked for."""
     with suppress(ChildProcessError):
         while (ended := os.waitpid(-1, os.WNOHANG))[0]:
@@ -428,7 +406,7 @@ def _bury(askers: dict[int, _Asker], asked_by: dict[int, int]) -> None:
             for child in [child for child, asker in asked_by.items() if asker == pid]:
                 os.kill(child, signal.SIGKILL)  # it is there as long as we have not waited for it
             if (asker := askers.get(asked_by.pop(pid, 0))) is not None:
-                asker.tell({"pid": pid, "code": code})
+                _tell(asker, {"pid": pid, "code": code})
 
 
 def _nothing(_number: int, _frame: FrameType | None) -> None:
@@ -477,7 +455,7 @@ def _main(descriptor: int, parent: int, role: str) -> int:
         ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, 0)
     gc.freeze()  # a collector that touched every object would unshare its memory
     gc.enable()
-    return serves.serve(*_serve(_Asker(socket.socket(fileno=descriptor))))
+    return serves.serve(*_serve(socket.socket(fileno=descriptor)))
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections import deque
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gossamer.links.stopping import Stopped
 from gossamer.run import snapshot
@@ -25,24 +25,12 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.roles.actor import Episode
-    from gossamer.run.host_protocol import Event, Order
+    from gossamer.run.host_protocol import Event
     from gossamer.run.placements.host_learners import HostLearners
+    from gossamer.run.placements.orders import SharedOrders
 
 ROW_SECONDS = 1.0
 """Shortest time between two rows of metrics of learner 0."""
-
-
-class Orders(Protocol):
-    """Where learners find what the supervisor asks of them."""
-
-    def reach(self, host: int, version: int) -> Order | None:
-        """Tell that a host's learners have reached a version; return the order to carry out now."""
-        ...
-
-    @property
-    def patched(self) -> bool:
-        """Whether a learner was replaced: it has learnt less than the others, who cannot know the end."""
-        ...
 
 
 class HostLoop:
@@ -64,18 +52,14 @@ class HostLoop:
         config: TrainConfig,
         learners: HostLearners,
         versions: Generator[None],
-        orders: Orders,
+        orders: SharedOrders,
         *,
         host: int = 0,
         here: bool = False,
         before_snapshot: Callable[[], None] = lambda: None,
     ):
-        self._config, self._learners, self._versions, self._orders = (
-            config,
-            learners,
-            versions,
-            orders,
-        )
+        self._config, self._learners = config, learners
+        self._versions, self._orders = versions, orders
         self._host, self._here, self._before_snapshot = host, here, before_snapshot
         self._rows = Rows(learners)
         self._told_at = float("-inf")
@@ -143,8 +127,8 @@ class HostLoop:
 
     def _reached_end(self) -> bool:
         # In lock-step all have the same count, unless one was replaced.
-        patched = self._config.topology.staleness == 0 and self._orders.patched
-        return not patched and self._learners.has_learnt(self._config.total_env_steps)
+        unequal = self._config.topology.staleness == 0 and self._orders.has_replacement
+        return not unequal and self._learners.has_learnt(self._config.total_env_steps)
 
     def _row_due(self) -> bool:
         return time.monotonic() - self._told_at >= ROW_SECONDS

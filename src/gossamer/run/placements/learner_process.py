@@ -8,7 +8,6 @@ from __future__ import annotations
 import dataclasses
 import mmap
 import os
-import threading
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
@@ -48,7 +47,7 @@ if TYPE_CHECKING:
 
 def work(channel: Channel[Any], task: LearnerTask) -> None:
     """Learn what the supervisor at the other end of the channel asks for; its orders come through shared memory."""
-    threading.Thread(target=_watch, args=(channel,), daemon=True).start()
+    channel.end_with_other_end()
     if task.cores and hasattr(os, "sched_setaffinity"):
         os.sched_setaffinity(0, task.cores)
     # Outside its roles too: torch's pool has a thread for every core of the machine, and would spin here.
@@ -63,7 +62,7 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
     blocks = [mmap.mmap(fd, os.fstat(fd).st_size) for fd in task.blocks[1:]]
     boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
     for rank in range(*task.ranks):
-        boxes.live_in(rank, task.ranks[0])
+        boxes.set_process_leader(rank, task.ranks[0])
     with Watch(config.patience_seconds, _Watched(channel, boxes, task.ranks[0]), Stop()):
         _learn(channel, task, config, plan, blocks, sizes)
 
@@ -115,6 +114,8 @@ def _learn(
     placer = None
     if task.machine and config.cluster.cpus_per_actor:
         placer = RemoteActorPlacer(task.machine, lambda actor: channel.send(PlaceActor(actor)))
+    # One that takes over draws from streams of its own, also in its first incarnation: its episodes are nobody's from before.
+    restarts = max(task.incarnation, 1) if task.donors else 0
     parts = build_learners(
         config,
         spec,
@@ -122,7 +123,7 @@ def _learn(
         range(*task.ranks),
         StopSignal(),
         on_episode=lambda episode, learner: loop.on_episode(episode, learner),
-        restarts=task.restarts,
+        restarts=restarts,
         say=lambda text: channel.send(Notice(text)),
         placer=placer,
         start=not snapshot.is_repeatable(task.initial, spec),
@@ -131,8 +132,7 @@ def _learn(
     memory = Memory(blocks[:2], config, sizes, parts[0].policy.shared_tensors())
     if task.machine:
         memory.boxes.join_ahead = JOIN_AHEAD_BY_MAIL
-    # A new process's episodes are of streams that a later session would not know.
-    exact = resumes_exactly(config, spec, plan) and not task.restarts
+    exact = resumes_exactly(config, spec, plan) and not task.donors
     learners = HostLearners(
         parts, parts[0].stop, memory, exact, config.seed, config.patience_seconds
     )
@@ -140,7 +140,7 @@ def _learn(
         learners.on_write = lambda: channel.send(MessagesWritten())
     collective = None
     try:
-        for part in parts if task.restarts else ():
+        for part in parts if task.donors else ():
             take_over(memory, part, task.donors[part.learner.rank])
         if task.initial is not None and not snapshot.restore(learners, task.initial):
             spec = dataclasses.replace(spec, differs=snapshot.NOT_BACK)
@@ -152,7 +152,7 @@ def _learn(
             collective = Collective(
                 task.transport, task.meeting, task.ranks[0], config.num_learners, interface
             )
-        learners.join(late=task.restarts > 0, collective=collective)
+        learners.join(late=bool(task.donors), collective=collective)
         for part in parts:
             learners.publish(part)
         versions = (learn_overlapped if task.overlaps else learn_inline)(learners)
@@ -176,10 +176,3 @@ def _learn(
         if collective is not None:
             collective.close()
         learners.close()
-
-
-def _watch(channel: Channel[Any]) -> None:
-    """End this process when the supervisor's end of the channel closes, without writing anything."""
-    while not channel.closed:
-        channel.receive()
-    os._exit(1)

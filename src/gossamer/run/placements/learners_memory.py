@@ -1,4 +1,4 @@
-"""What learners share, of one process or several: mailboxes to mix through, and everyone's newest policy."""
+"""Memory that learners share, of one process or several: mailboxes to mix through, and everyone's newest policy."""
 
 from __future__ import annotations
 
@@ -31,9 +31,9 @@ class _Heard(NamedTuple):
 
 
 class PolicyBoards:
-    """The newest policy of every learner, in shared memory, and whose evaluation is to score next.
+    """The newest policy of every learner, in shared memory, and whose is to be evaluated next.
 
-    In turn: the average of the learners and one of them; alike learners are scored as
+    In turn: the average of the learners and one of them; alike learners are evaluated as
     one, and independent ones have no average. The supervisor reads policies while the evaluator does: what
     a read needs room for is its own.
 
@@ -59,7 +59,7 @@ class PolicyBoards:
         self.boxes.mark_back(rank)
 
     def read_next(self, into: list[Tensor]) -> Source:
-        """Copy what is to be scored next into tensors; return whose it is."""
+        """Copy the policy that is to be evaluated next into tensors; return whose it is."""
         learner: int | None = 0
         averages = self._run_policy == "average"
         if averages and self._turn % 2 == 0:
@@ -92,13 +92,13 @@ class PolicyBoards:
         found = (x.version - (x.at[0] - learner.update) // each for x in heard if x.version >= 0)
         return max(found, default=0)
 
-    def score_next(self, learner: int) -> None:
-        """Let the next to be scored be one of independent learners; others have their order."""
+    def evaluate_learner_next(self, learner: int) -> None:
+        """Let the next policy to be evaluated be one of independent learners; others have their order."""
         if self._run_policy == "best":
             self._turn = learner
 
-    def score_policy_next(self, best: int | None) -> None:
-        """Let the next to be scored be the run's policy: of independent learners the best one's."""
+    def evaluate_run_policy_next(self, best: int | None) -> None:
+        """Let the next policy to be evaluated be the run's: of independent learners the best one's."""
         self._turn = best or 0 if self._run_policy == "best" else self._turn + self._turn % 2
 
     def _copy(self, rank: int, into: list[Tensor]) -> _Heard:

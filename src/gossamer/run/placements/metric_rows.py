@@ -1,4 +1,4 @@
-"""What the learners of a process tell of themselves, as rows of metrics.jsonl."""
+"""Rows of metrics.jsonl, in which the learners of a process tell of themselves."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _OWN_TURN = (
 
 
 LEAST_SECONDS = 0.2
-"""Of a shorter time, as between the last two rows of a run, shares tell nothing."""
+"""Shares of a shorter time, as between the last two rows of a run, tell nothing."""
 OTHERS_ROW_SECONDS = 10.0
 """Pause between two rows of a learner other than 0, which would fill disks with a hundred learners."""
 
@@ -38,7 +38,7 @@ class Rows:
         self._lag_max = [0.0] * len(learners.parts)
 
     def note(self) -> None:
-        """Take notice of a version that is over."""
+        """Record that a version is over."""
         lags = [parts.learner.lag_versions for parts in self._learners.parts]
         self._lag_max = [max(x, y) for x, y in zip(self._lag_max, lags, strict=True)]
 

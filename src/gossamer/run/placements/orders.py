@@ -1,4 +1,4 @@
-"""What the supervisor asks of all learners: to save, or to save and end; those in lock-step after one and the same version.
+"""Orders of the supervisor to all learners: to save, or to save and end; those in lock-step after one and the same version.
 
 Words in shared memory. Learners in lock-step must take their snapshots after the same version. The
 supervisor names one that nobody has reached, then looks again whether that is still so: a learner writes
@@ -20,7 +20,7 @@ from gossamer.run.host_protocol import Order
 if TYPE_CHECKING:
     import mmap
 
-NUMBER, AT, SETTLED, ENDS, PATCHED, HEADER = range(6)
+NUMBER, AT, SETTLED, ENDS, HAS_REPLACEMENT, HEADER = range(6)
 """Words of an order: its number, the version it is for (0: the next), whether that is final, whether it
 ends the run; then whether a learner was replaced. After them, a word for each process: the version it has
 reached."""
@@ -48,36 +48,40 @@ class SharedOrders:
 
     def announce(self, *, ends: bool, together: bool) -> int:
         """Ask everyone to save, after the same version if `together`; return the order's number."""
-        number = int(self._order[NUMBER]) + 1
-        newest = self.propose(number, self.newest + 1 if together else 0, ends=ends)
+        order = Order(self.number + 1, ends)
+        newest = self.propose(order, self.newest + 1 if together else 0)
         while together and newest >= self._order[AT]:
-            newest = self.propose(number, newest + 1, ends=ends)
+            newest = self.propose(order, newest + 1)
         self.settle()
-        return number
+        return order.number
+
+    @property
+    def number(self) -> int:
+        """The number of the last order that was written; 0: there was none."""
+        return int(self._order[NUMBER])
 
     @property
     def newest(self) -> int:
         """The newest version that a process has reached."""
         return int(self._reached.max())
 
-    def propose(self, number: int, at: int, *, ends: bool) -> int:
+    def propose(self, order: Order, at: int) -> int:
         """Write an order that is not settled yet; return the newest version that a process has reached by then.
 
         Only if that is before `at` will every process see the order in time; else it must be proposed for a later one.
 
         Args:
-            number: of the order.
+            order: what is to be done.
             at: the version after which it is to be carried out; 0: the next.
-            ends: whether it ends the run.
         """
-        order = self._order
-        if number != order[NUMBER]:
-            order[SETTLED] = 0
+        words = self._order
+        if order.number != words[NUMBER]:
+            words[SETTLED] = 0
             fence()
-            order[ENDS] = ends
-        order[AT] = at
+            words[ENDS] = order.ends
+        words[AT] = at
         fence()
-        order[NUMBER] = number
+        words[NUMBER] = order.number
         fence()
         return self.newest
 
@@ -110,14 +114,14 @@ class SharedOrders:
             time.sleep(1e-4)
             waited += 1e-4
 
-    def patch(self) -> None:
-        """Tell that a learner was replaced: it has learnt less than the others, who cannot know the end."""
-        self._order[PATCHED] = 1
+    def note_replacement(self) -> None:
+        """Record that a learner was replaced: it has learnt less than the others, who cannot know the end."""
+        self._order[HAS_REPLACEMENT] = 1
 
     @property
-    def patched(self) -> bool:
+    def has_replacement(self) -> bool:
         """Whether a learner was replaced."""
-        return bool(self._order[PATCHED])
+        return bool(self._order[HAS_REPLACEMENT])
 
     def forget(self, process: int) -> None:
         """Count a process that is gone no more among those that have reached a version."""

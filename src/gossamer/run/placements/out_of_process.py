@@ -9,24 +9,27 @@ import torch
 
 from gossamer.build.auto import on_cpu
 from gossamer.build.roles import build_evaluator, build_learner, build_policy
+from gossamer.config import to_dict
 from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.batches import BatchSource
+from gossamer.run.host_protocol import Ready
+from gossamer.run.host_state import HostState
+from gossamer.run.placements.child_protocol import LearnerTask
+from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Sizes
 from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from torch import Tensor
+    from collections.abc import Callable, Sequence
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
-    from gossamer.roles.evaluator import Evaluator, Source
-    from gossamer.run.host_protocol import Host, LoadInitialState, Ready
+    from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.run.placements.layout import Layout
-    from gossamer.run.placements.learners_memory import Memory
+    from gossamer.run.placements.learners_memory import Memory, PolicyBoards
     from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
@@ -57,6 +60,7 @@ class OutOfProcess:
         self.policy = build_policy(config, spec)
         self.names = self.policy.shared_names()
         self._tried = tried
+        self.transport = transport_of(config, layout, plan.device)
         queue = ThreadQueue([], StopSignal(), Roles(config.patience_seconds))
         learner = build_learner(config, plan, self.policy, BatchSource(queue))
         self.sizes = Sizes.of(learner)
@@ -70,19 +74,14 @@ class OutOfProcess:
         return max(sum(map(self.memory.boxes.env_steps, range(size))), self._resumed[1])
 
     @property
-    def version(self) -> int:
-        """Newest version of learner 0; 0 before the first."""
-        return max(self.memory.versions.newest(0), 0)
-
-    @property
     def updates(self) -> int:
         """Updates behind learner 0's newest version, or those that the run was resumed with."""
         return max(self.memory.versions.updates(0), self._resumed[0])
 
     @property
-    def disagreement(self) -> Callable[[], dict[int, float]] | None:
-        """Tells how far each learner is from their average; None for one learner."""
-        return self.memory.versions.disagreement if self.config.num_learners > 1 else None
+    def boards(self) -> PolicyBoards:
+        """The newest policies of all learners."""
+        return self.memory.versions
 
     @property
     def stuck(self) -> bool:
@@ -95,26 +94,33 @@ class OutOfProcess:
 
     def make_evaluator(self) -> Evaluator | None:
         """Return an evaluator of the newest policies; None where none is wanted."""
-
-        def read(into: list[Tensor]) -> Source:
-            return self.memory.versions.read_next(into)
-
-        return build_evaluator(self.config, self._plan_here(), self.policy, read, self.stop)
-
-    def _plan_here(self) -> Plan:
-        """Return the plan for this process: learners may have GPUs where this machine has none."""
-        return self.plan if torch.cuda.is_available() else on_cpu(self.plan)
-
-    def score_next(self, learner: int) -> None:
-        """Let the next policy to be evaluated be one of independent learners."""
-        self.memory.versions.score_next(learner)
-
-    def score_policy_next(self, best: int | None) -> None:
-        """Let the next policy to be evaluated be the run's."""
-        self.memory.versions.score_policy_next(best)
+        # Learners may have GPUs where this machine has none.
+        plan = self.plan if torch.cuda.is_available() else on_cpu(self.plan)
+        read = self.memory.versions.read_next
+        return build_evaluator(self.config, plan, self.policy, read, self.stop)
 
     def show_life(self) -> None:
         """Nobody waits for the learners in this process."""
+
+    def _states_after(self, hosts: Sequence[Host]) -> list[HostState]:
+        """Return the states that hosts are started with together, again after these, or at first."""
+        return [host.state.successor() for host in hosts] or [
+            HostState() for _ in self.layout.ranks
+        ]
+
+    def _task(self, index: int, *, meeting: str) -> LearnerTask:
+        """Return what a host's process is to do, but for its memory, its donors and what it begins with."""
+        ranks = self.layout.ranks[index]
+        return LearnerTask(
+            config=to_dict(self.config),
+            plan=self.plan,
+            ranks=(ranks.start, ranks.stop),
+            mixed_sizes=self.sizes.mixed,
+            policy_sizes=self.sizes.policy,
+            overlaps=self.layout.overlaps,
+            transport=self.transport,
+            meeting=meeting,
+        )
 
     def _load_initial_state(self, load: LoadInitialState) -> InitialState | None:
         """Return the state that all learners begin with."""
@@ -127,14 +133,17 @@ class OutOfProcess:
 
     def _leave(self, host: Host) -> dict[int, list[int]]:
         """Mark the learners of a dead host as gone; return the donors of each, none if it had published nothing."""
-        boxes = self.memory.boxes
-        boxes.headers[host.ranks.start][AWAITS] = 0
+        self.memory.boxes.headers[host.ranks.start][AWAITS] = 0
         if host.version < 0:  # the others wait for it
             return {}
-        for rank in host.ranks:
-            boxes.mark_left(rank)
-            self.memory.versions.boxes.mark_left(rank)  # until it has published anew
+        self._mark_left(host)
         return self._donors_of(host.ranks)
+
+    def _mark_left(self, host: Host) -> None:
+        """Let others go on without a host, until its learners have published anew."""
+        for rank in host.ranks:
+            self.memory.boxes.mark_left(rank)
+            self.memory.versions.boxes.mark_left(rank)
 
     def _donors_of(self, gone: range) -> dict[int, list[int]]:
         """Return, for each learner of a host that died, whose average it begins with again.
@@ -153,7 +162,11 @@ class OutOfProcess:
             for rank in gone
         }
 
-    def _note_env(self, event: Ready) -> None:
-        if not self._tried or (event.differs and not self.spec.differs):
-            self.spec = dataclasses.replace(self.spec, differs=event.differs)
-        self._tried = True
+    def _hear_env(self, event: Event) -> Event:
+        """Return what a host has told; whether its environments come back is recorded, and passed on only if that is news."""
+        if not isinstance(event, Ready):
+            return event
+        if self._tried and not (event.differs and not self.spec.differs):
+            return Ready(None)
+        self._tried, self.spec = True, dataclasses.replace(self.spec, differs=event.differs or "")
+        return event

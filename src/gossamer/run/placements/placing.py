@@ -24,7 +24,6 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import LoadInitialState, Placement
-    from gossamer.run.placements.layout import Layout
     from gossamer.types import EnvSpec
 
 
@@ -69,7 +68,13 @@ def place(
             "or use placement inline"
         )
     if config.placement == "cluster":
-        made = _cluster(config, spec, plan, layout, tried=tried)
+        if importlib.util.find_spec("ray") is None:
+            raise ConfigError(
+                f"placement is cluster, which needs Ray: {install_command('cluster')}, or --placement local"
+            )
+        from gossamer.run.placements.cluster.placement import Cluster
+
+        made = Cluster(config, spec, plan, layout, tried=tried)
     else:
         made = Processes(config, spec, plan, layout, tried=tried, hold=hold)
     try:
@@ -80,15 +85,3 @@ def place(
         made.close()
         raise
     return made
-
-
-def _cluster(
-    config: TrainConfig, spec: EnvSpec, plan: Plan, layout: Layout, *, tried: bool
-) -> Placement:
-    if importlib.util.find_spec("ray") is None:
-        raise ConfigError(
-            f"placement is cluster, which needs Ray: {install_command('cluster')}, or --placement local"
-        )
-    from gossamer.run.placements.cluster.placement import Cluster
-
-    return Cluster(config, spec, plan, layout, tried=tried)

@@ -3,36 +3,33 @@
 from __future__ import annotations
 
 import os
-import subprocess
 import time
-from contextlib import suppress
 from typing import TYPE_CHECKING
 
 from gossamer.links.mailboxes import AWAITS, BEATS
 from gossamer.run.host_protocol import Died, Done, Ready
 from gossamer.run.placements.child_protocol import LearnerTold, MessagesWritten, PlaceActor
-from gossamer.run.placements.spawn import spawn
+from gossamer.run.placements.spawn import end_children, how_ended, spawn
 from gossamer.system.signs import START_SECONDS, Patience
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from gossamer.run.host_protocol import Event
+    from gossamer.run.host_state import HostState
     from gossamer.run.placements.channel import Channel
     from gossamer.run.placements.child_protocol import ActorTask, LearnerTask
     from gossamer.run.placements.learners_memory import Memory
     from gossamer.run.placements.spawn import Popen
 
-JOIN_SECONDS = 20.0
-"""Longest wait for a process that was killed."""
-CLOSE_SECONDS = 5.0
-"""Longest wait for processes that are done and close their environments."""
 MARGIN_SECONDS = 5.0
 """A process that gives itself up, or another, knows more about it: the supervisor does so later."""
 
 
 class ProcessHost:
     """A host that is a child process, from its start on.
+
+    Its `state` is set by a placement that looks after it; of an agent's the agent's placement has it.
 
     Args:
         task: of the process.
@@ -52,9 +49,9 @@ class ProcessHost:
     ):
         self._place_actor, self._on_mail = place_actor, on_mail
         self.ranks = range(*task.ranks)
-        self.machine, self.here, self.away = "", True, False
-        self.done = False
-        """Whether it has told everything."""
+        self.machine, self.here = "", True
+        self.over = False
+        """Whether it has told its last: that it is done, or that its process has ended."""
         self._memory = memory
         self._header = memory.boxes.headers[self.ranks.start]
         seconds = patience_seconds and patience_seconds + MARGIN_SECONDS
@@ -62,14 +59,15 @@ class ProcessHost:
         self._patience = Patience(seconds, who, lambda: int(self._header[BEATS]))
         self._life = self._patience.wait("")
         self._started = time.monotonic()
-        self._ready = self._buried = False
+        self._ready = False
         variables: dict[str, str] = {}
         if task.plan.device == "cuda" and len(self.ranks) == 1:
             # It needs no memory on the others' GPUs then; several learners choose among all.
             variables["CUDA_VISIBLE_DEVICES"] = _gpu_of(self.ranks.start)
+        self.state: HostState
         self.popen: Popen
-        self._channel: Channel[LearnerTold]
-        self.popen, self._channel = spawn(task, LearnerTold, variables)
+        self.channel: Channel[LearnerTold]
+        self.popen, self.channel = spawn(task, LearnerTold, variables)
 
     @property
     def pid(self) -> int:
@@ -84,7 +82,7 @@ class ProcessHost:
     @property
     def fileno(self) -> int:
         """File descriptor of the socket; -1 when it is closed."""
-        return self._channel.end.fileno()
+        return self.channel.end.fileno()
 
     def poll(self, *, readable: bool) -> list[Event]:
         """Return what the process has told, and whether it has died; never waits.
@@ -96,7 +94,7 @@ class ProcessHost:
             RunFailed: it shows no sign of life, and does not wait for another's.
         """
         found: list[Event] = []
-        for told in self._channel.receive() if readable else ():
+        for told in self.channel.receive() if readable else ():
             match told:
                 case PlaceActor(task):
                     assert self._place_actor is not None
@@ -105,21 +103,15 @@ class ProcessHost:
                     self._on_mail()
                 case _:
                     self._ready = self._ready or isinstance(told, Ready)
-                    self.done = self.done or isinstance(told, Done)
+                    self.over = self.over or isinstance(told, Done)
                     found.append(told)
-        if self.done or self._buried:
+        if self.over:
             return found
         self._look()
-        if self._channel.closed and self.popen.poll() is not None:
-            self._buried = True
-            code = self.popen.returncode
-            assert code is not None, "told by the last look at it"
-            found.append(Died(f"signal {-code}" if code < 0 else f"exit code {code}"))
+        if self.channel.closed and self.popen.poll() is not None:
+            self.over = True
+            found.append(Died(how_ended(self.popen)))
         return found
-
-    def close(self) -> None:
-        """Hear it no more."""
-        self._channel.close()
 
     def _look(self) -> None:
         seconds = time.monotonic() - self._started
@@ -133,18 +125,9 @@ class ProcessHost:
 
 
 def end_processes(hosts: Sequence[ProcessHost]) -> None:
-    """Wait a little for those that are done to close what they hold, kill what still runs, wait until all are gone."""
-    until = time.monotonic() + CLOSE_SECONDS
-    for host in hosts:
-        if host.done:
-            with suppress(subprocess.TimeoutExpired):
-                host.popen.wait(max(until - time.monotonic(), 0.0))
-    for host in hosts:
-        host.close()
-        if host.popen.poll() is None:
-            host.popen.kill()
-    for host in hosts:
-        host.popen.wait(JOIN_SECONDS)
+    """End the processes of hosts; those that have told their last may close what they hold."""
+    closing = [host.popen for host in hosts if host.over]
+    end_children([(host.popen, host.channel) for host in hosts], closing)
 
 
 def _gpu_of(rank: int) -> str:

@@ -10,16 +10,13 @@ import tempfile
 from typing import TYPE_CHECKING
 
 import psutil
+from msgspec.structs import replace
 
 from gossamer.build.replays import shared_blocks
-from gossamer.config import to_dict
 from gossamer.links.mailboxes import make_memory
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.replay.ring import make_shared_block
-from gossamer.run.host_protocol import Ready
-from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.fork_server import ready
-from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.out_of_process import OutOfProcess
@@ -33,6 +30,7 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import Event, LoadInitialState
+    from gossamer.run.host_state import HostState
     from gossamer.run.placements.layout import Layout
     from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
@@ -66,7 +64,6 @@ class Processes(OutOfProcess):
         super().__init__(config, spec, plan, layout, tried=tried)
         self.hosts: list[ProcessHost] = []
         self._hold = hold
-        self._transport = transport_of(config, layout, plan.device)
         self._shared = shared_blocks(config, spec, self.policy)
         self._descriptors: list[int] = []
         self._meeting: tempfile.TemporaryDirectory[str] | None = None
@@ -78,7 +75,7 @@ class Processes(OutOfProcess):
     @property
     def ends_alone(self) -> bool:
         """Whether every learner counts as the others do."""
-        return not self._orders.patched
+        return not self._orders.has_replacement
 
     def start(self, load: LoadInitialState) -> None:
         """Start a process for every part of the learners, and hand each its part of the initial state."""
@@ -86,30 +83,29 @@ class Processes(OutOfProcess):
             self._free_memory()
             self._make_memory()
             self.stop = StopSignal()
-        if self._transport != "memory":
+        if self.transport != "memory":
             self._meeting = tempfile.TemporaryDirectory(
                 prefix="gossamer-", ignore_cleanup_errors=True
             )
-        initial = self._load_initial_state(load)
+        initial, states = self._load_initial_state(load), self._states_after(self.hosts)
         self.hosts = []
-        for index in range(len(self.layout.ranks)):
-            self.hosts.append(self._start(index, initial))
+        for index, state in enumerate(states):
+            self.hosts.append(self._start(index, state, initial))
 
-    def replace(self, index: int, restarts: int) -> bool:
-        """Start a new process where one has died; return whether it takes over from one that had learnt."""
+    def replace(self, index: int) -> None:
+        """Start a new process where one has died."""
         host = self.hosts[index]
         self._orders.forget(index)
         if host.version >= 0:
-            self._orders.patch()  # before counts may differ
+            self._orders.note_replacement()  # before counts may differ
         for other in self.hosts:  # one that has died too, which is told next, is nobody's donor
-            if not other.done and _has_ended(other):
+            if other.state.final is None and _has_ended(other):
                 for rank in other.ranks:
                     self.memory.versions.boxes.mark_left(rank)
         donors = self._leave(host)
         initial = None if donors else self._load(host.ranks)
-        host.close()
-        self.hosts[index] = self._start(index, initial, donors, restarts)
-        return bool(donors)
+        host.channel.close()
+        self.hosts[index] = self._start(index, host.state.successor(host.version), initial, donors)
 
     def poll(self) -> list[tuple[int, Event]]:
         """Return what processes have told, by index; wait for the first of it a tenth of a second."""
@@ -123,10 +119,8 @@ class Processes(OutOfProcess):
             self.stop.wait(LOOK_SECONDS)
         found: list[tuple[int, Event]] = []
         for index, host in enumerate(self.hosts):
-            for event in host.poll(readable=host.fileno in readable):
-                if isinstance(event, Ready):
-                    self._note_env(event)
-                found.append((index, event))
+            told = map(self._hear_env, host.poll(readable=host.fileno in readable))
+            found += [(index, event) for event in told]
         return found
 
     def order(self, *, ends: bool) -> int:
@@ -165,30 +159,25 @@ class Processes(OutOfProcess):
     def _start(
         self,
         index: int,
+        state: HostState,
         initial: InitialState | None,
         donors: dict[int, list[int]] | None = None,
-        restarts: int = 0,
     ) -> ProcessHost:
-        ranks = self.layout.ranks[index]
-        task = LearnerTask(
-            config=to_dict(self.config),
-            plan=self.plan,
-            ranks=(ranks.start, ranks.stop),
+        task = replace(
+            self._task(index, meeting=f"{self._meeting.name}/meeting" if self._meeting else ""),
             process=index,
             num_processes=len(self.layout.ranks),
             blocks=(self._hold(), *self._descriptors),
-            mixed_sizes=self.sizes.mixed,
-            policy_sizes=self.sizes.policy,
             cores=self.layout.cores[index],
-            overlaps=self.layout.overlaps,
-            restarts=restarts if donors else 0,
+            incarnation=state.incarnation,
             donors=donors or {},
             differs=self.spec.differs if self._tried else None,
-            transport=self._transport,
-            meeting=f"{self._meeting.name}/meeting" if self._meeting else "",
-            initial=part_of(initial, ranks),
+            initial=part_of(initial, self.layout.ranks[index]),
         )
-        return ProcessHost(task, self.memory, self.config.patience_seconds)
+        host = ProcessHost(task, self.memory, self.config.patience_seconds)
+        host.state = state
+        state.move("starting")
+        return host
 
 
 def _has_ended(host: ProcessHost) -> bool:

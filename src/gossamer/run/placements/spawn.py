@@ -1,4 +1,4 @@
-"""How a child process of learners or of an actor is started: as a copy of the fork server, or anew."""
+"""How a child process of learners or of an actor is started, as a copy of the fork server or anew, and how it is ended."""
 
 from __future__ import annotations
 
@@ -6,22 +6,51 @@ import os
 import socket
 import subprocess
 import sys
+import time
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, Copy, fork_server
+from gossamer.run.placements.fork_server import MAX_DESCRIPTORS, fork_server
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from gossamer.run.placements.child_protocol import ActorTask
+    from gossamer.run.placements.fork_server import Copy
+    from gossamer.run.placements.remote_actor import RemoteActor
+
+    Popen = subprocess.Popen[bytes] | Copy | RemoteActor
+    """A child process, or what stands in for one on another machine."""
 
 
-Popen = subprocess.Popen[bytes] | Copy
-"""A child process."""
+CLOSE_SECONDS = 5.0
+"""Longest wait for processes that close their environments by themselves."""
+JOIN_SECONDS = 20.0
+"""Longest wait for a process that was killed."""
+
+
+def end_children(children: Sequence[tuple[Popen, Channel[Any]]], closing: Sequence[Popen]) -> None:
+    """Wait a little for processes that close what they hold, kill what still runs, wait until all are gone."""
+    until = time.monotonic() + CLOSE_SECONDS
+    for popen in closing:
+        with suppress(subprocess.TimeoutExpired):
+            popen.wait(max(until - time.monotonic(), 0.0))
+    for popen, channel in children:
+        channel.close()
+        if popen.poll() is None:
+            popen.kill()
+    for popen, _ in children:
+        popen.wait(JOIN_SECONDS)
+
+
+def how_ended(popen: Popen) -> str:
+    """Return in words how a process ended whose end was noticed."""
+    code = popen.returncode
+    assert code is not None, "told by the last look at it"
+    return f"signal {-code}" if code < 0 else f"exit code {code}"
 
 
 def spawn(
@@ -40,10 +69,10 @@ def spawn(
     blocks, learns = task.blocks, isinstance(task, LearnerTask)
     made = fork_server() if len(blocks) <= MAX_DESCRIPTORS else None
     with theirs:
-        popen = None
+        copy = None
         if made is not None:
-            popen = made.copy(theirs, blocks, environment, starts_others=learns)
-        popen = popen or subprocess.Popen(
+            copy = made.copy(theirs, blocks, environment, starts_others=learns)
+        popen: Popen = copy or subprocess.Popen(
             [
                 sys.executable,
                 "-P",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import mmap
 import os
 import time
 from dataclasses import replace
@@ -10,11 +11,13 @@ from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
-from gossamer.run.host_protocol import Order, Ready
+from gossamer.run.host_protocol import Ready
+from gossamer.run.host_state import HostState
 from gossamer.run.placements.host_learners import build_local_learners
 from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
+from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
@@ -26,30 +29,9 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.roles.evaluator import Evaluator
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
+    from gossamer.run.placements.learners_memory import PolicyBoards
     from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
-
-
-class Asked:
-    """The supervisor's orders to learners of its own process: there is no version that others could be at."""
-
-    patched = False
-
-    def __init__(self) -> None:
-        self._number = 0
-        self._waiting: Order | None = None
-
-    def ask(self, *, ends: bool) -> int:
-        """Ask for a snapshot after the present version; return the order's number."""
-        self._number += 1
-        self._waiting = Order(self._number, ends)
-        return self._number
-
-    def reach(self, host: int, version: int) -> Order | None:
-        """Return the order to carry out now."""
-        del host, version
-        order, self._waiting = self._waiting, None
-        return order
 
 
 class ThisProcess:
@@ -77,7 +59,7 @@ class ThisProcess:
         )
         self.hosts: Sequence[Host] = [self]
         self.ranks, self.pid = range(config.num_learners), os.getpid()
-        self.machine, self.here, self.away = "", True, False
+        self.machine, self.here, self.state = "", True, HostState()
         self.restore_seconds: float | None = 0.0
         self.before_snapshot: Callable[[], None] = lambda: None
         self.asked_to_stop: Callable[[], bool] = lambda: False
@@ -103,7 +85,7 @@ class ThisProcess:
         except BaseException:
             learners.close()
             raise
-        self._orders = Asked()
+        self._orders = SharedOrders(mmap.mmap(-1, SharedOrders.nbytes(1)), 1)
         versions = learn_inline if self.evaluates == "in turn" else learn_overlapped
         self._loop = HostLoop(
             config,
@@ -113,7 +95,6 @@ class ThisProcess:
             here=True,
             before_snapshot=lambda: self.before_snapshot(),
         )
-        self._ready = False
 
     @property
     def env_steps(self) -> int:
@@ -131,10 +112,10 @@ class ThisProcess:
         return self._learners.updates
 
     @property
-    def disagreement(self) -> Callable[[], dict[int, float]] | None:
-        """Tells how far each learner is from their average; None for one learner."""
+    def boards(self) -> PolicyBoards | None:
+        """The newest policies of all learners; None for one learner."""
         memory = self._learners.memory
-        return None if memory is None else memory.versions.disagreement
+        return None if memory is None else memory.versions
 
     @property
     def stuck(self) -> bool:
@@ -157,35 +138,24 @@ class ThisProcess:
             self.config, self.plan, learners.first.policy, learners.read_policy, learners.stop
         )
 
-    def score_next(self, learner: int) -> None:
-        """Let the next policy to be evaluated be one of independent learners."""
-        if self._learners.memory is not None:
-            self._learners.memory.versions.score_next(learner)
-
-    def score_policy_next(self, best: int | None) -> None:
-        """Let the next policy to be evaluated be the run's."""
-        if self._learners.memory is not None:
-            self._learners.memory.versions.score_policy_next(best)
-
     def start(self, load: LoadInitialState) -> None:
         """Be ready; everything was made and restored with the placement."""
         del load
-        self._ready = False
+        self.state.move("starting")
 
-    def replace(self, index: int, restarts: int) -> bool:
+    def replace(self, index: int) -> None:
         """This process does not outlive its own death."""
         raise AssertionError
 
     def poll(self) -> list[tuple[int, Event]]:
         """Learn a version, or carry out an order; return what there is to tell."""
-        if not self._ready:
-            self._ready = True
-            return [(0, Ready(self.spec.differs))]
+        if self.state.phase == "starting":
+            return [(0, Ready(None))]
         return [(0, event) for event in self._loop.step()]
 
     def order(self, *, ends: bool) -> int:
         """Ask the learners to save after the present version; return the order's number."""
-        return self._orders.ask(ends=ends)
+        return self._orders.announce(ends=ends, together=False)
 
     def show_life(self) -> None:
         """Let actors know that the learner waits for a disk, which gets on."""

@@ -12,7 +12,6 @@ import os
 import threading
 import time
 from collections import deque
-from types import MappingProxyType
 from typing import TYPE_CHECKING, NamedTuple
 
 import ray
@@ -30,6 +29,7 @@ from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
 from gossamer.run.state import InitialState
 from gossamer.system.messages import from_whole, to_array
+from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
     from gossamer.links.mirror import Letter
     from gossamer.links.wire import Address
-    from gossamer.run.host_protocol import Event
+    from gossamer.run.host_protocol import Event, Order
     from gossamer.run.placements.child_protocol import LearnerTask
 
 POLICY_BYTES_PER_SECOND = 64e6
@@ -54,23 +54,20 @@ WHOSE = "a learner's agent"
 
 @dataclasses.dataclass(frozen=True)
 class Assignment:
-    """What an agent is told when it is made."""
+    """Task of an agent, which it is given when it is made."""
 
     task: LearnerTask
     """But for its memory, and for what is known only when it has a place."""
-    lock_step: bool
-    awaited: bool
-    """Others may wait for what these learners write."""
     hears: dict[int, tuple[int, ...]]
     """Learners of this host whose messages another needs, by that host."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Beginning:
-    """What learners begin with, once their agent has a place."""
+class AgentStart:
+    """The start of an agent's learners, once it has a place."""
 
-    epoch: int
-    """How often these learners have been started again."""
+    incarnation: int
+    """How often these learners have died before."""
     donors: dict[int, list[int]]
     """As a `LearnerTask` has them."""
     differs: str | None
@@ -138,8 +135,8 @@ class Agent:
         self._begun = threading.Event()
         self._host: ProcessHost | None = None
         self._actors = RemoteActors(config, self._tell)
-        self._epoch = 0
-        self._ordered, self._ordering = 0, threading.Lock()
+        self._incarnation = 0
+        self._ordering = threading.Lock()
         self._sent = 0, time.monotonic()  # bytes, and when
         self._sent_before = 0  # to agents that are gone
 
@@ -147,25 +144,25 @@ class Agent:
         """Return where this is."""
         return Where(self._machine, self._letterbox.address)
 
-    def begin(self, beginning: Beginning) -> int:
+    def begin(self, start: AgentStart) -> int:
         """Start the learners' process; return its number, 0 if it could not be started, of which the news tell."""
         boxes, boards = self._memory.boxes, self._memory.versions.boxes
-        ranks, self._epoch = range(*self._assignment.task.ranks), beginning.epoch
-        if beginning.mail is not None:
-            self._mail.deliver(beginning.mail)
-        if beginning.policies is not None:
-            Incoming(boards).deliver(beginning.policies)
-        self._headers = Outgoing(boxes, ranks, (), every=False, epoch=self._epoch)
-        self._policies = Outgoing(boards, ranks, ranks, every=False, epoch=self._epoch)
-        initial = beginning.initial
+        ranks, self._incarnation = range(*self._assignment.task.ranks), start.incarnation
+        if start.mail is not None:
+            self._mail.deliver(start.mail)
+        if start.policies is not None:
+            Incoming(boards).deliver(start.policies)
+        self._headers = Outgoing(boxes, ranks, (), every=False, incarnation=start.incarnation)
+        self._policies = Outgoing(boards, ranks, ranks, every=False, incarnation=start.incarnation)
+        initial = start.initial
         try:
             task = replace(
                 self._assignment.task,
                 blocks=tuple(self._descriptors),
                 machine=self._machine,
-                donors=beginning.donors,
-                differs=beginning.differs,
-                restarts=beginning.epoch if beginning.donors else 0,
+                donors=start.donors,
+                differs=start.differs,
+                incarnation=start.incarnation,
                 # Ray lends its memory for reading.
                 initial=None if initial is None else from_whole(initial.copy(), InitialState),
             )
@@ -186,22 +183,38 @@ class Agent:
         threading.Thread(target=self._listen, args=(self._host,), daemon=True).start()
         return self._host.pid
 
-    def meet(self, others: Mapping[int, Address]) -> None:
-        """Write to other agents from now on, by host; they are sent everything."""
-        boxes, about = self._memory.boxes, self._assignment
-        ranks = range(*about.task.ranks)
-        for host, address in others.items():
-            heard = about.hears.get(host, ())
+    def meet(
+        self,
+        there: Mapping[int, Address],
+        gone: Mapping[int, tuple[range, int]],
+        *,
+        has_replacement: bool,
+    ) -> None:
+        """Write to other agents from now on, and send them everything; write to those that are gone no more.
+
+        Args:
+            there: where others take letters, by host.
+            gone: learners that are gone, by host, and the incarnation in which they come back.
+            has_replacement: a learner of the run was replaced.
+        """
+        if has_replacement:  # before counts may differ
+            self._orders.note_replacement()
+        for host, (ranks, incarnation) in gone.items():
+            self._mail.leave(ranks, incarnation)
+            self._forget(host)
+        task, staleness = self._assignment.task, self._config.topology.staleness
+        for host, address in there.items():
             mail = Outgoing(
-                boxes,
-                ranks,
-                heard,
-                every=about.lock_step,
-                epoch=self._epoch,
-                bare=about.task.transport != "memory",
+                self._memory.boxes,
+                range(*task.ranks),
+                self._assignment.hears.get(host, ()),
+                every=staleness == 0,
+                incarnation=self._incarnation,
+                bare=task.transport != "memory",
             )
             self._forget(host)
-            self._peers[host] = Correspondent(address, mail, paced=not about.awaited, say=self._say)
+            paced = staleness >= FOREVER  # nobody waits for them
+            self._peers[host] = Correspondent(address, mail, paced=paced, say=self._say)
 
     def _say(self, text: str) -> None:
         self._tell(Notice(f"on {self._machine}: {text}"))
@@ -215,37 +228,17 @@ class Agent:
             before.close()
             self._sent_before += before.sent_bytes
 
-    def leave(self, host: int, ranks: range, epoch: int) -> None:
-        """Take notice that a host's learners are gone, and come back with this epoch."""
-        self._mail.leave(ranks, epoch)
-        self._forget(host)
-
-    def patch(self) -> None:
-        """Take notice that a learner was replaced."""
-        self._orders.patch()
-
-    def order(self, number: int, *, ends: bool) -> None:
-        """Let the process carry an order out after its next version, unless it is old."""
-        with self._ordering:
-            if number > self._ordered:
-                self._ordered = number
-                self._orders.propose(number, 0, ends=ends)
-                self._orders.settle()
-
-    def propose(self, number: int, at: int, *, ends: bool) -> int:
+    def propose(self, order: Order, at: int) -> int:
         """Write an order for the process; return the version that it has reached."""
-        return self._orders.propose(number, at, ends=ends)
+        with self._ordering:
+            return self._orders.propose(order, at)
 
     def settle(self) -> None:
         """Let the process carry the order out."""
         self._orders.settle()
 
     def news(
-        self,
-        seconds: float,
-        heard: int,
-        env_steps: Mapping[int, int] = MappingProxyType({}),
-        ordered: tuple[int, bool] | None = None,
+        self, seconds: float, heard: int, env_steps: Mapping[int, int], order: Order | None
     ) -> News:
         """Return what there is to tell, after so many seconds at most; the last answer again if it has not arrived.
 
@@ -253,10 +246,12 @@ class Agent:
             seconds: longest wait.
             heard: number of the last answer that has arrived.
             env_steps: of learners that write no letters to this agent, by rank.
-            ordered: number of the last order, and whether it ends the run; None: there was none.
+            order: to be carried out after the next version, unless it is known; None: there was none.
         """
-        if ordered is not None:
-            self.order(ordered[0], ends=ordered[1])
+        with self._ordering:
+            if order is not None and order.number > self._orders.number:
+                self._orders.propose(order, 0)
+                self._orders.settle()
         for rank, count in env_steps.items():
             self._memory.boxes.headers[rank][ENV_STEPS] = count
         self._begun.wait(seconds)

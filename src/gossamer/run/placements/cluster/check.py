@@ -92,7 +92,7 @@ def here() -> dict[str, Any]:
 
 
 class Called(Message, frozen=True):
-    """What a caller says, and hears again."""
+    """Greeting of a caller, which it hears again."""
 
     port: int
 
@@ -235,6 +235,41 @@ def _looker(node_id: str) -> Any:
     return cast("Any", ray.remote(**options)(Looker)).remote()
 
 
+def _wait(
+    asked: Sequence[Any],
+    machines: Sequence[str],
+    what: str,
+    say: Callable[[str], None],
+    seconds: float,
+) -> None:
+    """Wait for answers of machines, and say after a while what of whom there is to wait for."""
+    _, silent = ray.wait(list(asked), num_returns=len(asked), timeout=SAID_SECONDS)
+    if silent:
+        late = [name for name, x in zip(machines, asked, strict=True) if x in silent]
+        rest = seconds - SAID_SECONDS
+        say(f"waiting for {what}{', '.join(late)}, {rest:.0f} s at most")
+        ray.wait(list(asked), num_returns=len(asked), timeout=rest)
+
+
+def _answer(asked: Any, silence: str, seconds: float = 0.0) -> tuple[Any, str]:
+    """Return an answer, and why there is none; empty: there is.
+
+    Args:
+        asked: the answer to come.
+        silence: why there is none if it does not come in time.
+        seconds: longest wait.
+    """
+    try:
+        return ray.get(asked, timeout=seconds), ""
+    except GetTimeoutError:
+        return None, silence
+    except RayError as error:
+        # Python's own error, which Ray puts below where it came from.
+        lines = [x.strip() for x in str(error).splitlines() if x.strip()]
+        named = [x for x in lines if "Error: " in x]
+        return None, clipped((named or lines or [type(error).__name__])[-1], 200)
+
+
 def _seen(
     nodes: Sequence[dict[str, Any]],
     lookers: Sequence[Any],
@@ -243,41 +278,18 @@ def _seen(
 ) -> list[Seen]:
     """Let all machines look at themselves at once, and wait for them."""
     asked = [looker.look.remote() for looker in lookers]
-    _, silent = ray.wait(asked, num_returns=len(asked), timeout=SAID_SECONDS)
-    if silent:
-        late = [
-            node["NodeManagerAddress"] for node, x in zip(nodes, asked, strict=True) if x in silent
-        ]
-        seconds = answer_seconds - SAID_SECONDS
-        say(f"waiting for {', '.join(late)}, {seconds:.0f} s at most")
-        ray.wait(asked, num_returns=len(asked), timeout=seconds)
-    return [
-        _machine(node, answer, answer_seconds) for node, answer in zip(nodes, asked, strict=True)
-    ]
-
-
-def _machine(node: dict[str, Any], answer: Any, answer_seconds: float) -> Seen:
-    has = node["Resources"]
-    resources: dict[str, Any] = {
-        "cpus": has.get("CPU", 0.0),
-        "gpus": has.get("GPU", 0.0),
-        "store_bytes": int(has.get("object_store_memory", 0)),
-    }
-    address = node["NodeManagerAddress"]
-    try:
-        found = cast("dict[str, Any]", ray.get(answer, timeout=0))
-    except GetTimeoutError:
-        return Seen(address, **resources, silent=f"nothing for {answer_seconds:.0f} s")
-    except RayError as error:
-        return Seen(address, **resources, silent=_last_error(error))
-    return Seen(address, **resources, **found)
-
-
-def _last_error(error: RayError) -> str:
-    """Return the line of Python's own error, which Ray puts below where it came from."""
-    lines = [x.strip() for x in str(error).splitlines() if x.strip()]
-    named = [x for x in lines if "Error: " in x]
-    return clipped((named or lines or [type(error).__name__])[-1], 200)
+    _wait(asked, [node["NodeManagerAddress"] for node in nodes], "", say, answer_seconds)
+    found: list[Seen] = []
+    for node, answer in zip(nodes, asked, strict=True):
+        has = node["Resources"]
+        resources: dict[str, Any] = {
+            "cpus": has.get("CPU", 0.0),
+            "gpus": has.get("GPU", 0.0),
+            "store_bytes": int(has.get("object_store_memory", 0)),
+        }
+        seen, silent = _answer(answer, f"nothing for {answer_seconds:.0f} s")
+        found.append(Seen(node["NodeManagerAddress"], **resources, **(seen or {}), silent=silent))
+    return found
 
 
 def _calls(
@@ -288,32 +300,21 @@ def _calls(
 ) -> list[Joined]:
     """Let every machine that answers call every other one; return the pairs between which that fails."""
     there = [(x.address, y) for x, y in zip(machines, lookers, strict=True) if not x.silent]
-    if not there:
-        return []
     asked = [looker.listen.remote() for _, looker in there]
-    addresses: dict[int, Address] = {}  # by index: two nodes may have one machine
-    for i, answer in enumerate(asked):
-        with suppress(RayError):
-            addresses[i] = cast("Address", ray.get(answer, timeout=answer_seconds))
+    told = [_answer(x, "", answer_seconds)[0] for x in asked]
+    addresses = {i: x for i, x in enumerate(told) if x}  # by index: two nodes may have one machine
     calling = [
         looker.call.remote({k: address for k, address in addresses.items() if k != i})
         for i, (_, looker) in enumerate(there)
     ]
-    _, silent = ray.wait(calling, num_returns=len(calling), timeout=SAID_SECONDS)
-    if silent:
-        late = [m for (m, _), x in zip(there, calling, strict=True) if x in silent]
-        seconds = answer_seconds - SAID_SECONDS
-        say(f"waiting for the calls of {', '.join(late)}, {seconds:.0f} s at most")
-        ray.wait(calling, num_returns=len(calling), timeout=seconds)
+    if calling:
+        _wait(calling, [x for x, _ in there], "the calls of ", say, answer_seconds)
     found: list[Joined] = []
     for (machine, _), answer in zip(there, calling, strict=True):
-        try:
-            failed = cast("dict[int, str]", ray.get(answer, timeout=0))
-        except RayError as error:
-            why = "no answer" if isinstance(error, GetTimeoutError) else _last_error(error)
-            found.append(Joined(machine, "the others", 0.0, 0.0, failed=why))
-            continue
-        found += [Joined(machine, there[k][0], 0.0, 0.0, failed=why) for k, why in failed.items()]
+        failed, why = _answer(answer, "no answer")
+        if why:
+            found.append(Joined(machine, "the others", failed=why))
+        found += [Joined(machine, there[k][0], failed=x) for k, x in (failed or {}).items()]
     return found
 
 
@@ -324,15 +325,9 @@ def _links(machines: Sequence[Seen], lookers: Sequence[Any], answer_seconds: flo
     for (one, sends), (other, takes) in zip(there, there[1:] + there[:1], strict=True):
         if one is other:
             continue
-        try:
-            rate, seconds = cast(
-                "tuple[float, float]",
-                ray.get(sends.send_to.remote(takes, answer_seconds), timeout=answer_seconds),
-            )
-            found.append(Joined(one.address, other.address, rate / 2**20, 1e3 * seconds))
-        except GetTimeoutError:
-            why = f"nothing arrived for {answer_seconds:.0f} s"
-            found.append(Joined(one.address, other.address, 0.0, 0.0, failed=why))
-        except RayError as error:
-            found.append(Joined(one.address, other.address, 0.0, 0.0, failed=_last_error(error)))
+        asked = sends.send_to.remote(takes, answer_seconds)
+        silence = f"nothing arrived for {answer_seconds:.0f} s"
+        measured, why = _answer(asked, silence, answer_seconds)
+        rate, seconds = measured or (0.0, 0.0)
+        found.append(Joined(one.address, other.address, rate / 2**20, 1e3 * seconds, why))
     return found

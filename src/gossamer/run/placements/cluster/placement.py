@@ -6,6 +6,8 @@ import math
 import mmap
 import time
 from contextlib import suppress
+from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
@@ -19,32 +21,30 @@ from ray.exceptions import (
     RayTaskError,
 )
 
-from gossamer.config import to_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
-from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Ready
-from gossamer.run.placements.child_protocol import LearnerTask
-from gossamer.run.placements.cluster.agent import Assignment, Beginning
+from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
+from gossamer.run.placements.cluster.agent import AgentStart, Assignment
 from gossamer.run.placements.cluster.session import Session
-from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess
-from gossamer.run.placements.process_host import CLOSE_SECONDS
+from gossamer.run.placements.spawn import CLOSE_SECONDS
 from gossamer.run.snapshot import part_of
 from gossamer.run.state import RunState
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.wire import Address
     from gossamer.run.host_protocol import LoadInitialState
+    from gossamer.run.host_state import HostState
     from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
     from gossamer.run.state import InitialState
@@ -74,37 +74,60 @@ BECAUSE = "The actor is dead because"
 
 
 class ClusterHost:
-    """A host on some machine of the cluster, as the supervisor sees it.
+    """A host on some machine of the cluster, as the supervisor sees it; its agent is another one in each incarnation.
 
     Args:
         ranks: of its learners.
-        agent: handle of its Ray actor, which may have no place yet.
+        state: of its first incarnation.
         memory: the supervisor's copy.
         strangers: learners with which its own exchange no letters.
+        make_agent: has an agent placed, and returns the handle of its Ray actor.
     """
 
-    def __init__(self, ranks: range, agent: Any, memory: Memory, strangers: Sequence[int]):
-        self.ranks, self.agent, self.strangers = ranks, agent, strangers
-        self.away = True
-        """Whether it has no place: nobody waits for it, and a checkpoint does without it."""
-        self.done = False
-        """Whether it has told everything, or has died."""
-        self.ready = False
-        """Whether its learners have been made."""
-        self.told_away = False
-        """Whether the user knows that it has no place."""
-        self.asked_at = self.unreachable_at = self.heard_at = time.monotonic()
-        self.machine, self.here = "", False
+    def __init__(
+        self,
+        ranks: range,
+        state: HostState,
+        memory: Memory,
+        strangers: Sequence[int],
+        make_agent: Callable[[], Any],
+    ):
+        self.ranks, self.state = ranks, state
+        self.failures = 0
+        """Attempts to start an agent that have failed, in a row."""
         self.letterbox: Address
         """Where its agent takes letters, once it has a place."""
-        self.pid = 0
-        self._memory = memory
+        self._memory, self._strangers, self._make_agent = memory, strangers, make_agent
         self._mail, self._policies = Incoming(memory.boxes), Incoming(memory.versions.boxes)
-        self._heard = 0  # number of the agent's last answer
+        self.place()
+
+    def place(self) -> None:
+        """Have an agent placed, and ask it where it is."""
+        if self.state.phase == "unplaced":
+            self.state.move("placing")
+        self.machine, self.here, self.pid = "", False, 0
+        self.order: Order | None = None
+        """Goes with every question for news, so that it arrives though some are lost."""
+        self.agent = self._make_agent()
+        self.asked: Any = self.agent.where.remote()
+        """Its answer to the question where it is, or for news; None: it is asked nothing."""
+        self.ask_at = math.inf
+        """When it is to be asked next, if it is asked nothing; infinite: never again."""
+        self.heard_at = time.monotonic()
+        """When it last answered; before its first answer, when it was asked to begin or for a place."""
+        self._answer = 0  # number of the agent's last answer
         self._begun: Any = None
-        self._ordered: tuple[int, bool] | None = None
-        self.placed: Any = agent.where.remote()
-        self.news: Any = None
+
+    def begin_again(self) -> None:
+        """Let another agent take the place of one that is dead."""
+        self.end_agent()
+        self.state = self.state.successor(self.version)
+        self.place()
+
+    def end_agent(self) -> None:
+        """End the agent, whether it answers or not."""
+        with suppress(RayError):
+            ray.kill(self.agent)
 
     @property
     def version(self) -> int:
@@ -117,35 +140,46 @@ class ClusterHost:
         more = f" to {self.ranks[-1]}" if len(self.ranks) > 1 else ""
         return f"learner{'s' * bool(more)} {self.ranks.start}{more}"
 
+    @property
+    def over(self) -> bool:
+        """Whether it has told its last: it is asked nothing any more."""
+        return self.asked is None and self.ask_at == math.inf
+
+    @property
+    def listens(self) -> bool:
+        """Whether it has an agent that hears what it is told."""
+        return self.state.is_placed and not self.over
+
+    @property
+    def successors(self) -> tuple[range, int]:
+        """Its learners, and the incarnation in which they come back if they are gone."""
+        return self.ranks, self.state.incarnation
+
     def note_place(self) -> None:
-        """Take notice that it has a place; raise what Ray says if it will have none."""
-        where: Where = cast("Any", ray.get(self.placed))
+        """Record its place; raise what Ray says if it will have none."""
+        asked, self.asked = self.asked, None
+        where: Where = cast("Any", ray.get(asked))
         self.machine, self.letterbox = where
         self.here = self.machine == ray.util.get_node_ip_address()
-
-    def put_off(self, seconds: float) -> None:
-        """Take notice of time in which it could not have been heard."""
-        self.asked_at += seconds
-        self.unreachable_at += seconds
-        self.heard_at += seconds
+        self.state.move("starting")
 
     @property
     def is_beginning(self) -> bool:
         """Whether its agent is still taking in what its learners begin with."""
         return self._begun is not None and not ray.wait([self._begun], timeout=0)[0]
 
-    def begin(self, beginning: Beginning) -> None:
-        """Let its learners begin.
+    def begin(self, start: AgentStart) -> None:
+        """Let its learners begin, and ask for their news.
 
         Raises:
             RunFailed: there is no room on this machine for what they begin with.
         """
         try:
-            self._begun = self.agent.begin.remote(beginning)
+            self._begun = self.agent.begin.remote(start)
         except FULL as error:
             raise RunFailed(f"{NO_ROOM}, on this machine") from error
-        self.away = False
         self.heard_at = time.monotonic()
+        self.ask()
 
     def failed_to_begin(self) -> str | None:
         """Return why its agent could not begin, and hear it no more; None: it has begun, or is about to."""
@@ -155,56 +189,57 @@ class ClusterHost:
         try:
             self.pid = cast("int", ray.get(begun))
         except RayError as error:
-            self.done, self.news = True, None
+            self.asked, self.ask_at = None, math.inf
             return _first_line(error)
         return None
 
-    def order(self, number: int, *, ends: bool) -> None:
-        """Let its learners save after their next version; said again whenever news are asked for, as it may be lost on the way."""
-        self._ordered = number, ends
-        self.agent.order.remote(number, ends=ends)
-
     def ask(self) -> None:
-        """Ask for news, and tell how far learners are that it does not hear."""
-        self.asked_at = time.monotonic()
-        env_steps = {rank: self._memory.boxes.env_steps(rank) for rank in self.strangers}
+        """Ask for news, and tell the last order and how far learners are that it does not hear."""
+        env_steps = {rank: self._memory.boxes.env_steps(rank) for rank in self._strangers}
         news = self.agent.news.options(concurrency_group="news")
-        self.news = news.remote(NEWS_SECONDS, self._heard, env_steps, self._ordered)
+        self.asked = news.remote(NEWS_SECONDS, self._answer, env_steps, self.order)
 
-    def hear(self) -> list[Event] | None:
-        """Return what the agent has told, now that it has; None: it cannot be reached at the moment."""
+    def hear(self) -> list[Event]:
+        """Return what the agent has told, now that it has answered, and ask again unless that was its last."""
+        asked, self.asked = self.asked, None
         try:
-            news: News = cast("Any", ray.get(self.news))
-        except ActorUnavailableError:
-            self.news, self.unreachable_at = None, time.monotonic()
-            return None
-        except RayActorError as error:
-            self.done, self.news = True, None
-            return [Died(f"on {self.machine}: {_cause_of(error)}")]
-        except RayTaskError as error:
-            self.done, self.news = True, None
-            return [Failed("RunFailed", f"{self.who}: the agent failed: {error.cause!r}")]
-        except FULL:
-            self.done, self.news = True, None
-            return [Died(f"on {self.machine}: {NO_ROOM}")]
-        except RayError:  # the answer was lost on its way
-            self.news, self.unreachable_at = None, time.monotonic()
-            return None
+            news: News = cast("Any", ray.get(asked))
+        except RayError as error:
+            event = self._event_of(error)
+            lost = event is None
+            self.ask_at = time.monotonic() + UNREACHABLE_SECONDS if lost else math.inf
+            return [] if event is None else [event]
         self.heard_at = time.monotonic()
-        known, self._heard = news.number <= self._heard, news.number
+        known, self._answer = news.number <= self._answer, news.number
         if news.policies is not None:
             self._policies.deliver(news.policies)
         if news.mail is not None:
             self._mail.deliver(news.mail)
-        found: list[Event] = []
-        for told in () if known else news.events:
-            event: Event = from_whole(told.copy(), Event)  # Ray lends its memory for reading
-            self.done = self.done or isinstance(event, Done | Died | Failed)
-            found.append(event)
-        self.news = None
-        if not self.done:
+        # Ray lends its memory for reading.
+        told = [] if known else news.events
+        events = [from_whole(one.copy(), Event) for one in told]
+        if any(isinstance(event, Ready) for event in events):
+            self.failures = 0
+            self.failed_to_begin()  # which tells its process
+        if any(isinstance(event, Done | Died | Failed) for event in events):
+            self.ask_at = math.inf
+        else:
             self.ask()
-        return found
+        return events
+
+    def _event_of(self, error: RayError) -> Event | None:
+        """Return what an error in place of news means; None: they were lost on their way, or cannot come at the moment."""
+        match error:
+            case ActorUnavailableError():
+                return None
+            case RayActorError():
+                return Died(f"on {self.machine}: {_cause_of(error)}")
+            case RayTaskError():
+                return Failed("RunFailed", f"{self.who}: the agent failed: {error.cause!r}")
+            case ObjectStoreFullError() | OutOfDiskError():
+                return Died(f"on {self.machine}: {NO_ROOM}")
+            case _:
+                return None
 
 
 class Cluster(OutOfProcess):
@@ -223,20 +258,16 @@ class Cluster(OutOfProcess):
     ):
         super().__init__(config, spec, plan, layout, tried=tried)
         self.hosts: list[ClusterHost] = []
-        self._transport = transport_of(config, layout, plan.device)
         self._meeting: MeetingPoint | None = None
         size = config.num_learners
         per = len(layout.ranks[0])
         self._fewest = min(config.cluster.min_learners or size, size)
         self._session = Session(config, len(layout.ranks), -(-self._fewest // per), layout.share)
-        self._lives = [0] * len(layout.ranks)
-        self._failures = [0] * len(layout.ranks)  # to start an agent, in a row
         self._heard = [self._hears(index) for index in range(len(layout.ranks))]
-        self._number, self._ends, self._patched = 0, False, False
-        self._told_places = False
+        self._order: Order | None = None  # the last one
+        self._has_replacement = self._told_places = False
         self._enough_at = time.monotonic()  # when as many learners had places as there must be
         self._looked_at = math.inf
-        self._retry_at: dict[int, float] = {}  # of agents that could not be started
         try:
             self._make_memory()
         except BaseException:
@@ -249,104 +280,99 @@ class Cluster(OutOfProcess):
     @property
     def ends_alone(self) -> bool:
         """Whether every learner counts as the others do."""
-        return not self._patched
+        return not self._has_replacement
 
     def start(self, load: LoadInitialState) -> None:
         """Have an agent placed for every part of the learners, and hand each its part of the initial state."""
+        states = self._states_after(self.hosts)
         if self.hosts:  # the group has died
             self._make_memory()
             self.stop = StopSignal()
-        self._number, self._ends, self._patched, self._told_places = 0, False, False, False
-        self._retry_at.clear()
-        if self._transport != "memory":
+        self._order, self._told_places = None, False
+        if self.transport != "memory":
             from gossamer.links.collective import MeetingPoint
 
             self._meeting = MeetingPoint(ray.util.get_node_ip_address())
         initial = self._load_initial_state(load)
-        self.hosts = [self._host(index) for index in range(len(self.layout.ranks))]
+        self.hosts = [self._host(index, state) for index, state in enumerate(states)]
         self._wait_placed()
         self._note_env_steps(initial)
+        placed = [index for index, host in enumerate(self.hosts) if host.state.is_placed]
+        self._has_replacement = len(placed) < len(self.hosts)
         for host in self.hosts:
-            if not host.machine:
-                self._do_without(host)
-        for index, host in enumerate(self.hosts):
-            if host.machine:
-                self._begin_host(index, part_of(initial, host.ranks), {})
-        self._introduce()
+            if not host.state.is_placed:
+                self._mark_left(host)
+        for index in placed:
+            self._begin_host(index, part_of(initial, self.hosts[index].ranks), {})
+        for index in placed:
+            self._introduce_neighbours(index)
         self._looked_at = time.monotonic()
 
-    def replace(self, index: int, restarts: int) -> bool:
-        """Have a new agent placed where one has died; return whether it is to take over from one that had learnt.
-
-        Until it has a place the others go on without it.
-        """
+    def replace(self, index: int) -> None:
+        """Have a new agent placed where one has died; until it has a place the others go on without it."""
         host = self.hosts[index]
         takes_over = bool(self._leave(host))
-        with suppress(RayError):
-            ray.kill(host.agent)
-        self._lives[index] += 1
-        self._retry_at.pop(index, None)
-        self.hosts[index] = self._host(index)
+        host.begin_again()
         if takes_over:
             self._tell_left(index)
-        return takes_over
 
     def poll(self) -> list[tuple[int, Event]]:
         """Return what agents have told, by index; wait for the first of it a tenth of a second."""
         if self.stop.stopped:
             raise self.stop.error or Stopped
         found = self._look()
-        waited = {x.news: i for i, x in enumerate(self.hosts) if x.news is not None}
-        for index in [i for i, at in self._retry_at.items() if time.monotonic() >= at]:
-            del self._retry_at[index]
-            self.hosts[index] = self._host(index)
-        waited |= {x.placed: i for i, x in enumerate(self.hosts) if x.away and self._may_begin(i)}
-        if not waited:
+        asked = {
+            host.asked: index
+            for index, host in enumerate(self.hosts)
+            if host.asked is not None and (host.state.is_placed or self._may_begin(index))
+        }
+        if not asked:
             self.stop.wait(LOOK_SECONDS)
             return found
-        told, _ = ray.wait(list(waited), timeout=LOOK_SECONDS)
+        told, _ = ray.wait(list(asked), timeout=LOOK_SECONDS)
         if told:
-            told, _ = ray.wait(list(waited), num_returns=len(waited), timeout=0)
-        for index in sorted(waited[x] for x in told):
+            told, _ = ray.wait(list(asked), num_returns=len(asked), timeout=0)
+        for index in sorted(asked[x] for x in told):
             host = self.hosts[index]
-            if host.away:
-                found += self._come_back(index)
-                continue
-            for event in host.hear() or ():
-                if isinstance(event, Ready):
-                    self._note_env(event)
-                    found += [(index, Notice(text)) for text in self._places(host)]
-                found.append((index, event))
+            for event in host.hear() if host.state.is_placed else self._begin_placed(index):
+                if isinstance(event, Ready) and self._told_places:
+                    joined = Notice(f"{host.who} has joined, on {host.machine}")
+                    found.append((index, joined))
+                found.append((index, self._hear_env(event)))
         return found
 
     def order(self, *, ends: bool) -> int:
-        """Ask all learners to save, those in lock-step after the same version; return the order's number."""
-        self._number, self._ends = self._number + 1, ends
-        there = [host for host in self.hosts if not (host.done or host.away)]
+        """Ask all learners to save, those in lock-step after the same version; return the order's number.
+
+        In lock-step agents agree on a version that nobody has reached yet. Each must answer, or is replaced: so no order
+        is lost. Elsewhere, and to an agent that comes later, the order goes with every question for news, which is asked
+        until it is answered.
+        """
+        order = Order(self._order.number + 1 if self._order else 1, ends)
+        self._order, listening = order, [host for host in self.hosts if host.listens]
         if self.config.topology.staleness:
-            for host in there:
-                host.order(self._number, ends=ends)
-            return self._number
+            for host in listening:
+                host.order = order
+            return order.number
         at = 0
         while True:
-            asked = [(x, x.agent.propose.remote(self._number, at, ends=ends)) for x in there]
+            asked = [(x, x.agent.propose.remote(order, at)) for x in listening]
             newest = max(self._answers(asked), default=0)
             if newest < at:
                 break
             at = newest + 1
         # Without it a learner that is there waits.
-        list(self._answers([(x, x.agent.settle.remote()) for x in there]))
-        return self._number
+        list(self._answers([(x, x.agent.settle.remote()) for x in listening]))
+        return order.number
 
     def end(self) -> None:
         """End the agents and their processes."""
         self.stop.stop()
-        ends = [host.agent.end.remote() for host in self.hosts if host.done]
+        ends = [host.agent.end.remote() for host in self.hosts if host.over]
         with suppress(RayError):
             ray.wait(ends, num_returns=len(ends), timeout=2 * CLOSE_SECONDS) if ends else None
         for host in self.hosts:
-            with suppress(RayError):
-                ray.kill(host.agent)
+            host.end_agent()
 
     def close(self) -> None:
         """Leave the cluster."""
@@ -365,14 +391,9 @@ class Cluster(OutOfProcess):
             try:
                 yield ray.get(one, timeout=max(until - time.monotonic(), 0.0))
             except (GetTimeoutError, ActorUnavailableError):
-                self._give_up(host)
+                host.end_agent()  # another takes its place
             except RayActorError:
                 pass  # its news tell
-
-    def _give_up(self, host: ClusterHost) -> None:
-        """End an agent that has not answered, so that another takes its place."""
-        with suppress(RayError):
-            ray.kill(host.agent)
 
     def _make_memory(self) -> None:
         blocks = [mmap.mmap(-1, n) for n in self.sizes.nbytes(self.config.num_learners)]
@@ -384,60 +405,57 @@ class Cluster(OutOfProcess):
         Raises:
             RunFailed: too few are, in time.
         """
-        waiting, seconds = {x.placed: x for x in self.hosts}, self.config.cluster.wait_seconds
+        seconds, size = self.config.cluster.wait_seconds, self.config.num_learners
         began = came = time.monotonic()
-        while waiting and (now := time.monotonic()) < began + seconds:
+        while waiting := {x.asked: x for x in self.hosts if not x.state.is_placed}:
+            now = time.monotonic()
             if self.stop.stopped or self.asked_to_stop():
                 raise self.stop.error or Stopped
-            if self._num_placed >= self._fewest and now >= came + SETTLE_SECONDS:
+            settled = self._num_placed >= self._fewest and now >= came + SETTLE_SECONDS
+            if settled or now >= began + seconds:
                 break
             done, _ = ray.wait(list(waiting), timeout=LOOK_SECONDS)
             for one in done:
-                host, came = waiting.pop(one), now
+                came = now
                 try:
-                    host.note_place()
+                    waiting[one].note_place()
                 except RayError as error:
-                    again = self._place_again(self.hosts.index(host), error)
-                    waiting[again.placed] = again
+                    self._place_again(waiting[one], error, fewest=size)
         if self._num_placed < self._fewest:
             raise RunFailed(f"{self._without_place(waiting.values())} after {seconds:.0f} s")
         self._enough_at = time.monotonic()
 
-    def _place_again(self, index: int, error: RayError) -> ClusterHost:
+    def _place_again(self, host: ClusterHost, error: RayError, *, fewest: int) -> list[Event]:
         """Have another agent placed where one could not be made: its machine is gone again, or lacks something.
 
-        Raises:
-            RunFailed: it has happened too often.
-        """
-        self._failures[index] += 1
-        if self._failures[index] >= MAX_FAILURES:
-            raise RunFailed(
-                f"{self.hosts[index].who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}; gossamer "
-                "cluster check tells what machines lack"
-            ) from error
-        self.hosts[index] = self._host(index)
-        return self.hosts[index]
+        Args:
+            host: without a place.
+            error: why it has none.
+            fewest: so many learners with a place go on without it, and it is placed after a pause.
 
-    def _try_later(self, index: int, error: RayError) -> list[tuple[int, Event]]:
-        """Have another agent placed after a pause, where one could not be made while others train; return what to say."""
-        if self._num_placed < (self.config.cluster.min_learners or 1):
-            self._place_again(index, error)
+        Returns:
+            What is to be said of it.
+
+        Raises:
+            RunFailed: it has happened too often, and the others cannot go on.
+        """
+        host.failures += 1
+        often = f"{host.who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}"
+        if self._num_placed < fewest:
+            if host.failures >= MAX_FAILURES:
+                raise RunFailed(
+                    f"{often}; gossamer cluster check tells what machines lack"
+                ) from error
+            host.place()
             return []
-        self._failures[index] += 1
-        pause = min(2.0 ** self._failures[index], RETRY_SECONDS)
-        self._retry_at[index] = time.monotonic() + pause
-        if self._failures[index] != MAX_FAILURES:
-            return []
-        told = (
-            f"{self.hosts[index].who} could not be started on the cluster in {MAX_FAILURES} attempts: {_cause(error)}; "
-            "the run goes on without it, and tries again every minute"
-        )
-        return [(index, Notice(told))]
+        host.ask_at = time.monotonic() + min(2.0**host.failures, RETRY_SECONDS)
+        told = f"{often}; the run goes on without it, and tries again every minute"
+        return [Notice(told)] * (host.failures == MAX_FAILURES)
 
     @property
     def _num_placed(self) -> int:
         """Learners that have a place."""
-        return sum(len(x.ranks) for x in self.hosts if x.machine and not x.done)
+        return sum(len(x.ranks) for x in self.hosts if x.state.is_placed)
 
     def _without_place(self, hosts: Iterable[ClusterHost]) -> str:
         names = ", ".join(x.who for x in hosts)
@@ -453,7 +471,7 @@ class Cluster(OutOfProcess):
         )
 
     def _look(self) -> list[tuple[int, Event]]:
-        """Return what is to be said of agents that have no place, do not answer, or can be reached again.
+        """Return what is to be said of hosts that have found no place, do not answer, or have all begun.
 
         Raises:
             RunFailed: too few learners have a place for too long.
@@ -465,76 +483,87 @@ class Cluster(OutOfProcess):
         if missed > 0:  # this process was stopped, or busy: nobody could be heard
             self._enough_at += missed
             for host in self.hosts:
-                host.put_off(missed)
-        patience = self.config.patience_seconds
-        for index, host in enumerate(self.hosts):
-            if host.done:
-                continue
-            if host.away:
-                if now >= host.asked_at + wait and not host.told_away and not self._ends:
-                    host.told_away = True
-                    self._tell_left(index)  # who has waited for it does so no more
-                    told = f"{self._without_place([host])}. The run goes on without it"
-                    found.append((index, Notice(told)))
-            elif (why := host.failed_to_begin()) is not None:
-                found.append((index, Died(f"on {host.machine}: {why}")))
-            elif patience and now >= host.heard_at + patience:
-                told = (
-                    f"{host.who} on {host.machine}: the agent has not answered for {patience:.0f} s"
-                )
-                found.append((index, Notice(f"{told}; another takes its place")))
-                self._give_up(host)
-                host.heard_at = now
-            elif host.news is None and now >= host.unreachable_at + UNREACHABLE_SECONDS:
-                self._reach(index)
-        ending = self._ends and any(not host.away for host in self.hosts)
-        ending = ending or any(host.done for host in self.hosts)
+                host.heard_at += missed
+        for index in range(len(self.hosts)):
+            found += [(index, event) for event in self._look_at(index, now)]
+        starting = any(host.state.phase == "starting" for host in self.hosts)
+        if self._num_placed and not (self._told_places or starting):
+            found.append((0, Notice(self._places())))
+        ending = (self._ends and self._num_placed) or any(host.over for host in self.hosts)
         needed = self.config.cluster.min_learners or 1
         if self._num_placed >= needed or ending:
             self._enough_at = now
         if now >= self._enough_at + wait:
-            away = [x for x in self.hosts if x.away]
+            unplaced = [x for x in self.hosts if not x.state.is_placed]
             raise RunFailed(
-                f"fewer than {needed} learners for {wait:.0f} s: {self._without_place(away)}"
+                f"fewer than {needed} learners for {wait:.0f} s: {self._without_place(unplaced)}"
             )
         return found
 
+    def _look_at(self, index: int, now: float) -> list[Event]:
+        """Return what is to be said of a host, and ask it what it is time to ask."""
+        host = self.hosts[index]
+        if not host.state.is_placed:
+            if host.asked is None and now >= host.ask_at:
+                host.place()
+            late = now >= host.heard_at + self.config.cluster.wait_seconds and not self._ends
+            if host.state.phase == "unplaced" or not late:
+                return []
+            host.state.move("unplaced")
+            self._tell_left(index)  # who has waited for it does so no more
+            return [Notice(f"{self._without_place([host])}. The run goes on without it")]
+        if host.over:
+            return []
+        if (why := host.failed_to_begin()) is not None:
+            return [Died(f"on {host.machine}: {why}")]
+        patience = self.config.patience_seconds
+        if patience and now >= host.heard_at + patience:
+            host.heard_at = now
+            host.end_agent()
+            told = f"{host.who} on {host.machine}: the agent has not answered for {patience:.0f} s"
+            return [Notice(f"{told}; another takes its place")]
+        if host.asked is None and now >= host.ask_at:  # it may have missed anything
+            self._introduce_neighbours(index)
+            host.ask()
+        return []
+
+    @property
+    def _ends(self) -> bool:
+        """Whether the last order ends the run."""
+        return self._order is not None and self._order.ends
+
     def _may_begin(self, index: int) -> bool:
-        """Whether a host without a place may join once it has one: at the end only if nobody else is there."""
-        if index in self._retry_at:
-            return False
-        host, others = self.hosts[index], [x for i, x in enumerate(self.hosts) if i != index]
-        if all(x.away for x in others):
+        """Return whether a host may join once it has a place: at the end only if nobody else is there."""
+        others = (x for i, x in enumerate(self.hosts) if i != index)
+        if not any(x.state.is_placed for x in others):
             return True
         # Those that go on without it have nothing yet that it could take over.
         early = self.config.topology.talks and not self._are_learning
-        return not self._ends and not (early and self.memory.boxes.has_left(host.ranks.start))
+        has_left = self.memory.boxes.has_left(self.layout.ranks[index].start)
+        return not self._ends and not (early and has_left)
 
-    def _come_back(self, index: int) -> list[tuple[int, Event]]:
+    def _begin_placed(self, index: int) -> list[Event]:
         """Let learners that have a place now join the others; return what there is to say."""
         host = self.hosts[index]
         try:
             host.note_place()
         except RayError as error:
-            return self._try_later(index, error)
+            fewest = self.config.cluster.min_learners or 1
+            return self._place_again(host, error, fewest=fewest)
         donors = self._donors_of(host.ranks) if host.version >= 0 or self._are_learning else {}
         initial = None
         if donors:
-            self._patched = True
-            if not self._lives[index]:
-                self._lives[index] = 1
             self._tell_left(index)
         else:
             with suppress(ConfigError):  # what the run began with may have been removed by now
                 initial = part_of(self._load(host.ranks), host.ranks)
+        host.order = self._order
         self._begin_host(index, initial, donors)
+        self._introduce_neighbours(index)
         for at in self._neighbours(index):
-            other = self.hosts[at]
-            if not (other.done or other.away):
-                other.agent.meet.remote({index: host.letterbox})
-                host.agent.meet.remote({at: other.letterbox})
-        if self._number:
-            host.order(self._number, ends=self._ends)
+            if (other := self.hosts[at]).listens:
+                there = {index: host.letterbox}
+                other.agent.meet.remote(there, {}, has_replacement=self._has_replacement)
         return []
 
     @property
@@ -544,75 +573,45 @@ class Cluster(OutOfProcess):
 
     def absent(self) -> dict[int, int]:
         """Return the learners without a place, and how many env steps each has learnt from."""
-        boxes = self.memory.boxes
-        return {rank: boxes.env_steps(rank) for x in self.hosts if x.away for rank in x.ranks}
+        unplaced = (host for host in self.hosts if not host.state.is_placed)
+        return {rank: self.memory.boxes.env_steps(rank) for x in unplaced for rank in x.ranks}
 
     def _note_env_steps(self, initial: InitialState | None) -> None:
-        """Remember how far each learner was, until it tells how far it is."""
+        """Record how far each learner was, until it tells how far it is."""
         if isinstance(initial, RunState):
             for rank, learner in enumerate(initial.learners):
                 self.memory.boxes.headers[rank][ENV_STEPS] = learner.own_env_steps
 
-    def _do_without(self, host: ClusterHost) -> None:
-        """Let the others begin without a host."""
-        self._patched = True
-        for rank in host.ranks:
-            self.memory.boxes.mark_left(rank)
-            self.memory.versions.boxes.mark_left(rank)
-
     def _tell_left(self, index: int) -> None:
-        """Let all learners know that a host's are gone, and with which epoch they come back."""
+        """Let all that exchange letters with a host's learners know that they are gone, and in which incarnation they come back."""
         host = self.hosts[index]
-        self._patched = True
-        for rank in host.ranks:
-            self.memory.boxes.mark_left(rank)
-            self.memory.versions.boxes.mark_left(rank)
-        near = self._neighbours(index)
-        for at, other in enumerate(self.hosts):
-            if other is not host and not (other.done or other.away):
-                other.agent.patch.remote()
-                if at in near:
-                    other.agent.leave.remote(index, host.ranks, self._lives[index])
-
-    def _reach(self, index: int) -> None:
-        """Tell an agent that can be reached again, perhaps, what it may have missed, and ask for its news."""
-        host = self.hosts[index]
+        self._has_replacement = True
+        self._mark_left(host)
         for at in self._neighbours(index):
-            other = self.hosts[at]
-            if other.away or other.done:
-                if self.memory.boxes.has_left(other.ranks.start):
-                    host.agent.leave.remote(at, other.ranks, self._lives[at])
-            else:
-                host.agent.meet.remote({at: other.letterbox})
-        if self._patched:
-            host.agent.patch.remote()
-        if self._number and self.config.topology.staleness:
-            host.order(self._number, ends=self._ends)
-        host.ask()
+            if (other := self.hosts[at]).listens:
+                other.agent.meet.remote({}, {index: host.successors}, has_replacement=True)
 
-    def _places(self, host: ClusterHost) -> list[str]:
-        """Say where learners are: all of them once they are there, later one that has come."""
-        host.ready = True
-        self._failures[self.hosts.index(host)] = 0
-        host.failed_to_begin()
-        if self._told_places:
-            return [f"{host.who} has joined, on {host.machine}"]
-        if not all(x.ready or x.away for x in self.hosts):
-            return []
+    def _introduce_neighbours(self, index: int) -> None:
+        """Tell a host where those are that it exchanges letters with, and which of them are gone."""
+        others = {at: self.hosts[at] for at in self._neighbours(index)}
+        has_left = self.memory.boxes.has_left
+        there = {at: x.letterbox for at, x in others.items() if x.listens}
+        gone = {
+            at: x.successors
+            for at, x in others.items()
+            if at not in there and has_left(x.ranks.start)
+        }
+        self.hosts[index].agent.meet.remote(there, gone, has_replacement=self._has_replacement)
+
+    def _places(self) -> str:
+        """Say where all learners are, once."""
         self._told_places = True
         machines: dict[str, list[str]] = {}
-        for one in self.hosts:
-            where = "no machine yet" if one.away else one.machine
-            machines.setdefault(where, []).extend(map(str, one.ranks))
+        for host in self.hosts:
+            ranks = machines.setdefault(host.machine or "no machine yet", [])
+            ranks.extend(map(str, host.ranks))
         told = (f"{', '.join(ranks)} on {name}" for name, ranks in machines.items())
-        return [f"learner{'s' * (self.config.num_learners > 1)} {'; '.join(told)}"]
-
-    def _introduce(self) -> None:
-        """Let all agents that are there write to each other."""
-        there = {i: x for i, x in enumerate(self.hosts) if not (x.done or x.away)}
-        for index, host in there.items():
-            near = self._neighbours(index)
-            host.agent.meet.remote({i: x.letterbox for i, x in there.items() if i in near})
+        return f"learner{'s' * (self.config.num_learners > 1)} {'; '.join(told)}"
 
     def _neighbours(self, index: int) -> set[int]:
         """Return the hosts that a host exchanges letters with: where nobody waits, those that hear it or that it hears.
@@ -638,36 +637,19 @@ class Cluster(OutOfProcess):
             if host != index
         }
 
-    def _host(self, index: int) -> ClusterHost:
+    def _host(self, index: int, state: HostState) -> ClusterHost:
         """Have an agent placed."""
-        ranks = self.layout.ranks[index]
-        task = LearnerTask(
-            config=to_dict(self.config),
-            plan=self.plan,
-            ranks=(ranks.start, ranks.stop),
-            process=0,
-            num_processes=1,
-            blocks=(),
-            mixed_sizes=self.sizes.mixed,
-            policy_sizes=self.sizes.policy,
-            cores=(),
-            overlaps=self.layout.overlaps,
-            restarts=0,
-            donors={},
-            differs=None,
-            transport=self._transport,
-            meeting=self._meeting.address if self._meeting is not None else "",
+        meeting = self._meeting.address if self._meeting is not None else ""
+        assignment = Assignment(self._task(index, meeting=meeting), self._heard[index])
+        near = {index, *self._neighbours(index)}
+        far = (ranks for at, ranks in enumerate(self.layout.ranks) if at not in near)
+        return ClusterHost(
+            self.layout.ranks[index],
+            state,
+            self.memory,
+            [*chain.from_iterable(far)],
+            partial(self._session.agent, assignment),
         )
-        assignment = Assignment(
-            task,
-            lock_step=self.config.topology.staleness == 0,
-            awaited=self.config.topology.staleness < FOREVER,
-            hears=self._heard[index],
-        )
-        near = self._neighbours(index)
-        far = [x for at, x in enumerate(self.layout.ranks) if at != index and at not in near]
-        strangers = [rank for ranks in far for rank in ranks]
-        return ClusterHost(ranks, self._session.agent(assignment), self.memory, strangers)
 
     def _begin_host(
         self, index: int, initial: InitialState | None, donors: dict[int, list[int]]
@@ -675,21 +657,20 @@ class Cluster(OutOfProcess):
         """Let the learners of a host that has a place begin; it is told whom it cannot hear itself."""
         host, everyone = self.hosts[index], range(self.config.num_learners)
         policies = set(donors) | {x for each in donors.values() for x in each}
-        gone = everyone if donors else [r for x in self.hosts if not x.machine for r in x.ranks]
-        mail = Outgoing(self.memory.boxes, gone, (), every=False, epoch=0)
-        boards = Outgoing(self.memory.versions.boxes, policies, policies, every=False, epoch=0)
-        beginning = Beginning(
-            epoch=self._lives[index],
+        gone = everyone if donors else self.absent()
+        mail = Outgoing(self.memory.boxes, gone, (), every=False, incarnation=0)
+        boards = Outgoing(
+            self.memory.versions.boxes, policies, policies, every=False, incarnation=0
+        )
+        start = AgentStart(
+            incarnation=host.state.incarnation,
             donors=donors,
             differs=self.spec.differs if self._tried else None,
             initial=None if initial is None else to_array(initial),
             mail=mail.letter(life=True),
             policies=boards.letter(life=True),
         )
-        host.begin(beginning)
-        if self._patched:
-            host.agent.patch.remote()
-        host.ask()
+        host.begin(start)
 
 
 def _cause(error: RayError) -> str:

@@ -8,7 +8,6 @@ import socket
 from typing import TYPE_CHECKING, Any, cast
 
 import ray
-from ray._private import services
 from ray._private import worker as ray_worker
 from ray.exceptions import RayError
 
@@ -201,16 +200,17 @@ def _refuse_another(asked: str) -> None:
 
 def _are_alike(one: str, other: str) -> bool:
     """Whether two addresses, host:port, lead to the same place."""
-    ends: list[tuple[str, set[str]]] = []
+    ends: list[set[tuple[str, str]]] = []
     for address in (one, other):
         host, _, port = address.rpartition(":")
         try:
-            found = socket.getaddrinfo(host.strip("[]") or None, None)
+            found = {str(x[4][0]) for x in socket.getaddrinfo(host.strip("[]") or None, None)}
         except OSError:
             return one == other
-        ends.append((port, {services.resolve_ip_for_localhost(str(x[4][0])) for x in found}))
-    (port, hosts), (other_port, others) = ends
-    return port == other_port and bool(hosts & others)
+        if found & {"127.0.0.1", "::1"}:
+            found.add(ray.util.get_node_ip_address())
+        ends.append({(host, port) for host in found})
+    return bool(ends[0] & ends[1])
 
 
 def _reason(error: Exception) -> str:
