@@ -6,6 +6,7 @@ from itertools import product
 from typing import Any, get_args
 
 import pytest
+from fake_placement import PLAN
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -14,7 +15,7 @@ from gossamer.run.host_state import TRANSITIONS, HostState, Phase
 
 
 def part(number: int) -> Snapshot:
-    return Snapshot(number, {}, {})
+    return Snapshot(number, {}, PLAN, exact=True)
 
 
 def learning() -> HostState:
