@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import shutil
 from dataclasses import replace
 from pathlib import Path
@@ -74,6 +75,14 @@ def test_numbers_of_numpy_are_written(checkpoint: Checkpoint) -> None:
     facts = json.loads(json.dumps(to_disk(state)[1]))
     assert facts["held"]["learner.algorithm.kl_nats"] == 0.25
     assert facts["recorder"]["window"][0][1][0] == 17.5
+
+
+def test_returns_that_are_no_numbers_are_no_damage(checkpoint: Checkpoint) -> None:
+    facts = copy.deepcopy(checkpoint.state)
+    facts["recorder"]["window"][0][1][0] = float("nan")
+    facts["scores"] = [[0, float("nan")]]
+    state = from_disk(changed(checkpoint, facts), 2)
+    assert math.isnan(state.recorder.window[0][1][0]), "an environment has paid it"
 
 
 def test_a_saved_run_goes_on(tmp_path: Path) -> None:

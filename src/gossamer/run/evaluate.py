@@ -25,14 +25,7 @@ from gossamer.record.live_panel import is_live
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
-from gossamer.run.state import (
-    POLICY,
-    PolicyOrigin,
-    SavedPolicy,
-    ScoredPolicy,
-    facts_of,
-    policy_of,
-)
+from gossamer.run.state import POLICY, PolicyOrigin, SavedPolicy, ScoredPolicy, facts_of, policy_of
 from gossamer.run.stopping import Overdue, Stop, tell
 from gossamer.run.watching import Watch, Watched
 from gossamer.system.cores import num_cores

@@ -22,12 +22,7 @@ from gossamer.run.evaluate import refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ
-from gossamer.run.resumed_settings import (
-    changes,
-    for_this_machine,
-    refuse_changes,
-    resumed_plan,
-)
+from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
 from gossamer.run.state import RunState, SavedPolicy, from_disk, tensors_of
 from gossamer.run.summary import finished, raised
 from gossamer.system.devices import use_deterministic_algorithms

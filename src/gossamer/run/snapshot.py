@@ -25,15 +25,7 @@ if TYPE_CHECKING:
 
 NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""
-_MISFITS = (
-    RuntimeError,
-    KeyError,
-    TypeError,
-    ValueError,
-    IndexError,
-    AttributeError,
-    OverflowError,
-)
+MISFITS = (RuntimeError, KeyError, TypeError, ValueError, IndexError, AttributeError, OverflowError)
 """Errors that are raised where a checkpoint's content is not of the kind that is expected."""
 
 
@@ -175,7 +167,7 @@ def _refusing(folder: str, misfit: str) -> Generator[None]:
         raise ConfigError(f"{folder}: {error}") from None
     except RunFailed:  # of an environment
         raise
-    except _MISFITS as error:
+    except MISFITS as error:
         reason = " ".join(str(error).split())[:200]
         raise ConfigError(f"{folder} {misfit.format(reason)}") from None
 

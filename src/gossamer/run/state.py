@@ -310,11 +310,7 @@ def _with_older_facts(facts: dict[str, Any], path: Path) -> dict[str, Any]:
 
 
 def facts_of(checkpoint: Checkpoint, kind: type[T]) -> T:
-    """Return what a checkpoint says of its policies.
-
-    Args:
-        checkpoint: of a run, or the best policy, or the candidate for it.
-        kind: `PolicyOrigin`, or `ScoredPolicy`.
+    """Return what a checkpoint says of its policies, as a `PolicyOrigin` or a `ScoredPolicy`.
 
     Raises:
         ConfigError: it does not say so.
