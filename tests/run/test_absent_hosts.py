@@ -69,7 +69,7 @@ def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place
     placement.on_replace = has_no_place
     placement.script += [dies, lambda: run.supervisor.finish_saving()]
     placement.script += [lambda: there.append(run.store.list())]
-    placement.script += [lambda: run.watch.ask("stopped by SIGINT")]
+    placement.script += [lambda: run.stop.request("SIGINT")]
     placement.script += [[part(0, updates=4)], [done(0)]]
     run = supervise(placement)
     run.run()
@@ -114,7 +114,7 @@ def test_numbers_of_checkpoints_never_fall_while_learner_0_is_away(supervise):
 
     placement.on_replace = has_no_place
     placement.script += [[part(0, 1, updates=9), part(1, 1, updates=4)], dies]
-    placement.script += [lambda: run.watch.ask("stopped by SIGINT")]
+    placement.script += [lambda: run.stop.request("SIGINT")]
     placement.script += [[part(1, updates=5)], [done(1)]]
     run = supervise(placement)
     run.run()

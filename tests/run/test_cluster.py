@@ -199,9 +199,8 @@ def test_an_actor_elsewhere_that_dies_comes_back(tmp_path: Path) -> None:
         return next(iter(x["pid"] for x in rows_of(folder) if x.get("actor") == 1), 0)
 
     def kill() -> None:
-        wait_until(lambda: steps_of(folder) > 100)
+        wait_until(lambda: steps_of(folder) > 100 and pid())
         victim = pid()
-        assert victim
         os.kill(victim, signal.SIGKILL)
         wait_until(lambda: pid() not in (0, victim))
         steps = steps_of(folder)

@@ -15,7 +15,8 @@ from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.requests import REQUESTS, ask, take
 from gossamer.run.requests import Requests
-from gossamer.run.stopping import Signals, Watch
+from gossamer.run.stopping import Stop
+from gossamer.run.watching import Watch, Watched
 
 
 def test_a_request_is_taken_once(tmp_path: Path) -> None:
@@ -41,16 +42,22 @@ def test_a_request_that_cannot_be_taken_away_is_not_heard(tmp_path: Path) -> Non
 
 
 def test_a_request_to_stop_is_as_good_as_the_first_signal(tmp_path: Path) -> None:
-    watch, shown = Watch(0.0, lambda _: None), []
-    signals = Signals(watch, lambda text: bool(shown.append(text)) or True)
-    with Requests(tmp_path, watch, signals):
-        watch.on_look()
-        assert not signals.heard
-        for _ in range(3):  # a run that is asked twice saves all the same
-            ask(tmp_path, "stop")
-            watch.on_look()
-    assert signals.heard
-    assert watch.exit == Exit("stopped", "request")
+    shown: list[str] = []
+
+    class Run(Watched):
+        def notice(self, text: str) -> bool:
+            shown.append(text)
+            return True
+
+    stop = Stop()
+    requests = Requests(tmp_path, Watch(0.0, Run(), stop))
+    requests.look()
+    assert not stop.is_requested
+    for _ in range(3):  # a run that is asked twice saves all the same
+        ask(tmp_path, "stop")
+        requests.look()
+    assert stop.is_requested
+    assert stop.exit == Exit("stopped", "request")
     assert len(shown) == 1
 
 
@@ -59,23 +66,22 @@ def test_a_session_is_asked_from_the_moment_its_folder_is_locked(tmp_path: Path)
     ask(tmp_path, "checkpoint")
     folder = RunFolder(tmp_path)
     folder.lock()
-    watch = Watch(0.0, lambda _: None)
-    signals = Signals(watch, lambda _: True)
+    stop = Stop()
     ask(tmp_path, "stop")  # while it imports torch and makes its environments
-    with Requests(tmp_path, watch, signals) as requests:
-        watch.on_look()
-        assert signals.heard
-        assert not requests.waiting("checkpoint"), "it was asked of an earlier session"
+    requests = Requests(tmp_path, Watch(0.0, Watched(), stop))
+    requests.look()
+    assert stop.is_requested
+    assert not requests.waiting("checkpoint"), "it was asked of an earlier session"
     folder.unlock()
 
 
 def test_what_nobody_heard_goes_with_the_session(tmp_path: Path) -> None:
-    watch = Watch(0.0, lambda _: None)
-    with Requests(tmp_path, watch, Signals(watch, lambda _: True)):
-        ask(tmp_path, "evaluate")
+    requests = Requests(tmp_path, Watch(0.0, Watched(), Stop()))
+    ask(tmp_path, "evaluate")
+    requests.close()
     assert list(tmp_path.iterdir()) == []
     ask(tmp_path, "stop")
-    watch.on_look()
+    requests.look()
     assert take(tmp_path) == {"stop"}, "looked after the session"
 
 

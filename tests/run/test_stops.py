@@ -11,7 +11,6 @@ import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
-from typing import Literal
 
 import broken_envs
 import psutil
@@ -22,8 +21,8 @@ from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.record.metrics import last_row
-from gossamer.run import stopping
-from gossamer.run.stopping import SlowCalls
+from gossamer.run import watching
+from gossamer.run.watching import SlowCalls
 from gossamer.system.signs import Sign
 
 WITHIN = ["--stop-within-seconds", "1"]
@@ -41,14 +40,22 @@ def stop(
     folder: Path,
     number: signal.Signals = signal.SIGINT,
     *,
-    hangs: bool | Literal["busily"] = False,
+    hang: int = 0,
 ) -> tuple[int, str]:
-    """Ask a run that has begun to stop; return its exit code and what it said, if it ended in time."""
+    """Ask a run that has begun to stop; return its exit code and what it said, if it ended in time.
+
+    Args:
+        session: of the run.
+        folder: of the run.
+        number: of the signal.
+        hang: environments that are waited for until they hang; the trial's is the first.
+    """
     session.wait_for(lambda: "run folder" in log_of(folder), "the start")
-    if hangs:
-        session.wait_for(session.stuck.exists, "an environment that hangs")
-    # That was the trial's environment; the run is in the midst of it, and slow beside one that spins.
-    session.let_run(5.0 if hangs == "busily" else 1.5)
+    session.wait_for(
+        lambda: not hang or (session.stuck.exists() and session.stuck.stat().st_size >= hang),
+        "environments that hang",
+    )
+    session.let_run(1.5)
     session.signal(number)
     code, _, err = session.end()
     assert "Traceback" not in err
@@ -113,11 +120,12 @@ def test_an_environment_that_never_returns_holds_up_no_stop(
 ) -> None:
     words, folder = line.split(), tmp_path / "run"
     evaluates = "broken_envs:StuckInEvaluation" in words
+    # what has been learnt is saved within the time, however busy the machine is
+    within = ["--stop-within-seconds", "6"] if evaluates else WITHIN
     with Session(
-        [words[0], "algorithm:vtrace", "--run-folder", "run", *QUICK, *WITHIN, *words[1:]], tmp_path
+        [words[0], "algorithm:vtrace", "--run-folder", "run", *QUICK, *within, *words[1:]], tmp_path
     ) as session:
-        spins = words[0] == "broken_envs:Spins"
-        code, err = stop(session, folder, number, hangs="busily" if spins else True)
+        code, err = stop(session, folder, number, hang=1 if evaluates else 2)
     assert code == 0, err
     assert summary_of(folder)["exit_reason"] == f"stopped by {number.name}"
     if evaluates:  # a batch is whole
@@ -231,7 +239,7 @@ def test_slow_calls_are_named_after_30_seconds_and_then_ever_more_rarely() -> No
 def test_a_slow_environment_is_named_where_the_run_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(stopping, "SLOW_SECONDS", 0.6)
+    monkeypatch.setattr(watching, "SLOW_SECONDS", 0.6)
     folder = tmp_path / "run"
     broken_envs.RELEASED.clear()
 
@@ -366,10 +374,19 @@ def test_how_long_the_last_evaluation_may_take_is_said(tmp_path: Path) -> None:
     assert 12.0 < json.loads(rows[-1])["time_s"] < 12.0 + 5.0 + int(said[1])
 
 
+def test_a_simulator_that_ends_processes_of_its_own_stops_no_run(tmp_path: Path) -> None:
+    words = ["broken_envs:ForksHelpers", "--run-folder", "run", *QUICK, "--placement", "inline"]
+    with Session([*words, "--total-env-steps", "256"], tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 0, err
+    assert summary_of(tmp_path / "run")["exit_reason"] == "done: total_env_steps reached"
+    assert "stopping" not in err
+
+
 def test_what_no_signal_interrupts_ends_with_the_code_of_a_stop(tmp_path: Path) -> None:
     words = ["broken_envs:HangsInNativeCode", "--run-folder", "run", *QUICK, *WITHIN]
     with Session([*words, "--placement", "inline"], tmp_path) as session:
-        code, err = stop(session, tmp_path / "run", hangs=True)
+        code, err = stop(session, tmp_path / "run", hang=1)
     assert code == 0, err
     assert "ended from within" not in err
     assert summary_of(tmp_path / "run")["exit_reason"] == "stopped by SIGINT"

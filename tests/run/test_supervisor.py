@@ -337,7 +337,7 @@ def test_an_order_that_a_replaced_host_never_saw_is_not_mixed_with_a_later_one(s
 def test_a_run_that_ends_before_its_first_version_is_saved(supervise):
     placement = FakePlacement([[ready()], [part(0, FINAL, updates=0)], [done()]])
     run = supervise(placement, checkpoint_every_seconds=0.0)
-    run.watch.ask("stopped by SIGINT")
+    run.stop.request("SIGINT")
     run.run()
     assert run.supervisor.final_snapshot_queued
     run.supervisor.finish_saving()

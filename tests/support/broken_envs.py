@@ -32,9 +32,10 @@ RELEASED = threading.Event()
 
 
 def mark_stuck() -> None:
-    """Make the file that a test waits for."""
+    """Write a letter into the file that a test waits for."""
     if mark := os.environ.get("STUCK_FILE"):
-        Path(mark).touch()
+        with Path(mark).open("a") as file:
+            file.write(".")
 
 
 def hang() -> None:
@@ -115,6 +116,23 @@ class LeavesLater(Plain):
         if LeavesLater.taken == 1000:
             os._exit(0)
         return 1.0
+
+
+class ForksHelpers(Plain):
+    """Begins a process of its own at every reset, and ends the one before."""
+
+    helper: Any = None
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.close()
+        self.helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(600,))
+        self.helper.start()
+        return super().reset(seed=seed)
+
+    def close(self) -> None:
+        if self.helper is not None:
+            self.helper.terminate()
+            self.helper.join()
 
 
 class ClosesFiles(Plain):
@@ -217,7 +235,7 @@ class Spins(Plain):
 
     def reward(self) -> float:
         if self.steps == 15:
-            Path(os.environ["STUCK_FILE"]).touch()
+            mark_stuck()
         while self.steps == 15:
             pass
         return 1.0

@@ -18,8 +18,9 @@ from gossamer.run.host_protocol import FINAL, Done, ProgressReport, Ready, Snaps
 from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
-from gossamer.run.stopping import Signals, Watch
+from gossamer.run.stopping import Stop
 from gossamer.run.supervisor import Supervisor
+from gossamer.run.watching import Watch, Watched
 
 
 @dataclass
@@ -141,15 +142,14 @@ class Supervised:
         self.recorder.open(resumed_at=None)
         self.said: list[str] = []
         self.recorder.say = self.said.append  # type: ignore[method-assign]
-        self.watch = Watch(0.0, self.said.append)
+        self.stop = Stop()
         store = self.folder.checkpoints()
         self.store = store
         self.scoring = Scoring(
             self.config, self.recorder, store, [], lambda: (placement.updates, placement.env_steps)
         )
-        self.checkpoints = Checkpointing(self.config, store, self.watch)
-        signals = Signals(self.watch, lambda _: True)
-        self.requests = Requests(self.folder.path, self.watch, signals)
+        self.checkpoints = Checkpointing(self.config, store, self.stop)
+        self.requests = Requests(self.folder.path, Watch(0.0, Watched(), self.stop))
         self.supervisor = Supervisor(
             self.config,
             self.folder,
@@ -162,10 +162,9 @@ class Supervised:
                 cast("Any", placement),
                 self.recorder,
                 self.scoring,
-                self.watch,
-                signals,
+                self.stop,
             ),
-            self.watch,
+            self.stop,
             tried=True,
             requests=self.requests,
         )

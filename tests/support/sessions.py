@@ -69,7 +69,7 @@ class Session:
         self._out = self._files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
         self._err = self._files.enter_context(tempfile.NamedTemporaryFile())  # noqa: SIM115
         self.stuck = cwd / "stuck"
-        """There once an environment of `broken_envs` hangs."""
+        """There once an environment of `broken_envs` hangs; of as many letters as hang."""
         self.stuck.unlink(missing_ok=True)
         self.released = cwd / "released"
         """There once environments of `held_envs` need not wait any more."""

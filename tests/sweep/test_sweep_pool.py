@@ -20,6 +20,7 @@ from gossamer.sweep import pool as pool_module
 from gossamer.sweep.board import Board
 from gossamer.sweep.pool import Pool, RunQueue
 from gossamer.sweep.processes import LocalSite, PlannedRun
+from gossamer.system import signals
 
 
 def write_done(folder: Path) -> None:
@@ -158,7 +159,7 @@ def test_a_signal_stops_all_and_begins_none(number: int, tmp_path: Path) -> None
 
 
 def test_the_second_signal_ends_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(pool_module, "REPEAT_SECONDS", 0.0)
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.0)
     monkeypatch.setattr(FakeRun, "stop", lambda _: None)  # a run that does not listen
     site, queue = FakeSite(1, polls=10**9), ListOf(tmp_path, 1)
     for delay in (0.1, 0.2):

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import CheckpointStore
-    from gossamer.run.stopping import Watch
+    from gossamer.run.stopping import Stop
 
 
 class Checkpointing:
@@ -26,23 +26,19 @@ class Checkpointing:
     Args:
         config: of the run.
         store: where checkpoints are written.
-        watch: told how long saving takes, and lets it end.
+        stop: lets saving end.
     """
 
-    def __init__(self, config: TrainConfig, store: CheckpointStore, watch: Watch):
+    def __init__(self, config: TrainConfig, store: CheckpointStore, stop: Stop):
         self.saved_env_steps: int | None = None
         """Env steps behind the last checkpoint, written or being written; None: there is none."""
         self._before: int | None = None  # by the checkpoint before that one
         self._every_seconds = config.checkpoint_every_seconds
-        self._watch = watch
+        self._stop = stop
         self._saver = BackgroundSaver(store)
         self._snapshot_seconds = self._sending_seconds = 0.0  # the longest
         self._at = time.monotonic()
         self._updates: dict[int, int] = {}
-        watch.save_seconds = lambda: (
-            self._snapshot_seconds + self._sending_seconds + self._saver.longest_seconds
-        )
-        watch.written_bytes = lambda: self._saver.written_bytes
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from a checkpoint's state."""
@@ -51,6 +47,16 @@ class Checkpointing:
     def begin(self) -> None:
         """Count the time to the next checkpoint from now on."""
         self._at = time.monotonic()
+
+    @property
+    def longest_seconds(self) -> float:
+        """Longest time that a checkpoint took, its snapshot included."""
+        return self._snapshot_seconds + self._sending_seconds + self._saver.longest_seconds
+
+    @property
+    def written_bytes(self) -> int | None:
+        """Bytes that have reached the disk, over all checkpoints; None while none is being written."""
+        return self._saver.written_bytes
 
     @property
     def busy(self) -> bool:
@@ -86,7 +92,7 @@ class Checkpointing:
         updates = snapshot.updates_in(state)
         self._snapshot_seconds = max(self._snapshot_seconds, seconds)
         if updates != self._updates:
-            with self._watch.saving():  # the one before it may still be written
+            with self._stop.saving():  # the one before it may still be written
                 self._saver.save(updates[0], tensors, state)
             self._before, self.saved_env_steps = (
                 self.saved_env_steps,
@@ -99,7 +105,7 @@ class Checkpointing:
         self._sending_seconds = max(self._sending_seconds, seconds)
 
     def forget(self) -> None:
-        """Take notice that the run goes back to an earlier checkpoint."""
+        """Record that the run goes back to an earlier checkpoint."""
         self._updates = {}
 
     def finish(self, alive: Callable[[], object] = lambda: None) -> None:
@@ -108,7 +114,7 @@ class Checkpointing:
         Args:
             alive: called now and then while it is being written.
         """
-        with self._watch.saving():
+        with self._stop.saving():
             self._saver.finish(alive)
 
 

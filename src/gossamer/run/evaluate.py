@@ -7,7 +7,6 @@ import json as json_module
 import shlex
 import signal
 import sys
-import threading
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -22,7 +21,6 @@ from gossamer.envs.interface import read_interface
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import same_folder, threads
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
-from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.live_panel import is_live
 from gossamer.record.metrics import plain
@@ -30,7 +28,8 @@ from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.damaged_checkpoints import refuse_damaged_policies, refuse_damaged_score
 from gossamer.run.snapshot import policy_of
-from gossamer.run.stopping import Overdue, Watch, tell
+from gossamer.run.stopping import Overdue, Stop, tell
+from gossamer.run.watching import Watch, Watched
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped, quoted, visible
@@ -41,7 +40,6 @@ from gossamer.topology.base import blend
 if TYPE_CHECKING:
     import os
     from collections.abc import Callable, Generator, Iterable, Mapping, Sequence
-    from types import FrameType
 
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
@@ -306,25 +304,26 @@ INTERRUPT_SECONDS = 5.0
 @contextlib.contextmanager
 def watched(config: TrainConfig, *, last_resort: bool) -> Generator[Watch]:
     """Context in which slow environments are named, those that are stuck given up, and Ctrl-C ends both."""
-    with Watch(
-        config.patience_seconds,
-        lambda text: tell(f"gossamer: {text}"),
-        within_seconds=INTERRUPT_SECONDS,
-        last_resort=last_resort,
-    ) as watch:
-
-        def last_words() -> int:
-            failure = watch.failure
-            tell(f"gossamer: {'interrupted' if failure is None else _without_advice(failure)}")
-            return 1 if failure is not None else 130
-
-        watch.last_words = last_words
+    stop = Stop(INTERRUPT_SECONDS)
+    with Watch(config.patience_seconds, _Playing(stop), stop, last_resort=last_resort) as watch:
         try:
             yield watch
         except Overdue as overdue:
             if overdue.failure is not None:
                 raise RunFailed(_without_advice(overdue.failure)) from None
             raise KeyboardInterrupt from None
+
+
+class _Playing(Watched):
+    """An evaluation."""
+
+    def __init__(self, stop: Stop):
+        self._stop = stop
+
+    def last_words(self) -> int:
+        failure = self._stop.failure
+        tell(f"gossamer: {'interrupted' if failure is None else _without_advice(failure)}")
+        return 1 if failure is not None else 130
 
 
 def _without_advice(failure: RunFailed) -> str:
@@ -428,23 +427,18 @@ def stop_on_interrupt(watch: Watch) -> Generator[Callable[[], bool]]:
 
     An exception amid a step would leave simulators' threads with a step that nobody fetches.
     """
-    asked: list[int] = []
-    if threading.current_thread() is not threading.main_thread():
-        yield lambda: False  # signals go to the main thread
-        return
 
-    def on_signal(number: int, frame: FrameType | None) -> None:
-        asked.append(number)
-        watch.ask(Exit("stopped", "SIGINT"), announced=False)
-        signal.signal(signal.SIGINT, before)
+    def on_interrupt(number: int) -> None:
+        if watch.stop.is_requested:
+            watch.quit()
+        else:
+            watch.stop.request(signal.Signals(number).name, number)
 
-    before = signal.signal(signal.SIGINT, on_signal)
-    try:
-        yield lambda: bool(asked)
-    except Interrupted:
-        raise KeyboardInterrupt from None
-    finally:
-        signal.signal(signal.SIGINT, before)
+    with watch.hearing(on_interrupt, [signal.SIGINT]):
+        try:
+            yield lambda: watch.stop.is_requested
+        except Interrupted:
+            raise KeyboardInterrupt from None
 
 
 def typed_again(command: str, folder: RunFolder) -> Callable[[str, str], str]:

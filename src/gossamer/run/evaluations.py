@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_protocol import Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.scoring import Scoring
-    from gossamer.run.stopping import Signals, Watch
+    from gossamer.run.stopping import Stop
 
 EXPLAINED_AFTER_SECONDS = 1.5
 """A last evaluation that takes longer is explained."""
@@ -40,8 +40,7 @@ class Evaluations:
         placement: where the learners run.
         recorder: tells the user.
         scoring: keeps what evaluations say.
-        watch: asks to stop at a limit of time.
-        signals: ask to stop when the user does.
+        stop: asked to.
     """
 
     def __init__(
@@ -50,11 +49,10 @@ class Evaluations:
         placement: Placement,
         recorder: Recorder,
         scoring: Scoring,
-        watch: Watch,
-        signals: Signals,
+        stop: Stop,
     ):
         self._config, self._placement, self._recorder = config, placement, recorder
-        self._scoring, self._watch, self._signals = scoring, watch, signals
+        self._scoring, self._stop = scoring, stop
         self._evaluator: Evaluator | None = None
         self._thread: threading.Thread | None = None
         self._kept_budget: float | None = None  # by a checkpoint
@@ -97,7 +95,7 @@ class Evaluations:
             return False
         try:
             with threads(1):  # as it has where it runs beside the others
-                evaluator.work(stop=lambda: self._signals.heard)
+                evaluator.work(stop=lambda: self._stop.is_requested)
         except Interrupted:
             pass  # a signal: the next version is the last
         except Overdue as overdue:
@@ -146,7 +144,7 @@ class Evaluations:
             ended: how the run has ended.
             finish_saving: waits until the last checkpoint is on disk.
         """
-        watch, evaluator = self._watch, self._evaluator
+        stop, evaluator = self._stop, self._evaluator
         if evaluator is None:
             return
         self._placement.score_policy_next(self._scoring.best_saved)
@@ -156,8 +154,8 @@ class Evaluations:
                 self._finish_stopped(evaluator, finish_saving)
                 self._scoring.settle()
             return
-        watch.settle()
-        watch.exit = ended  # no other end is asked for, but by a signal
+        stop.settle()
+        stop.exit = ended  # no other end is asked for, but by a signal
         if stuck:
             self._recorder.say(
                 "The final evaluation was skipped: an environment is still in a step or an evaluation"
@@ -171,13 +169,13 @@ class Evaluations:
                 self._recorder.say(
                     f"evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
                 )
-        with watch.within(seconds), threads(1):  # as in every evaluation before
+        with stop.within(seconds), threads(1):  # as in every evaluation before
             try:
-                self._scoring.finish(evaluator, lambda: self._signals.heard or watch.over)
+                self._scoring.finish(evaluator, lambda: stop.is_requested or stop.over)
             except (Interrupted, Overdue) as stopped:
                 if isinstance(stopped, Overdue) and stopped.failure is not None:
                     raise
-                if not self._signals.heard:
+                if not stop.is_requested:
                     self._recorder.say(
                         f"The final evaluation was skipped: it takes longer than {seconds:.0f} s"
                     )
@@ -185,25 +183,25 @@ class Evaluations:
 
     def _finish_stopped(self, evaluator: Evaluator, finish_saving: Callable[[], None]) -> None:
         """Evaluate what a stopped run has come to, if there is time: the best policy so far may be far behind."""
-        watch, passed = self._watch, time.monotonic() - self._scoring.evaluated_at
-        seconds = min(STOPPED_EVALUATION_SECONDS, watch.left_seconds)
+        stop, passed = self._stop, time.monotonic() - self._scoring.evaluated_at
+        seconds = min(STOPPED_EVALUATION_SECONDS, stop.left_seconds)
         first_due = self._config.evaluation.every_seconds
         if passed < KNOWN_SECONDS or self._recorder.seconds() < first_due:
             return  # it is known, or would not have been by now
         if seconds < 1.0:
             return
         finish_saving()
-        self._signals.saved = True
+        stop.is_saved = True
         text = f"Saved. Evaluating the last policy, for at most {seconds:.0f} s (Ctrl-C skips this)"
         self._recorder.say(text)
         self._recorder.notice(text)  # in place of what Ctrl-C would have lost until now
-        with watch.within(seconds), threads(1):
+        with stop.within(seconds), threads(1):
             try:
-                self._scoring.leave(evaluator, lambda: self._signals.skips or watch.over)
+                self._scoring.leave(evaluator, lambda: stop.skips or stop.over)
             except (Interrupted, Overdue) as stopped:
                 if isinstance(stopped, Overdue) and stopped.failure is not None:
                     raise
-                if not self._signals.skips:
+                if not stop.skips:
                     self._recorder.say(
                         f"The last policy was not evaluated: that takes longer than {seconds:.0f} s"
                     )

@@ -10,39 +10,32 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.record.requests import Request
-    from gossamer.run.stopping import Signals, Watch
+    from gossamer.run.watching import Watch
 
 
 class Requests:
-    """Context in which the thread that watches a run looks into its folder for requests, four times a second.
+    """Requests to one session, which the thread that watches it looks for four times a second.
 
-    So a role that hangs is asked to stop too, and looking takes no time from training.
+    So a role that hangs is asked to stop too, and looking takes no time from training. What was asked since the folder was
+    locked is heard.
 
     Args:
         folder: of the run.
-        watch: whose thread looks.
-        signals: a request to stop is as good as the first of them.
+        watch: asks to stop, as the first signal does.
     """
 
-    def __init__(self, folder: Path, watch: Watch, signals: Signals):
-        self._folder, self._watch, self._signals = folder, watch, signals
+    def __init__(self, folder: Path, watch: Watch):
+        self._folder, self._watch = folder, watch
         self._waiting: set[Request] = set()  # two threads add and discard, each at once
-
-    def __enter__(self) -> Requests:
-        """Begin to look; what was asked since the folder was locked is heard."""
-        self._watch.on_look = self.look
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Look no more, and forget what nobody hears."""
-        self._watch.on_look = lambda: None
-        take(self._folder)
+        self._closed = False
 
     def look(self) -> None:
         """Look into the folder."""
+        if self._closed:
+            return
         found = take(self._folder)
         if "stop" in found:
-            self._signals.stop("request")
+            self._watch.request("request")
         self._waiting |= found - {"stop"}
 
     def waiting(self, request: Request) -> bool:
@@ -50,5 +43,10 @@ class Requests:
         return request in self._waiting
 
     def done(self, request: Request) -> None:
-        """Take notice that a request is being seen to."""
+        """Record that a request is being seen to."""
         self._waiting.discard(request)
+
+    def close(self) -> None:
+        """Look no more, and forget what nobody hears."""
+        self._closed = True
+        take(self._folder)

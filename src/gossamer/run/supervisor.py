@@ -28,7 +28,8 @@ from gossamer.run.host_protocol import (
 )
 from gossamer.run.host_state import HostState
 from gossamer.run.snapshot import EXACT, NOT_BACK, stand_in, updates_in
-from gossamer.run.stopping import at_work, end_of
+from gossamer.run.stopping import end_of
+from gossamer.run.watching import at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from gossamer.run.recorder import Recorder
     from gossamer.run.requests import Requests
     from gossamer.run.scoring import Scoring
-    from gossamer.run.stopping import Watch
+    from gossamer.run.stopping import Stop
 
 MAX_DEATHS_IN_A_ROW = 3
 """Deaths of a host without a completed version in between, after which the run ends."""
@@ -93,7 +94,7 @@ class Supervisor:
         checkpoints: writes snapshots.
         scoring: keeps what evaluations say.
         evaluations: evaluates policies.
-        watch: asks to stop at a limit of time.
+        stop: asked to.
         tried: whether it is known if environments come back.
         requests: what the run is asked for from beside it; None: nobody can.
         making: what to tell if hosts take long to begin; empty: nothing.
@@ -108,7 +109,7 @@ class Supervisor:
         checkpoints: Checkpointing,
         scoring: Scoring,
         evaluations: Evaluations,
-        watch: Watch,
+        stop: Stop,
         *,
         tried: bool,
         requests: Requests | None = None,
@@ -120,7 +121,7 @@ class Supervisor:
         """How often a host was started again."""
         self._config, self._folder, self._placement = config, folder, placement
         self._recorder, self._checkpoints, self._scoring = recorder, checkpoints, scoring
-        self._evaluations, self._watch = evaluations, watch
+        self._evaluations, self._stop = evaluations, stop
         self._requests = requests
         self._making = making
         self._updates: dict[int, int] = {}  # of each learner at the last snapshot
@@ -129,7 +130,7 @@ class Supervisor:
         self._differs = placement.spec.differs if tried else None
         self._group = _Group()
         placement.before_snapshot = self.finish_saving
-        placement.asked_to_stop = lambda: watch.exit is not None
+        placement.asked_to_stop = lambda: stop.exit is not None
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from the state of a checkpoint."""
@@ -174,7 +175,6 @@ class Supervisor:
             self._recorder.say(f"starting {placement}")
         try:
             placement.start(begin)
-            self._watch.leave = placement.stop.stop
             self._hosts = self._hosts or [HostState() for _ in placement.hosts]
             for state, host in zip(self._hosts, placement.hosts, strict=True):
                 state.version_at_start = host.version
@@ -450,7 +450,7 @@ class Supervisor:
                 seconds=recorder.seconds(),
                 mean_return=recorder.mean_return() if asked else None,
             )
-        self.exit = self.exit or self._watch.exit
+        self.exit = self.exit or self._stop.exit
         return self.exit is not None
 
     def _order_what_is_due(self) -> None:
@@ -537,7 +537,7 @@ class Supervisor:
         self._tell_lost(self._checkpoints.on_disk)
 
     def _tell_lost(self, saved: int | None) -> None:
-        self.exit = self.exit or self._watch.exit
+        self.exit = self.exit or self._stop.exit
         at = "at all" if saved is None else f"after env step {saved:,}"
         words = at_work()
         self._recorder.say(

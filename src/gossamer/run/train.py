@@ -40,8 +40,9 @@ from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.resume_rules import summary_of
 from gossamer.run.scoring import Scoring
-from gossamer.run.stopping import Overdue, Signals, Watch, at_work, hand_over, tell
+from gossamer.run.stopping import Overdue, Stop, hand_over, tell
 from gossamer.run.supervisor import Supervisor
+from gossamer.run.watching import Watch, Watched, at_work
 from gossamer.system.beginning import Beginning
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
     import torch
 
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.run.host_protocol import Placement
+    from gossamer.run.host_protocol import Begin, Placement
     from gossamer.run.prepare import Prepared
 
 
@@ -174,10 +175,9 @@ def _train_watched(
 
     with Watch(
         config.patience_seconds,
-        lambda text: tell(f"gossamer: {text}"),
-        within_seconds=config.stop_within_seconds,
+        _Preparing(ticks_before),
+        Stop(config.stop_within_seconds),
         stop_after=config.stop_after_seconds,
-        seconds=lambda: ticks_before + time.monotonic(),
         last_resort=argv is not None,
     ) as watch:
         try:
@@ -201,7 +201,7 @@ def _train_watched(
             ) from None
         finally:
             beginning.over()
-    return result, watch.stopped_by
+    return result, watch.stop.signal
 
 
 @cpu_by_default()
@@ -235,7 +235,17 @@ def _train(
             folder.unlock()
 
 
-class _Session:
+class _Preparing(Watched):
+    """A session that has yet to find out what it needs."""
+
+    def __init__(self, ticks_before: float):
+        self._ticks_before = ticks_before
+
+    def seconds(self) -> float:
+        return self._ticks_before + time.monotonic()
+
+
+class _Session(Watched):
     """One session of a run, from its parts to its summary."""
 
     def __init__(
@@ -284,8 +294,10 @@ class _Session:
             self.spec = placement.spec
             folder = self.run_folder = self._open()
             store = folder.checkpoints(self.config.keep_checkpoints)
-            signals = stack.enter_context(Signals(self.watch, self.recorder.notice))
-            requests = stack.enter_context(Requests(folder.path, self.watch, signals))
+            stack.enter_context(self.watch.hearing(self.watch.on_signal))
+            requests = Requests(folder.path, self.watch)
+            stack.callback(requests.close)
+            stop, checkpoints = self.watch.stop, Checkpointing(self.config, store, self.watch.stop)
             scoring = Scoring(
                 self.config,
                 self.recorder,
@@ -301,15 +313,26 @@ class _Session:
                 folder,
                 placement,
                 self.recorder,
-                Checkpointing(self.config, store, self.watch),
+                checkpoints,
                 scoring,
-                Evaluations(self.config, placement, self.recorder, scoring, self.watch, signals),
-                self.watch,
+                Evaluations(self.config, placement, self.recorder, scoring, stop),
+                stop,
                 tried=self.prepared.tried,
                 requests=requests,
                 making=wording.making_in_words(self.config, self.plan.num_envs),
             )
             stack.callback(self._close, supervisor.close)
+            self.watch.watched = run = _Run(
+                self.config,
+                folder,
+                stop,
+                placement,
+                self.recorder,
+                checkpoints,
+                scoring,
+                supervisor,
+                requests,
+            )
             before = {} if self.folder is None else folder.read_settings()
             self._write_beginning(folder, supervisor, layers, argv)
             self._introduce(folder, before, placement.restore_seconds or 0.0)
@@ -318,12 +341,13 @@ class _Session:
                     f"algorithm {config.algorithm.name}, which learns from older data too, as replays hold it; another one: "
                     "algorithm:vtrace"
                 )
-            return self._supervise(supervisor, placement, scoring, folder)
+            resumed = self.checkpoint is not None
+            return run.to_its_end(self._begin, lambda: self._go_back(folder), resumed=resumed)
 
     def _close(self, close: Callable[[], None]) -> None:
         """Close what a run holds, within the bound of a stop: an environment may hang there too."""
         try:
-            with self.watch.within(self.config.stop_within_seconds):
+            with self.watch.stop.within(self.config.stop_within_seconds):
                 close()
         except Overdue:
             at = at_work()
@@ -360,7 +384,6 @@ class _Session:
             title += f"  {config.num_learners} learners, {config.topology.name}"
         title = None if self.quiet else title
         self.recorder = Recorder(config, folder, began=self.began, title=title)
-        self.watch.say, self.watch.seconds = self.recorder.say, self.recorder.seconds
         return folder
 
     def _write_beginning(
@@ -487,44 +510,76 @@ class _Session:
         rows = resume_rules.rows_to_fill(self.config, self.plan, self.checkpoint)
         self.recorder.say(wording.filling_in_words(rows))
 
-    def _supervise(
-        self, supervisor: Supervisor, placement: Placement, scoring: Scoring, folder: RunFolder
+
+class _Run(Watched):
+    """A run of which everything is made: it trains to its end, and writes down which that was."""
+
+    def __init__(
+        self,
+        config: TrainConfig,
+        folder: RunFolder,
+        stop: Stop,
+        placement: Placement,
+        recorder: Recorder,
+        checkpoints: Checkpointing,
+        scoring: Scoring,
+        supervisor: Supervisor,
+        requests: Requests,
+    ):
+        self._config, self._folder, self._stop = config, folder, stop
+        self._placement, self._recorder, self._checkpoints = placement, recorder, checkpoints
+        self._scoring, self._supervisor, self._requests = scoring, supervisor, requests
+        self._exit_code: int | None = None  # once it has ended
+
+    def say(self, text: str) -> None:
+        self._recorder.say(text)
+
+    def notice(self, text: str) -> bool:
+        return self._recorder.notice(text)
+
+    def look(self) -> None:
+        self._requests.look()
+
+    def seconds(self) -> float:
+        return self._recorder.seconds()
+
+    def leave(self) -> None:
+        self._placement.stop.stop()
+
+    def save_seconds(self) -> float:
+        return self._checkpoints.longest_seconds
+
+    def written_bytes(self) -> int | None:
+        return self._checkpoints.written_bytes
+
+    def last_words(self) -> int:
+        if self._exit_code is not None:  # it is closing that does not end
+            return self._exit_code
+        supervisor, failure = self._supervisor, self._stop.failure
+        if failure is not None:
+            supervisor.exit = Exit("failed", wording.headline(failure))
+        elif not supervisor.saved:
+            supervisor.leave_at_once()
+        with suppress(OSError):
+            self._folder.write_json("summary.json", self._summary())
+        self.say(wording.ending(self._summary(), self._folder))
+        if failure is not None:
+            tell(f"gossamer: {wording.headline(failure)}")
+        return int(failure is not None)
+
+    def to_its_end(
+        self, begin: Begin, go_back: Callable[[], bool], *, resumed: bool
     ) -> TrainResult:
-        recorder, watch = self.recorder, self.watch
+        """Train to the end; arguments as for `Supervisor.run`.
+
+        Raises:
+            RunFailed: the run could not go on; its folder says why.
+        """
+        supervisor, recorder, folder = self._supervisor, self._recorder, self._folder
         failure: BaseException | None = None
-
-        def summary() -> dict[str, Any]:
-            return summary_of(
-                env_steps=placement.env_steps,
-                updates=placement.updates,
-                restarts=supervisor.restarts,
-                seconds=recorder.seconds(),
-                steps_per_second=recorder.steps_per_second(placement.env_steps),
-                mean_return=recorder.mean_return(),
-                best=recorder.best,
-                candidate=recorder.candidate,
-                best_learner=scoring.best_saved,
-                ended=supervisor.exit,
-            )
-
-        def last_words() -> int:
-            """Write down how the run ended, from a thread beside one that does not come back."""
-            if watch.failure is not None:
-                supervisor.exit = Exit("failed", wording.headline(watch.failure))
-            elif not supervisor.saved:
-                supervisor.leave_at_once()
-            with suppress(OSError):
-                folder.write_json("summary.json", summary())
-            recorder.say(wording.ending(summary(), folder))
-            if watch.failure is not None:
-                tell(f"gossamer: {wording.headline(watch.failure)}")
-            return int(watch.failure is not None)
-
-        watch.last_words = last_words
         try:
             try:
-                resumed = self.checkpoint is not None
-                supervisor.run(self._begin, lambda: self._go_back(folder), resumed=resumed)
+                supervisor.run(begin, go_back, resumed=resumed)
             except Overdue as overdue:
                 if overdue.failure is not None:
                     raise overdue.failure from None
@@ -533,7 +588,7 @@ class _Session:
             if not supervisor.final_snapshot_queued:
                 supervisor.leave()
             supervisor.finish_saving()
-            watch.settle()
+            self._stop.settle()
         except BaseException as error:  # noqa: BLE001 - written down below, then raised
             failure = error
             supervisor.exit = Exit("failed", wording.headline(error))
@@ -541,20 +596,37 @@ class _Session:
                 folder.log("".join(traceback.format_exception(error)))
             with suppress(Exception):  # a checkpoint under way is written to its end
                 supervisor.finish_saving()
-        ended = summary()
+        ended = self._summary()
         for write in (partial(folder.write_json, "summary.json", ended), recorder.close):
             try:
                 write()
             except OSError as error:
                 failure = failure or error
         for line in wording.learners_in_words(
-            self.config, scoring.scores_saved, recorder.mean_return_of, scoring.best_saved
+            self._config,
+            self._scoring.scores_saved,
+            recorder.mean_return_of,
+            self._scoring.best_saved,
         ):
             recorder.say(line)
         recorder.say(wording.ending(ended, folder))
         folder.unlock()
-        # If closing does not end: the run has.
-        watch.last_words = lambda: int(failure is not None)
+        self._exit_code = int(failure is not None)
         if failure is not None:
             wording.raise_failure(failure, folder)
         return TrainResult(folder.path, ended)
+
+    def _summary(self) -> dict[str, Any]:
+        placement, recorder = self._placement, self._recorder
+        return summary_of(
+            env_steps=placement.env_steps,
+            updates=placement.updates,
+            restarts=self._supervisor.restarts,
+            seconds=recorder.seconds(),
+            steps_per_second=recorder.steps_per_second(placement.env_steps),
+            mean_return=recorder.mean_return(),
+            best=recorder.best,
+            candidate=recorder.candidate,
+            best_learner=self._scoring.best_saved,
+            ended=self._supervisor.exit,
+        )

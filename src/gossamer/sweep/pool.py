@@ -3,20 +3,19 @@
 from __future__ import annotations
 
 import signal
-import threading
 import time
 from collections import deque
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.machine import STOP_SIGNALS
 from gossamer.record.exits import Exit, exit_of
 from gossamer.record.objectives import is_done, read_summary
+from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Sequence
+    from collections.abc import Callable, Sequence
 
     from gossamer.sweep.board import Board
     from gossamer.sweep.processes import PlannedRun, RunInTraining, Site
@@ -28,8 +27,6 @@ MOST_KILLS = 3
 """Times that a run is resumed after something has killed it."""
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
-REPEAT_SECONDS = 0.5
-"""A signal that comes so soon after another was sent together with it."""
 
 
 class RunQueue:
@@ -57,28 +54,6 @@ class RunQueue:
         return ()
 
 
-@contextmanager
-def counted_signals() -> Generator[list[float]]:
-    """Context in which signals do not end this process; yields the moments at which they came."""
-    moments: list[float] = []
-
-    def count(number: int, _frame: object) -> None:
-        now = time.monotonic()
-        # A terminal that is closed says so more than once.
-        if not moments or (number != signal.SIGHUP and now - moments[-1] >= REPEAT_SECONDS):
-            moments.append(now)
-
-    is_main = threading.current_thread() is threading.main_thread()
-    # What nohup lets nobody hear stays so.
-    heard = [x for x in STOP_SIGNALS if x != signal.SIGHUP or signal.getsignal(x) != signal.SIG_IGN]
-    before = {x: signal.signal(x, count) for x in heard if is_main}
-    try:
-        yield moments
-    finally:
-        for number, handler in before.items():
-            signal.signal(number, handler)
-
-
 @dataclass
 class _Running:
     run: PlannedRun
@@ -103,6 +78,7 @@ class Pool:
         self._running: list[_Running] = []
         self._kills: dict[str, int] = {}
         self._stopping = False
+        self._signals = 0  # that have come while runs train
 
     def run(self, queue: RunQueue) -> bool:
         """Train until there is nothing left; return False if a signal came before.
@@ -113,32 +89,32 @@ class Pool:
         queue.say = self._board.say
         self._adopt(queue)
         looked_at = time.monotonic()
-        with counted_signals() as signals:
+        with Signals(self._on_signal):
             try:
                 while True:
                     self._collect(queue)
-                    if signals and not self._stopping:
+                    if self._signals and not self._stopping:
                         self._board.say(
                             f"Stopping {len(self._running)} runs, which save a checkpoint. Press Ctrl-C again to end "
                             "them without saving."
                         )
                         self._stop_all()
-                    if len(signals) > 1:
+                    if self._signals > 1:
                         return False
                     if not self._stopping:
                         self._fill(queue)
                     if not self._running:
-                        return not signals
+                        return not self._signals
                     if time.monotonic() >= looked_at + LOOK_SECONDS:
                         looked_at = time.monotonic()
                         self._look(queue)
                     time.sleep(POLL_SECONDS)
             except (ConfigError, RunFailed):
-                self._wait_for_all(queue, signals)
+                self._wait_for_all(queue)
                 raise
             except OSError as error:  # a full disk
                 with suppress(OSError):  # what is done is seen again by whoever goes on
-                    self._wait_for_all(queue, signals)
+                    self._wait_for_all(queue)
                 raise RunFailed(f"cannot write down what was done: {error}") from error
             finally:
                 for one in self._running:
@@ -158,10 +134,15 @@ class Pool:
                 if run in queue.pending:
                     queue.pending.remove(run)
 
-    def _wait_for_all(self, queue: RunQueue, signals: Sequence[float]) -> None:
+    def _on_signal(self, number: int) -> None:
+        # A terminal that is closed says so more than once.
+        if not (self._signals and number == signal.SIGHUP):
+            self._signals += 1
+
+    def _wait_for_all(self, queue: RunQueue) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""
         self._stop_all()
-        while self._running and len(signals) < 2:
+        while self._running and self._signals < 2:
             self._collect(queue)
             time.sleep(POLL_SECONDS)
 

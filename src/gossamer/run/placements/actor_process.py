@@ -41,7 +41,8 @@ from gossamer.run.placements.child_protocol import (
     TellState,
 )
 from gossamer.run.placements.remote_actor import TcpTeamLink, TrajectoryPacket
-from gossamer.run.stopping import Watch, cause_of
+from gossamer.run.stopping import Stop, cause_of
+from gossamer.run.watching import Watch, Watched
 from gossamer.system.signs import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
 
@@ -179,15 +180,22 @@ def work(channel: Channel[Any], task: ActorTask, rest: Iterable[Any]) -> None:
         raise
 
 
-def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
-    def show_life() -> None:
-        team.show_life(sum(sign.own() for sign in all_signs()))
+class _Watched(Watched):
+    """This process: it shows its team that it lives, and tells it what is to be said."""
 
-    def say(text: str) -> None:
+    def __init__(self, team: _Team):
+        self._team = team
+
+    def say(self, text: str) -> None:
         with suppress(OSError):  # the team is gone
-            team.tell(Notice(text))
+            self._team.tell(Notice(text))
 
-    with Watch(config.patience_seconds, say, on_look=show_life):
+    def look(self) -> None:
+        self._team.show_life(sum(sign.own() for sign in all_signs()))
+
+
+def _serve(team: _Team, task: ActorTask, config: TrainConfig, plan: Plan) -> None:
+    with Watch(config.patience_seconds, _Watched(team), Stop()):
         spec = read_spec(config.env_id, config.env, config.max_episode_steps, tries=False)
         if plan.lag is not None:
             lower_priority()

@@ -34,7 +34,8 @@ from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.remote_actor import RemoteActorPlacer
 from gossamer.run.placements.takeover import take_over
-from gossamer.run.stopping import Watch, cause_of
+from gossamer.run.stopping import Stop, cause_of
+from gossamer.run.watching import Watch, Watched
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs
 from gossamer.topology.base import FOREVER
@@ -65,16 +66,22 @@ def work(channel: Channel[Any], task: LearnerTask) -> None:
     boxes = Mailboxes(blocks[0], config.num_learners, sizes.mixed)
     for rank in range(*task.ranks):
         boxes.live_in(rank, task.ranks[0])
-
-    def show_life() -> None:
-        boxes.headers[task.ranks[0]][BEATS] = sum(sign.own() for sign in all_signs())
-
-    def say(text: str) -> None:
-        with suppress(OSError):  # the supervisor is gone
-            channel.send(Notice(text))
-
-    with Watch(config.patience_seconds, say, on_look=show_life):
+    with Watch(config.patience_seconds, _Watched(channel, boxes, task.ranks[0]), Stop()):
         _learn(channel, task, config, plan, blocks, sizes)
+
+
+class _Watched(Watched):
+    """This process: it shows the supervisor that it lives, and sends it what is to be said."""
+
+    def __init__(self, channel: Channel[Any], boxes: Mailboxes, rank: int):
+        self._channel, self._boxes, self._rank = channel, boxes, rank
+
+    def say(self, text: str) -> None:
+        with suppress(OSError):  # the supervisor is gone
+            self._channel.send(Notice(text))
+
+    def look(self) -> None:
+        self._boxes.headers[self._rank][BEATS] = sum(sign.own() for sign in all_signs())
 
 
 def _need_gpu(channel: Channel[Any], plan: Plan, machine: str) -> None:

@@ -1,0 +1,125 @@
+"""Signals are heard once each, whatever the main thread is at, and are nobody's business in processes that are forked."""
+
+from __future__ import annotations
+
+import multiprocessing
+import os
+import signal
+import sys
+import threading
+import time
+
+import pytest
+
+from gossamer.system import signals
+from gossamer.system.signals import Signals
+
+USER = signal.SIGUSR1
+
+
+@pytest.fixture(autouse=True)
+def no_repeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.0)
+
+
+def test_each_signal_is_answered_once() -> None:
+    heard: list[int] = []
+    before = signal.getsignal(USER)
+    with Signals(heard.append) as ours:
+        for number in (USER, signal.SIGTERM, USER):
+            signal.raise_signal(number)
+        ours.hear()
+    assert heard == [USER, signal.SIGTERM, USER]
+    assert signal.getsignal(USER) == before
+    assert signal.set_wakeup_fd(-1) == -1, "given back"
+
+
+def test_a_thread_hears_what_the_main_thread_does_not_come_to() -> None:
+    answered: list[int] = []
+    waits = threading.Event()
+    interval = sys.getswitchinterval()
+    with Signals(lambda _: answered.append(threading.get_ident())) as ours:
+
+        def beside() -> None:
+            waits.wait()
+            os.kill(os.getpid(), USER)
+            ours.hear()
+
+        thread = threading.Thread(target=beside)
+        thread.start()
+        # The main thread is not interrupted from here on until the other one has ended.
+        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [USER])
+        sys.setswitchinterval(60.0)
+        try:
+            waits.set()
+            thread.join()
+        finally:
+            sys.setswitchinterval(interval)
+            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+    assert answered == [thread.ident], "not by the handler again"
+
+
+@pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python tells of it
+@pytest.mark.parametrize("how", ["an event loop took it", "the pipe was closed"])
+def test_the_handler_answers_what_the_pipe_is_not_told(how: str) -> None:
+    heard: list[int] = []
+    with Signals(heard.append):
+        ours = signal.set_wakeup_fd(-1)
+        if how == "the pipe was closed":
+            signal.set_wakeup_fd(ours)
+            os.close(ours)
+        signal.raise_signal(USER)
+        assert heard == [USER]
+        signal.raise_signal(USER)
+        assert heard == [USER, USER]
+
+
+def test_a_forked_process_is_ended_by_signals_and_its_parent_hears_none() -> None:
+    heard: list[int] = []
+    with Signals(heard.append) as ours:
+        helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+        helper.start()
+        helper.terminate()
+        helper.join(30)
+        ours.hear()
+        assert helper.exitcode == -signal.SIGTERM
+        assert heard == []
+        signal.raise_signal(USER)
+    assert heard == [USER]
+
+
+def test_what_nohup_has_ignored_stays_so() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    heard: list[int] = []
+    try:
+        with Signals(heard.append):
+            signal.raise_signal(signal.SIGHUP)
+        assert signal.getsignal(signal.SIGHUP) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+    assert heard == []
+
+
+def test_a_signal_that_comes_together_with_another_is_that_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 60.0)
+    heard: list[int] = []
+    with Signals(heard.append):
+        signal.raise_signal(signal.SIGTERM)
+        signal.raise_signal(signal.SIGTERM)
+    assert heard == [signal.SIGTERM]
+
+
+def test_another_thread_than_the_main_one_takes_nothing_over() -> None:
+    before, found = signal.getsignal(USER), []
+
+    def beside() -> None:
+        with Signals(lambda _: None) as ours:
+            ours.hear()
+            found.append(signal.getsignal(USER))
+
+    thread = threading.Thread(target=beside)
+    thread.start()
+    thread.join()
+    assert found == [before]
