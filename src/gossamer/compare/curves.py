@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from gossamer.compare.statistics import LEVEL, estimate
+from gossamer.record.objectives import WINDOW
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -20,8 +21,6 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 Axis = Literal["env_steps", "seconds"]
 AXES: tuple[Axis, ...] = ("env_steps", "seconds")
-WINDOW = 100
-"""Training episodes whose mean a point of a curve is."""
 
 
 class Curve(NamedTuple):

@@ -13,6 +13,7 @@ from gossamer.dashboard.values import flat, listed, mapping, number, whole, word
 from gossamer.record.about import ABOUT, about_in
 from gossamer.record.exits import exit_of, state_of
 from gossamer.record.metrics import parse_row
+from gossamer.record.objectives import WINDOW
 from gossamer.record.runs import LOCK
 
 if TYPE_CHECKING:
@@ -28,8 +29,6 @@ FILES = (
 ROW_FILES = ("metrics.jsonl", "evaluation.jsonl", "episodes.jsonl")
 TAIL_BYTES = (16 << 10, 256 << 10)
 """Last bytes of metrics.jsonl that are read; more of them where many learners write."""
-WINDOW = 100
-"""Training episodes that a mean return is of, at most."""
 UNTOLD = ("seed", "run_folder")
 """Settings that differ between runs of one experiment."""
 _SEED = re.compile(r"s\d+", re.ASCII)

@@ -121,11 +121,6 @@ class Pool:
                     one.training.kill()
                 self._running.clear()
 
-    def _on_signal(self, number: int) -> None:
-        # A terminal that is closed says so more than once.
-        if not (self._signals and number == signal.SIGHUP):
-            self._signals += 1
-
     def _adopt(self, queue: RunQueue) -> None:
         """Take over the runs that an earlier command has begun and that still train."""
         for run in queue.runs:
@@ -138,6 +133,11 @@ class Pool:
                 self._running.append(_Running(run, training, slot))
                 if run in queue.pending:
                     queue.pending.remove(run)
+
+    def _on_signal(self, number: int) -> None:
+        # A terminal that is closed says so more than once.
+        if not (self._signals and number == signal.SIGHUP):
+            self._signals += 1
 
     def _wait_for_all(self, queue: RunQueue) -> None:
         """Stop all runs, and wait until they have ended or a second signal has come."""

@@ -46,10 +46,6 @@ class Choices:
         """Whether a trial may have this value."""
         return any(encoded(value) == encoded(x) for x in self.values)
 
-    def words(self) -> list[str]:
-        """Return the values as words, by which Optuna knows them."""
-        return [encoded(x) for x in self.values]
-
 
 @dataclass(frozen=True)
 class Range:
