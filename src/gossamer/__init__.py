@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from gossamer.errors import RunFailed as RunFailed
     from gossamer.roles.policy import Policy as Policy
     from gossamer.run.evaluate import evaluate as evaluate
-    from gossamer.run.evaluate import load_policy as load_policy
+    from gossamer.run.load_policy import load_policy as load_policy
     from gossamer.run.train import train as train
 
     __version__: str
@@ -28,7 +28,7 @@ _HOMES = {
     "RunFailed": "gossamer.errors",
     "TrainConfig": "gossamer.config",
     "evaluate": "gossamer.run.evaluate",
-    "load_policy": "gossamer.run.evaluate",
+    "load_policy": "gossamer.run.load_policy",
     "make_config": "gossamer.config",
     "train": "gossamer.run.train",
 }

@@ -75,7 +75,7 @@ def test_an_onnx_file_plays_without_torch(
     # The same greedy games, played by Gymnasium and gossamer's policy.
     import gymnasium
 
-    from gossamer.run.evaluate import load_policy
+    from gossamer.run.load_policy import load_policy
 
     policy = load_policy(str(cartpole))
     env = gymnasium.make("CartPole-v1")
@@ -138,7 +138,7 @@ def test_a_hub_folder_has_a_card_and_loads_again(
     assert str(cartpole.parent) not in card + Path("card/config.json").read_text()
 
     from gossamer.export.hub import load_hub
-    from gossamer.run.evaluate import load_policy
+    from gossamer.run.load_policy import load_policy
 
     policy, own = load_hub("card"), load_policy(str(cartpole))
     obs, start = torch.randn(1, 8, 4), torch.ones(1, 8, dtype=torch.bool)

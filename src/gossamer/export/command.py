@@ -25,14 +25,8 @@ from gossamer.machine import same_folder, threads
 from gossamer.record.files import sync_folder, write_whole
 from gossamer.record.folder import RunFolder
 from gossamer.record.metrics import plain
-from gossamer.run.evaluate import (
-    config_of,
-    play_episodes,
-    policy_and_checkpoint,
-    stop_on_interrupt,
-    typed_again,
-    watched,
-)
+from gossamer.run.evaluate import play_episodes, stop_on_interrupt, watched
+from gossamer.run.load_policy import config_of, policy_and_checkpoint, typed_again
 from gossamer.run.show import record_video
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import expand, quoted, visible

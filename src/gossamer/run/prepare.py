@@ -18,7 +18,7 @@ from gossamer.config import TrainConfig, to_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
 from gossamer.run.best_videos import refuse_no_videos
-from gossamer.run.evaluate import refuse_misfit, refuse_other_best
+from gossamer.run.load_policy import refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ

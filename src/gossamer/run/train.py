@@ -31,8 +31,8 @@ from gossamer.roles.evaluator import Interrupted
 from gossamer.run import resume, wording
 from gossamer.run.best_videos import BestVideos
 from gossamer.run.checkpointing import Checkpointing
-from gossamer.run.evaluate import read_policy, refuse_misfit
 from gossamer.run.evaluations import Evaluations
+from gossamer.run.load_policy import read_policy, refuse_misfit
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
 from gossamer.run.prepare import Finished, prepare

@@ -1,0 +1,240 @@
+"""Policies of runs: loaded from checkpoints into networks that they fit, or refused."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from typing import TYPE_CHECKING
+
+import torch
+
+from gossamer.build.roles import build_policy, build_trained_policy
+from gossamer.config import check_ranges, from_dict, in_python, saved_settings
+from gossamer.envs.interface import read_interface
+from gossamer.errors import ConfigError
+from gossamer.machine import same_folder
+from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
+from gossamer.record.folder import RunFolder
+from gossamer.run.state import POLICY, PolicyOrigin, SavedPolicy, ScoredPolicy, facts_of, policy_of
+from gossamer.system.devices import cpu_by_default
+from gossamer.system.reading import clipped, quoted, visible
+from gossamer.topology.base import blend
+
+if TYPE_CHECKING:
+    import os
+    from collections.abc import Callable, Iterable
+
+    from gossamer.config import TrainConfig
+    from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.record.checkpoint import Checkpoint, CheckpointStore
+    from gossamer.roles.policy import Policy
+    from gossamer.types import EnvSpec
+
+
+def load_weights(
+    policies: Iterable[ActorCritic],
+    folder: RunFolder,
+    which: str | int,
+    learner: int | None = None,
+) -> Checkpoint:
+    """Load a checkpoint's parameters and moments into networks that fit; return the checkpoint.
+
+    Args:
+        policies: the networks, which begin alike.
+        folder: of the run.
+        which: "last", "best", "candidate" or a number of updates.
+        learner: whose; None: the run's policy, which for learners that mix parameters is their average.
+    """
+    checkpoint = _read_weights(folder, which)
+    saved = _saved_policy(checkpoint, learner)
+    for policy in policies:
+        put_weights(policy, saved)
+    return checkpoint
+
+
+def read_policy(folder: RunFolder) -> SavedPolicy:
+    """Return a run's newest policy."""
+    return _saved_policy(_read_weights(folder, "last"), None)
+
+
+def _read_weights(folder: RunFolder, which: str | int) -> Checkpoint:
+    checkpoint = folder.checkpoints().load(which, lambda name: POLICY in name)
+    facts_of(checkpoint, PolicyOrigin)  # a damaged one is refused before anything is made
+    return checkpoint
+
+
+def put_weights(policy: ActorCritic, saved: SavedPolicy) -> None:
+    """Put parameters and moments into a network that they have to fit."""
+    try:
+        policy.load_state_dict(saved.tensors)
+    except RuntimeError as error:
+        raise _misfit(saved.folder, " ".join(str(error).split())) from None
+    policy.refresh()
+
+
+def refuse_misfit(
+    config: TrainConfig, spec: EnvSpec, saved: SavedPolicy, torso: torch.nn.Module | None = None
+) -> None:
+    """Refuse a policy of another network than the settings', before that is made: it could be of any size."""
+    with torch.device("meta"):
+        wanted = build_policy(config, spec, torso).state_dict()
+    for name in sorted({*wanted, *saved.tensors}):
+        shapes = [list(x[name].shape) if name in x else "missing" for x in (saved.tensors, wanted)]
+        if shapes[0] != shapes[1]:
+            raise _misfit(
+                saved.folder, f"{name} is {shapes[0]}, but these settings need {shapes[1]}"
+            )
+
+
+def refuse_other_best(
+    config: TrainConfig, spec: EnvSpec, store: CheckpointStore, torso: torch.nn.Module | None
+) -> None:
+    """Refuse to continue a run whose best policy, or the candidate for it, is of another network."""
+    for name in (BEST, CANDIDATE):
+        try:
+            found = store.load(name)
+        except UnreadableError:
+            raise
+        except ConfigError:  # there is none, or the run does without a damaged one
+            continue
+        facts_of(found, ScoredPolicy)  # a damaged one is refused
+        refuse_misfit(config, spec, SavedPolicy.of(found), torso)
+
+
+def _misfit(path: str, reason: str) -> ConfigError:
+    own = reason.startswith("torso.") or " torso." in reason or '"torso.' in reason
+    hint = "; a run with a torso of its own is loaded from Python: torso=..." if own else ""
+    return ConfigError(f"{path} does not fit this network: {clipped(reason, 200)}{hint}")
+
+
+def _saved_policy(checkpoint: Checkpoint, learner: int | None) -> SavedPolicy:
+    origin = facts_of(checkpoint, PolicyOrigin)
+    size = origin.num_learners or 1
+    if learner is None:
+        learner = origin.policy_of
+    elif origin.num_learners is None and learner:
+        raise ConfigError(
+            f"{checkpoint.path} holds only the run's policy; for one learner's policy leave out --checkpoint {checkpoint.path.name}"
+        )
+    elif learner >= size:
+        raise ConfigError(f"learner is {learner}, but the run has {size}: --learner {size - 1}")
+    if learner is not None:
+        return SavedPolicy.of(checkpoint, learner)
+    everyone: list[dict[str, torch.Tensor]] = []
+    for rank in range(size):
+        everyone.append(policy_of(checkpoint.tensors, rank))
+        if everyone[-1].keys() != everyone[0].keys():
+            raise _misfit(str(checkpoint.path), f"learner {rank} is missing")
+    average = {name: x.clone() for name, x in everyone[0].items()}
+    blend(
+        dict.fromkeys(range(size), 1.0 / size),
+        0,
+        lambda rank: [everyone[rank][name] for name in average],
+        list(average.values()),
+    )
+    return SavedPolicy(average, str(checkpoint.path))
+
+
+def config_of(
+    folder: RunFolder,
+    env_id: str = "",
+    *,
+    trust: bool = False,
+    how: Callable[[str, str], str] = in_python,
+) -> TrainConfig:
+    """Return what a run was trained with; arguments as `saved_settings` has them, `env_id` what is named again."""
+    saved = saved_settings(folder.path, named=[{"env_id": env_id}], trust=trust, how=how)
+    assert saved is not None
+    config = from_dict(saved)
+    check_ranges(config)
+    if env_id and env_id != config.env_id:
+        raise ConfigError(
+            f"the run was trained in {config.env_id}, not in {env_id}; leave that out"
+        )
+    return config
+
+
+def load_policy(
+    run: str | os.PathLike[str],
+    checkpoint: str | int = "last",
+    *,
+    learner: int | None = None,
+    torso: torch.nn.Module | None = None,
+    env_id: str = "",
+    trust: bool = False,
+) -> Policy:
+    """Load the policy of a run, ready to act, in float32 on the CPU.
+
+    `action, state = policy.act(obs, state)` takes the environment's own observations.
+
+    Args:
+        run: a run folder, part of its path, "last", or what `train` has returned.
+        checkpoint: "last", "best", "candidate" or a number of updates.
+        learner: whose of several; None: the run's policy, for gossip and diffusion everyone's average.
+        torso: feature layers of your own that the run was trained with.
+        env_id: the run's environment again: as module:function it is imported of a run that began elsewhere
+            only if it is named here.
+        trust: import the environment and parts that the run names, wherever the run comes from.
+    """
+    folder = RunFolder.open(run)
+    config = config_of(folder, env_id, trust=trust)
+    return policy_and_checkpoint(folder, config, checkpoint, learner, torso)[0]
+
+
+@cpu_by_default()
+def policy_and_checkpoint(
+    folder: RunFolder,
+    config: TrainConfig,
+    which: str | int,
+    learner: int | None,
+    torso: torch.nn.Module | None = None,
+) -> tuple[Policy, Checkpoint]:
+    """Return a run's policy as `load_policy` does, and the checkpoint that it is of; arguments as there."""
+    with same_folder():
+        spec, interface = read_interface(config.env_id, config.env, config.max_episode_steps)
+    checkpoint = _read_weights(folder, which)
+    refuse_misfit(config, spec, SavedPolicy.of(checkpoint), torso)
+    policy = build_trained_policy(config, spec, interface, torso)
+    put_weights(policy, _saved_policy(checkpoint, learner))
+    for warning in checkpoint.warnings:
+        print(f"gossamer: {visible(warning)}", file=sys.stderr)
+    return policy.requires_grad_(False).eval(), checkpoint
+
+
+def whose(checkpoint: Checkpoint, learner: int | None, num_learners: int) -> int | str | None:
+    """Return whose policy was loaded, as evaluation.jsonl names it; None: an older run has not said."""
+    if learner is not None or num_learners == 1:
+        return learner or 0
+    origin = facts_of(checkpoint, PolicyOrigin)
+    if origin.num_learners is None:  # the best evaluated, alone
+        return origin.learner
+    return "average" if origin.policy_of is None else origin.policy_of
+
+
+def whose_in_words(checkpoint: Checkpoint, learner: int | None, config: TrainConfig) -> str:
+    """Say whose policy was loaded; nothing where there is one learner."""
+    name, size = whose(checkpoint, learner, config.num_learners), config.num_learners
+    if size == 1 or name is None:
+        return ""
+    if name == "average":
+        return f"average of {size} learners, "
+    why, origin = "", facts_of(checkpoint, PolicyOrigin)
+    scores = origin.scores
+    if learner is None and config.topology.run_policy == "best":
+        why = ", the best evaluated" if scores is None or scores else ""
+        # Until all had been evaluated.
+        if scores is not None and len(scores) < size and origin.best_learner is not None:
+            why = ", which earned most in training"
+    return f"learner {name} of {size}{why}, "
+
+
+def typed_again(command: str, folder: RunFolder) -> Callable[[str, str], str]:
+    """Return what tells, for `config_of`, how a command is typed so that it imports the code of a setting."""
+    typed = f"gossamer {command} {quoted(folder.shown)}"
+
+    def how(name: str, value: str) -> str:  # quoted: names are a stranger's
+        if name != "env_id":
+            return f"{typed} --trust"
+        return f"{typed} --env {shlex.quote(value)}, or add --trust"
+
+    return how
