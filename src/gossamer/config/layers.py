@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Literal, cast
 
@@ -97,10 +97,10 @@ def resolve(
         ConfigError: unknown name, wrong type, or a combination that cannot work.
     """
     layers = gather_layers(command_line, configs=configs, resumed=resumed, given=given)
-    config, origin, labels = merge_layers(layers, machine)
-    config = _merge_ratio(config, origin, labels)
-    config = _with_fewer_minibatches(config, origin)
-    config = _with_an_early_start(config, origin)
+    config, origin, layers = merge_layers(layers, machine)
+    layers += [*_fewer_minibatches(config, origin), *_early_start(config, origin)]
+    config, origin = merge(TrainConfig, layers)
+    config = _merge_ratio(config, origin, [layer.label for layer in layers])
     validate(config)
     return config, origin
 
@@ -125,11 +125,11 @@ def gather_layers(
 
 def merge_layers(
     layers: list[Layer], machine: Literal["tuned", "cores", ""] = "tuned"
-) -> tuple[TrainConfig, dict[str, str], list[str]]:
+) -> tuple[TrainConfig, dict[str, str], list[Layer]]:
     """Return the config of layers over the machine, the suite and defaults, not yet checked as a whole.
 
     Returns:
-        The config, the layer that set each setting, and the labels of all layers, lowest first.
+        The config, the layer that set each setting, and all layers, lowest first.
     """
     machine = "" if is_plain() else machine
     env_id = _environment_of(layers)
@@ -149,8 +149,9 @@ def merge_layers(
             count, why = 1, "1 here"
             if machine:
                 count, why = learners_for(config, num_cores(), gpu=bool(visible_gpus()))
-        config = with_learners(config, origin, count, label=decided, why=why)
-    return config, origin, [layer.label for layer in layers]
+        layers += learners_layers(config, origin, count, label=decided, why=why)
+        config, origin = merge(TrainConfig, layers)
+    return config, origin, layers
 
 
 def _environment_of(layers: Sequence[Layer]) -> Any:
@@ -227,14 +228,14 @@ def _without_auto(layers: Sequence[Layer]) -> tuple[list[Layer], str, int]:
     return kept, decided, count
 
 
-def with_learners(
-    config: TrainConfig, origin: dict[str, str], count: int, *, label: str, why: str
-) -> TrainConfig:
-    """Give a run the learners that its machine decides on; they gossip unless somebody chose how they mix.
+def learners_layers(
+    config: TrainConfig, origin: Mapping[str, str], count: int, *, label: str, why: str
+) -> list[Layer]:
+    """Return the layers of a number of learners that the machine decides; they gossip unless somebody chose how they mix.
 
     Args:
         config: merged settings.
-        origin: which layer set each; changed.
+        origin: which layer set each.
         count: of learners.
         label: layer that lets the machine decide.
         why: so many.
@@ -242,23 +243,21 @@ def with_learners(
     chosen = not _is_preset(origin["topology.name"])
     if count > 1 and chosen and not config.topology.talks:
         count, why = 1, f"1 with topology {config.topology.name}"
-    origin["num_learners"] = f"{label}, {why}"
+    layers = [Layer(f"{label}, {why}", {"num_learners": count})]
     if count == 1 or chosen:
-        return replace(config, num_learners=count)
-    mixed, names = merge(TrainConfig, [Layer("", {"topology": MIXED})])
-    for name in [x for x in origin if x.startswith("topology.")]:
-        del origin[name]
+        return layers
     with_them = f"with {count} learners"
-    origin |= {x: with_them for x in names if x.startswith("topology.")}
-    config = replace(config, num_learners=count, topology=mixed.topology)
+    mixed = merge(TrainConfig, [Layer("", {"topology": MIXED})])[0].topology
+    layers.append(Layer(with_them, {"topology": to_tree(mixed)}))
     # A batch and a rate that somebody chose stay what they are.
     theirs = ("num_envs", "unroll_length", "optimizer.learning_rate", "algorithm.num_minibatches")
-    if not config.num_envs or not all(_is_preset(origin[name]) for name in theirs):
-        return config
-    origin |= dict.fromkeys(("num_envs", "optimizer.learning_rate"), f"{label}, {with_them}")
-    rates = tuple(MIXED_RATE * rate for rate in config.optimizer.learning_rate)
-    optimizer = replace(config.optimizer, learning_rate=rates)
-    return replace(config, num_envs=min(envs_for(count), config.num_envs), optimizer=optimizer)
+    if config.num_envs and all(_is_preset(origin[name]) for name in theirs):
+        rates = [MIXED_RATE * rate for rate in config.optimizer.learning_rate]
+        smaller = {"num_envs": min(envs_for(count), config.num_envs)}
+        layers.append(
+            Layer(f"{label}, {with_them}", {**smaller, "optimizer": {"learning_rate": rates}})
+        )
+    return layers
 
 
 def _algorithm_of(layers: Sequence[Layer]) -> str | None:
@@ -277,23 +276,19 @@ def _algorithm_of(layers: Sequence[Layer]) -> str | None:
     return None
 
 
-def _with_fewer_minibatches(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
+def _fewer_minibatches(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
     """Fit a number of minibatches that nobody asked for to the environments that somebody asked for."""
-    name, most = "algorithm.num_minibatches", config.num_envs
+    most, before = config.num_envs, origin["algorithm.num_minibatches"]
     rows = may_deal_rows(config) and suite_of(config.env_id) != "atari"
-    if not _is_preset(origin[name]) or rows or not 0 < most < config.algorithm.num_minibatches:
-        return config
-    origin[name] += ", at most num_envs"
-    return replace(config, algorithm=replace(config.algorithm, num_minibatches=most))
+    if _is_preset(before) and not rows and 0 < most < config.algorithm.num_minibatches:
+        yield Layer(f"{before}, at most num_envs", {"algorithm": {"num_minibatches": most}})
 
 
-def _with_an_early_start(config: TrainConfig, origin: dict[str, str]) -> TrainConfig:
+def _early_start(config: TrainConfig, origin: Mapping[str, str]) -> Iterator[Layer]:
     """Let a run that somebody wants short learn from its first batch on, unless somebody asked for a later start."""
-    name = "optimizer.learn_start"
-    if not _is_preset(origin[name]) or 10 * first_learnt(config) <= config.total_env_steps:
-        return config
-    origin[name] += ", 0 for so few steps"
-    return replace(config, optimizer=replace(config.optimizer, learn_start=0))
+    before = origin["optimizer.learn_start"]
+    if _is_preset(before) and 10 * first_learnt(config) > config.total_env_steps:
+        yield Layer(f"{before}, 0 for so few steps", {"optimizer": {"learn_start": 0}})
 
 
 def _is_preset(origin: str) -> bool:

@@ -14,9 +14,10 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer import __version__
 from gossamer.build.auto import make_plan
-from gossamer.config import TrainConfig, resolve
+from gossamer.config import TrainConfig, resolve, to_dict
 from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
-from gossamer.config.layers import with_learners
+from gossamer.config.layers import learners_layers
+from gossamer.config.tree import Layer, merge
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import has_bf16, this_machine
@@ -168,7 +169,8 @@ def with_number(env_id: str, learners: int = 0) -> TrainConfig:
     if not learners:
         return config
     # As if the machine had decided on it, whatever else then goes with it.
-    return with_learners(config, origin, learners, label="", why="")
+    above = learners_layers(config, origin, learners, label="", why="")
+    return merge(TrainConfig, [Layer("", to_dict(config)), *above])[0]
 
 
 def _as_changes(config: TrainConfig) -> Changes:
