@@ -14,7 +14,7 @@ from waiting import PATIENCE_SECONDS, wait_for
 
 import gossamer
 from gossamer.errors import ConfigError
-from gossamer.run.stopping import REPEAT_SECONDS
+from gossamer.system.signals import REPEAT_SECONDS
 
 SUPPORT = Path(__file__).parents[1] / "support"
 SHORT = {

@@ -3,7 +3,6 @@
 from gossamer.config.arguments import Arguments as Arguments
 from gossamer.config.arguments import parse_train as parse_train
 from gossamer.config.check import check_ranges as check_ranges
-from gossamer.config.check import most_of as most_of
 from gossamer.config.check import validate as validate
 from gossamer.config.files import config_layer as config_layer
 from gossamer.config.files import preset_names as preset_names

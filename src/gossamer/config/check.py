@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, cast
 from gossamer.config import own_parts
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, as_written, choices, fields_of, find_annotation, merge
-from gossamer.config.values import most_in
+from gossamer.config.tree import Layer, as_written, choices, fields_of, merge
 from gossamer.errors import ConfigError
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.reading import clipped, expand
@@ -52,11 +51,6 @@ def validate(config: TrainConfig) -> None:
     ):
         for mistake in rules(config):
             raise ConfigError(mistake)
-
-
-def most_of(name: str) -> int:
-    """Return the largest number a dotted setting name may take."""
-    return most_in(find_annotation(TrainConfig, name))
 
 
 def check_ranges(config: TrainConfig) -> None:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Literal, cast
 import msgspec
 
 from gossamer.config.names import near
-from gossamer.system.ranges import MOST, Number
+from gossamer.system.ranges import Number
 
 if typing.TYPE_CHECKING:
     from collections.abc import Sequence
@@ -141,14 +141,6 @@ def range_words(kind: Any, number: float = -math.inf) -> str:
     if high <= 65536:
         return f"in {'[' if meta.gt is None else '('}{low:g}, {high:.12g}{']' if meta.lt is None else ')'}"
     return f"at most {high:_}" if number > high else f"{'>=' if meta.gt is None else '>'} {low:g}"
-
-
-def most_in(annotation: Any) -> int:
-    """Return the largest number that a setting may hold."""
-    return max(
-        (int(x) for kind in kinds_of(annotation) if (x := bare(kind)[1].le) is not None),
-        default=MOST,
-    )
 
 
 def remedy(annotation: Any, written: Any, default: Any, flag: str = "") -> str:
