@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import math
 import sys
 import textwrap
 from collections.abc import Iterator, Mapping, Sequence
@@ -361,9 +362,9 @@ def _replay(given: Mapping[str, Any], where: str) -> dict[str, Any]:
     if kind == "elite":
         # Without a way to sample it only inserted by distance.
         made |= {"candidate_multiplier": 1.0, "anneal_updates": UPDATES, "strategy": "least_used"}
-    for key, value in given.items():
+    for key in given:
         if key in _OF_REPLAYS:
-            made[_OF_REPLAYS[key]] = value
+            made[_OF_REPLAYS[key]] = _number(given, key, at)
         elif key in _WORDS_OF_REPLAYS:
             name, words = _WORDS_OF_REPLAYS[key]
             made[name] = _one_of(given, key, words, at)
@@ -402,7 +403,7 @@ def _switch(asked: Mapping[str, Any], name: str, where: str) -> bool:
 
 def _number(asked: Mapping[str, Any], name: str, where: str) -> float:
     value = asked[name]
-    if isinstance(value, bool) or not isinstance(value, (int, float)):
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(f"{where}: {name} is {shown(value)}; it must be a number")
     return value
 

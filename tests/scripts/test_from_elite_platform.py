@@ -175,6 +175,8 @@ def test_without_a_file_to_write_it_is_printed(tmp_path: Path) -> None:
     [
         ({"learning_rate": 1}, "learning_rate is not a flag of the elite platform"),
         ({"lr": "high"}, "lr is \"high\"; it must be a number"),
+        ({"lr": float("inf")}, "lr is Infinity; it must be a number"),
+        ({"replay_parameters": [{"type": "queue", "sample_ratio": "x"}]}, "sample_ratio is \"x\"; it must be a number"),
         ({"op_mode": "test"}, "what is written here trains"),
         ({"optimizer": "sgd"}, "it must be one of rmsprop, adam"),
         ({"batch_size": 9}, "no whole number of unrolls"),

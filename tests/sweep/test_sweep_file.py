@@ -175,6 +175,7 @@ def test_a_mistake_is_one_line(
     [
         (["none.toml"], "there is no such file"),
         (["none.yaml"], "it ends in .toml\n"),
+        ([""], "it ends in .toml\n"),
         (["none.json"], "type: python scripts/from_elite_platform.py none.json --output none.toml"),
         (["lr.toml", "--jobs", "0"], "--jobs"),
         (["lr.toml", "--placement", "moon"], "--placement"),

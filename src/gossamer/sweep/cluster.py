@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.record.files import write_bytes
 from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster, WholeRun, files_below
-from gossamer.sweep.processes import has_checkpoint, make_room
+from gossamer.sweep.processes import make_room
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -38,18 +38,17 @@ class ClusterSite:
 
     def start(self, run: PlannedRun, slot: int) -> RemoteRun:
         """Begin a run, or go on with it, on some machine."""
-        run.folder.parent.mkdir(parents=True, exist_ok=True)
-        make_room(run)
+        resumed = make_room(run)
         files = {SETTINGS: run.settings.read_bytes()}
         there = replace(run, folder=Path(HERE, run.folder.name), settings=Path(HERE, SETTINGS))
-        words = there.words(resumed=False)
-        if has_checkpoint(run.folder):
+        words = there.words(resumed=resumed)
+        if resumed:
             files |= {
                 f"{run.folder.name}/{name}": path.read_bytes()
                 for name, path in files_below(run.folder)
             }
             # Settings are named again, as the code that they name was chosen here, not on that machine.
-            words = [*there.words(resumed=True), "--config", str(there.settings)]
+            words += ["--config", str(there.settings)]
         path = os.pathsep.join(filter(None, [os.environ.get("PYTHONPATH"), str(Path.cwd())]))
         share = str(max(1, int(self._cores)))
         environment = {"PYTHONPATH": path, "OMP_NUM_THREADS": share, MACHINE: PLAIN}

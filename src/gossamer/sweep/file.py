@@ -137,12 +137,13 @@ def read_sweep(path: str, *, trials: int | None = None) -> Sweep:
     Raises:
         ConfigError: one line about the first mistake; every value has been tried against its setting.
     """
-    suffix = expand(path).suffix
-    if suffix != ".toml":
-        elite = f"; experiments of the elite replay platform become one: {how_to_translate(expand(path))}"
-        raise ConfigError(
-            f"{path} is not a sweep's file; it ends in .toml{elite * (suffix == '.json')}"
-        )
+    if (typed := expand(path)).suffix != ".toml":
+        told = f"{path} is not a sweep's file; it ends in .toml"
+        if typed.suffix == ".json":
+            told += (
+                f"; experiments of the elite replay platform become one: {how_to_translate(typed)}"
+            )
+        raise ConfigError(told)
     given = config_layer(path, path).settings
     _refuse_unknown(path, given)
     options = _options(path, given)

@@ -26,7 +26,7 @@ from gossamer.system.cores import can_pin, cpus_by_core, num_cores
 from gossamer.system.reading import clipped, read_plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Generator, Iterable, Sequence
+    from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     from gossamer.config import TrainConfig
@@ -36,6 +36,7 @@ LINGER_SECONDS = 20.0
 """Longest wait for processes of a killed run to end."""
 STOP = signal.SIGINT
 """Asks a run to save a checkpoint and stop, as Ctrl-C does."""
+THREADS = ("--learner-threads", "--actor-threads", "--env-threads")
 
 
 @dataclass(frozen=True)
@@ -80,20 +81,6 @@ class PlannedRun:
         return ""
 
 
-def planned_runs(
-    folder: Path, settings: Path, seeds: Iterable[int], *, name: str
-) -> list[PlannedRun]:
-    """Return the runs of some settings, one for each seed.
-
-    Args:
-        folder: that they lie in.
-        settings: file that they read.
-        seeds: of the runs.
-        name: of each, in which {} stands for the seed.
-    """
-    return [PlannedRun(name.format(x), folder / f"s{x}", settings, x) for x in seeds]
-
-
 class RunInTraining(Protocol):
     """A run that is being trained."""
 
@@ -128,13 +115,6 @@ class Site(Protocol):
         ...
 
 
-def has_checkpoint(folder: Path) -> bool:
-    """Whether a run can be resumed."""
-    from gossamer.record.checkpoint import CheckpointStore
-
-    return is_run(folder) and bool(CheckpointStore(folder / "checkpoints", 0).list())
-
-
 def cores_of(config: TrainConfig) -> int:
     """Return how many cores a run computes on at once: one for each of its processes."""
     if config.placement == "inline":
@@ -160,7 +140,7 @@ class LocalSite:
 
     def cores(self, slot: int) -> list[int]:
         """Return the cores of a slot; all slots together have all of them. Empty: a run cannot be kept to some."""
-        count = len(self._cores)
+        count, slot = len(self._cores), slot % self.jobs  # an adopted run may have another one
         own = self._cores[slot * count // self.jobs : (slot + 1) * count // self.jobs]
         return own or self._cores[slot % max(count, 1) :][:1]
 
@@ -173,12 +153,11 @@ class LocalSite:
                 f"{run.folder} is still being trained by another process; stop that one first"
             )
         try:
-            make_room(run)
+            words = run.words(resumed=make_room(run))
             cores = self.cores(slot)
             share = len(cores) or max(1, num_cores() // self.jobs)
-            words = run.words(resumed=has_checkpoint(run.folder))
             if not cores:  # threads are all that can be limited
-                words += _thread_limits(words, share)
+                words += [x for flag in THREADS for x in (flag, str(share))]
             with run.output.open("ab") as output, on_cores(cores):
                 # A session of its own: Ctrl-C is passed on, and comes once.
                 process = subprocess.Popen(
@@ -217,19 +196,18 @@ class LocalSite:
         """Nothing is held."""
 
 
-def _thread_limits(words: Sequence[str], share: int) -> list[str]:
-    flags = ("--learner-threads", "--actor-threads", "--env-threads")
-    return [x for flag in flags if flag not in words for x in (flag, str(share))]
-
-
-def make_room(run: PlannedRun) -> None:
-    """Remove the files of a run that was killed before it could be resumed."""
+def make_room(run: PlannedRun) -> bool:
+    """Remove the files of a run that was killed before it could be resumed; return whether it can be resumed."""
     import shutil
+
+    from gossamer.record.checkpoint import CheckpointStore
 
     if run.folder.is_symlink():
         raise ConfigError(f"{run.folder} is a link; put the folder that it leads to in its place")
-    if run.folder.exists() and not has_checkpoint(run.folder):
+    resumable = is_run(run.folder) and bool(CheckpointStore(run.folder / "checkpoints", 0).list())
+    if run.folder.exists() and not resumable:
         shutil.rmtree(run.folder)
+    return resumable
 
 
 @contextlib.contextmanager

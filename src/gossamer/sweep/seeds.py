@@ -23,7 +23,7 @@ from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.board import Board
 from gossamer.sweep.pool import Pool, RunQueue
 from gossamer.sweep.presets import as_preset
-from gossamer.sweep.processes import LocalSite, planned_runs
+from gossamer.sweep.processes import LocalSite, PlannedRun
 from gossamer.sweep.sweep import stopped
 from gossamer.system.reading import expand
 
@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
-    from gossamer.sweep.processes import PlannedRun
 
 MANIFEST = "seeds.json"
 SETTINGS = "settings.toml"
@@ -67,12 +66,8 @@ def train_seeds(
     identity = plain(json.loads(json.dumps(to_dict(replace(config, run_folder="", seed=0)))))
     folder = expand(config.run_folder) if config.run_folder else _folder_of(config, identity)
     _refuse_another(folder, identity)
-    runs = planned_runs(
-        folder,
-        folder / SETTINGS,
-        range(config.seed, config.seed + count),
-        name="seed {}",
-    )
+    seeds = range(config.seed, config.seed + count)
+    runs = [PlannedRun(f"seed {x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds]
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in (

@@ -17,7 +17,7 @@ from gossamer.record.files import take_lock, write_text
 from gossamer.record.folder import MIN_FREE_BYTES
 from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
-from gossamer.sweep.processes import planned_runs
+from gossamer.sweep.processes import PlannedRun
 from gossamer.sweep.trial import Trial
 from gossamer.system.reading import clipped, expand, quoted
 
@@ -146,7 +146,9 @@ class SweepFolder:
     def _trial(self, number: int, chosen: dict[str, Any], config: TrainConfig) -> Trial:
         folder = self._folder_of(number)
         seeds = range(config.seed, config.seed + self.sweep.options.seeds)
-        runs = planned_runs(folder, folder / SETTINGS, seeds, name=f"{number:03d}/s{{}}")
+        runs = [
+            PlannedRun(f"{number:03d}/s{x}", folder / f"s{x}", folder / SETTINGS, x) for x in seeds
+        ]
         return Trial(number, chosen, folder, config, runs)
 
     def add(self, number: int, chosen: dict[str, Any]) -> Trial:
