@@ -99,7 +99,7 @@ def test_the_way_of_a_death(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(Processes, "poll", kills_one)
     with noted_calls(calls):
         result = train(
-            "CartPole-v1", num_learners=2, topology="gossip", total_env_steps=20_000,
+            "CartPole-v1", num_learners=2, topology="gossip", total_env_steps=8_000,
             unroll_length=16, run_folder=str(tmp_path / "run"), **QUICK,
         )  # fmt: skip
     assert result.summary["restarts"] == 1
