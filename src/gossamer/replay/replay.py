@@ -419,7 +419,7 @@ class Tally:
         """Columns that were not stored."""
 
     def count(self, batch: Batch, online: Trajectory, picked: list[Picked] | None) -> None:
-        """Take notice of a batch, of replayed columns if there are any."""
+        """Record the use of a batch, of replayed columns if there are any."""
         self._online += online.num_columns
         if picked is None:
             return

@@ -108,7 +108,7 @@ class ReplayShards:
         return np.where(self._uses_of[places] == sequences // 2, self._uses[places], 0)
 
     def count_use(self, places: NDArray[np.int64], sequences: NDArray[np.int64]) -> None:
-        """Take notice that different columns were sampled."""
+        """Record that other columns were sampled."""
         self._uses[places] = self.uses(places, sequences) + 1
         self._uses_of[places] = sequences // 2
 

@@ -141,7 +141,7 @@ class ActedWith(Protocol):
         ...
 
     def refresh(self) -> None:
-        """Take notice that they were written."""
+        """Record that they were written."""
         ...
 
 

@@ -64,9 +64,8 @@ class Evaluations:
         """Seconds that evaluations may take by now, which a checkpoint keeps; None: there are none."""
         return None if self._evaluator is None else self._evaluator.budget
 
-    @property
-    def policies(self) -> RunPolicies:
-        """Scores of the learners so far, which a checkpoint keeps."""
+    def state(self) -> RunPolicies:
+        """Return the scores of the learners so far, which a checkpoint keeps from now on."""
         return self._scoring.state()
 
     def load_state(self, state: RunState) -> None:

@@ -65,7 +65,7 @@ class Window:
         self._own: dict[int, deque[tuple[float, int]]] = {}  # by learner
 
     def add(self, learner: int, episode_return: float, length: int) -> None:
-        """Take notice of an episode."""
+        """Add an episode."""
         own = self._own.setdefault(learner, deque(maxlen=WINDOW))
         own.append((episode_return, length))
 
@@ -288,7 +288,7 @@ class Recorder:
         )
 
     def on_scores(self, best: Score | None, candidate: Score | None) -> None:
-        """Take notice of what the best policy has earned, and what one that is yet to be confirmed has."""
+        """Record the score of the best policy, and of one that is yet to be confirmed."""
         self.best, self.candidate = best, candidate
 
     def on_confirmation(
@@ -315,7 +315,7 @@ class Recorder:
         self._evaluations.write(row)
 
     def on_version(self, env_steps: int, *, last: bool = False) -> None:
-        """Take notice that every learner has learnt a batch: the pace counts from the first on, to the last."""
+        """Record that every learner has learnt a batch: the pace counts from the first on, to the last."""
         now = time.monotonic()
         if self._first is None:
             self._first = (now, env_steps)

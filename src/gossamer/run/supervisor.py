@@ -289,7 +289,7 @@ class Supervisor:
             exact=not absent and all(part.exact for part in parts),
             recorder=self._recorder.state(self._placement.env_steps),
             evaluation_budget=self._evaluations.budget,
-            policies=self._evaluations.policies,
+            policies=self._evaluations.state(),
         )
         if self._group.some_told or ended:
             seconds = max(part.seconds for part in parts)

@@ -29,7 +29,7 @@ class Beginning:
             threading.Thread(target=self._tell, name="beginning", daemon=True).start()
 
     def at(self, doing: str, *, everywhere: bool = True) -> None:
-        """Take notice of what begins now; unless it is to be told everywhere, somebody must be looking on."""
+        """Note what begins now; unless it is to be told everywhere, somebody must be looking on."""
         with self._changed:
             self._doing = doing if everywhere or sys.stdout.isatty() else ""
             self._due = max(self._due, time.time() + LASTS_SECONDS)

@@ -210,7 +210,7 @@ def new_stream(
 
 
 def give_back(stream: torch.cuda.Stream) -> None:
-    """Take notice that nobody works on a stream any more."""
+    """Record that nobody works on a stream any more."""
     STREAMS_IN_USE.discard((stream.device, stream.cuda_stream))
 
 
