@@ -5,6 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
+import subprocess
 import sys
 import threading
 import time
@@ -34,29 +35,32 @@ def test_each_signal_is_answered_once() -> None:
     assert signal.set_wakeup_fd(-1) == -1, "given back"
 
 
+BESIDE = """
+import os, signal, sys, threading
+from gossamer.system.signals import Signals
+
+answered, waits = [], threading.Event()
+with Signals(lambda _: answered.append(threading.get_ident())) as ours:
+    def beside():
+        waits.wait()
+        os.kill(os.getpid(), signal.SIGUSR1)
+        ours.hear()
+    thread = threading.Thread(target=beside)
+    thread.start()
+    # Nothing interrupts the main thread from here on until the other one has ended.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGUSR1])
+    sys.setswitchinterval(60.0)
+    waits.set()
+    thread.join()
+    sys.setswitchinterval(0.005)
+    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+assert answered == [thread.ident], "not by the handler again"
+"""
+
+
 def test_a_thread_hears_what_the_main_thread_does_not_come_to() -> None:
-    answered: list[int] = []
-    waits = threading.Event()
-    interval = sys.getswitchinterval()
-    with Signals(lambda _: answered.append(threading.get_ident())) as ours:
-
-        def beside() -> None:
-            waits.wait()
-            os.kill(os.getpid(), USER)
-            ours.hear()
-
-        thread = threading.Thread(target=beside)
-        thread.start()
-        # The main thread is not interrupted from here on until the other one has ended.
-        mask = signal.pthread_sigmask(signal.SIG_BLOCK, [USER])
-        sys.setswitchinterval(60.0)
-        try:
-            waits.set()
-            thread.join()
-        finally:
-            sys.setswitchinterval(interval)
-            signal.pthread_sigmask(signal.SIG_SETMASK, mask)
-    assert answered == [thread.ident], "not by the handler again"
+    # In a process of its own, which has no other threads.
+    subprocess.run([sys.executable, "-c", BESIDE], check=True, timeout=120)
 
 
 @pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning")  # Python tells of it

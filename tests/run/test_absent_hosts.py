@@ -79,26 +79,6 @@ def test_a_checkpoint_under_way_does_without_a_host_that_dies_and_finds_no_place
     assert [(x["rank"], x["pid"]) for x in rows if x["role"] == "learner"][1] == (1, None)
 
 
-def test_a_host_that_loses_its_place_after_its_part_keeps_that(supervise):
-    placement = FakePlacement(
-        [[ready(0), ready(1)], [told(0), told(1)], [part(1, 1, updates=7)]], num_hosts=2
-    )
-
-    def loses_its_place():
-        placement.hosts[1].away = True
-        return [part(0, 1, updates=3)]
-
-    placement.script += [loses_its_place]
-    run = supervise(placement)
-    with pytest.raises(Stopped):
-        run.run()
-    run.supervisor.finish_saving()
-    saved = run.saved()
-    assert saved.updates == {0: 3, 1: 7}
-    assert saved.learners[1].own_env_steps == 70
-    assert not saved.exact
-
-
 def test_a_host_that_joins_is_waited_for_as_the_others_are(supervise):
     placement = FakePlacement([[ready(0)], [part(0, 1, updates=0)], [told(0)]], num_hosts=2)
     placement.unplace(1)

@@ -16,7 +16,7 @@ from gossamer.run.placements.cluster import session as session_module
 from gossamer.run.placements.cluster import whole_runs
 from gossamer.run.placements.cluster.agent import Assignment
 from gossamer.run.placements.cluster.session import Session
-from gossamer.run.placements.cluster.whole_runs import RunCluster
+from gossamer.run.placements.cluster.whole_runs import RunCluster, WholeRun
 
 
 class FakeRay:
@@ -51,7 +51,7 @@ class FakeRay:
     def remote(self, **options: Any) -> Any:
         self.reserved.append(options)
         method = SimpleNamespace(remote=lambda *_: None)
-        return lambda _: SimpleNamespace(remote=lambda *_: SimpleNamespace(begin=method))
+        return lambda _: SimpleNamespace(remote=lambda *_: SimpleNamespace(changes=method))
 
 
 @pytest.fixture
@@ -161,6 +161,6 @@ def test_more_than_any_machine_has_is_refused_with_what_fits(ray: FakeRay) -> No
 
 def test_a_whole_run_reserves_gpus_for_each_of_its_learners(ray: FakeRay) -> None:
     made = RunCluster(config(2, gpus_per_learner=1.0), jobs=0, cores=2)
-    made.begin({}, (), {})
+    made.begin("run", WholeRun({}, [], {}, "out"), lambda _: None)
     assert ray.reserved[0]["num_gpus"] == 2
     assert made.jobs == 3

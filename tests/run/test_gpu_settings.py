@@ -200,7 +200,7 @@ def test_the_evaluator_computes_where_it_is(monkeypatch):
     asked = {"placement": "cluster", "cluster.gpus_per_learner": 1.0, "precision": "bf16"}
     config, spec, plan = planned("CartPole-v1", **asked)
     placement = OutOfProcess(config, spec, plan, layout_of(config), tried=True)
-    placement.memory = SimpleNamespace(versions=None)
+    placement.memory = SimpleNamespace(versions=SimpleNamespace(read_next=None))
     evaluator = placement.make_evaluator()
     assert evaluator is not None
     assert {x.device.type for x in evaluator.policy.parameters()} == {"cpu"}

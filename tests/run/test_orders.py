@@ -14,12 +14,14 @@ from pathlib import Path
 import psutil
 import pytest
 import torch
+from fake_placement import PLAN
 
 from gossamer.errors import RunFailed
 from gossamer.run.host_protocol import Notice, Snapshot
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import ActorReady, ActorState
 from gossamer.run.placements.orders import SharedOrders
+from gossamer.run.state import LearnerState
 from gossamer.system.messages import pack
 
 
@@ -140,12 +142,14 @@ def test_what_cannot_be_read_is_told(sent):
 def test_a_long_head_waits_for_nobody():
     """A checkpoint's state may have hundreds of kilobytes, and its reader may still be importing."""
     ours, theirs = (Channel(end, Snapshot) for end in socket.socketpair())
-    state = {"window": [float(i) for i in range(100_000)]}
+    counts = {"update": 1, "version": 1, "env_steps": 9, "own_env_steps": 9}
+    numbers = {f"learner.replay.{i}": i for i in range(20_000)}
+    learner = LearnerState(**counts, numbers=numbers, tensors={"a": torch.arange(3)})
     theirs.end.settimeout(5.0)
-    theirs.send(Snapshot(1, {"a": torch.arange(3)}, state))
+    theirs.send(Snapshot(1, {0: learner}, PLAN, exact=True))
     (found,) = ours.receive()
-    assert found.state == state
-    assert found.tensors["a"].tolist() == [0, 1, 2]
+    assert found.learners[0].numbers == numbers
+    assert found.learners[0].tensors["a"].tolist() == [0, 1, 2]
     for end in (ours, theirs):
         end.close()
 

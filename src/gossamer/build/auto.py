@@ -34,7 +34,8 @@ MANY_GAMES = 32
 """Atari games from which on it pays to make them in processes side by side."""
 WORKER_BYTES = 200 << 20
 """Memory of a worker process and its games."""
-Device = Literal["cpu", "cuda"]
+Device = Literal["cpu", "cuda", "meta"]
+"""Where a learner computes; meta: on no device at all, as where a GPU is imitated."""
 PRECISIONS: dict[Literal["fp32", "bf16"], torch.dtype] = {
     "fp32": torch.float32,
     "bf16": torch.bfloat16,
