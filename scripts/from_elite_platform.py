@@ -182,7 +182,15 @@ def translated(path: str, trials: int | None) -> tuple[str, str]:
         given = [{**given[0], **random_choice(space, i, seed=1)} for i in range(trials)]
     elif trials is not None:
         raise ConfigError(f"--trials is {trials}, but {path} holds no random search; leave it out")
-    settings = [_checked(one, f"{path}: experiment {i + 1}") for i, one in enumerate(given)]
+    settings: list[dict[str, Any]] = []
+    for i, one in enumerate(given):
+        try:
+            settings.append(_checked(one, f"{path}: {'draw' if trials else 'experiment'} {i + 1}"))
+        except ConfigError as error:
+            # Of a random search some combinations may not work.
+            if not trials or (i + 1 == len(given) and not settings):
+                raise
+            comments.append(f"Left out: {str(error).removeprefix(f'{path}: ')}.")
     if len(settings) == 1:
         tree, verb = nested(settings[0]), "gossamer train --config"
     else:

@@ -115,6 +115,53 @@ def test_a_signal_that_comes_together_with_another_is_that_one(
     assert heard == [signal.SIGTERM]
 
 
+def test_signals_that_keep_coming_are_heard_now_and_then(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [0.0]
+    monkeypatch.setattr(signals, "REPEAT_SECONDS", 0.5)
+    monkeypatch.setattr(signals.time, "monotonic", lambda: now[0])
+    heard: list[float] = []
+    with Signals(lambda _: heard.append(now[0])):
+        for now[0] in (10.0, 10.3, 10.6, 10.9, 11.2):
+            signal.raise_signal(signal.SIGINT)
+    assert heard == [10.0, 10.6, 11.2]
+
+
+def test_a_handler_that_is_called_as_a_function_answers() -> None:
+    heard: list[int] = []
+    with Signals(heard.append):
+        handler = signal.getsignal(USER)
+        assert callable(handler)
+        handler(USER, None)
+    assert heard == [USER]
+
+
+def test_a_pipe_full_of_other_signals_loses_none_of_ours() -> None:
+    heard: list[int] = []
+    before = signal.signal(signal.SIGALRM, lambda *_: None)
+    try:
+        with Signals(heard.append):
+            for _ in range(2_000):
+                signal.raise_signal(signal.SIGALRM)
+            signal.raise_signal(USER)
+    finally:
+        signal.signal(signal.SIGALRM, before)
+    assert heard == [USER]
+
+
+def test_a_forked_process_may_leave_the_context() -> None:
+    code = 1
+    with Signals(lambda _: None) as ours:
+        child = os.fork()
+        if not child:
+            try:
+                ours.__exit__()
+                code = 0
+            finally:
+                os._exit(code)
+        _, status = os.waitpid(child, 0)
+    assert status == 0
+
+
 def test_another_thread_than_the_main_one_takes_nothing_over() -> None:
     before, found = signal.getsignal(USER), []
 

@@ -327,3 +327,11 @@ def test_replays_are_learnt_from_by_an_algorithm_that_can(words: list[str], algo
     config, layers, _ = merge_layers(gather_layers(asked.settings))
     assert config.algorithm.name == algorithm
     assert (layers["algorithm.name"] == FOR_REPLAYS) == (algorithm == "laser")
+
+
+@pytest.mark.parametrize(
+    "word", ["--no-wants-help", "--no-wants-all", "--no-reads-more", "--type=ppo"]
+)
+def test_what_is_no_option_is_refused_with_no_wrong_hint(word: str) -> None:
+    with pytest.raises(ConfigError, match="is not a setting; gossamer train --help-all"):
+        parse_train(["CartPole-v1", word])

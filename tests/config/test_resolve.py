@@ -222,6 +222,8 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     assert "no such file" in refusal(env, configs=[str(tmp_path / "none.toml")])
     assert "cannot be read" in refusal(env, configs=[_made(tmp_path / "folder.toml")])
     assert "not valid JSON" in refusal(env, configs=[write(tmp_path / "x.json", "{")])
+    told = refusal(env, configs=[write(tmp_path / "e.json", '{"env": "Acrobot-v1"}')])
+    assert "env holds settings of the environment; write its id as env_id" in told
     assert "object of settings" in refusal(env, configs=[write(tmp_path / "y.json", "[1]")])
     (tmp_path / "z.toml").write_bytes(b"seed = \xff")
     assert "not valid TOML" in refusal(env, configs=[str(tmp_path / "z.toml")])

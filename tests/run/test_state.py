@@ -15,11 +15,12 @@ import pytest
 import torch
 
 from gossamer.config import from_dict
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
 from gossamer.run.snapshot import part_of
 from gossamer.run.state import (
     InitialState,
+    LearnerState,
     PolicyOrigin,
     RunState,
     SavedPolicy,
@@ -163,6 +164,9 @@ def test_what_older_runs_have_not_written_is_filled_in(checkpoint: Checkpoint) -
         (("held", "learner.algorithm.kl_nats"), float("nan"), "learner.algorithm.kl_nats"),
         (("held", "2/learner.update"), 1, "2/learner.update"),
         (("held", "one/learner.update"), 1, "one/learner.update"),
+        (("held", "0/learner.update"), 1, "0/learner.update"),
+        (("held", "learner.update"), 0, "learner.update"),
+        (("held", "actor.env_steps"), {}, "actor.env_steps"),
         (("plan",), 3, "plan"),
         (("plan", "num_envs"), 3, "plan.num_envs"),
         (("plan", "env_groups"), 2, "actor.1.episodes"),
@@ -186,6 +190,27 @@ def test_what_is_damaged_is_named(
     with pytest.raises(ConfigError) as told:
         from_disk(changed(checkpoint, facts), 2)
     assert str(told.value).endswith(f"state.json is damaged: {named} has an impossible value")
+
+
+@pytest.mark.parametrize(
+    "name", ["a/b", "2/learner.policy.x", "learner.update", "1/learner.version"]
+)
+def test_a_tensor_that_is_nobodys_or_has_the_name_of_a_number_is_named(
+    checkpoint: Checkpoint, name: str
+) -> None:
+    checkpoint.tensors[name] = torch.zeros(1)
+    with pytest.raises(ConfigError, match=f"state.json is damaged: {name} has"):
+        from_disk(checkpoint, 2)
+    assert env_steps_of(checkpoint) is None
+
+
+def test_env_steps_are_known_though_something_else_is_damaged(checkpoint: Checkpoint) -> None:
+    assert env_steps_of(changed(checkpoint, {**checkpoint.state, "plan": 3})) == 2020
+
+
+def test_what_a_checkpoint_cannot_hold_is_named() -> None:
+    with pytest.raises(RunFailed, match=r"cannot hold learner\.mine, which is str"):
+        LearnerState.of({"learner.update": 1, "learner.mine": "text"})
 
 
 def test_a_count_that_is_missing_is_named(checkpoint: Checkpoint) -> None:

@@ -168,6 +168,14 @@ def test_a_run_without_a_place_for_too_long_is_told(fake_ray: FakeRay) -> None:
     assert fake_ray.called == ["changes", "kill"]
 
 
+def test_a_run_that_is_to_stop_ends_though_it_has_waited_too_long_for_a_place(
+    fake_ray: FakeRay,
+) -> None:
+    run, _ = remote_run(fake_ray, wait_seconds=1e-9)
+    run.stop()
+    assert run.poll() == KILLED, "others go on saving"
+
+
 def test_a_run_whose_machine_is_gone_was_killed(fake_ray: FakeRay) -> None:
     run, _ = remote_run(fake_ray)
     fake_ray.has_place = True

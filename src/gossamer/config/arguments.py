@@ -200,7 +200,7 @@ def _read_flag(word: str, rest: deque[str], found: Arguments) -> None:
     options = fields_of(Options)
     if name in options:
         _read_option(head, name, options[name].annotation, rest, found, attached=bool(equals))
-    elif name.startswith("no_") and isinstance(getattr(found, name[3:], None), bool):
+    elif name[:3] == "no_" and name[3:] in options and is_switch(options[name[3:]].annotation):
         setattr(found, name[3:], False)
     else:
         _read_setting(head, name, rest, found, attached=bool(equals))

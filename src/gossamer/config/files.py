@@ -90,7 +90,10 @@ def _parse(path: Path, label: str) -> Tree:
         )
     if not isinstance(held, dict):
         raise ConfigError(f'{label}: must hold an object of settings, for example {{"seed": 1}}')
-    return cast("Tree", held)
+    tree = cast("Tree", held)
+    if isinstance(tree.get("env"), str):
+        raise ConfigError(f"{label}: env holds settings of the environment; write its id as env_id")
+    return tree
 
 
 def how_to_translate(path: Path) -> str:
@@ -108,7 +111,8 @@ def _is_of_elite_platform(held: Any) -> bool:
         if isinstance(one, dict):
             typed = cast("Tree", one).items()
             flags = {str(name).lstrip("-").replace("-", "_"): value for name, value in typed}
-            # Here `env` is a table.
-            if flags.keys() & _OF_ELITE_PLATFORM or isinstance(flags.get("env"), str):
+            # Ours are never a list, and have no hyphens in front.
+            theirs = isinstance(held, list) or any(str(name).startswith("--") for name in one)
+            if flags.keys() & _OF_ELITE_PLATFORM or (theirs and isinstance(flags.get("env"), str)):
                 return True
     return False

@@ -143,7 +143,8 @@ def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
     if name in REMOVED:
         return ConfigError(f"{layer.shown(name)} is no longer a setting: {REMOVED[name]}")
     path, dot, last = name.rpartition(".")
-    ours = (setting for setting, others in ELSEWHERE.items() if last in others)
+    # A type is the kind of something below which it stands.
+    ours = (x for x, others in ELSEWHERE.items() if last in others and (path or x != "name"))
     meant = nearest(path + dot + next(ours, last), names_of(root))
     if meant and name.count(".") == meant.count("."):  # of the entry that was named
         parts = zip(name.split("."), meant.split("."), strict=True)

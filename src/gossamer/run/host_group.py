@@ -68,10 +68,9 @@ class HostGroup:
         """Whether a learner has told a row."""
         return bool(self._ranks_told)
 
-    @property
-    def all_told(self) -> bool:
-        """Whether every learner that has a place has told a row."""
-        return self._ranks_told >= self.ranks
+    def have_told(self, ranks: set[int]) -> bool:
+        """Return whether these learners have told rows."""
+        return self._ranks_told >= ranks
 
     @property
     def all_learn(self) -> bool:

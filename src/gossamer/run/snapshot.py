@@ -112,8 +112,10 @@ def part_of(initial: InitialState | None, ranks: range) -> InitialState | None:
         if rank in ranks:
             mine = {name: x for name, x in learner.tensors.items() if not x.is_meta}
             learner.tensors.clear()
-        learners.append(msgspec.structs.replace(learner, tensors=mine))
-    return msgspec.structs.replace(initial, learners=learners)
+        numbers = learner.numbers if rank in ranks else {}
+        learners.append(msgspec.structs.replace(learner, numbers=numbers, tensors=mine))
+    recorder = msgspec.structs.replace(initial.recorder, window=[])
+    return msgspec.structs.replace(initial, learners=learners, recorder=recorder)
 
 
 def restore(learners: HostLearners, initial: InitialState) -> bool:

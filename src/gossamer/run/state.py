@@ -12,11 +12,12 @@ from dataclasses import asdict
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeVar
 
 import msgspec
+import numpy as np
 from msgspec import Meta
 from torch import Tensor
 
 from gossamer.build.auto import Plan
-from gossamer.errors import ConfigError
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import STATE
 from gossamer.system.messages import Message
 from gossamer.system.prefixes import without_prefix
@@ -35,13 +36,14 @@ _COUNTS = {f"learner.{x}": x for x in ("update", "version", "env_steps", "own_en
 POLICY = "learner.policy."
 """Beginning of the names of a policy's tensors."""
 _REPLAY = "learner.replay."
-_Stored = (
-    bool
-    | Annotated[int, Meta(ge=-_MOST, le=_MOST)]
-    | Annotated[float, Meta(ge=-_MOST, le=_MOST)]
-    | dict[str, Any]
+_Number = (
+    bool | Annotated[int, Meta(ge=-_MOST, le=_MOST)] | Annotated[float, Meta(ge=-_MOST, le=_MOST)]
 )
-"""What JSON may hold under a learner's name: a number, or the state of a random generator."""
+
+
+def _kind_of(name: str) -> Any:
+    """Return what JSON may hold under a learner's name: the state of a random generator, or a number."""
+    return dict[str, Any] if name.endswith(".rng") else _Number
 
 
 class LearnerState(msgspec.Struct, frozen=True):
@@ -60,9 +62,18 @@ class LearnerState(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, entries: Mapping[str, Any]) -> LearnerState:
-        """Return the state of tensors and numbers by name, the learner's counts among them."""
+        """Return the state of tensors and numbers by name, the learner's counts among them.
+
+        Raises:
+            RunFailed: something else is among them, as a class of the user's may keep.
+        """
         tensors = {name: x.detach() for name, x in entries.items() if isinstance(x, Tensor)}
         plain = {name: x for name, x in entries.items() if name not in tensors}
+        for name, x in plain.items():
+            if not isinstance(x, bool | int | float | dict | np.number | np.bool_):
+                raise RunFailed(
+                    f"a checkpoint cannot hold {name}, which is {type(x).__name__}: tensors and numbers alone"
+                )
         return cls(**_by_field(plain), tensors=tensors)
 
     def entries(self) -> dict[str, Any]:
@@ -190,10 +201,11 @@ def _rank_and_name(on_disk: str) -> tuple[int, str]:
     Raises:
         ValueError: it is nobody's.
     """
-    rank, slash, name = on_disk.rpartition("/")
-    if slash and not (rank.isdecimal() and len(rank) < 10):
+    rank, _, name = on_disk.rpartition("/")
+    found = int(rank or 0), name
+    if name_on_disk(*found) != on_disk:
         raise ValueError(on_disk)
-    return int(rank or 0), name
+    return found
 
 
 def tensors_of(ranks: range, *, replays: bool = True) -> Callable[[str], bool]:
@@ -205,7 +217,10 @@ def tensors_of(ranks: range, *, replays: bool = True) -> Callable[[str], bool]:
     """
 
     def wanted(on_disk: str) -> bool:
-        rank, name = _rank_and_name(on_disk)
+        try:
+            rank, name = _rank_and_name(on_disk)
+        except ValueError:
+            return False
         return rank in ranks and (replays or not name.startswith(_REPLAY))
 
     return wanted
@@ -249,6 +264,8 @@ def from_disk(checkpoint: Checkpoint, num_learners: int) -> RunState:
     facts = _with_older_facts({**facts, "learners": [], "folder": str(path)}, path)
     state = _typed({**facts, "policies": facts}, RunState, path)
     state.learners.extend(_learners_from_disk(checkpoint, num_learners))
+    if state.updates.get(0) != checkpoint.updates:
+        raise _damaged(path, "learner.update")
     _refuse_contradictions(state, path)
     return state
 
@@ -259,14 +276,18 @@ def _learners_from_disk(checkpoint: Checkpoint, num_learners: int) -> list[Learn
     for on_disk, x in _typed(held, dict[str, Any], path, "held").items():
         try:
             rank, name = _rank_and_name(on_disk)
-            entries[rank][name] = _typed(x, _Stored, path, on_disk)
+            entries[rank][name] = _typed(x, _kind_of(name), path, on_disk)
         except (ValueError, IndexError):
             raise _damaged(path, on_disk) from None
     tensors: list[dict[str, Tensor]] = [{} for _ in range(num_learners)]
     for on_disk, x in checkpoint.tensors.items():
-        rank, name = _rank_and_name(on_disk)
-        if rank < num_learners:
+        try:
+            rank, name = _rank_and_name(on_disk)
+            if name in entries[rank] or name in _COUNTS:
+                raise ValueError(on_disk)
             tensors[rank][name] = x
+        except (ValueError, IndexError):
+            raise _damaged(path, on_disk) from None
     learners: list[LearnerState] = []
     for rank, own in enumerate(entries):
         # An older run of one learner has not written its own.
@@ -324,7 +345,7 @@ def env_steps_of(checkpoint: Checkpoint) -> int | None:
         if "held" not in checkpoint.state:
             return facts_of(checkpoint, ScoredPolicy).env_steps
         size = facts_of(checkpoint, PolicyOrigin).num_learners or 1
-        return from_disk(checkpoint, size).env_steps
+        return sum(x.own_env_steps for x in _learners_from_disk(checkpoint, size))
     return None
 
 

@@ -254,13 +254,13 @@ class Supervisor:
 
     def _write_rows(self, told: list[dict[str, Any]], *, last: bool = False) -> None:
         recorder, env_steps = self._recorder, self._placement.env_steps
-        apart = None
-        if self._group.all_told:  # the pace is that of all
+        apart, ranks = None, self._group.ranks
+        if self._group.have_told(ranks):  # the pace is that of all
             recorder.on_version(env_steps, last=last)
             boards = self._placement.boards if self._config.num_learners > 1 else None
             apart = boards and boards.disagreement
         rows = [{**row, "env_steps": env_steps} for row in told]
-        first = min(self._group.ranks)
+        first = min(ranks)
         for row in rows:
             if row["learner"] == first and (share := self._evaluations.take_share()) is not None:
                 row["share/evaluation"] = share

@@ -248,7 +248,7 @@ class _Preparing(Watched):
         return self._ticks_before + time.monotonic()
 
 
-class _Session(Watched):
+class _Session:
     """One session of a run, from its parts to its summary."""
 
     def __init__(

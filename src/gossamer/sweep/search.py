@@ -49,8 +49,9 @@ class Search(RunQueue):
         self._trial_of |= {run.name: trial for run in trial.runs}
         if self._study is not None:
             self._study.begin(trial.number, trial.chosen)
-            self._report(trial)
         if trial.pruned or trial.judge(self.sweep.judge):
+            # Of one that trains the first look reports: pruners say once that it was worse.
+            self._report(trial)
             self._tell(trial)
             return
         self._folder.write_settings(trial)

@@ -82,7 +82,8 @@ class Study:
                 n_startup_trials=max(4, min(10, self._sweep.trials // 3)),
                 constant_liar=True,  # trials that run side by side are not to be alike
             )
-            copy = self._made(sampler=sampler)
+            # With hyperband the sampler learns from the trials of one bracket, which the name decides.
+            copy = self._made(sampler=sampler, pruner=self._study.pruner, study_name=NAME)
             copy.add_trials(self._study.get_trials(deepcopy=False))
             drawn = copy.ask(self._distributions).params
         return {name: self._value(name, value) for name, value in drawn.items()}

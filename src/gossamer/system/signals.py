@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 import os
 import signal
-import socket
 import threading
 import time
 from contextlib import suppress
+from io import FileIO
 from typing import TYPE_CHECKING, Any
 
 from gossamer.machine import STOP_SIGNALS
@@ -35,17 +35,18 @@ class Signals:
     def __init__(self, answer: Callable[[int], object], numbers: Collection[int] = STOP_SIGNALS):
         self._answer, self._numbers = answer, numbers
         self._before: dict[int, Any] = {}
-        self._pipe: tuple[socket.socket, socket.socket] | None = None  # ends to read and to write
+        self._pipe: tuple[FileIO, FileIO] | None = None  # ends to read and to write
         self._wakeup_before = -1
         self._answered_at = -math.inf
 
     def __enter__(self) -> Signals:
         """Take the signals over; only the main thread can, elsewhere nothing happens."""
         if threading.current_thread() is threading.main_thread():
-            self._pipe = socket.socketpair()
-            for end in self._pipe:
-                end.setblocking(False)
-            self._wakeup_before = _wake(self._pipe[1].fileno())
+            ends = os.pipe()
+            for end in ends:
+                os.set_blocking(end, False)
+            self._pipe = FileIO(ends[0], "rb"), FileIO(ends[1], "wb")
+            self._wakeup_before = _wake(ends[1])
             for number in self._numbers:
                 self._before[number] = signal.signal(number, self._on_signal)
             if self._before.get(signal.SIGHUP) == signal.SIG_IGN:  # by nohup
@@ -56,47 +57,51 @@ class Signals:
     def __exit__(self, *_: object) -> None:
         """Give them back."""
         if self._pipe is not None:
-            _IN_USE.remove(self)
-            self.give_back()
+            if self in _IN_USE:  # not in a child that was forked meanwhile
+                _IN_USE.remove(self)
+                self.give_back()
             for end in self._pipe:
                 with suppress(OSError):
                     end.close()
 
     def give_back(self) -> None:
         """Let signals do what they did before."""
-        _wake(self._wakeup_before)
+        # first: our handler would have the pipe told again
         for number, handler in self._before.items():
             signal.signal(number, handler)
+        with suppress(OSError, ValueError):  # whoever had it has closed it
+            _wake(self._wakeup_before)
 
     def hear(self) -> None:
         """Answer the signals that have come, if nobody has."""
         try:
-            numbers = self._pipe[0].recv(1 << 16) if self._pipe is not None else b""
-        except OSError:  # there are none, or an environment has closed what is not its own
+            numbers = self._pipe[0].read(1 << 16) if self._pipe is not None else None
+        except (OSError, ValueError):  # an environment has closed what is not its own
             return
-        for number in numbers:
+        for number in numbers or b"":
             if number in self._numbers:
                 self._answer_once(number)
 
-    def _on_signal(self, number: int, _frame: object) -> None:
-        if self._is_told():
+    def _on_signal(self, number: int, frame: object) -> None:
+        if frame is not None and self._is_told():
             self.hear()
-        else:
+        else:  # somebody else is told, or calls this as a function
             self._answer_once(number)
 
     def _is_told(self) -> bool:
         """Return whether the pipe is told of signals; from now on it is, if somebody else was, such as an event loop."""
         assert self._pipe is not None
-        own = self._pipe[1].fileno()
         try:
+            own = self._pipe[1].fileno()
             return _wake(own) == own
         except (OSError, ValueError):  # it was closed
             _wake(-1)
             return False
 
     def _answer_once(self, number: int) -> None:
-        before, self._answered_at = self._answered_at, time.monotonic()
-        if self._answered_at - before >= REPEAT_SECONDS:
+        now = time.monotonic()
+        if now - self._answered_at >= REPEAT_SECONDS:
+            self._answered_at = now
             self._answer(number)
 
 
@@ -120,9 +125,11 @@ def _after_fork() -> None:
 
 def _after_fork_in_child() -> None:
     """Let signals do here what they did before; the pipe is the parent's."""
-    while _IN_USE:
-        _IN_USE.pop().give_back()
-    _after_fork()
+    try:
+        while _IN_USE:
+            _IN_USE.pop().give_back()
+    finally:
+        _after_fork()
 
 
 os.register_at_fork(

@@ -227,7 +227,7 @@ export class SweepView {
       live ? stateMark("running", "running", "the sweep is at work") : stateMark(left ? "stopped" : "done", left ? "stopped" : "ended", "no process works on the sweep now"),
       el("span", { class: "run-progress" }, progressBar(total ? done / total : null, "Trials that are done"), `${count(done)} of ${count(total)} trials done`),
       ...others.map((state) => el("span", { title: MEANINGS[state] }, `${count(many(state))} ${state}`)),
-      el("span", {}, method === "experiments" ? "a list of experiments" : `${method} search`),
+      el("span", {}, ["list", "experiments"].includes(method) ? "a list of experiments" : `${method} search`),
       el("span", {}, seeds > 1 ? `${count(seeds)} seeds a trial` : ""),
       el("span", { class: "mono" }, file),
       more ? el("span", {}, `${count(more)} more trials are not shown`) : "",

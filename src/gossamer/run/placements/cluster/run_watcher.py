@@ -46,6 +46,8 @@ def main(folder: str, parent: int, words: list[str]) -> int:
     process.kill()  # what it could still save would go with the folder
     process.wait()
     shutil.rmtree(Path(folder), ignore_errors=True)
+    if os.getpgrp() == me:  # simulators that environments have started are of this group
+        os.killpg(me, signal.SIGKILL)
     return 1
 
 

@@ -233,11 +233,11 @@ class RemoteRun:
         if self._has_place and self._is_unwanted and not self._was_told:
             self._was_told = True
             self._actor.stop.remote()
-        no_place = not self._has_place and now >= self._give_up
-        if code is not None or no_place or (self._is_unwanted and not self._has_place):
+        unplaced = not self._has_place and (self._is_unwanted or now >= self._give_up)
+        if code is not None or unplaced:
             self.kill()
             code = KILLED if code is None else code
-        if no_place:
+        if unplaced and not self._is_unwanted:
             raise RunFailed(
                 f"{self._name} has had no place on the cluster for {self._wait_seconds:.0f} s; use fewer --jobs, or "
                 "a longer cluster.wait_seconds in [settings]"
