@@ -15,7 +15,7 @@ import pytest
 
 from gossamer import cli
 from gossamer.config import from_dict, make_config, to_dict
-from gossamer.config.show import setting_groups
+from gossamer.config.help import setting_groups
 from gossamer.errors import ConfigError, RunFailed
 
 HEAVY = ("torch", "gymnasium", "ale_py", "mujoco", "numpy", "rich", "tyro", "safetensors")

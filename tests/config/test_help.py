@@ -9,7 +9,7 @@ import pytest
 
 from gossamer import cli
 from gossamer.config.arguments import Options
-from gossamer.config.show import COMMON, field_docs, setting_groups, train_help
+from gossamer.config.help import COMMON, field_docs, setting_groups, train_help
 
 EVERY = {row.name for group in setting_groups() for row in group.rows} - {"env_id"}
 

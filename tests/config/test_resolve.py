@@ -23,7 +23,8 @@ from gossamer.config import (
     validate,
 )
 from gossamer.config.files import suite_layer
-from gossamer.config.tree import fields_of, find_annotation, flatten, members, merge
+from gossamer.config.merging import merge
+from gossamer.config.tree import fields_of, find_annotation, flatten, members
 from gossamer.config.values import bare, is_list, kinds_of, range_words
 from gossamer.errors import ConfigError
 from gossamer.replay.settings import QueueSettings
@@ -363,7 +364,7 @@ def test_defaults_lie_in_the_ranges_of_their_fields() -> None:
 
 def test_docstrings_tell_the_ranges_that_are_checked() -> None:
     """The bracket or inequality a docstring states is the one that is enforced."""
-    from gossamer.config.show import setting_groups
+    from gossamer.config.help import setting_groups
 
     stated = 0
     for group in setting_groups():
@@ -397,7 +398,7 @@ def test_replays_may_be_given_whole_or_by_index() -> None:
 
 
 def _typed(tree: dict[str, Any]) -> Any:
-    from gossamer.config.tree import Layer
+    from gossamer.config.merging import Layer
 
     return Layer("command line", tree, typed=True)
 

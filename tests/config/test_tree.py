@@ -9,7 +9,8 @@ import pytest
 
 from gossamer.algorithms.ppo import PPO
 from gossamer.config import TrainConfig, from_dict, own_parts, to_dict, validate
-from gossamer.config.tree import Layer, as_written, merge
+from gossamer.config.merging import Layer, merge
+from gossamer.config.tree import as_written
 from gossamer.errors import ConfigError
 
 

@@ -16,8 +16,7 @@ from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.requests import REQUESTS, ask, take
 from gossamer.run.requests import Requests
-from gossamer.run.stopping import Stop
-from gossamer.run.watching import Watch, Watched
+from gossamer.run.stopping import Stop, Watch, Watched
 
 
 def test_a_request_is_taken_once(tmp_path: Path) -> None:

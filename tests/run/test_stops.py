@@ -21,8 +21,8 @@ from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.record.metrics import last_row
-from gossamer.run import watching
-from gossamer.run.watching import SlowCalls
+from gossamer.run import slow_calls
+from gossamer.run.slow_calls import SlowCalls
 from gossamer.system.signs import Sign
 
 WITHIN = ["--stop-within-seconds", "1"]
@@ -239,7 +239,7 @@ def test_slow_calls_are_named_after_30_seconds_and_then_ever_more_rarely() -> No
 def test_a_slow_environment_is_named_where_the_run_is_watched(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(watching, "SLOW_SECONDS", 0.6)
+    monkeypatch.setattr(slow_calls, "SLOW_SECONDS", 0.6)
     folder = tmp_path / "run"
     broken_envs.RELEASED.clear()
 

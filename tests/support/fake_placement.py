@@ -21,9 +21,8 @@ from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
 from gossamer.run.state import LearnerState, RunState, from_disk
-from gossamer.run.stopping import Stop
+from gossamer.run.stopping import Stop, Watch, Watched
 from gossamer.run.supervisor import Supervisor
-from gossamer.run.watching import Watch, Watched
 
 PLAN = Plan(
     device="cpu",

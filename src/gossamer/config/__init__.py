@@ -7,6 +7,8 @@ from gossamer.config.check import validate as validate
 from gossamer.config.files import config_layer as config_layer
 from gossamer.config.files import preset_names as preset_names
 from gossamer.config.files import preset_summary as preset_summary
+from gossamer.config.help import kinds as kinds
+from gossamer.config.help import train_help as train_help
 from gossamer.config.layers import FOR_REPLAYS as FOR_REPLAYS
 from gossamer.config.layers import code_in as code_in
 from gossamer.config.layers import explicit as explicit
@@ -20,8 +22,6 @@ from gossamer.config.layers import saved_settings as saved_settings
 from gossamer.config.layers import to_dict as to_dict
 from gossamer.config.layers import with_ratio as with_ratio
 from gossamer.config.own_parts import refuse_unimportable as refuse_unimportable
-from gossamer.config.show import kinds as kinds
 from gossamer.config.show import show_config as show_config
-from gossamer.config.show import train_help as train_help
 from gossamer.config.train_config import EvaluationConfig as EvaluationConfig
 from gossamer.config.train_config import TrainConfig as TrainConfig

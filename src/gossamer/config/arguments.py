@@ -14,17 +14,10 @@ from msgspec import Meta
 
 from gossamer.config import own_parts
 from gossamer.config.files import is_config_name
+from gossamer.config.merging import Layer, unknown_setting
 from gossamer.config.names import flag, near, place
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import (
-    Layer,
-    choices,
-    fields_of,
-    find_annotation,
-    member_name,
-    members,
-    unknown_setting,
-)
+from gossamer.config.tree import choices, fields_of, find_annotation, member_name, members
 from gossamer.config.values import (
     SWITCH_WORDS,
     is_list,

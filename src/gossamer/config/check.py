@@ -8,9 +8,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, cast
 
 from gossamer.config import own_parts
+from gossamer.config.merging import Layer, merge
 from gossamer.config.names import flag
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, as_written, choices, fields_of, merge
+from gossamer.config.tree import as_written, choices, fields_of
 from gossamer.errors import ConfigError
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.reading import clipped, expand

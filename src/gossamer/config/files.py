@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from functools import cache
 from pathlib import Path
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
+from gossamer.config.merging import Layer
 from gossamer.config.names import did_you_mean, nested
-from gossamer.config.tree import Layer, Tree
 from gossamer.errors import ConfigError
 from gossamer.system.reading import expand, parse_json, parse_toml, quoted, read_plain
+
+if TYPE_CHECKING:
+    from gossamer.config.tree import Tree
 
 _PRESETS = Path(__file__).parents[1] / "presets"
 _OF_ELITE_PLATFORM = {

@@ -20,9 +20,10 @@ from gossamer.config.cores import (
     learners_for,
 )
 from gossamer.config.files import config_layer, suite_layer
+from gossamer.config.merging import Layer, merge
 from gossamer.config.names import REMOVED, entries_of, nested
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import Layer, Tree, as_written, fields_of, merge, to_tree
+from gossamer.config.tree import Tree, as_written, fields_of, to_tree
 from gossamer.config.values import spells_number
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError

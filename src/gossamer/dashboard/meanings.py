@@ -50,7 +50,7 @@ def _of_kind(section: str, kind: str, intro: str) -> dict[str, str]:
 def _told() -> dict[str, tuple[str, dict[str, str]]]:
     """Return by title of a group of settings what the group is, and by name what each setting means."""
     # A list of runs needs none of it, and it is read from the source files of every part.
-    from gossamer.config.show import setting_groups
+    from gossamer.config.help import setting_groups
 
     return {
         group.title: (group.intro, {row.name: row.meaning for row in group.rows})

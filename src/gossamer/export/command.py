@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.export.recording import Arrays, Recording
     from gossamer.roles.policy import Policy
-    from gossamer.run.watching import Watch
+    from gossamer.run.stopping import Watch
 
 SUFFIXES = {"onnx": ".onnx", "pt2": ".pt2", "hub": ""}
 """What the name of each format's file ends in; a folder has no such end."""

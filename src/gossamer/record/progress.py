@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, Any, TextIO
 
-from gossamer.record.live_panel import LivePanel, quietly
 from gossamer.record.metrics import plain
+from gossamer.record.terminal import LivePanel, quietly
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

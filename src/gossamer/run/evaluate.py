@@ -16,9 +16,9 @@ from gossamer.build.evaluation_tasks import build_trials
 from gossamer.errors import RunFailed
 from gossamer.machine import same_folder, threads
 from gossamer.record.folder import RunFolder
-from gossamer.record.live_panel import is_live
 from gossamer.record.metrics import plain
 from gossamer.record.progress import PLAIN_EVERY_SECONDS, REDRAWS_PER_SECOND
+from gossamer.record.terminal import is_live
 from gossamer.roles.evaluator import Evaluation, Interrupted, play_trials
 from gossamer.run.load_policy import (
     config_of,
@@ -27,8 +27,7 @@ from gossamer.run.load_policy import (
     whose,
     whose_in_words,
 )
-from gossamer.run.stopping import Overdue, Stop, tell
-from gossamer.run.watching import Watch, Watched
+from gossamer.run.stopping import Overdue, Stop, Watch, Watched, tell
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import visible

@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.record.requests import Request
-    from gossamer.run.watching import Watch
+    from gossamer.run.stopping import Watch
 
 
 class Requests:

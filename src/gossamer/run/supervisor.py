@@ -25,10 +25,11 @@ from gossamer.run.host_protocol import (
     Snapshot,
     SnapshotSent,
 )
+from gossamer.run.host_state import MAX_DEATHS_IN_A_ROW
+from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import NOT_BACK, fill_absent_learners
 from gossamer.run.state import RunState
 from gossamer.run.stopping import end_of
-from gossamer.run.watching import at_work
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -42,9 +43,6 @@ if TYPE_CHECKING:
     from gossamer.run.recorder import Recorder
     from gossamer.run.requests import Requests
     from gossamer.run.stopping import Stop
-
-MAX_DEATHS_IN_A_ROW = 3
-"""Deaths of a host without a completed version in between, after which the run ends."""
 
 
 class LockstepBroken(Exception):

@@ -40,12 +40,12 @@ from gossamer.run.recorder import Recorder
 from gossamer.run.requests import Requests
 from gossamer.run.resumed_settings import changes
 from gossamer.run.scoring import Scoring
+from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
 from gossamer.run.state import from_disk, tensors_of
-from gossamer.run.stopping import Overdue, Stop, hand_over, tell
+from gossamer.run.stopping import Overdue, Stop, Watch, Watched, hand_over, tell
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
-from gossamer.run.watching import Watch, Watched, at_work
 from gossamer.system.beginning import Beginning
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped

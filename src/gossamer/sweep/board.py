@@ -5,8 +5,8 @@ from __future__ import annotations
 import time
 from typing import TYPE_CHECKING, TextIO
 
-from gossamer.record.live_panel import LivePanel
 from gossamer.record.metrics import last_row
+from gossamer.record.terminal import LivePanel
 from gossamer.system.reading import visible
 
 if TYPE_CHECKING:

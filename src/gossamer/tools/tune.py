@@ -17,7 +17,7 @@ from gossamer.build.auto import make_plan
 from gossamer.config import TrainConfig, resolve, to_dict
 from gossamer.config.cores import MAX_LEARNERS, MIXED, row_for
 from gossamer.config.layers import learners_layers
-from gossamer.config.tree import Layer, merge
+from gossamer.config.merging import Layer, merge
 from gossamer.envs.registry import read_spec
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import has_bf16, this_machine

@@ -41,8 +41,7 @@ from gossamer.run.placements.child_protocol import (
     TellState,
 )
 from gossamer.run.placements.remote_actor import TcpTeamLink, TrajectoryPacket
-from gossamer.run.stopping import Stop, cause_of
-from gossamer.run.watching import Watch, Watched
+from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.signs import all_signs
 from gossamer.types import empty_trajectory, trajectory_in
 

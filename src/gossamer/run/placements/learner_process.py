@@ -31,8 +31,7 @@ from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.remote_actor import RemoteActorPlacer
 from gossamer.run.placements.takeover import take_over
 from gossamer.run.resume import resumes_exactly
-from gossamer.run.stopping import Stop, cause_of
-from gossamer.run.watching import Watch, Watched
+from gossamer.run.stopping import Stop, Watch, Watched, cause_of
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.signs import all_signs
 from gossamer.topology.base import FOREVER
