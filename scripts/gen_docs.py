@@ -13,8 +13,8 @@ import re
 import sys
 from pathlib import Path
 
+from gossamer.config.help import setting_groups, values_of
 from gossamer.config.names import flag
-from gossamer.config.show import setting_groups, values_of
 from gossamer.record.metrics import METRICS
 
 ROOT = Path(__file__).resolve().parents[1]
