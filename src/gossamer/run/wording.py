@@ -1,4 +1,4 @@
-"""What a run says as it begins and ends: lines for the user, or an error with whose fault it is."""
+"""What a run says as it begins and once it has ended: lines for the user, or an error with whose fault it is."""
 
 from __future__ import annotations
 

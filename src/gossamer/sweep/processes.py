@@ -1,4 +1,4 @@
-"""Runs as processes of this machine: started on their share of the cores, found again, stopped.
+"""Runs as processes of this machine: how many at once, started on their share of the cores, found again, stopped.
 
 A run holds a lock from before its process begins to after it has ended, whatever becomes of whoever started it. So a
 sweep that was killed knows which of its runs still train, and starts none of them twice.

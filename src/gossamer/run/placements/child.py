@@ -1,4 +1,4 @@
-"""A child process once it has imported everything: it reads its task and serves as a learner's process or an actor's."""
+"""A child process: what it imports ahead of being copied; then it reads its task and serves as a learner's process or an actor's."""
 
 from __future__ import annotations
 

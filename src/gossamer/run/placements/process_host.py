@@ -1,4 +1,4 @@
-"""One process of learners, as the supervisor sees it: started, listened to, looked after, ended."""
+"""One process of learners, as the supervisor sees it: listened to, looked after, ended."""
 
 from __future__ import annotations
 
