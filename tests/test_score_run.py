@@ -65,7 +65,8 @@ def test_two_in_a_row_have_none_between_them_that_was_skipped(
     for updates, training_return in enumerate((100.0, 1.0, 100.0, 1.0, 100.0, 100.0)):
         window = [[0, [training_return], [20]]]
         recorder = {**last.state["recorder"], "window": window, "seconds": 10.0 * updates}
-        store.save(updates, last.tensors, {**last.state, "recorder": recorder})
+        held = {**last.state["held"], "learner.update": updates}
+        store.save(updates, last.tensors, {**last.state, "held": held, "recorder": recorder})
     assert "reached 5 at 0.0 s" in told()
     assert "reached 5 at 40.0 s" in told("--skip-below", "50")
     assert "reached 5 at 40.0 s" in told("--skip-below", "50", "--all")
