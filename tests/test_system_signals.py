@@ -80,15 +80,19 @@ def test_the_handler_answers_what_the_pipe_is_not_told(how: str) -> None:
 
 def test_a_forked_process_is_ended_by_signals_and_its_parent_hears_none() -> None:
     heard: list[int] = []
-    with Signals(heard.append) as ours:
-        helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
-        helper.start()
-        helper.terminate()
-        helper.join(30)
-        ours.hear()
-        assert helper.exitcode == -signal.SIGTERM
-        assert heard == []
-        signal.raise_signal(USER)
+    before = signal.signal(signal.SIGTERM, signal.SIG_DFL)  # Ray leaves a handler of its own
+    try:
+        with Signals(heard.append) as ours:
+            helper = multiprocessing.get_context("fork").Process(target=time.sleep, args=(60,))
+            helper.start()
+            helper.terminate()
+            helper.join(30)
+            ours.hear()
+            assert helper.exitcode == -signal.SIGTERM
+            assert heard == []
+            signal.raise_signal(USER)
+    finally:
+        signal.signal(signal.SIGTERM, before)
     assert heard == [USER]
 
 
