@@ -23,7 +23,7 @@ from gossamer.config import make_config, to_dict
 from gossamer.record.folder import RunFolder
 from gossamer.record.machine import describe_machine, git_state, package_versions
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
-from gossamer.run.wording import mixing_rows
+from gossamer.run.mixing_facts import mixing_rows
 
 ALGORITHMS = ("ppo", "vtrace", "a2c")
 RATES = (1e-4, 3e-4, 1e-3, 3e-3)

@@ -21,9 +21,9 @@ from gossamer.envs.registry import read_spec
 from gossamer.machine import threads
 from gossamer.record.folder import RunFolder
 from gossamer.roles.evaluator import play
+from gossamer.run.checkpoint_contents import from_disk
 from gossamer.run.load_policy import load_weights
 from gossamer.run.recorder import WINDOW, Window
-from gossamer.run.state import from_disk
 from gossamer.system.cores import num_cores
 
 

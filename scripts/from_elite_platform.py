@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any, cast
 
 from gossamer.config import resolve
-from gossamer.config.names import did_you_mean, nested
+from gossamer.config.names import nested
+from gossamer.config.suggestions import did_you_mean
 from gossamer.config.values import shown
 from gossamer.errors import ConfigError
 from gossamer.sweep.presets import toml_of

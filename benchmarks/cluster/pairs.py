@@ -29,7 +29,7 @@ import torch
 from hosts import PYTHON_FOLDER, Hosts, why_not
 
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.run.state import from_disk
+from gossamer.run.checkpoint_contents import from_disk
 
 QUIET: Any = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
 SPEED = ["--stop-at-return", "none", "--evaluation.every-seconds", "0", "--total-env-steps", "1e7"]

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gossamer.config import TrainConfig, parse_train, resolve
-from gossamer.config.names import ELSEWHERE
+from gossamer.config.suggestions import ELSEWHERE
 from gossamer.config.tree import names_of
 from gossamer.errors import ConfigError
 

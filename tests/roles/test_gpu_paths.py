@@ -19,7 +19,7 @@ from gossamer.links.threads import Roles, ThreadBoard
 from gossamer.policies.core import Core
 from gossamer.policies.settings import PolicyConfig
 from gossamer.record.checkpoint import CheckpointStore
-from gossamer.run.state import policy_of
+from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.train import train
 from gossamer.system import devices
 from gossamer.types import empty_trajectory, kinds_of

@@ -10,7 +10,7 @@ import torch
 from sessions import QUICK, Session, summary_of, tensors_of
 
 from gossamer.config import parse_train, resolve
-from gossamer.run.state import policy_of
+from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.train import train
 
 UPDATES = 150

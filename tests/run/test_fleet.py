@@ -22,9 +22,9 @@ from sessions import QUICK, Session, checkpoints, slow, summary_of, wait_for
 from gossamer.config import make_config
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import CheckpointStore
+from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.host_protocol import FINAL, Died, Snapshot
 from gossamer.run.placements.processes import Processes
-from gossamer.run.state import policy_of
 from gossamer.run.train import train
 
 

@@ -167,7 +167,8 @@ def test_what_is_imported_ahead_begins_no_thread_and_no_plugin(
     (told / "entry_points.txt").write_text(f"[{group}]\nplug = plug:register\n")
     code = """
 import json, os, sys
-from gossamer.run.placements.child import import_ahead
+import gossamer.run.placements.child
+from gossamer.run.placements.fork_server import import_ahead
 import_ahead()
 print(json.dumps([len(os.listdir("/proc/self/task")), list(sys.modules)]))
 """

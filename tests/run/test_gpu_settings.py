@@ -27,11 +27,11 @@ from gossamer.policies.settings import PolicyConfig
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.run.checkpoint_contents import RecorderState, RunState
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.resume import resumes_exactly, why_not_exact
 from gossamer.run.resumed_settings import for_this_machine
-from gossamer.run.state import RecorderState, RunState
 from gossamer.run.train import train
 from gossamer.tools.bench import limit_of
 from gossamer.types import empty_trajectory

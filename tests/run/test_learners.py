@@ -14,9 +14,9 @@ from runs import SMALL, assert_same, returns_of, state_of
 
 from gossamer.config import TrainConfig, make_config
 from gossamer.errors import ConfigError
+from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.evaluate import evaluate
 from gossamer.run.load_policy import load_policy
-from gossamer.run.state import policy_of
 from gossamer.run.train import train
 
 TOPOLOGIES: dict[str, dict[str, Any]] = {

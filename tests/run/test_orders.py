@@ -17,11 +17,11 @@ import torch
 from fake_placement import PLAN
 
 from gossamer.errors import RunFailed
+from gossamer.run.checkpoint_contents import LearnerState
 from gossamer.run.host_protocol import Notice, Snapshot
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import ActorReady, ActorState
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.state import LearnerState
 from gossamer.system.messages import pack
 
 

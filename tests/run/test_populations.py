@@ -17,8 +17,8 @@ from gossamer.config import TrainConfig, make_config, validate
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore, Score
 from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.load_policy import whose_in_words
-from gossamer.run.state import policy_of
 from gossamer.run.train import train
 from gossamer.run.wording import learners_in_words
 

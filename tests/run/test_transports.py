@@ -12,7 +12,7 @@ from fleets import config
 from runs import state_of
 
 from gossamer.errors import ConfigError
-from gossamer.run.state import policy_of
+from gossamer.run.checkpoint_contents import policy_of
 from gossamer.run.train import train
 
 

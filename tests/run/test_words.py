@@ -13,9 +13,10 @@ from gossamer.config import TrainConfig, make_config
 from gossamer.record.checkpoint import Score
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
+from gossamer.run.mixing_facts import mixing_facts
 from gossamer.run.summary import summary_of
 from gossamer.run.train import train
-from gossamer.run.wording import ending, mixing_facts, mixing_in_words
+from gossamer.run.wording import ending, mixing_in_words
 
 
 def config(topology: dict[str, Any] | str, size: int, **settings: Any) -> TrainConfig:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -12,16 +13,16 @@ from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.record.folder import RunFolder
+from gossamer.record.requests import Requests
 from gossamer.roles.actor import Episode
+from gossamer.run.checkpoint_contents import LearnerState, RunState, from_disk
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
 from gossamer.run.host_protocol import FINAL, Done, ProgressReport, Ready, Snapshot
 from gossamer.run.host_state import HostState
 from gossamer.run.recorder import Recorder
-from gossamer.run.requests import Requests
 from gossamer.run.scoring import Scoring
-from gossamer.run.state import LearnerState, RunState, from_disk
-from gossamer.run.stopping import Stop, Watch, Watched
+from gossamer.run.stopping import Stop
 from gossamer.run.supervisor import Supervisor
 
 PLAN = Plan(
@@ -181,7 +182,7 @@ class Supervised:
             self.config, self.recorder, store, [], lambda: (placement.updates, placement.env_steps)
         )
         self.checkpoints = Checkpointing(self.config, store, self.stop)
-        self.requests = Requests(self.folder.path, Watch(0.0, Watched(), self.stop))
+        self.requests = Requests(self.folder.path, partial(self.stop.request, "request"))
         self.supervisor = Supervisor(
             self.config,
             self.folder,

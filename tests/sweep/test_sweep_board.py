@@ -9,7 +9,7 @@ import pytest
 
 from gossamer.sweep import board as board_module
 from gossamer.sweep.board import MOST_ROWS, Board
-from gossamer.sweep.processes import PlannedRun
+from gossamer.sweep.pool import PlannedRun
 
 
 class Terminal(io.StringIO):

@@ -18,8 +18,8 @@ from gossamer.errors import RunFailed
 from gossamer.record.exits import Exit
 from gossamer.sweep import pool as pool_module
 from gossamer.sweep.board import Board
-from gossamer.sweep.pool import Pool, RunQueue
-from gossamer.sweep.processes import LocalSite, PlannedRun
+from gossamer.sweep.local_site import LocalSite
+from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
 from gossamer.system import signals
 
 

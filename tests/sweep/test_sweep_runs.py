@@ -390,7 +390,7 @@ def test_two_sweeps_do_not_share_a_folder(tmp_path: Path, capsys: Any) -> None:
 
 def test_what_a_kill_leaves_half_made_is_made_anew(tmp_path: Path) -> None:
     from gossamer.sweep.file import read_sweep
-    from gossamer.sweep.processes import make_room
+    from gossamer.sweep.local_site import make_room
     from gossamer.sweep.store import SweepFolder
 
     folder = make_folder(tmp_path)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from gossamer.config.names import nearest
+from gossamer.config.suggestions import nearest
 from gossamer.errors import ConfigError
 from gossamer.system.reading import clipped, visible
 

@@ -14,10 +14,11 @@ from msgspec import Meta
 
 from gossamer.config import own_parts
 from gossamer.config.files import is_config_name
-from gossamer.config.merging import Layer, unknown_setting
-from gossamer.config.names import flag, near, place
+from gossamer.config.merging import Layer
+from gossamer.config.names import flag, place
+from gossamer.config.suggestions import near, unknown_setting
 from gossamer.config.train_config import TrainConfig
-from gossamer.config.tree import choices, fields_of, find_annotation, member_name, members
+from gossamer.config.tree import choices, fields_of, find_annotation, member_name, members, names_of
 from gossamer.config.values import (
     SWITCH_WORDS,
     is_list,
@@ -232,7 +233,7 @@ def _read_setting(
         takes = attached or (rest and not rest[0].startswith("--"))
         place(found.settings, name, rest.popleft() if takes else True)
     else:
-        raise unknown_setting(Layer("command line", {}, typed=True), name, TrainConfig)
+        raise unknown_setting(Layer("command line", {}, typed=True), name, names_of(TrainConfig))
 
 
 def _take_value(head: str, annotation: Any, rest: deque[str], *, attached: bool) -> Any:

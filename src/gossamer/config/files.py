@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
 from gossamer.config.merging import Layer
-from gossamer.config.names import did_you_mean, nested
+from gossamer.config.names import nested
+from gossamer.config.suggestions import did_you_mean
 from gossamer.errors import ConfigError
 from gossamer.system.reading import expand, parse_json, parse_toml, quoted, read_plain
 

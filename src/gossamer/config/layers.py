@@ -21,7 +21,8 @@ from gossamer.config.cores import (
 )
 from gossamer.config.files import config_layer, suite_layer
 from gossamer.config.merging import Layer, merge
-from gossamer.config.names import REMOVED, entries_of, nested
+from gossamer.config.names import entries_of, nested
+from gossamer.config.suggestions import REMOVED
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import Tree, as_written, fields_of, to_tree
 from gossamer.config.values import spells_number

@@ -11,16 +11,8 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gossamer.config import own_parts
-from gossamer.config.names import (
-    ELSEWHERE,
-    KINDS_ELSEWHERE,
-    REMOVED,
-    Entries,
-    did_you_mean,
-    flag,
-    nearest,
-    nested,
-)
+from gossamer.config.names import Entries, flag, nested
+from gossamer.config.suggestions import KINDS_ELSEWHERE, did_you_mean, unknown_setting
 from gossamer.config.tree import Field, Tree, fields_of, member_name, members, names_of
 from gossamer.config.values import is_list, read_value, remedy, shown
 from gossamer.errors import ConfigError
@@ -142,14 +134,14 @@ class _Merging:
             named = _table(given.layer, path + name, table[name])
             for key in named:
                 if key not in fields_of(by_name[name]):
-                    raise unknown_setting(given.layer, f"{path}{name}.{key}", self.root)
+                    raise unknown_setting(given.layer, f"{path}{name}.{key}", names_of(self.root))
             fitting |= named if by_name[name] is spoken_to else {}
         for name in fitting:
             if name in fields_of(chosen) or (name == "name" and None not in by_name):
                 continue
             owners = [str(member_name(kind)) for kind in kinds if name in fields_of(kind)]
             if not owners:
-                raise unknown_setting(given.layer, path + name, self.root)
+                raise unknown_setting(given.layer, path + name, names_of(self.root))
             if not given.overruled:
                 first = chosen is kinds[0]
                 raise _other_member(
@@ -266,20 +258,3 @@ def _other_member(
         how = f"give it to an entry of that kind, {other}"
     told = f"is a setting of {', '.join(owners)}, not of {chosen}"
     return ConfigError(f"{layer.shown(path + name)} {told}; leave it out or {how}")
-
-
-def unknown_setting(layer: Layer, name: str, root: type) -> ConfigError:
-    """Build the error for a name that is no setting, with the nearest one."""
-    if name in REMOVED:
-        return ConfigError(f"{layer.shown(name)} is no longer a setting: {REMOVED[name]}")
-    path, dot, last = name.rpartition(".")
-    # A type is the kind of something below which it stands.
-    ours = (x for x, others in ELSEWHERE.items() if last in others and (path or x != "name"))
-    meant = nearest(path + dot + next(ours, last), names_of(root))
-    if meant and name.count(".") == meant.count("."):  # of the entry that was named
-        parts = zip(name.split("."), meant.split("."), strict=True)
-        meant = ".".join(given if given.isdecimal() else part for given, part in parts)
-    # The environment has no flag of its own: it is the one positional argument.
-    hint = f"did you mean {flag(meant) if layer.typed else meant}?" if meant else ""
-    listed = "gossamer train --help-all lists all settings"
-    return ConfigError(f"{layer.shown(name)} is not a setting; {hint or listed}")

@@ -14,7 +14,7 @@ import sys
 import typing
 from typing import TYPE_CHECKING, Any, ClassVar, cast
 
-from gossamer.config.names import near
+from gossamer.config.suggestions import near
 from gossamer.config.values import expected
 from gossamer.errors import ConfigError
 from gossamer.system.importing import import_module, named_in

@@ -12,7 +12,7 @@ from typing import Annotated, Any, Literal, cast
 
 import msgspec
 
-from gossamer.config.names import near
+from gossamer.config.suggestions import near
 from gossamer.system.ranges import Number
 
 if typing.TYPE_CHECKING:

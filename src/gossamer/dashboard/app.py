@@ -31,7 +31,7 @@ from gossamer.dashboard.checkpoint_tar import checkpoint_tar
 from gossamer.dashboard.columns import Columns
 from gossamer.dashboard.comparisons import Comparisons, Question
 from gossamer.dashboard.curves import curves, group
-from gossamer.dashboard.details import VIDEO_TYPES, VIDEOS, details, difference, replays
+from gossamer.dashboard.details import VIDEO_TYPES, details, difference, replays
 from gossamer.dashboard.events import Events
 from gossamer.dashboard.extremes import RememberedExtremes
 from gossamer.dashboard.graph import graph
@@ -47,6 +47,7 @@ from gossamer.dashboard.sweeps import Sweeps
 from gossamer.dashboard.thinning import thin
 from gossamer.dashboard.views import Views
 from gossamer.errors import ConfigError
+from gossamer.record.runs import VIDEOS
 from gossamer.system.reading import clipped, parse_json, visible
 
 if TYPE_CHECKING:

@@ -11,6 +11,7 @@ from gossamer.dashboard.limits import limits
 from gossamer.dashboard.listing import TAIL_BYTES, env_steps_of
 from gossamer.dashboard.values import flat, listed, mapping, number, shown, whole, word
 from gossamer.record.metrics import METRICS, name_in_table, parse_row
+from gossamer.record.runs import VIDEOS
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 LOG_LINES, LOG_BYTES = 200, 256 << 10
 EVALUATIONS = 50
 MAX_PROCESSES = 1000
-VIDEOS = "videos"
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
 _STEPS = re.compile(r"(\d+)")
 

@@ -18,8 +18,8 @@ from gossamer.envs.interface import interface_from
 from gossamer.errors import ConfigError
 from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
 from gossamer.record.metrics import plain
+from gossamer.run.checkpoint_contents import SavedPolicy
 from gossamer.run.load_policy import put_weights, refuse_misfit
-from gossamer.run.state import SavedPolicy
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
 from gossamer.types import EnvSpec
 

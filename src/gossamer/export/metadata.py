@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Any
 import gossamer
 from gossamer.export.step import CARRY
 from gossamer.record.metrics import plain
+from gossamer.run.checkpoint_contents import env_steps_of
 from gossamer.run.load_policy import whose
-from gossamer.run.state import env_steps_of
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig

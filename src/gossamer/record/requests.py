@@ -1,4 +1,4 @@
-"""What is asked of a running run from beside it: empty files in its folder, which the run takes away when it hears them.
+"""Requests to a running run, from beside it: empty files in its folder, which the run takes away when it hears them.
 
 A file needs no process id, so nothing is ever signalled that is not the run; asking twice is asking once; it works
 wherever the folder can be written, also where the run's process is on another machine.
@@ -11,6 +11,7 @@ from contextlib import suppress
 from typing import TYPE_CHECKING, Literal, get_args
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from pathlib import Path
 
 Request = Literal["stop", "checkpoint", "evaluate"]
@@ -45,3 +46,42 @@ def take(folder: Path) -> set[Request]:
 
 def _name(request: Request) -> str:
     return f".asked-{request}"
+
+
+class Requests:
+    """Requests to one session, which the thread that watches it looks for four times a second.
+
+    So a role that hangs is asked to stop too, and looking takes no time from training. What was asked since the folder was
+    locked is heard.
+
+    Args:
+        folder: of the run.
+        stop: asks the run to stop, as the first signal does.
+    """
+
+    def __init__(self, folder: Path, stop: Callable[[], object]):
+        self._folder, self._stop = folder, stop
+        self._waiting: set[Request] = set()  # two threads add and discard, each at once
+        self._closed = False
+
+    def look(self) -> None:
+        """Look into the folder."""
+        if self._closed:
+            return
+        found = take(self._folder)
+        if "stop" in found:
+            self._stop()
+        self._waiting |= found - {"stop"}
+
+    def waiting(self, request: Request) -> bool:
+        """Whether something has been asked and not been seen to."""
+        return request in self._waiting
+
+    def done(self, request: Request) -> None:
+        """Record that a request is being seen to."""
+        self._waiting.discard(request)
+
+    def close(self) -> None:
+        """Look no more, and forget what nobody hears."""
+        self._closed = True
+        take(self._folder)

@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from gossamer.record.exits import State
 
+VIDEOS = "videos"
+"""Folder in that of a run."""
 LARGEST = 1e18
 """Number that a table shows."""
 

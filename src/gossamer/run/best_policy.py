@@ -11,8 +11,8 @@ import msgspec
 from gossamer.errors import ConfigError
 from gossamer.record.checkpoint import BEST, CANDIDATE, Score, UnreadableError
 from gossamer.roles.evaluator import Contest, Source
+from gossamer.run.checkpoint_contents import POLICY, ScoredPolicy, facts_of, policy_of
 from gossamer.run.recorder import name_of
-from gossamer.run.state import POLICY, ScoredPolicy, facts_of, policy_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -21,8 +21,8 @@ if TYPE_CHECKING:
 
     from gossamer.record.checkpoint import CheckpointStore, Scored
     from gossamer.roles.evaluator import Evaluation, Evaluator
+    from gossamer.run.checkpoint_contents import Identity
     from gossamer.run.recorder import Recorder
-    from gossamer.run.state import Identity
 
 EXPLAINED_AFTER_SECONDS = 2.0
 """A confirmation at the end of a run that takes longer is told of."""

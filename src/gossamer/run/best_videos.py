@@ -10,9 +10,10 @@ import torch
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import BEST, UnreadableError
+from gossamer.record.runs import VIDEOS
 from gossamer.roles.evaluator import Interrupted
+from gossamer.run.checkpoint_contents import ScoredPolicy, facts_of, policy_of
 from gossamer.run.show import record_video
-from gossamer.run.state import ScoredPolicy, facts_of, policy_of
 from gossamer.system.reading import visible
 
 if TYPE_CHECKING:
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import CheckpointStore
     from gossamer.record.folder import RunFolder
 
-VIDEOS = "videos"
-"""Folder in that of a run."""
 ENCODING = ("-threads", "1")
 """Else the encoder takes all cores for moments."""
 

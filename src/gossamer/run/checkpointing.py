@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 
 from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.machine import use_threads
-from gossamer.run.state import to_disk
+from gossamer.run.checkpoint_contents import to_disk
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.config import TrainConfig
     from gossamer.record.checkpoint import CheckpointStore
-    from gossamer.run.state import RunState
+    from gossamer.run.checkpoint_contents import RunState
     from gossamer.run.stopping import Stop
 
 

@@ -19,10 +19,10 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.checkpoint_contents import RunPolicies, RunState
     from gossamer.run.host_protocol import Placement
     from gossamer.run.recorder import Recorder
     from gossamer.run.scoring import Scoring
-    from gossamer.run.state import RunPolicies, RunState
     from gossamer.run.stopping import Stop
 
 EXPLAINED_AFTER_SECONDS = 1.5

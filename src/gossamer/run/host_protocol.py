@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
 from gossamer.build.auto import Plan
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.roles.actor import Episode
-from gossamer.run.state import LearnerState
+from gossamer.run.checkpoint_contents import LearnerState
 from gossamer.system.messages import Message
 
 if TYPE_CHECKING:
@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.learners_memory import PolicyBoards
-    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 LoadInitialState = Callable[[range], "InitialState | None"]

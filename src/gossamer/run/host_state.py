@@ -10,8 +10,6 @@ from gossamer.run.host_protocol import FINAL, Done
 if TYPE_CHECKING:
     from gossamer.run.host_protocol import Event, Snapshot
 
-MAX_DEATHS_IN_A_ROW = 3
-"""Deaths of a host without a completed version in between, after which the run ends."""
 Phase = Literal[
     "placing", "unplaced", "starting", "learning", "saving", "ending", "ended", "done", "dead"
 ]

@@ -15,7 +15,14 @@ from gossamer.errors import ConfigError
 from gossamer.machine import same_folder
 from gossamer.record.checkpoint import BEST, CANDIDATE, UnreadableError
 from gossamer.record.folder import RunFolder
-from gossamer.run.state import POLICY, PolicyOrigin, SavedPolicy, ScoredPolicy, facts_of, policy_of
+from gossamer.run.checkpoint_contents import (
+    POLICY,
+    PolicyOrigin,
+    SavedPolicy,
+    ScoredPolicy,
+    facts_of,
+    policy_of,
+)
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import clipped, quoted, visible
 from gossamer.topology.base import blend

@@ -18,12 +18,12 @@ from gossamer.config import TrainConfig, to_dict
 from gossamer.envs.registry import read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
 from gossamer.run.best_videos import refuse_no_videos
+from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
 from gossamer.run.load_policy import refuse_misfit, refuse_other_best
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.recorder import refuse_missing_writers
 from gossamer.run.resume import known_to_differ
 from gossamer.run.resumed_settings import changes, for_this_machine, refuse_changes, resumed_plan
-from gossamer.run.state import RunState, SavedPolicy, from_disk, tensors_of
 from gossamer.run.summary import finished, raised
 from gossamer.system.devices import use_deterministic_algorithms
 from gossamer.system.reading import quoted, visible

@@ -17,7 +17,7 @@ from gossamer.machine import MissingExtra
 from gossamer.record.checkpoint import CANDIDATE
 from gossamer.record.metrics import EpisodeLog, JsonLog, MetricLog
 from gossamer.record.progress import Progress
-from gossamer.run.state import RecorderState
+from gossamer.run.checkpoint_contents import RecorderState
 from gossamer.system.reading import without_controls
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from gossamer.record.folder import RunFolder
     from gossamer.roles.actor import Episode
     from gossamer.roles.evaluator import Evaluation
-    from gossamer.run.state import WindowState
+    from gossamer.run.checkpoint_contents import WindowState
 
 WINDOW = 100
 """Episodes behind a mean return."""

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.folder import RunFolder
-    from gossamer.run.state import RunState
+    from gossamer.run.checkpoint_contents import RunState
     from gossamer.types import EnvSpec
 
 

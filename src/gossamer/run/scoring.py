@@ -7,7 +7,7 @@ import time
 from typing import TYPE_CHECKING
 
 from gossamer.run.best_policy import BestPolicy
-from gossamer.run.state import RunPolicies
+from gossamer.run.checkpoint_contents import RunPolicies
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping

@@ -10,7 +10,7 @@ import msgspec
 from torch import Tensor
 
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.run.state import LearnerState, RunState
+from gossamer.run.checkpoint_contents import LearnerState, RunState
 from gossamer.system.blocks import copy_into, lay_out_like
 from gossamer.topology.base import FOREVER
 from gossamer.types import STORED
@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
 
     from gossamer.build.roles import LearnerBundle
+    from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.placements.host_learners import HostLearners
-    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 NOT_BACK = "environments did not come back to where they were"

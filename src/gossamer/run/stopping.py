@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from gossamer.machine import STOP_SIGNALS
 from gossamer.record.exits import Exit
 from gossamer.run.slow_calls import SlowCalls, at_work
+from gossamer.run.wording import ENDED_AT_ONCE, STOPPING
 from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:
@@ -32,10 +33,6 @@ RAISE_SECONDS = 2.0
 """After a deadline: what does not end by itself until then is interrupted."""
 LAST_RESORT_SECONDS = 6.0
 """After a deadline: the process ends, whatever it is at."""
-STOPPING = (
-    "Saving a checkpoint, then stopping, within {} s. Press Ctrl-C again to quit without saving."
-)
-ENDED_AT_ONCE = "Ended without saving. The run can be resumed from its last checkpoint."
 SHOW_CURSOR = "\033[?25h"
 
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Score
     from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
-    from gossamer.run.state import RunState
+    from gossamer.run.checkpoint_contents import RunState
 
 
 def finished(

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import RunFailed
 from gossamer.run import wording
+from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_group import HostGroup
 from gossamer.run.host_protocol import (
     FINAL,
@@ -25,10 +26,8 @@ from gossamer.run.host_protocol import (
     Snapshot,
     SnapshotSent,
 )
-from gossamer.run.host_state import MAX_DEATHS_IN_A_ROW
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import NOT_BACK, fill_absent_learners
-from gossamer.run.state import RunState
 from gossamer.run.stopping import end_of
 
 if TYPE_CHECKING:
@@ -37,12 +36,16 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.record.exits import Exit
     from gossamer.record.folder import RunFolder
+    from gossamer.record.requests import Requests
     from gossamer.run.checkpointing import Checkpointing
     from gossamer.run.evaluations import Evaluations
     from gossamer.run.host_protocol import Event, Host, LoadInitialState, Placement
     from gossamer.run.recorder import Recorder
-    from gossamer.run.requests import Requests
     from gossamer.run.stopping import Stop
+
+
+MAX_DEATHS_IN_A_ROW = 3
+"""Deaths of a host without a completed version in between, after which the run ends."""
 
 
 class LockstepBroken(Exception):

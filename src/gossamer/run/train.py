@@ -27,22 +27,23 @@ from gossamer.machine import keep_freed_memory, process_began
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
 from gossamer.record.origin import mark
+from gossamer.record.requests import Requests
 from gossamer.roles.evaluator import Interrupted
 from gossamer.run import resume, wording
 from gossamer.run.best_videos import BestVideos
+from gossamer.run.checkpoint_contents import from_disk, tensors_of
 from gossamer.run.checkpointing import Checkpointing
 from gossamer.run.evaluations import Evaluations
 from gossamer.run.load_policy import read_policy, refuse_misfit
+from gossamer.run.mixing_facts import mixing_facts, mixing_rows
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.placing import place
 from gossamer.run.prepare import Finished, prepare
 from gossamer.run.recorder import Recorder
-from gossamer.run.requests import Requests
 from gossamer.run.resumed_settings import changes
 from gossamer.run.scoring import Scoring
 from gossamer.run.slow_calls import at_work
 from gossamer.run.snapshot import is_repeatable
-from gossamer.run.state import from_disk, tensors_of
 from gossamer.run.stopping import Overdue, Stop, Watch, Watched, hand_over, tell
 from gossamer.run.summary import summary_of
 from gossamer.run.supervisor import Supervisor
@@ -56,9 +57,9 @@ if TYPE_CHECKING:
 
     import torch
 
+    from gossamer.run.checkpoint_contents import InitialState, RunState
     from gossamer.run.host_protocol import LoadInitialState, Placement
     from gossamer.run.prepare import Prepared
-    from gossamer.run.state import InitialState, RunState
 
 
 @dataclass(frozen=True)
@@ -298,7 +299,7 @@ class _Session:
             folder = self.run_folder = self._open()
             store = folder.checkpoints(self.config.keep_checkpoints)
             stack.enter_context(self.watch.hearing(self.watch.on_signal))
-            requests = Requests(folder.path, self.watch)
+            requests = Requests(folder.path, partial(self.watch.request, "request"))
             stack.callback(requests.close)
             stop, checkpoints = self.watch.stop, Checkpointing(self.config, store, self.watch.stop)
             scoring = Scoring(
@@ -399,7 +400,7 @@ class _Session:
             known = wording.env_facts(self.spec) if self.prepared.tried else {}
             settings = to_dict(self.config)
             facts = {
-                **wording.mixing_facts(self.config),
+                **mixing_facts(self.config),
                 **known,
                 **self._origin(code_in(settings)),
             }
@@ -407,7 +408,7 @@ class _Session:
             folder.write_start(
                 settings, layers, argv, facts, began=self.began, seconds_before=before
             )
-            if mixing := wording.mixing_rows(self.config):
+            if mixing := mixing_rows(self.config):
                 folder.write_json("mixing.json", mixing)
             if self.state is not None:
                 self._cut_back(folder)
@@ -478,7 +479,7 @@ class _Session:
         for line in self.prepared.replays:  # shown before
             with suppress(OSError):
                 folder.log(line)
-        if mixing := wording.mixing_in_words(self.config, wording.mixing_facts(self.config)):
+        if mixing := wording.mixing_in_words(self.config, mixing_facts(self.config)):
             recorder.say(mixing)
         recorder.say(f"run folder {folder.shown}")
         if self.unmarked:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from rich.console import RenderableType
 
-    from gossamer.sweep.processes import PlannedRun
+    from gossamer.sweep.pool import PlannedRun
 
 PLAIN_EVERY_SECONDS = 30.0
 """At most one plain line about runs that train in this time."""

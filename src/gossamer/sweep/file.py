@@ -12,7 +12,8 @@ from msgspec import Meta
 
 from gossamer.config import TrainConfig
 from gossamer.config.files import config_layer, how_to_translate
-from gossamer.config.names import did_you_mean, nested, place
+from gossamer.config.names import nested, place
+from gossamer.config.suggestions import did_you_mean
 from gossamer.config.tree import fields_of
 from gossamer.config.values import read_value, shown
 from gossamer.errors import ConfigError

@@ -2,23 +2,25 @@
 
 from __future__ import annotations
 
+import contextlib
+import os
 import signal
 import time
 from collections import deque
-from contextlib import suppress
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.exits import Exit, exit_of
 from gossamer.record.objectives import is_done, read_summary
+from gossamer.system.reading import clipped
 from gossamer.system.signals import Signals
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
+    from pathlib import Path
 
     from gossamer.sweep.board import Board
-    from gossamer.sweep.processes import PlannedRun, RunInTraining, Site
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0
@@ -27,6 +29,83 @@ MOST_KILLS = 3
 """Times that a run is resumed after something has killed it."""
 KILL_SECONDS = 60.0
 """After the time that a run has to stop: one that is still there is killed."""
+OUTPUT_TAIL_BYTES = 65_536
+
+
+@dataclass(frozen=True)
+class PlannedRun:
+    """A run that is to be trained: where it is, and how it is begun."""
+
+    name: str
+    """Name in lines for the user: in a sweep its path below the sweep's folder."""
+    folder: Path
+    """The run folder."""
+    settings: Path
+    """File of its settings."""
+    seed: int
+
+    @property
+    def lock(self) -> Path:
+        """File that is locked while the run's process is there."""
+        return self.folder.with_name(f".{self.folder.name}.lock")
+
+    @property
+    def output(self) -> Path:
+        """File of the lines that the run prints."""
+        return self.folder.with_name(f"{self.folder.name}.txt")
+
+    def words(self, *, resumed: bool) -> list[str]:
+        """Return the words after `gossamer train` with which the run begins, or is resumed."""
+        if resumed:
+            return ["--resume", str(self.folder)]
+        words = ["--config", str(self.settings), "--seed", str(self.seed)]
+        return [*words, "--run-folder", str(self.folder)]
+
+    def last_words(self) -> str:
+        """Return the last line of what the run printed in which gossamer speaks of itself."""
+        with contextlib.suppress(OSError, ValueError), self.output.open("rb") as file:
+            file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_TAIL_BYTES))
+            lines = file.read().decode(errors="replace").splitlines()
+            told = [x for x in lines if x.startswith("gossamer: ")] or [
+                x for x in lines if x.strip()
+            ]
+            if told:
+                return clipped(told[-1].removeprefix("gossamer: "), 300)
+        return ""
+
+
+class RunInTraining(Protocol):
+    """A run that is being trained."""
+
+    def poll(self) -> int | None:
+        """Return the exit code; None while it trains, 0 where nobody knows it."""
+        ...
+
+    def stop(self) -> None:
+        """Ask it to save a checkpoint and stop."""
+        ...
+
+    def kill(self) -> None:
+        """End it at once."""
+        ...
+
+
+class Site(Protocol):
+    """Trains runs, `jobs` at a time, each in a slot of its own."""
+
+    jobs: int
+
+    def start(self, run: PlannedRun, slot: int) -> RunInTraining:
+        """Begin a run, or go on with it."""
+        ...
+
+    def adopt(self, run: PlannedRun) -> tuple[RunInTraining, int | None] | None:
+        """Return a run that an earlier sweep has begun and that still trains, and its slot if that is known."""
+        ...
+
+    def close(self) -> None:
+        """Give up the resources of the site."""
+        ...
 
 
 class RunQueue:
@@ -113,7 +192,7 @@ class Pool:
                 self._wait_for_all(queue)
                 raise
             except OSError as error:  # a full disk
-                with suppress(OSError):  # what is done is seen again by whoever goes on
+                with contextlib.suppress(OSError):  # what is done is seen again by whoever goes on
                     self._wait_for_all(queue)
                 raise RunFailed(f"cannot write down what was done: {error}") from error
             finally:

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.sweep.file import Sweep
-    from gossamer.sweep.search import Search
     from gossamer.sweep.store import SweepFolder
     from gossamer.sweep.trial import Trial
+    from gossamer.sweep.trial_queue import TrialQueue
 
 PRESET = re.compile(r"best(-\d{3,})?\.toml")
 """Names of the presets that a sweep writes."""
@@ -56,10 +56,10 @@ def write_presets(folder: SweepFolder, best: Sequence[Trial]) -> list[Path]:
     return [folder.path / name for name in names[: len(best)]]
 
 
-def results(search: Search) -> dict[str, Any]:
+def results(queue: TrialQueue) -> dict[str, Any]:
     """Return the trials of a sweep and their worth, as JSON."""
-    sweep = search.sweep
-    trials = [search.trials[x] for x in sorted(search.trials)]
+    sweep = queue.sweep
+    trials = [queue.trials[x] for x in sorted(queue.trials)]
     goals = sweep.judge.objectives
     done = [x for x in trials if x.values]
     return {
@@ -82,7 +82,7 @@ def results(search: Search) -> dict[str, Any]:
         ]
         + [
             {"trial": number, "state": "refused", "settings": dict(chosen), "reason": reason}
-            for number, (chosen, reason) in sorted(search.refused.items())
+            for number, (chosen, reason) in sorted(queue.refused.items())
         ],
         "best": [x.number for x in best_of(sweep, trials)],
         "importance": {
@@ -97,14 +97,14 @@ def _finite(value: float) -> float | None:
     return None if value >= NEVER / 1e6 else plain(value)
 
 
-def report(search: Search, presets: Sequence[Path]) -> str:
+def report(queue: TrialQueue, presets: Sequence[Path]) -> str:
     """Return the table of trials, the settings that matter, and the commands to type next."""
-    sweep = search.sweep
-    trials = [search.trials[x] for x in sorted(search.trials)]
+    sweep = queue.sweep
+    trials = [queue.trials[x] for x in sorted(queue.trials)]
     lines = [*_table(sweep, ordered(sweep, trials))]
     lines += [
         f"trial {number} is left out: {reason}"
-        for number, (_, reason) in sorted(search.refused.items())
+        for number, (_, reason) in sorted(queue.refused.items())
     ]
     lines += [f"trial {x.number} failed: {x.failure}" for x in trials if x.failure]
     done = [x for x in trials if x.values]

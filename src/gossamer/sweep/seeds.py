@@ -21,9 +21,9 @@ from gossamer.record.objectives import is_done, measure, read_summary, shown_val
 from gossamer.record.readers import FolderReader, json_in, table_in
 from gossamer.record.runs import find_runs, is_run
 from gossamer.sweep.board import Board
-from gossamer.sweep.pool import Pool, RunQueue
+from gossamer.sweep.local_site import LocalSite
+from gossamer.sweep.pool import PlannedRun, Pool, RunQueue
 from gossamer.sweep.presets import as_preset
-from gossamer.sweep.processes import LocalSite, PlannedRun
 from gossamer.sweep.sweep import stopped
 from gossamer.system.reading import expand
 

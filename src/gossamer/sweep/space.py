@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
-from gossamer.config.names import did_you_mean
+from gossamer.config.suggestions import did_you_mean
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import find_annotation
 from gossamer.config.values import bare, kinds_of, shown

@@ -17,7 +17,7 @@ from gossamer.record.files import take_lock, write_text
 from gossamer.record.folder import MIN_FREE_BYTES
 from gossamer.record.metrics import plain
 from gossamer.record.readers import FolderReader, json_in
-from gossamer.sweep.processes import PlannedRun
+from gossamer.sweep.pool import PlannedRun
 from gossamer.sweep.trial import Trial
 from gossamer.system.reading import clipped, expand, quoted
 

@@ -15,11 +15,11 @@ from gossamer.record.objectives import shown_value
 from gossamer.sweep import report
 from gossamer.sweep.board import Board
 from gossamer.sweep.file import read_sweep
+from gossamer.sweep.local_site import LocalSite, cores_of
 from gossamer.sweep.pool import Pool
-from gossamer.sweep.processes import LocalSite, cores_of
-from gossamer.sweep.search import Search
 from gossamer.sweep.store import SweepFolder, default_folder
 from gossamer.sweep.trial import settings_in_words
+from gossamer.sweep.trial_queue import TrialQueue
 from gossamer.system.reading import expand
 from gossamer.system.streams import show_result
 
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from gossamer.config import TrainConfig
-    from gossamer.sweep.processes import Site
+    from gossamer.sweep.pool import Site
 
 
 def main(
@@ -60,34 +60,32 @@ def main(
         raise MissingExtra("--placement cluster needs Ray", "cluster")
     with closing(SweepFolder(path, sweep)) as held:
         held.open()
-        search = Search(held)
-        with closing(_board(search)) as board, closing(_site(placement, jobs, config)) as site:
-            board.say(_introduction(search, site, path))
+        queue = TrialQueue(held)
+        with closing(_board(queue)) as board, closing(_site(placement, jobs, config)) as site:
+            board.say(_introduction(queue, site, path))
             pool = Pool(site, stop_seconds=config.stop_within_seconds, board=board)
-            finished = pool.run(search)
+            finished = pool.run(queue)
         again = _again(file, folder, trials)
-        return _end(search, held, finished=finished, as_json=as_json, again=again)
+        return _end(queue, held, finished=finished, as_json=as_json, again=again)
 
 
 def _site(placement: str, jobs: int, config: TrainConfig) -> Site:
     """Return the site of the runs; all are taken to need the same of a machine."""
     if placement == "cluster":
-        from gossamer.sweep.cluster import ClusterSite
+        from gossamer.sweep.cluster_site import ClusterSite
 
         cores = config.cluster.cpus_per_learner * config.num_learners or cores_of(config)
         return ClusterSite(config, jobs=jobs, cores=cores)
     return LocalSite(config, jobs=jobs)
 
 
-def _board(search: Search) -> Board:
-    return Board(
-        f"sweep {search.sweep.file}", head=lambda: _head(search), rows=lambda: _rows(search)
-    )
+def _board(queue: TrialQueue) -> Board:
+    return Board(f"sweep {queue.sweep.file}", head=lambda: _head(queue), rows=lambda: _rows(queue))
 
 
-def _introduction(search: Search, site: Site, path: Path) -> str:
-    sweep = search.sweep
-    done = sum(bool(x.values or x.pruned) for x in search.trials.values())
+def _introduction(queue: TrialQueue, site: Site, path: Path) -> str:
+    sweep = queue.sweep
+    done = sum(bool(x.values or x.pruned) for x in queue.trials.values())
     seeds = f", {sweep.options.seeds} seeds each" if sweep.options.seeds > 1 else ""
     went = f", {done} of them done before" if done else ""
     return (
@@ -96,32 +94,32 @@ def _introduction(search: Search, site: Site, path: Path) -> str:
     )
 
 
-def _head(search: Search) -> str:
-    trials = list(search.trials.values())
+def _head(queue: TrialQueue) -> str:
+    trials = list(queue.trials.values())
     done = sum(bool(x.values) for x in trials)
-    told = f"{done} of {search.sweep.trials} trials done"
+    told = f"{done} of {queue.sweep.trials} trials done"
     for word, count in (
         ("stopped early", sum(x.pruned for x in trials)),
         ("failed", sum(bool(x.failure) for x in trials)),
-        ("left out", len(search.refused)),
+        ("left out", len(queue.refused)),
     ):
         told += f", {count} {word}" if count else ""
-    best = report.best_of(search.sweep, trials)
+    best = report.best_of(queue.sweep, trials)
     if best:
-        name = search.sweep.judge.objectives[0]
+        name = queue.sweep.judge.objectives[0]
         told += f"; best {name} {shown_value(name, best[0].values[0])}, trial {best[0].number}"
     return told
 
 
-def _rows(search: Search) -> list[tuple[str, ...]]:
-    names = search.sweep.judge.objectives
+def _rows(queue: TrialQueue) -> list[tuple[str, ...]]:
+    names = queue.sweep.judge.objectives
     return [
         (
             f"trial {x.number}",
             ", ".join(f"{n} {shown_value(n, y)}" for n, y in zip(names, x.values, strict=True)),
             settings_in_words(x.chosen),
         )
-        for x in report.ordered(search.sweep, list(search.trials.values()))
+        for x in report.ordered(queue.sweep, list(queue.trials.values()))
         if x.values
     ]
 
@@ -137,12 +135,12 @@ def _again(file: str, folder: str, trials: int | None) -> str:
     return shlex.join([*words, *([] if trials is None else ["--trials", str(trials)])])
 
 
-def _end(search: Search, held: SweepFolder, *, finished: bool, as_json: bool, again: str) -> int:
+def _end(queue: TrialQueue, held: SweepFolder, *, finished: bool, as_json: bool, again: str) -> int:
     """Write and print the report of a sweep, and return the exit code."""
-    sweep, trials = search.sweep, list(search.trials.values())
+    sweep, trials = queue.sweep, list(queue.trials.values())
     try:
         presets = report.write_presets(held, report.best_of(sweep, trials))
-        found = report.results(search)
+        found = report.results(queue)
         held.write_json("results.json", found)
     except OSError as error:
         raise RunFailed(
@@ -151,7 +149,7 @@ def _end(search: Search, held: SweepFolder, *, finished: bool, as_json: bool, ag
     if as_json:
         show_result(json.dumps(found, indent=1))
     else:
-        print(report.report(search, presets))
+        print(report.report(queue, presets))
     failed = sum(bool(x.failure) for x in trials)
     if not finished:
         left = sweep.trials - sum(bool(x.values or x.pruned) for x in trials)

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.record.objectives import Judge
-    from gossamer.sweep.processes import PlannedRun
+    from gossamer.sweep.pool import PlannedRun
 
 
 @dataclass

@@ -1,34 +1,18 @@
-"""A child process: what it imports ahead of being copied; then it reads its task and serves as a learner's process or an actor's."""
+"""A child process: it reads its task, and serves as a learner's process or an actor's."""
 
 from __future__ import annotations
 
-import importlib
 import socket
 from contextlib import suppress
-from importlib.metadata import entry_points
 
 from msgspec.structs import replace
 
-from gossamer.config import TrainConfig, from_dict, to_dict
 from gossamer.run.host_protocol import Failed
 from gossamer.run.placements import actor_process, learner_process
 from gossamer.run.placements.channel import Channel
 from gossamer.run.placements.child_protocol import ActorTask, ChildHears, LearnerTask
 from gossamer.run.placements.fork_server import use_fork_server
 from gossamer.run.stopping import cause_of
-
-
-def import_ahead() -> None:
-    """Import what every child needs in its first seconds, so that copies begin with it and share its memory.
-
-    Simulators are left to those who need them, and so is Gymnasium where it would load others' plugins: they may begin
-    threads, or read variables that are not the same in every process.
-    """
-    with suppress(Exception):  # whoever needs it will tell
-        from_dict(to_dict(TrainConfig("CartPole-v1")))  # which loads all parts
-        if not entry_points(group="gymnasium.envs"):
-            importlib.import_module("gossamer.envs.gym")
-            importlib.import_module("gymnasium.envs.classic_control")
 
 
 def serve(

@@ -12,8 +12,8 @@ from torch import Tensor
 from gossamer.build.auto import Plan
 from gossamer.links.wire import Address
 from gossamer.roles.actor import Episode
+from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Event, Failed, Notice
-from gossamer.run.state import InitialState
 from gossamer.system.blocks import Place
 from gossamer.system.messages import Message
 

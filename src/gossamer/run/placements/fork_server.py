@@ -438,6 +438,23 @@ def _become(
     return _Begun(channel, tuple(descriptors[3:]), server)
 
 
+def import_ahead() -> None:
+    """Import what every child needs in its first seconds, so that copies begin with it and share its memory.
+
+    Simulators are left to those who need them, and so is Gymnasium where it would load others' plugins: they may begin
+    threads, or read variables that are not the same in every process.
+    """
+    from importlib.metadata import entry_points
+
+    from gossamer.config import TrainConfig, from_dict, to_dict
+
+    with suppress(Exception):  # whoever needs it will tell
+        from_dict(to_dict(TrainConfig("CartPole-v1")))  # which loads all parts
+        if not entry_points(group="gymnasium.envs"):
+            importlib.import_module("gossamer.envs.gym")
+            importlib.import_module("gymnasium.envs.classic_control")
+
+
 def _main(descriptor: int, parent: int, role: str) -> int:
     ignore_signals()
     # Imports take seconds, in which the parent may be killed. An actor's parent starts it from a thread, whose end is not
@@ -448,7 +465,7 @@ def _main(descriptor: int, parent: int, role: str) -> int:
         return importlib.import_module(SERVES).serve(descriptor)
     gc.disable()  # importing is a tenth quicker
     serves = importlib.import_module(SERVES)
-    serves.import_ahead()
+    import_ahead()
 
     # From here on the closed socket tells, whichever thread of the supervisor has started us.
     if sys.platform == "linux":

@@ -14,12 +14,12 @@ from gossamer.links.mailboxes import AWAITS
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
 from gossamer.replay.batches import BatchSource
+from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Ready
 from gossamer.run.host_state import HostState
 from gossamer.run.placements.child_protocol import LearnerTask
 from gossamer.run.placements.layout import transport_of
 from gossamer.run.placements.learners_memory import Sizes
-from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -27,10 +27,10 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.run.placements.layout import Layout
     from gossamer.run.placements.learners_memory import Memory, PolicyBoards
-    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 

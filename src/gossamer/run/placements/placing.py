@@ -10,11 +10,11 @@ from gossamer.config import code_in, refuse_unimportable, to_dict
 from gossamer.envs.making import registered_here_alone
 from gossamer.errors import ConfigError
 from gossamer.machine import install_command
+from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.placements.layout import layout_of
 from gossamer.run.placements.processes import Processes
 from gossamer.run.placements.this_process import ThisProcess
 from gossamer.run.resume import refuse_replays
-from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
+    from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, LoadInitialState
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.layout import Layout
-    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 LOOK_SECONDS = 0.1

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Literal
 
 from gossamer.build.roles import build_evaluator
 from gossamer.run import snapshot
+from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Ready
 from gossamer.run.host_state import HostState
 from gossamer.run.placements.host_learners import build_local_learners
@@ -18,7 +19,6 @@ from gossamer.run.placements.host_loop import HostLoop
 from gossamer.run.placements.loop_inline import learn_inline
 from gossamer.run.placements.loop_overlapped import learn_overlapped
 from gossamer.run.placements.orders import SharedOrders
-from gossamer.run.state import RunState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,9 +28,9 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.roles.evaluator import Evaluator
+    from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.run.placements.learners_memory import PolicyBoards
-    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 

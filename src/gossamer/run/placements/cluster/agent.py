@@ -20,6 +20,7 @@ from msgspec.structs import replace
 from gossamer.config import from_dict
 from gossamer.links.mailboxes import ENV_STEPS, make_memory
 from gossamer.links.mirror import Incoming, Outgoing
+from gossamer.run.checkpoint_contents import InitialState
 from gossamer.run.host_protocol import Died, Done, Failed, Notice, ProgressReport, Ready, Snapshot
 from gossamer.run.placements.cluster.actors import RemoteActors
 from gossamer.run.placements.cluster.letters import Correspondent, Letterbox
@@ -27,7 +28,6 @@ from gossamer.run.placements.fork_server import ready
 from gossamer.run.placements.learners_memory import Memory, Sizes
 from gossamer.run.placements.orders import SharedOrders
 from gossamer.run.placements.process_host import ProcessHost, end_processes
-from gossamer.run.state import InitialState
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
 

@@ -25,6 +25,7 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.links.mailboxes import ENV_STEPS
 from gossamer.links.mirror import Incoming, Outgoing
 from gossamer.links.stopping import Stopped, StopSignal
+from gossamer.run.checkpoint_contents import RunState
 from gossamer.run.host_protocol import Died, Done, Event, Failed, Notice, Order, Ready
 from gossamer.run.placements.cluster.agent import AgentStart, Assignment
 from gossamer.run.placements.cluster.session import Session
@@ -32,7 +33,6 @@ from gossamer.run.placements.learners_memory import Memory
 from gossamer.run.placements.out_of_process import OutOfProcess
 from gossamer.run.placements.spawn import CLOSE_SECONDS
 from gossamer.run.snapshot import part_of
-from gossamer.run.state import RunState
 from gossamer.system.messages import from_whole, to_array
 from gossamer.topology.base import FOREVER
 
@@ -43,11 +43,11 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.links.collective import MeetingPoint
     from gossamer.links.wire import Address
+    from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import LoadInitialState
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
-    from gossamer.run.state import InitialState
     from gossamer.types import EnvSpec
 
 FULL = (ObjectStoreFullError, OutOfDiskError)

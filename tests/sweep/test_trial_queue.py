@@ -10,8 +10,8 @@ import pytest
 from gossamer.errors import RunFailed
 from gossamer.record.exits import Exit
 from gossamer.sweep.file import read_sweep
-from gossamer.sweep.search import Search
 from gossamer.sweep.store import SweepFolder
+from gossamer.sweep.trial_queue import TrialQueue
 
 FILE = """
 method = "{method}"
@@ -48,11 +48,11 @@ def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: Swe
     finish(folder.path / "000" / "s1", 10.0)
     finish(folder.path / "000" / "s2", 20.0)
     finish(folder.path / "001" / "s2", 30.0)
-    search = Search(folder)
-    assert (search.trials[0].state, search.trials[0].values) == ("done", (15.0,))
-    assert search.trials[1].state == "unfinished"
-    assert [x.name for x in search.runs] == ["000/s1", "000/s2", "001/s1", "001/s2"]
-    found = [search.next() for _ in range(3)]
+    queue = TrialQueue(folder)
+    assert (queue.trials[0].state, queue.trials[0].values) == ("done", (15.0,))
+    assert queue.trials[1].state == "unfinished"
+    assert [x.name for x in queue.runs] == ["000/s1", "000/s2", "001/s1", "001/s2"]
+    found = [queue.next() for _ in range(3)]
     assert [x.name for x in found if x] == ["001/s1", "002/s1", "002/s2"]
     assert json.loads((folder.path / "002" / "trial.json").read_text())["chosen"] == {
         "algorithm.passes": 3
@@ -60,52 +60,52 @@ def test_what_is_done_is_worth_its_mean_and_what_is_left_comes_first(folder: Swe
 
 
 def test_a_trial_is_judged_when_its_last_run_ends(folder: SweepFolder) -> None:
-    search, said = Search(folder), list[str]()
-    search.say = said.append
-    first, second = search.next(), search.next()
+    queue, said = TrialQueue(folder), list[str]()
+    queue.say = said.append
+    first, second = queue.next(), queue.next()
     assert first
     assert second
     finish(first.folder, 1.0)
-    search.ended(first, Exit("done", "total_env_steps"))
+    queue.ended(first, Exit("done", "total_env_steps"))
     assert not said
     finish(second.folder, 3.0)
-    search.ended(second, Exit("done", "total_env_steps"))
+    queue.ended(second, Exit("done", "total_env_steps"))
     assert said == ["trial 0: return 2 (algorithm.passes 1); 1 of 4 trials done"]
 
 
 def test_the_other_runs_of_a_trial_that_fails_are_not_trained(folder: SweepFolder) -> None:
-    search = Search(folder)
-    search.say = lambda _: None
-    first = search.next()
+    queue = TrialQueue(folder)
+    queue.say = lambda _: None
+    first = queue.next()
     assert first
-    search.ended(first, Exit("failed", "no such thing"))
-    assert search.trials[0].state == "failed"
-    following = search.next()
+    queue.ended(first, Exit("failed", "no such thing"))
+    assert queue.trials[0].state == "failed"
+    following = queue.next()
     assert following
     assert following.name == "001/s1"
 
 
 def test_where_nothing_but_failures_comes_the_search_gives_up(folder: SweepFolder) -> None:
-    search = Search(folder)
-    search.say = lambda _: None
+    queue = TrialQueue(folder)
+    queue.say = lambda _: None
     for _ in range(3):
-        run = search.next()
+        run = queue.next()
         assert run
-        search.ended(run, Exit("failed", "why"))
+        queue.ended(run, Exit("failed", "why"))
     with pytest.raises(RunFailed, match="3 trials failed and none was done; the last one: why"):
-        search.next()
+        queue.next()
 
 
 def test_a_pruned_trial_stays_so_and_others_know_of_it(tmp_path: Path) -> None:
     pytest.importorskip("optuna", reason="Optuna is an optional extra")
     folder = made(tmp_path, "tpe", 'trials = 4\npruner = "median"')
-    search, said = Search(folder), list[str]()
-    search.say = said.append
-    run = search.next()
+    queue, said = TrialQueue(folder), list[str]()
+    queue.say = said.append
+    run = queue.next()
     assert run
-    assert list(search.unwanted([run])) == []
-    folder.prune(search.trials[0])
-    again = Search(folder)
+    assert list(queue.unwanted([run])) == []
+    folder.prune(queue.trials[0])
+    again = TrialQueue(folder)
     again.say = said.append
     assert again.trials[0].state == "pruned"
     assert [x.name for x in again.unwanted([run])] == [run.name], "it still trains"

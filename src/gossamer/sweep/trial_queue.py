@@ -7,15 +7,15 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.objectives import MARKS, evaluations, is_done, shown_value
+from gossamer.sweep.optuna_study import Study
 from gossamer.sweep.pool import RunQueue
-from gossamer.sweep.study import Study
 from gossamer.sweep.trial import settings_in_words
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from gossamer.record.exits import Exit
-    from gossamer.sweep.processes import PlannedRun
+    from gossamer.sweep.pool import PlannedRun
     from gossamer.sweep.store import SweepFolder
     from gossamer.sweep.trial import Trial
 
@@ -23,7 +23,7 @@ MOST_FAILURES = 3
 """Trials that fail before one is done: then something is wrong with all of them."""
 
 
-class Search(RunQueue):
+class TrialQueue(RunQueue):
     """The runs of a sweep's trials, which begin as there is room for them.
 
     Args:

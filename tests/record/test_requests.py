@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -14,8 +15,7 @@ from sessions import QUICK, Session, checkpoints, summary_of
 
 from gossamer.record.exits import Exit
 from gossamer.record.folder import RunFolder
-from gossamer.record.requests import REQUESTS, ask, take
-from gossamer.run.requests import Requests
+from gossamer.record.requests import REQUESTS, Requests, ask, take
 from gossamer.run.stopping import Stop, Watch, Watched
 
 
@@ -50,7 +50,7 @@ def test_a_request_to_stop_is_as_good_as_the_first_signal(tmp_path: Path) -> Non
             return True
 
     stop = Stop()
-    requests = Requests(tmp_path, Watch(0.0, Run(), stop))
+    requests = Requests(tmp_path, partial(Watch(0.0, Run(), stop).request, "request"))
     requests.look()
     assert not stop.is_requested
     for _ in range(3):  # a run that is asked twice saves all the same
@@ -68,7 +68,7 @@ def test_a_session_is_asked_from_the_moment_its_folder_is_locked(tmp_path: Path)
     folder.lock()
     stop = Stop()
     ask(tmp_path, "stop")  # while it imports torch and makes its environments
-    requests = Requests(tmp_path, Watch(0.0, Watched(), stop))
+    requests = Requests(tmp_path, partial(stop.request, "request"))
     requests.look()
     assert stop.is_requested
     assert not requests.waiting("checkpoint"), "it was asked of an earlier session"
@@ -76,7 +76,7 @@ def test_a_session_is_asked_from_the_moment_its_folder_is_locked(tmp_path: Path)
 
 
 def test_what_nobody_heard_goes_with_the_session(tmp_path: Path) -> None:
-    requests = Requests(tmp_path, Watch(0.0, Watched(), Stop()))
+    requests = Requests(tmp_path, lambda: None)
     ask(tmp_path, "evaluate")
     requests.close()
     assert list(tmp_path.iterdir()) == []

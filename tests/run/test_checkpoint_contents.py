@@ -17,8 +17,7 @@ import torch
 from gossamer.config import from_dict
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.record.checkpoint import Checkpoint, CheckpointStore
-from gossamer.run.snapshot import part_of
-from gossamer.run.state import (
+from gossamer.run.checkpoint_contents import (
     InitialState,
     LearnerState,
     PolicyOrigin,
@@ -32,6 +31,7 @@ from gossamer.run.state import (
     tensors_of,
     to_disk,
 )
+from gossamer.run.snapshot import part_of
 from gossamer.run.train import train
 from gossamer.system.messages import from_whole, to_array
 

@@ -18,7 +18,7 @@ from waiting import PATIENCE_SECONDS
 
 from gossamer import cli
 from gossamer.errors import RunFailed
-from gossamer.sweep.processes import PlannedRun
+from gossamer.sweep.pool import PlannedRun
 
 ray = pytest.importorskip("ray", reason="Ray is an optional extra")
 
@@ -31,7 +31,7 @@ from gossamer.run.placements.cluster.whole_runs import (  # noqa: E402
     Trainer,
     WholeRun,
 )
-from gossamer.sweep.cluster import keep  # noqa: E402
+from gossamer.sweep.cluster_site import keep  # noqa: E402
 
 
 def test_files_come_home_as_they_are(tmp_path: Path) -> None:

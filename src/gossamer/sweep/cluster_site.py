@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.record.files import write_bytes
 from gossamer.run.placements.cluster.whole_runs import HERE, RunCluster, WholeRun, files_below
-from gossamer.sweep.processes import make_room
+from gossamer.sweep.local_site import make_room
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.run.placements.cluster.whole_runs import Changes, RemoteRun
-    from gossamer.sweep.processes import PlannedRun
+    from gossamer.sweep.pool import PlannedRun
 
 SETTINGS = "settings.toml"
 

@@ -14,8 +14,7 @@ import signal
 import subprocess
 import sys
 import time
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 from gossamer.config.cores import MACHINE, PLAIN
 from gossamer.errors import ConfigError, RunFailed
@@ -23,96 +22,20 @@ from gossamer.machine import visible_gpus
 from gossamer.record.files import is_locked, take_lock
 from gossamer.record.runs import LOCK, is_run, is_running
 from gossamer.system.cores import can_pin, cpus_by_core, num_cores
-from gossamer.system.reading import clipped, read_plain
+from gossamer.system.reading import read_plain
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator, Sequence
     from pathlib import Path
 
     from gossamer.config import TrainConfig
+    from gossamer.sweep.pool import PlannedRun
 
-OUTPUT_TAIL_BYTES = 65_536
 LINGER_SECONDS = 20.0
 """Longest wait for processes of a killed run to end."""
 STOP = signal.SIGINT
 """Asks a run to save a checkpoint and stop, as Ctrl-C does."""
 THREADS = ("--learner-threads", "--actor-threads", "--env-threads")
-
-
-@dataclass(frozen=True)
-class PlannedRun:
-    """A run that is to be trained: where it is, and how it is begun."""
-
-    name: str
-    """Name in lines for the user: in a sweep its path below the sweep's folder."""
-    folder: Path
-    """The run folder."""
-    settings: Path
-    """File of its settings."""
-    seed: int
-
-    @property
-    def lock(self) -> Path:
-        """File that is locked while the run's process is there."""
-        return self.folder.with_name(f".{self.folder.name}.lock")
-
-    @property
-    def output(self) -> Path:
-        """File of the lines that the run prints."""
-        return self.folder.with_name(f"{self.folder.name}.txt")
-
-    def words(self, *, resumed: bool) -> list[str]:
-        """Return the words after `gossamer train` with which the run begins, or is resumed."""
-        if resumed:
-            return ["--resume", str(self.folder)]
-        words = ["--config", str(self.settings), "--seed", str(self.seed)]
-        return [*words, "--run-folder", str(self.folder)]
-
-    def last_words(self) -> str:
-        """Return the last line of what the run printed in which gossamer speaks of itself."""
-        with contextlib.suppress(OSError, ValueError), self.output.open("rb") as file:
-            file.seek(max(0, file.seek(0, os.SEEK_END) - OUTPUT_TAIL_BYTES))
-            lines = file.read().decode(errors="replace").splitlines()
-            told = [x for x in lines if x.startswith("gossamer: ")] or [
-                x for x in lines if x.strip()
-            ]
-            if told:
-                return clipped(told[-1].removeprefix("gossamer: "), 300)
-        return ""
-
-
-class RunInTraining(Protocol):
-    """A run that is being trained."""
-
-    def poll(self) -> int | None:
-        """Return the exit code; None while it trains, 0 where nobody knows it."""
-        ...
-
-    def stop(self) -> None:
-        """Ask it to save a checkpoint and stop."""
-        ...
-
-    def kill(self) -> None:
-        """End it at once."""
-        ...
-
-
-class Site(Protocol):
-    """Trains runs, `jobs` at a time, each in a slot of its own."""
-
-    jobs: int
-
-    def start(self, run: PlannedRun, slot: int) -> RunInTraining:
-        """Begin a run, or go on with it."""
-        ...
-
-    def adopt(self, run: PlannedRun) -> tuple[RunInTraining, int | None] | None:
-        """Return a run that an earlier sweep has begun and that still trains, and its slot if that is known."""
-        ...
-
-    def close(self) -> None:
-        """Give up the resources of the site."""
-        ...
 
 
 def cores_of(config: TrainConfig) -> int:
