@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import re
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,6 +14,7 @@ sys.path.insert(
 )  # tests are not packages; the made-up server lies beside them
 
 from fake_watch import FakeServer, FakeWatch, usual_runs
+from pages import Pages, served
 from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
@@ -33,10 +32,6 @@ ARGUMENTS = [
 ]
 
 
-PATIENCE_MS = 1000 * PATIENCE_SECONDS
-"""Other tests, and other programs, may have the cores."""
-
-
 @pytest.fixture(scope="session")
 def browser() -> Iterator[Browser]:
     playwright = pytest.importorskip(
@@ -44,11 +39,17 @@ def browser() -> Iterator[Browser]:
     )
     if not CHROMIUM.exists():
         pytest.skip(f"needs {CHROMIUM}: apt-get install chromium")
-    playwright.expect.set_options(timeout=PATIENCE_MS)
+    # Other tests, and other programs, may have the cores.
+    playwright.expect.set_options(timeout=1000 * PATIENCE_SECONDS)
     with playwright.sync_playwright() as driver:
         browser = driver.chromium.launch(executable_path=CHROMIUM, headless=True, args=ARGUMENTS)
         yield browser
         browser.close()
+
+
+@pytest.fixture(scope="session")
+def pages(browser: Browser) -> Pages:
+    return Pages(browser)
 
 
 @pytest.fixture
@@ -56,85 +57,62 @@ def watch() -> FakeWatch:
     return FakeWatch(usual_runs())
 
 
-@pytest.fixture
-def server(watch: FakeWatch) -> Iterator[FakeServer]:
-    server = FakeServer(watch)
+@pytest.fixture(scope="session")
+def one_server() -> Iterator[FakeServer]:
+    """The made-up server at one address, which answers for one test after the other."""
+    server = FakeServer(FakeWatch([]))
     server.start()
     yield server
     server.stop()
 
 
 @pytest.fixture
-def page(browser: Browser, server: FakeServer) -> Iterator[Page]:
+def server(one_server: FakeServer, watch: FakeWatch) -> Iterator[FakeServer]:
+    one_server.watch = watch
+    yield one_server
+    watch.disconnect()
+
+
+@pytest.fixture
+def page(pages: Pages, server: FakeServer, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page that complains of nothing and asks nobody but its server; where it does, the test fails."""
-    context = browser.new_context(
-        viewport={"width": 1440, "height": 900}, color_scheme="light", base_url=server.address
-    )
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    complaints: list[str] = []
-    page.on(
-        "console",
-        lambda said: complaints.append(said.text) if said.type in ("error", "warning") else None,
-    )
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on(
-        "request",
-        lambda asked: (
-            None
-            if asked.url.startswith((server.address, "data:", "blob:"))
-            else complaints.append(f"leaves the machine: {asked.url}")
-        ),
-    )
-    yield page
-    context.close()
-    # A server that went away makes the browser itself write a line.
-    allowed = (
-        ("ERR_CONNECTION_REFUSED", "503", "ERR_INCOMPLETE_CHUNKED_ENCODING")
-        if watch_was_down(server)
-        else ()
-    )
-    assert [said for said in complaints if not any(word in said for word in allowed)] == []
 
+    def allowed(said: ConsoleMessage) -> bool:
+        # A server that went away makes the browser itself write a line.
+        gone = ("ERR_CONNECTION_REFUSED", "503", "ERR_INCOMPLETE_CHUNKED_ENCODING")
+        return server.watch.was_down and any(word in said.text for word in gone)
 
-def watch_was_down(server: FakeServer) -> bool:
-    return server.watch.was_down
+    with pages.opened(
+        server.address,
+        own=request.node.get_closest_marker("own_page") is not None,
+        allowed=allowed,
+        asks_others=lambda url: not url.startswith((server.address, "data:", "blob:", "about:")),
+    ) as page:
+        yield page
 
 
 @pytest.fixture
 def address(root: Path) -> Iterator[str]:
     """Of the real server, which watches the folder that a test file's own `root` returns."""
-    command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
-    child = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-    assert child.stdout
-    found = re.search(r"http://\S+", child.stdout.readline())
-    assert found
-    yield found[0].rstrip("/")
-    child.kill()
-    child.wait()
-    child.stdout.close()
+    with served(root) as address:
+        yield address
 
 
 @pytest.fixture
-def live(browser: Browser, address: str) -> Iterator[Page]:
+def live(pages: Pages, address: str, request: pytest.FixtureRequest) -> Iterator[Page]:
     """A page that complains of nothing and asks nobody but the server.
 
     That the server refuses an act, or that a run is gone that was there a moment ago, the browser itself says.
     """
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
-    page = context.new_page()
-    page.set_default_timeout(PATIENCE_MS)
-    complaints: list[str] = []
 
-    def hear(said: ConsoleMessage) -> None:
+    def allowed(said: ConsoleMessage) -> bool:
         refused = "status of 409" in said.text
-        gone = "status of 404" in said.text and "run=" in said.location["url"]
-        if said.type in ("error", "warning") and not (refused or gone):
-            complaints.append(said.text)
+        return refused or ("status of 404" in said.text and "run=" in said.location["url"])
 
-    page.on("console", hear)
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    page.on("request", lambda x: None if x.url.startswith((address, "data:", "blob:")) else complaints.append(x.url))  # fmt: skip
-    yield page
-    context.close()
-    assert complaints == []
+    with pages.opened(
+        address,
+        own=request.node.get_closest_marker("own_page") is not None,
+        allowed=allowed,
+        asks_others=lambda url: not url.startswith((address, "data:", "blob:", "about:")),
+    ) as page:
+        yield page

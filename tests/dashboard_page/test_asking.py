@@ -17,6 +17,7 @@ pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install
 pytest.importorskip("starlette", reason="needs the extra dashboard")
 from playwright.sync_api import expect
 
+pytestmark = pytest.mark.own_page
 RUNS = [f"CartPole-v1/s{seed}" for seed in (1, 2, 3)]
 ANSWER_MS = 2_000
 # Every answer that is counted takes a while; a tab is hidden by setting `away`.

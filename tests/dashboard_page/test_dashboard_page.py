@@ -472,6 +472,7 @@ def test_a_setting_that_no_run_has_is_told_with_the_one_that_was_meant(page: Pag
         expect(page.locator(".none")).not_to_contain_text("No column is called")
 
 
+@pytest.mark.own_page
 def test_a_chart_says_in_the_end_that_it_stays_a_sample(page: Page, watch: FakeWatch) -> None:
     watch.exact = False
     page.clock.install()
@@ -1186,6 +1187,7 @@ def look_away(page: Page, *, hidden: bool) -> None:
     )
 
 
+@pytest.mark.own_page
 def test_a_tab_that_was_hidden_reads_what_it_missed(page: Page, watch: FakeWatch) -> None:
     page.clock.install()
     visit(page, f"#/run?run={quote(PONG)}")

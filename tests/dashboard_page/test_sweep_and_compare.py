@@ -6,8 +6,6 @@ import itertools
 import json
 import re
 import shutil
-import subprocess
-import sys
 from collections.abc import Generator, Iterator
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -16,11 +14,11 @@ from urllib.parse import quote
 
 import pytest
 from made_sweeps import add_trial, chosen_of, make_sweep, working
+from pages import Pages, served
 from scored_runs import evaluation_row, make_run
-from waiting import PATIENCE_SECONDS
 
 if TYPE_CHECKING:
-    from playwright.sync_api import Browser, Locator, Page
+    from playwright.sync_api import Locator, Page
 
 pytest.importorskip("playwright.sync_api", reason="needs playwright: pip install playwright")
 pytest.importorskip("starlette", reason="needs the extra dashboard")
@@ -32,35 +30,12 @@ SIZES = ((1440, 900), (1024, 768), (390, 844))
 
 
 @contextmanager
-def served(root: Path) -> Generator[str]:
-    """Context with the address of a server."""
-    command = [sys.executable, "-m", "gossamer", "watch", str(root), "--no-browser", "--port", "0"]
-    with subprocess.Popen(
-        command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
-    ) as child:
-        try:
-            assert child.stdout
-            found = re.search(r"http://\S+", child.stdout.readline())
-            assert found
-            yield found[0].rstrip("/")
-        finally:
-            child.kill()
-
-
-@contextmanager
-def opened(browser: Browser, address: str, allowed: str = "no complaint") -> Generator[Page]:
+def opened(pages: Pages, address: str, allowed: str = "no complaint") -> Generator[Page]:
     """Context with a page that complains of nothing but what is allowed."""
-    context = browser.new_context(viewport={"width": 1440, "height": 900}, base_url=address)
-    page = context.new_page()
-    page.set_default_timeout(1000 * PATIENCE_SECONDS)
     # By the page's clock no answer takes any time: none is followed by a long pause, however busy the machine.
-    page.add_init_script("performance.now = () => 0")
-    complaints: list[str] = []
-    page.on("console", lambda x: complaints.append(x.text) if x.type in ("error", "warning") else None)  # fmt: skip
-    page.on("pageerror", lambda error: complaints.append(str(error)))
-    yield page
-    context.close()
-    assert [x for x in complaints if allowed not in x] == []
+    script = "performance.now = () => 0"
+    with pages.opened(address, script=script, allowed=lambda x: allowed in x.text) as page:
+        yield page
 
 
 def make_groups(root: Path, env_id: str = "CartPole-v1") -> list[str]:
@@ -99,8 +74,8 @@ def address(root: Path) -> Iterator[str]:
 
 
 @pytest.fixture
-def page(browser: Browser, address: str) -> Iterator[Page]:
-    with opened(browser, address) as page:
+def page(pages: Pages, address: str) -> Iterator[Page]:
+    with opened(pages, address) as page:
         yield page
 
 
@@ -193,11 +168,11 @@ def test_how_runs_are_compared_is_chosen_and_stands_in_the_address(page: Page, r
     expect(page.locator(".comparison-head")).to_contain_text("6 runs in 2 groups")
 
 
-def test_what_cannot_be_compared_is_one_line(browser: Browser, address: str, root: Path) -> None:
-    with opened(browser, address, allowed="409") as page:
+def test_what_cannot_be_compared_is_one_line(pages: Pages, address: str, root: Path) -> None:
+    with opened(pages, address, allowed="409") as page:
         visit(page, compare(root, "&by=no_such"))
         expect(page.locator(".nothing")).to_contain_text("--by no_such: no run has a setting of that name")  # fmt: skip
-    with opened(browser, address) as page:
+    with opened(pages, address) as page:
         visit(page, "#/compare")
         expect(page.locator(".nothing")).to_contain_text(
             "Tick runs in the table of runs and press b"
@@ -206,9 +181,9 @@ def test_what_cannot_be_compared_is_one_line(browser: Browser, address: str, roo
         expect(page.locator(".comparison")).to_have_count(1)
 
 
-def test_a_verdict_changes_while_runs_train(browser: Browser, tmp_path: Path) -> None:
+def test_a_verdict_changes_while_runs_train(pages: Pages, tmp_path: Path) -> None:
     runs = make_groups(tmp_path)
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, compare(tmp_path))
         expect(page.locator(".verdicts b").first).to_have_text("B is better than A")
         for run in runs[3:]:
@@ -281,8 +256,8 @@ def test_trials_are_reached_by_keys(page: Page) -> None:
     expect(page).to_have_url(re.compile("#/run.*005/s1"))
 
 
-def test_a_sweep_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> None:
-    with served(tmp_path) as address, opened(browser, address) as page:
+def test_a_sweep_is_followed_while_it_runs(pages: Pages, tmp_path: Path) -> None:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/sweep")
         expect(page.locator(".nothing")).to_contain_text("No sweep yet")
         expect(page.locator(".nothing pre")).to_have_text(
@@ -305,12 +280,12 @@ def test_a_sweep_is_followed_while_it_runs(browser: Browser, tmp_path: Path) -> 
         expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
 
 
-def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
     sweep = make_sweep(tmp_path, trials=5)
     make_sweep(tmp_path, "sweeps/widths")
     for i in range(3):
         add_trial(sweep, i, [10.0 * i])
-    with served(tmp_path) as address, opened(browser, address) as page, working(sweep):
+    with served(tmp_path) as address, opened(pages, address) as page, working(sweep):
         visit(page, "#/sweep?sweep=sweeps/rates")
         picture = page.locator('[data-picture="parallel"]')
         picture.focus()
@@ -327,14 +302,14 @@ def test_a_walk_through_trials_goes_on_when_a_live_sweep_is_drawn_anew(browser: 
         expect(page.locator("h1 summary")).to_have_text("widths")
 
 
-def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
     sweep = make_sweep(tmp_path, trials=3)
     for i in range(2):
         add_trial(sweep, i, [10.0 * i])
     (run,) = add_trial(sweep, 2, [1.0])
     summary = {"exit_reason": "failed: the loss was not finite 100 times", "exit": {"kind": "failed", "cause": "the loss was not finite 100 times"}}  # fmt: skip
     (run / "summary.json").write_text(json.dumps(summary))
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/sweep")
         expect(page.locator(".run-facts .state")).to_have_text("ended")
         expect(page.locator(".run-facts")).to_contain_text("1 failed")
@@ -342,20 +317,20 @@ def test_a_sweep_at_its_end_tells_how_to_try_failed_trials_again(browser: Browse
     (sweep / "sweep.json").write_text(
         json.dumps({**json.loads((sweep / "sweep.json").read_text()), "trials": 4})
     )
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/sweep")
         expect(page.locator(".run-facts .state")).to_have_text("stopped")
         expect(page.locator(".trial-told")).to_contain_text("To go on with the sweep, type: gossamer sweep rates.toml")  # fmt: skip
 
 
-def test_runs_that_are_gone_are_told_and_the_others_shown(browser: Browser, tmp_path: Path) -> None:
+def test_runs_that_are_gone_are_told_and_the_others_shown(pages: Pages, tmp_path: Path) -> None:
     runs = make_groups(tmp_path)
     views = {
         "compare": (compare(tmp_path), ".comparison-head"),
         "curves": (compare(tmp_path, "&metrics=return_mean_100").replace("compare", "curves", 1), ".groups"),
     }  # fmt: skip
     shutil.rmtree(tmp_path / runs[0])
-    with served(tmp_path) as address, opened(browser, address, allowed="404") as page:
+    with served(tmp_path) as address, opened(pages, address, allowed="404") as page:
         for view, drawn in views.values():
             visit(page, view)
             expect(page.locator(".gone")).to_have_text(f"1 of these 6 runs is no longer there: {runs[0]}")  # fmt: skip
@@ -374,12 +349,12 @@ def test_runs_that_are_gone_are_told_and_the_others_shown(browser: Browser, tmp_
             expect(page.locator(".nothing")).to_contain_text("Which runs?")
 
 
-def test_names_from_files_are_text(browser: Browser, tmp_path: Path) -> None:
+def test_names_from_files_are_text(pages: Pages, tmp_path: Path) -> None:
     evil = "<img src=x onerror=alert(1)>"
     sweep = make_sweep(tmp_path, search={evil: ["<b>bold</b>", evil]})
     add_trial(sweep, 0, [1.0], chosen={evil: "<b>bold</b>"})
     add_trial(sweep, 1, [2.0], chosen={evil: evil})
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/sweep")
         expect(rows(page)).to_have_count(2)
         expect(page.locator("main")).to_contain_text("<b>bold</b>")
@@ -388,9 +363,9 @@ def test_names_from_files_are_text(browser: Browser, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize("size", SIZES, ids=str)
-def test_nothing_is_cut_on_any_screen(browser: Browser, address: str, root: Path, size: tuple[int, int], scheme: Any) -> None:  # fmt: skip
+def test_nothing_is_cut_on_any_screen(pages: Pages, address: str, root: Path, size: tuple[int, int], scheme: Any) -> None:  # fmt: skip
     with ExitStack() as stack:
-        page = stack.enter_context(opened(browser, address))
+        page = stack.enter_context(opened(pages, address))
         page.set_viewport_size({"width": size[0], "height": size[1]})
         page.emulate_media(color_scheme=scheme)
         visit(page, compare(root))
@@ -407,11 +382,11 @@ def test_nothing_is_cut_on_any_screen(browser: Browser, address: str, root: Path
         assert 0 <= current["x"] <= size[0] - current["width"]
 
 
-def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
     sweep = make_sweep(tmp_path, trials=2, objective=("return", "evaluation"))
     add_trial(sweep, 0, [30.0], evaluation=10.0)
     add_trial(sweep, 1, [20.0], evaluation=40.0)
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/sweep")
         best = page.get_by_role("link", name="Run of the best")
         expect(best).to_have_attribute("href", re.compile("000"))
@@ -419,18 +394,18 @@ def test_the_best_of_two_objectives_is_that_by_which_trials_are_judged(browser: 
         expect(best).to_have_attribute("href", re.compile("001"))
 
 
-def test_the_best_of_a_sweep_that_was_stopped_is_the_best_so_far(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+def test_the_best_of_a_sweep_that_was_stopped_is_the_best_so_far(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
     sweep = make_sweep(tmp_path, trials=3)
     add_trial(sweep, 0, [20.0])
     add_trial(sweep, 1, [30.0])
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/sweep")
         expect(page.locator(".trial-told")).to_contain_text("Best so far is trial 1")
 
 
-def test_an_answer_that_says_the_same_is_not_drawn_anew(browser: Browser, tmp_path: Path) -> None:
+def test_an_answer_that_says_the_same_is_not_drawn_anew(pages: Pages, tmp_path: Path) -> None:
     (run, *_) = make_groups(tmp_path)
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, compare(tmp_path))
         drawn = page.locator(".comparison").element_handle()
         with page.expect_response(re.compile("api/compare")), (tmp_path / run / "metrics.jsonl").open("a") as file:  # fmt: skip
@@ -440,11 +415,11 @@ def test_an_answer_that_says_the_same_is_not_drawn_anew(browser: Browser, tmp_pa
         assert drawn.evaluate("node => node.isConnected")
 
 
-def test_strips_have_a_scale_and_say_where_an_interval_is_cut(browser: Browser, tmp_path: Path) -> None:  # fmt: skip
+def test_strips_have_a_scale_and_say_where_an_interval_is_cut(pages: Pages, tmp_path: Path) -> None:  # fmt: skip
     for group, scores in (("0.001", (200.0, 200, 238)), ("0.01", (219.0, 220, 221))):
         for seed, score in enumerate(scores, start=1):
             make_run(tmp_path, f"CartPole-v1/{group}-s{seed}", ["--optimizer.learning-rate", group], seed=seed, returns=(score,))  # fmt: skip
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, compare(tmp_path))
         first, second = page.locator(".strip").nth(0), page.locator(".strip").nth(1)
         expect(page.locator(".strip-ends span")).to_have_count(2)
@@ -459,11 +434,11 @@ def test_strips_have_a_scale_and_say_where_an_interval_is_cut(browser: Browser, 
         assert len(set(places)) == 3, "two seeds of one score are seen as two"
 
 
-def test_an_environment_s_name_keeps_its_small_letter(browser: Browser, tmp_path: Path) -> None:
+def test_an_environment_s_name_keeps_its_small_letter(pages: Pages, tmp_path: Path) -> None:
     make_run(tmp_path, "a", env_id="CartPole-v1", returns=(1.0, 2.0))
     config = tmp_path / "a/config.json"
     config.write_text(config.read_text().replace("CartPole-v1", "my_envs:make"))
-    with served(tmp_path) as address, opened(browser, address) as page:
+    with served(tmp_path) as address, opened(pages, address) as page:
         visit(page, "#/compare?runs=a")
         title = page.locator(".comparison .card h2").first
         expect(title).to_have_text("my_envs:make: scores")

@@ -124,7 +124,8 @@ def rows_of(folder: Path) -> list[dict[str, Any]]:
         return []
 
 
-@pytest.mark.parametrize("topology", ["diffusion", slow("gossip"), "allreduce"])
+# Two learners that diffuse go on from a cluster and on one, below.
+@pytest.mark.parametrize("topology", [slow("diffusion"), slow("gossip"), "allreduce"])
 def test_in_lock_step_a_cluster_computes_what_one_process_does(
     tmp_path: Path, topology: str
 ) -> None:

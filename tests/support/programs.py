@@ -21,7 +21,15 @@ from spare_fork_servers import offer_fork_server
 from waiting import PATIENCE_SECONDS
 
 FORKS = multiprocessing.get_context("forkserver")
-FORKS.set_forkserver_preload(["gossamer.cli", "gossamer.run.train", "gossamer.run.evaluate"])
+FORKS.set_forkserver_preload(
+    [
+        "gossamer.cli",
+        "gossamer.run.train",
+        "gossamer.run.evaluate",
+        "gossamer.dashboard.app",
+        "uvicorn",
+    ]
+)
 
 
 def gossamer(*words: str, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:

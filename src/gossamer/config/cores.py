@@ -1,4 +1,4 @@
-"""Division of a machine's cores among learners and threads: one table, with the reason beside each row.
+"""Default number of learners, environments and threads for a machine's cores: one table, with the reason beside each row.
 
 The rows of 1 and 2 cores are measured (docs/results/cores.md). Those above them follow from two cores, of which every
 learner has its own pair, and are a prediction.

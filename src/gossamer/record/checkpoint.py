@@ -1,4 +1,4 @@
-"""Checkpoints that are whole or absent: atomic save, manifest, load against their hashes, keep-last and best.
+"""Folders of checkpoints, whole or absent: atomic save, manifest, load against their hashes, keep-last and best.
 
 A checkpoint is a folder of one safetensors file and one JSON file; nothing in it is ever unpickled.
 """

@@ -1,7 +1,7 @@
-"""State of a run, as checkpoints hold it: typed structs in memory, tensors and JSON by name on disk.
+"""Contents of a checkpoint: typed structs in memory, tensors and JSON by name on disk; what contradicts itself is refused.
 
 On disk the names of a learner's entries begin with its rank, "3/learner.update"; those of learner 0 are bare. They are put
-together and taken apart here, and nowhere else.
+together and taken apart here, and nowhere else. Each role lists its own entries, in its `state_dict`.
 """
 
 from __future__ import annotations

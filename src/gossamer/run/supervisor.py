@@ -1,4 +1,4 @@
-"""The supervisor of a run: listens to the hosts of learners, records, joins their parts of checkpoints, replaces hosts that die, and ends the run.
+"""The supervisor of a run: hears hosts of learners and requests from beside, joins parts of checkpoints, replaces hosts that die, ends the run.
 
 It takes the same way for one learner in this process and for many elsewhere: a `Placement` tells what its hosts have done,
 and carries out orders. What belongs to the run folder is written here, and nowhere that learners run.

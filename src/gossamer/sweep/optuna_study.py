@@ -1,4 +1,4 @@
-"""Optuna as a sweep uses it: it proposes settings and says which trials to stop early; we run them.
+"""Optuna as a sweep uses it: it proposes settings and says which trials to stop early (prune); we run them.
 
 Its study is kept in memory. A sweep that goes on makes it anew from what the folder's trials and the files of their runs tell.
 """

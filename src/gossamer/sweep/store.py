@@ -1,4 +1,4 @@
-"""A sweep's folder, from which it goes on: the sweep as it was asked for, a folder for each trial, and nothing that the runs could tell as well."""
+"""A sweep's folder on disk: the sweep as it was asked for, a folder for each trial, and nothing that the runs could tell as well."""
 
 from __future__ import annotations
 

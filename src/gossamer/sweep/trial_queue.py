@@ -1,4 +1,4 @@
-"""The trials of a sweep: the runs that are left, the worth of those that are done, and those that are not worth going on."""
+"""The trials of a sweep that begins, or goes on after a kill: which runs are left, what those that are done are worth, which are stopped."""
 
 from __future__ import annotations
 
