@@ -5,15 +5,17 @@ Shapes: T unroll length, B columns (environments), P action-distribution paramet
 
 from __future__ import annotations
 
+import math
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, TypeVar, cast
 
 from gossamer.system import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Callable, Sequence
 
     import numpy as np
     import torch
@@ -27,6 +29,17 @@ Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 """Metric name -> (sum, count); sums and counts add over micro-batches and learners."""
 
 ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"]
+LeafKind = Literal["pixels", "vector", "discrete", "mask"]
+DTYPES: Mapping[LeafKind, str] = {
+    "pixels": "uint8",
+    "vector": "float32",
+    "discrete": "int64",
+    "mask": "bool",
+}
+X = TypeVar("X")
+Y = TypeVar("Y")
+Obs = X | Mapping[str, X]
+"""Observations: a bare array exactly where the only leaf of the spec is the observation itself, else arrays by leaf."""
 
 
 def snake_case(name: str) -> str:
@@ -71,25 +84,75 @@ class ActionSpec:
 
 
 @dataclass(frozen=True, slots=True)
-class EnvSpec:
-    """What policies and actors must know of an environment; read from the env, never hard-coded.
+class Leaf:
+    """One array of an observation: the observation itself, or one of those that a Dict or Tuple holds.
 
-    Pixels are uint8 [C, H, W]; anything else is a float32 vector.
+    pixels: uint8 [C, H, W]; vector: float32 [n]; discrete: int64 [k], each in [0, sizes[i]); mask: bool [M], True where
+    an action is allowed.
     """
 
+    name: str
+    """Keys that lead to it, joined by "/"; of a Tuple its index; empty: the observation itself."""
+    kind: LeafKind
+    shape: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
+    """Numbers of values of discrete ones."""
+    frame_stack: int = 1
+    """k: frames of one observation, oldest first; each adds one to those of the row before."""
+    stack_padding: Literal["zero", "repeat", "none"] = "none"
+    """What a reset fills the older frames of a stack with."""
+
+    @property
+    def dtype(self) -> str:
+        """Name of the dtype in numpy and torch."""
+        return DTYPES[self.kind]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one."""
+        return math.prod(self.shape) * {"uint8": 1, "bool": 1, "float32": 4, "int64": 8}[self.dtype]
+
+
+def leaves_of(obs: Obs[X]) -> Mapping[str, X]:
+    """Return observations by leaf; bare ones by the empty name."""
+    return cast("Mapping[str, X]", obs) if isinstance(obs, Mapping) else {"": obs}
+
+
+def map_obs(function: Callable[..., Y], obs: Obs[Any], *others: Obs[Any]) -> Obs[Y]:
+    """Apply a function to each leaf of observations, beside the same leaf of others; bare ones stay bare."""
+    if not isinstance(obs, Mapping):
+        return function(obs, *others)
+    held = cast("Mapping[str, Any]", obs)
+    return {name: function(x, *(leaves_of(y)[name] for y in others)) for name, x in held.items()}
+
+
+def obs_at(obs: Obs[X], index: Any) -> Obs[X]:
+    """Return each leaf of observations at an index."""
+    if not isinstance(obs, Mapping):
+        return cast("Any", obs)[index]
+    return {name: cast("Any", x)[index] for name, x in cast("Mapping[str, X]", obs).items()}
+
+
+def copy_obs(into: Obs[Tensor], obs: Obs[Tensor]) -> None:
+    """Copy each leaf of observations, without waiting for a GPU."""
+    leaves = leaves_of(obs)
+    for name, x in leaves_of(into).items():
+        x.copy_(leaves[name], non_blocking=True)
+
+
+@dataclass(frozen=True, slots=True)
+class EnvSpec:
+    """What policies and actors must know of an environment; read from the env, never hard-coded."""
+
     env_id: str
-    obs_shape: tuple[int, ...]
-    obs_kind: Literal["pixels", "vector"]
+    leaves: tuple[Leaf, ...]
+    """Arrays of an observation, in the order of its space; `one_leaf` makes those of a lone array."""
     action: ActionSpec
     protocol: str
     """How the env was set up, in words; printed beside every score."""
     max_episode_steps: int
     action_repeat: int = 1
     """Emulator frames per env step."""
-    stack_padding: Literal["zero", "repeat", "none"] = "none"
-    """What a reset fills the older frames of a stack with."""
-    frame_stack: int = 1
-    """k: frames of one observation, oldest first; each adds one to those of the row before."""
     differs: str = ""
     """Why an episode is no function of its seed and its actions, in words; empty: as far as is known it is one."""
     family: bool = False
@@ -102,12 +165,59 @@ class EnvSpec:
         """Whether an episode comes back when it is begun from its seed and its actions are repeated."""
         return not self.differs
 
+    @property
+    def is_bare(self) -> bool:
+        """Whether an observation is one array, and no dict of some."""
+        return len(self.leaves) == 1 and not self.leaves[0].name
+
+    @property
+    def has_pixels(self) -> bool:
+        """Whether an observation has an image."""
+        return any(leaf.kind == "pixels" for leaf in self.leaves)
+
+    @property
+    def obs_nbytes(self) -> int:
+        """Bytes of one observation."""
+        return sum(leaf.nbytes for leaf in self.leaves)
+
+    @property
+    def obs_numbers(self) -> int:
+        """Numbers of one observation."""
+        return sum(math.prod(leaf.shape) for leaf in self.leaves)
+
+    @property
+    def leaf(self) -> Leaf:
+        """The one array that an observation is."""
+        assert self.is_bare, f"{self.env_id} observes several arrays"
+        return self.leaves[0]
+
+    @property
+    def obs_shape(self) -> tuple[int, ...]:
+        """Shape of an observation that is one array."""
+        return self.leaf.shape
+
+    @property
+    def obs_kind(self) -> LeafKind:
+        """Kind of an observation that is one array."""
+        return self.leaf.kind
+
+    def obs_of(self, arrays: Mapping[str, X]) -> Obs[X]:
+        """Return arrays by leaf as observations of this environment."""
+        return (
+            arrays[""] if self.is_bare else {leaf.name: arrays[leaf.name] for leaf in self.leaves}
+        )
+
+
+def one_leaf(kind: LeafKind, shape: tuple[int, ...], **stack: Any) -> tuple[Leaf, ...]:
+    """Return the leaves of observations that are one array; `stack` as in `Leaf`."""
+    return (Leaf("", kind, shape, **stack),)
+
 
 class StepResult(NamedTuple):
     """Result of one step of N environments."""
 
-    obs: NDArray[Any]
-    """[N, *obs_shape]; after an end, the true final observation; on a reset row, the first."""
+    obs: Obs[NDArray[Any]]
+    """[N, *shape] of each leaf; after an end, the true final observation; on a reset row, the first."""
     reward: NDArray[np.float32]
     """[N] unclipped; 0 on a reset row."""
     terminated: NDArray[np.bool_]
@@ -140,8 +250,8 @@ class VecEnv(Protocol):
         """Counts steps and resets, and says which env is at one."""
         ...
 
-    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
-        """Begin episode `episodes[i]` in every env i; return first observations [N, *obs_shape]."""
+    def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
+        """Begin episode `episodes[i]` in every env i; return first observations [N, *shape] of each leaf."""
         ...
 
     def send(self, action: NDArray[Any]) -> None:
@@ -152,7 +262,7 @@ class VecEnv(Protocol):
         """Wait for the step that `send` began."""
         ...
 
-    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
         """Begin episodes `episodes`, replay each env's action log since, return the observations."""
         ...
 
@@ -186,13 +296,15 @@ class FieldKind(NamedTuple):
     """Kind of a trajectory's field. Whatever allocates, cuts, moves, checks or stores trajectories follows from it."""
 
     dtype: Literal["float32", "int64", "bool", "obs", "action"]
-    """obs: uint8 for pixels, float32 for vectors. action: int64, float32 for continuous actions."""
+    """obs: that of its leaf. action: int64, float32 for continuous actions."""
     rows: Literal["T", "T + 1", "S", ""] = "T"
     """Leading dimension, before that of the columns; empty: one entry per column."""
     entry: Literal["number", "obs", "action", "action_params"] = "number"
     """Content of one row and column."""
     on_host: bool = False
     """Stays on the host, which decides by it and which a GPU never needs."""
+    leaf: Leaf | None = None
+    """Of observations: which of their arrays."""
 
     @property
     def column_dim(self) -> int:
@@ -206,13 +318,11 @@ class FieldKind(NamedTuple):
 
     def entry_shape(self, spec: EnvSpec) -> tuple[int, ...]:
         """Return the shape of an entry."""
+        if self.entry == "obs":
+            assert self.leaf is not None, "of no environment's table"
+            return self.leaf.shape
         action = spec.action
-        shapes = {
-            "number": (),
-            "obs": spec.obs_shape,
-            "action": action.shape,
-            "action_params": (action.num_params,),
-        }
+        shapes = {"number": (), "action": action.shape, "action_params": (action.num_params,)}
         return shapes[self.entry]
 
     def shape(
@@ -224,7 +334,8 @@ class FieldKind(NamedTuple):
     def dtype_in(self, spec: EnvSpec) -> str:
         """Return the name of the dtype."""
         if self.dtype == "obs":
-            return "uint8" if spec.obs_kind == "pixels" else "float32"
+            assert self.leaf is not None, "of no environment's table"
+            return self.leaf.dtype
         if self.dtype == "action":
             return "float32" if spec.action.kind == "gaussian" else "int64"
         return self.dtype
@@ -242,8 +353,8 @@ class Trajectory:
     and moved to obs[t + 1]. Only `obs` and `starts` have T + 1 rows, so nothing needs shifting.
     """
 
-    obs: Tensor = field(metadata=_kind("obs", "T + 1", "obs"))
-    """[T + 1, B, *obs_shape] raw"""
+    obs: Obs[Tensor] = field(metadata=_kind("obs", "T + 1", "obs"))
+    """[T + 1, B, *shape] of each leaf, raw"""
     action: Tensor = field(metadata=_kind("action", "T", "action"))
     """[T, B, *action_shape]"""
     reward: Tensor = field(metadata=_kind("float32"))
@@ -291,12 +402,12 @@ class Trajectory:
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
         cut = {name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
-        return replace(self, **cut, env_steps=-1)
+        return self.with_fields(cut, env_steps=-1)
 
     def take(self, columns: Tensor) -> Self:
         """Copy of the given columns [K] int64, in that order; waits for a GPU if the index is on another device."""
         taken = {name: _select(x, dim, columns.to(x.device)) for name, x, dim in self.each()}
-        return replace(self, **taken, env_steps=-1)
+        return self.with_fields(taken, env_steps=-1)
 
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""
@@ -307,29 +418,51 @@ class Trajectory:
         return finite
 
     def each(self) -> list[tuple[str, Tensor, int]]:
-        """Name, tensor and dimension of the columns."""
-        held = (
-            (name, getattr(self, name), kind.column_dim)
-            for name, kind in kinds_of(type(self)).items()
-        )
-        return [(name, x, dim) for name, x, dim in held if x is not None]
+        """Name, tensor and dimension of the columns; of observations each leaf's, as "obs/image"."""
+        found: list[tuple[str, Tensor, int]] = []
+        for name, kind in kinds_of(type(self)).items():
+            x = getattr(self, name)
+            if isinstance(x, Mapping):
+                leaves = cast("Mapping[str, Tensor]", x)
+                found += [
+                    (leaf_field(name, leaf), y, kind.column_dim) for leaf, y in leaves.items()
+                ]
+            elif x is not None:
+                found.append((name, x, kind.column_dim))
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a field by its name in `fields_of`."""
+        whole, _, leaf = name.partition("/")
+        x = getattr(self, whole)
+        return x[leaf] if leaf else x
+
+    def with_fields(self, fields: Mapping[str, Tensor], **more: Any) -> Self:
+        """Return this with other tensors in place of some, by their names in `fields_of`."""
+        made = nested_obs(fields)
+        if isinstance(made.get("obs"), dict):
+            made["obs"] = {**leaves_of(self.obs), **made["obs"]}
+        return replace(self, **made, **more)
 
     def to(self, device: torch.device) -> Self:
         """Copy what is computed with to a device, without waiting for it; what is asked about stays.
 
         Fields that lie side by side in one block travel in one copy.
         """
+        import torch
+
         from gossamer.system.blocks import ALIGNMENT
 
         if self.reward.device == device:
             return self
         kinds = kinds_of(type(self))
-        held = {name: x for name, x, _ in self.each() if not kinds[name].on_host}
-        block = self.obs.untyped_storage()
+        held = {name: x for name, x, _ in self.each() if not kinds[name.partition("/")[0]].on_host}
+        first = next(iter(leaves_of(self.obs).values()))
+        block = first.untyped_storage()
         beside = {k for k, x in held.items() if x.untyped_storage().data_ptr() == block.data_ptr()}
         moved: dict[str, Tensor] = {}
         if 2 * sum(held[name].nbytes + ALIGNMENT for name in beside) > block.nbytes():
-            flat = self.obs.new_empty(0).set_(block).view(-1)  # pyright: ignore[reportArgumentType]
+            flat = first.new_empty(0, dtype=torch.uint8).set_(block)  # pyright: ignore[reportArgumentType]
             there = flat.to(device, non_blocking=True)
             for name in beside:
                 x = held.pop(name)
@@ -337,15 +470,20 @@ class Trajectory:
                     x.shape, x.stride(), x.storage_offset()
                 )
         moved |= {name: x.to(device, non_blocking=True) for name, x in held.items()}
-        return replace(self, **moved)
+        return self.with_fields(moved)
 
     def check(self, spec: EnvSpec) -> None:
         """Verify every shape and dtype once, where a trajectory crosses a link; raise ValueError."""
         t, b = self.reward.shape
         units = len(self.core_state)
-        for name, kind in kinds_of(type(self)).items():
-            x = getattr(self, name)
-            if x is None:
+        table = fields_of(spec, type(self))
+        held = {name: x for name, x, _ in self.each()}
+        if gone := [name for name in held if name not in table]:
+            raise ValueError(f"trajectory.{gone[0]} is no leaf that {spec.env_id} observes")
+        for name, kind in table.items():
+            if (x := held.get(name)) is None:
+                if kind.leaf is not None:
+                    raise ValueError(f"trajectory.{name} is missing")
                 continue
             shape = kind.shape(spec, unroll_length=t, num_columns=b, core_units=units)
             if tuple(x.shape) != shape:
@@ -361,8 +499,39 @@ def kinds_of(what: type[Trajectory]) -> Mapping[str, FieldKind]:
     return {x.name: x.metadata["kind"] for x in fields(what) if x.metadata}
 
 
+@cache
+def fields_of(spec: EnvSpec, what: type[Trajectory] = Trajectory) -> Mapping[str, FieldKind]:
+    """Return what every tensor of a trajectory or batch holds, by name: of observations one for each leaf."""
+    found: dict[str, FieldKind] = {}
+    for name, kind in kinds_of(what).items():
+        if kind.entry == "obs":
+            found |= {leaf_field(name, x.name): kind._replace(leaf=x) for x in spec.leaves}
+        else:
+            found[name] = kind
+    return found
+
+
+def leaf_field(name: str, leaf: str) -> str:
+    """Return the name of a leaf's field."""
+    return f"{name}/{leaf}" if leaf else name
+
+
+def nested_obs(fields: Mapping[str, X]) -> dict[str, Any]:
+    """Return fields by attribute, leaves of observations in a dict."""
+    found: dict[str, Any] = {}
+    for name, x in fields.items():
+        whole, _, leaf = name.partition("/")
+        if leaf:
+            found.setdefault(whole, {})[leaf] = x
+        else:
+            found[name] = x
+    return found
+
+
 STORED = kinds_of(Trajectory)
-"""The fields of a trajectory, all of which a replay keeps."""
+"""Attributes of a trajectory that hold tensors, all of which a replay keeps; `fields_of` tells observations apart."""
+ON_HOST = frozenset(name for name, kind in STORED.items() if kind.on_host)
+"""Fields of a trajectory that stay on the host."""
 
 
 def empty_trajectory(
@@ -395,7 +564,7 @@ def empty_trajectory(
         x.name: torch.zeros(
             x.shape,
             dtype=getattr(torch, x.dtype),
-            device=None if STORED[x.name].on_host else device,
+            device=None if x.name in ON_HOST else device,
         )
         for x in places
     }
@@ -411,7 +580,7 @@ def lay_out_trajectory(
     from gossamer.system.blocks import lay_out
 
     wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    for name, kind in STORED.items():
+    for name, kind in fields_of(spec).items():
         shape = kind.shape(
             spec, unroll_length=unroll_length, num_columns=num_columns, core_units=core_units
         )
@@ -432,8 +601,8 @@ def trajectory_in(block: Any, places: Sequence[Place]) -> Trajectory:
 
 
 def _with_channels_second(made: Mapping[str, Tensor]) -> Trajectory:
-    held: dict[str, Any] = {k: x.movedim(-1, 2) if x.ndim == 5 else x for k, x in made.items()}
-    return Trajectory(**held)
+    held = {k: x.movedim(-1, 2) if x.ndim == 5 else x for k, x in made.items()}
+    return Trajectory(**nested_obs(held))
 
 
 @dataclass(slots=True)

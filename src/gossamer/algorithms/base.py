@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from gossamer.errors import ConfigError
 from gossamer.system.ranges import Amount, Count, Fraction
-from gossamer.types import snake_case
+from gossamer.types import obs_at, snake_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from gossamer.ops.distributions import ActionDistribution
     from gossamer.ops.micro_batches import Cuts, MicroBatches
     from gossamer.ops.returns import Returns
-    from gossamer.types import Batch, Metrics, PolicyOutput
+    from gossamer.types import Batch, Metrics, Obs, PolicyOutput
 
 
 class Policy(Protocol):
@@ -34,7 +34,7 @@ class Policy(Protocol):
 
     def __call__(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
         last_action: Tensor | None = None,
@@ -301,7 +301,12 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
         ]
 
     def run(part: slice, state: Tensor) -> PolicyOutput:
-        return policy(batch.obs[part], batch.starts[part], state, *(x[part] for x in past))
+        return policy(
+            obs_at(batch.obs, part),
+            batch.starts[part],
+            state,
+            *(x[part] for x in past),
+        )
 
     first = batch.burn_in
     if not first:

@@ -26,7 +26,7 @@ MAX_TASKS = 100
 def envs_per_learner(config: TrainConfig, spec: EnvSpec, device: str = "cpu") -> int:
     """Return how many environments each learner has; a GPU acts for more of them in the same time."""
     images = IMAGE_ENVS if device == "cpu" else GPU_IMAGE_ENVS
-    return config.num_envs or (images if spec.obs_kind == "pixels" else VECTOR_ENVS)
+    return config.num_envs or (images if spec.has_pixels else VECTOR_ENVS)
 
 
 def refuse_tasks(config: TrainConfig, spec: EnvSpec, num_envs: int) -> None:

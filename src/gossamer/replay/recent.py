@@ -7,11 +7,12 @@ from typing import TYPE_CHECKING, Protocol
 import torch
 
 from gossamer.system.devices import Mark
+from gossamer.types import obs_at
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gossamer.types import PolicyOutput, Trajectory
+    from gossamer.types import Obs, PolicyOutput, Trajectory
 
 CPU_ROWS = 264
 """Rows that a CPU runs at a time, in whole columns: blocks of memory of much more are not kept when freed,
@@ -23,7 +24,7 @@ class Policy(Protocol):
 
     def __call__(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
         last_action: Tensor | None = None,
@@ -95,7 +96,7 @@ class RecentPolicy:
         last_action = torch.cat([trajectory.last_action[None], trajectory.action[:-1]])
         last_reward = torch.cat([trajectory.last_reward[None], trajectory.reward[:-1]])
         return self._policy(
-            trajectory.obs[:-1],
+            obs_at(trajectory.obs, slice(-1)),
             trajectory.starts[:-1],
             trajectory.core_state,
             last_action,
