@@ -15,7 +15,7 @@ from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.envs.spaces import Misfit, obs_format
 from gossamer.errors import ConfigError, RunFailed
-from gossamer.types import Leaf, leaves_of
+from gossamer.spec import Leaf, leaves_of
 
 EVERYTHING = (
     Leaf("image", "pixels", (3, 40, 36)),

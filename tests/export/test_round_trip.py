@@ -18,7 +18,7 @@ from gossamer.envs.spaces import action_format
 from gossamer.export.metadata import describe
 from gossamer.export.recording import TOLERANCE, check, record
 from gossamer.export.step import OneStep
-from gossamer.types import EnvSpec, one_leaf
+from gossamer.spec import EnvSpec, one_leaf
 
 # One process imports what exports to ONNX, which takes seconds.
 pytestmark = pytest.mark.xdist_group("export")

@@ -13,9 +13,9 @@ from core_fakes import DISCRETE, spec_of
 
 from gossamer.envs.spaces import obs_format
 from gossamer.policies.actor_critic import ActorCritic
-from gossamer.policies.encoders import EMBEDDING_SIZE, JOIN_SIZE, Encoders, one_hot
+from gossamer.policies.encoders import EMBEDDING_SIZE, JOIN_SIZE, Embedding, Encoders, OneHot
 from gossamer.policies.settings import PolicyConfig
-from gossamer.types import Leaf, Obs, leaves_of
+from gossamer.spec import Leaf, Obs, leaves_of
 
 VECTORS = obs_format("", nested_envs.Vectors.observation_space).leaves
 EVERYTHING = obs_format("", nested_envs.Everything.observation_space).leaves
@@ -69,7 +69,7 @@ def test_whole_numbers_are_zeros_and_a_one() -> None:
     for row, numbers in enumerate(x.tolist()):
         for first, number in zip((0, 3), numbers, strict=True):
             expected[row, first + number] = 1.0
-    assert torch.equal(one_hot(x, (3, 5)), expected)
+    assert torch.equal(OneHot((3, 5))(x), expected)
 
 
 def test_streams_meet_in_one_layer_but_before_a_core() -> None:
@@ -78,15 +78,14 @@ def test_streams_meet_in_one_layer_but_before_a_core() -> None:
     assert joined.feature_size == JOIN_SIZE
     apart = Encoders(EVERYTHING, replace(config, core="lstm"), seeded())
     assert apart.feature_size == 10 + 16
-    assert [tuple(x.shape) for x in apart.embeddings.parameters()] == [(74, EMBEDDING_SIZE)]
+    assert [tuple(x.shape) for x in apart.discrete.parameters()] == [(74, EMBEDDING_SIZE)]
     first = next(p for p in apart.mlp.parameters() if p.ndim == 2)  # type: ignore[union-attr]
     assert first.shape[1] == 3 + 2 * EMBEDDING_SIZE + 4 + 2
 
 
 def test_an_embedding_is_the_row_of_each_number() -> None:
-    leaf = Leaf("pair", "discrete", (2,), (4, 70))
-    layer = Encoders([leaf], PolicyConfig(), seeded()).embeddings["/pair"]
-    weight = next(layer.parameters())
+    layer = Embedding((4, 70), seeded())
+    weight = layer.weight
     got = layer(torch.tensor([[3, 69], [0, 0]]))
     torch.testing.assert_close(got[0], torch.cat([weight[3], weight[4 + 69]]))
     torch.testing.assert_close(got[1], torch.cat([weight[0], weight[4]]))

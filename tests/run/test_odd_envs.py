@@ -15,7 +15,7 @@ from gossamer.build.preflight import refuse_large
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.record.runs import list_runs
-from gossamer.types import ActionSpec, EnvSpec, one_leaf
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
 
 
 def words(env_id: str, folder: Path) -> list[str]:

@@ -19,16 +19,8 @@ from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
-from gossamer.types import (
-    ActionSpec,
-    Batch,
-    EnvSpec,
-    PolicyOutput,
-    StepResult,
-    as_batch,
-    empty_trajectory,
-    one_leaf,
-)
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
+from gossamer.types import Batch, PolicyOutput, StepResult, as_batch, empty_trajectory
 
 torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
 

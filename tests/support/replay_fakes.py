@@ -16,15 +16,8 @@ from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import (
-    STORED,
-    ActionSpec,
-    EnvSpec,
-    Trajectory,
-    as_batch,
-    empty_trajectory,
-    one_leaf,
-)
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
+from gossamer.types import STORED, Trajectory, as_batch, empty_trajectory
 
 T, B = 5, 4
 

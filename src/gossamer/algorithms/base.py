@@ -9,8 +9,9 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from gossamer.errors import ConfigError
+from gossamer.spec import obs_at
 from gossamer.system.ranges import Amount, Count, Fraction
-from gossamer.types import obs_at, snake_case
+from gossamer.types import snake_case
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
     from gossamer.ops.distributions import ActionDistribution
     from gossamer.ops.micro_batches import Cuts, MicroBatches
     from gossamer.ops.returns import Returns
-    from gossamer.types import Batch, Metrics, Obs, PolicyOutput
+    from gossamer.spec import Obs
+    from gossamer.types import Batch, Metrics, PolicyOutput
 
 
 class Policy(Protocol):

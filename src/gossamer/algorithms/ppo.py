@@ -13,8 +13,8 @@ from gossamer.algorithms.base import (
     value_loss,
     with_normalized_advantage,
 )
+from gossamer.spec import leaves_of
 from gossamer.system.ranges import Amount, Count, Fraction, Positive
-from gossamer.types import Batch, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gossamer.algorithms.base import AlgorithmState, Policy
     from gossamer.ops.micro_batches import Cuts
     from gossamer.ops.returns import Returns
-    from gossamer.types import Metrics
+    from gossamer.types import Batch, Metrics
 
 
 @dataclass(frozen=True)

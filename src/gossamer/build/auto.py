@@ -27,7 +27,7 @@ from gossamer.system.ranges import CountToMillion, UpToBillion, Whole
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 MANY_GAMES = 32

@@ -15,7 +15,8 @@ from gossamer.roles.evaluator import EvaluationEpisodes
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
-    from gossamer.types import EnvSpec, VecEnv
+    from gossamer.spec import EnvSpec
+    from gossamer.types import VecEnv
 
 HELD_OUT_TASKS = 10
 """Held-out tasks of a family that are scored where no other number was asked for."""

@@ -23,7 +23,8 @@ from gossamer.build.replays import (
 from gossamer.build.roles import build_policy
 from gossamer.errors import ConfigError
 from gossamer.machine import disk_of, free_disk, free_memory
-from gossamer.types import empty_trajectory, obs_at
+from gossamer.spec import obs_at
+from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
     from torch import nn
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 BYTES_PER_STEP = 64
 """Bytes of one step of a trajectory, beside its observation and action."""

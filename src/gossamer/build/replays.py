@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gossamer.links.protocols import TrajectoryQueue
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 Blocks = Sequence[Sequence[Any]]
 """Memory of every learner's part, by rank, for each shared replay."""

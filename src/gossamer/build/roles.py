@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.replay.batches import BatchSource
     from gossamer.roles.evaluator import Source
+    from gossamer.spec import EnvSpec, Obs
     from gossamer.system.signs import Sign
-    from gossamer.types import EnvSpec, Obs, Trajectory, VecEnv
+    from gossamer.types import Trajectory, VecEnv
 
 
 Kind = TypeVar("Kind", bound=ActorCritic)

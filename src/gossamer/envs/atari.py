@@ -25,8 +25,9 @@ from gossamer.envs.settings import (
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
 from gossamer.system.signs import Sign
-from gossamer.types import ActionSpec, EnvSpec, StepResult, one_leaf
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

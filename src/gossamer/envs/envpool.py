@@ -22,8 +22,9 @@ from gossamer.envs.settings import (
 from gossamer.envs.spaces import action_format, array_format, check_actions
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
+from gossamer.spec import EnvSpec, one_leaf
 from gossamer.system.signs import Sign
-from gossamer.types import EnvSpec, StepResult, one_leaf
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

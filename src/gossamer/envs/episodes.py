@@ -14,9 +14,10 @@ from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
 from gossamer.envs.spaces import Misfit, action_format, obs_format
 from gossamer.errors import RunFailed
+from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs import CLOSE, CONSTRUCTOR
-from gossamer.types import StepResult, leaves_of
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -25,8 +26,8 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
+    from gossamer.spec import Obs
     from gossamer.system.signs import Sign
-    from gossamer.types import Obs
 
 
 class Episodes:

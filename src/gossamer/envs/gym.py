@@ -15,9 +15,9 @@ from gossamer.envs.making import make_gym_env, space_of, time_limit
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
 from gossamer.envs.spaces import NestedFormat, action_format, check_actions, obs_format
 from gossamer.errors import ConfigError
+from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.signs import Sign
-from gossamer.types import EnvSpec, StepResult, leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.types import Obs
+    from gossamer.spec import Obs
+    from gossamer.types import StepResult
 
 
 class GymEnvs:

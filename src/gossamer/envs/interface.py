@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ActionFormat, ObsFormat
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 MOST_NUMBERS = 2**30
 """Largest size of an observation or action that is believed."""

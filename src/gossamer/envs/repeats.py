@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.spec import leaves_of
 from gossamer.system.signs import unwatched
-from gossamer.types import leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from numpy.typing import NDArray
 
-    from gossamer.types import ActionSpec, Obs, VecEnv
+    from gossamer.spec import ActionSpec, Obs
+    from gossamer.types import VecEnv
 
 EPISODE_STEPS = 100
 """Longest episode of the trial."""

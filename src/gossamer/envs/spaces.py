@@ -9,14 +9,14 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from gossamer.errors import ConfigError
-from gossamer.types import DTYPES, ActionSpec, Leaf
+from gossamer.spec import DTYPES, ActionSpec, Leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from gossamer.types import EnvSpec, LeafKind
+    from gossamer.spec import EnvSpec, LeafKind
 
 SMALLEST_IMAGE = 36
 """Smaller uint8 arrays are grids of symbols, not pictures; the Nature network needs 36 too."""

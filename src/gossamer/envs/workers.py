@@ -31,9 +31,10 @@ from gossamer.envs.seeding import ONE_TASK
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS, in_thread
+from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, failed, readable, refuse_unguarded_main
 from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
-from gossamer.types import StepResult, leaves_of, map_obs
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.types import EnvSpec, Leaf, Obs, VecEnv
+    from gossamer.spec import EnvSpec, Leaf, Obs
+    from gossamer.types import VecEnv
 
 LOOK_SECONDS = 0.5
 """Pause between two looks at whether the parent lives."""
@@ -214,10 +216,11 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         # Else in the process that starts the workers, where gymnasium looks at the spaces of one.
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
         spec = share.spec
-        self._boxes = spec.obs_of({x.name: _batched(x, share.num_envs) for x in spec.leaves})
+        self._boxes = {leaf.name: _batched(leaf, share.num_envs) for leaf in spec.leaves}
+        self._obs_of = spec.obs_of
         # With the names in our order, not in that of the alphabet.
-        boxes = self._boxes
-        self.observation_space = Dict(list(boxes.items())) if isinstance(boxes, dict) else boxes
+        boxes = list(self._boxes.items())
+        self.observation_space = self._boxes[""] if spec.is_bare else Dict(boxes)
         action = spec.action
         shape = (share.num_envs, *action.shape)
         self.action_space = (
@@ -254,7 +257,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         return obs, np.concatenate([reward, ended]), terminated, truncated, {}
 
     def _no_obs(self) -> Obs[NDArray[Any]]:
-        return map_obs(lambda box: np.zeros(box.shape, box.dtype), self._boxes)
+        return self._obs_of({k: np.zeros(x.shape, x.dtype) for k, x in self._boxes.items()})
 
     def report(self) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
         """Return each environment's task, what it tells, if anything, and the text of a failure."""

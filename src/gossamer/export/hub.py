@@ -20,8 +20,8 @@ from gossamer.record.files import read_safetensors, safetensors_chunks, write_ha
 from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import SavedPolicy
 from gossamer.run.load_policy import put_weights, refuse_misfit
+from gossamer.spec import EnvSpec
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
-from gossamer.types import EnvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

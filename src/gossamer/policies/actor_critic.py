@@ -25,13 +25,14 @@ from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
 from gossamer.policies.torsos import MLP, make_torso, own_torso
-from gossamer.types import PolicyOutput, leaves_of, map_obs
+from gossamer.spec import leaves_of, map_obs
+from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from gossamer.policies.settings import PolicyConfig
-    from gossamer.types import EnvSpec, Obs
+    from gossamer.spec import EnvSpec, Obs
 
 INITIAL_VARIANCE = 3.0
 """Automatic variance of a Gaussian policy's first actions, summed over their components."""

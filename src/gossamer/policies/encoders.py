@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from gossamer.policies.settings import PolicyConfig
-    from gossamer.types import Leaf
+    from gossamer.spec import Leaf
 
 JOIN_SIZE = 256
 """Units of the layer in which several streams meet, where no recurrent core does that: heads are linear."""
@@ -50,11 +50,9 @@ class Encoders(nn.Module):
         super().__init__()
         numbers = [x for x in leaves if x.kind in ("vector", "discrete")]
         # Names such as "type" or "keys" are taken in a ModuleDict.
-        self.embeddings = nn.ModuleDict(
-            {f"/{x.name}": _Embedding(x, generator) for x in numbers if _is_embedded(x)}
-        )
+        whole = [x for x in numbers if x.kind == "discrete"]
+        self.discrete = nn.ModuleDict({f"/{x.name}": _discrete(x, generator) for x in whole})
         self.numbers = [x.name for x in numbers]
-        self._one_hot = {x.name: x for x in numbers if x.kind == "discrete" and not _is_embedded(x)}
         size = sum(map(_encoded_size, numbers))
         self.mlp = None
         if numbers:
@@ -84,35 +82,46 @@ class Encoders(nn.Module):
         return joined if self.join is None else F.relu(self.join(joined))
 
     def _encode(self, name: str, x: Tensor) -> Tensor:
-        if f"/{name}" in self.embeddings:
-            return self.embeddings[f"/{name}"](x)
-        leaf = self._one_hot.get(name)
-        if leaf is None:
-            return x
-        weight = next(
-            self.parameters(), None
-        )  # in the precision of inference, where the policy only acts
-        return one_hot(x, leaf.sizes, torch.float32 if weight is None else weight.dtype)
+        return self.discrete[f"/{name}"](x) if f"/{name}" in self.discrete else x
 
 
-def one_hot(x: Tensor, sizes: Sequence[int], dtype: torch.dtype = torch.float32) -> Tensor:
-    """Return whole numbers [N, k] as so many zeros and a one each, [N, sum(sizes)]."""
-    found = x.new_zeros((len(x), sum(sizes)), dtype=dtype)
-    return found.scatter(1, x + x.new_tensor(_offsets(sizes)), 1.0)
+class OneHot(nn.Module):
+    """Whole numbers as zeros and a one for each."""
+
+    first: Tensor
+    one: Tensor
+
+    def __init__(self, sizes: Sequence[int]):
+        super().__init__()
+        self._size = sum(sizes)
+        self.register_buffer("first", torch.tensor(_offsets(sizes)), persistent=False)
+        # Of the layers that follow: where a policy only acts they have another precision.
+        self.register_buffer("one", torch.ones(()), persistent=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """[N, k] -> [N, sum(sizes)]."""
+        found = x.new_zeros((len(x), self._size), dtype=self.one.dtype)
+        return found.scatter(1, x + self.first, 1.0)
 
 
-class _Embedding(nn.Module):
+class Embedding(nn.Module):
     """A vector for each value of each number."""
 
-    def __init__(self, leaf: Leaf, generator: torch.Generator | None):
+    first: Tensor
+
+    def __init__(self, sizes: Sequence[int], generator: torch.Generator | None):
         super().__init__()
-        size = (sum(leaf.sizes), EMBEDDING_SIZE)
-        self.weight = nn.Parameter(torch.randn(size, generator=generator, dtype=torch.float32))
-        self._sizes = leaf.sizes
+        drawn = torch.randn((sum(sizes), EMBEDDING_SIZE), generator=generator, dtype=torch.float32)
+        self.weight = nn.Parameter(drawn)
+        self.register_buffer("first", torch.tensor(_offsets(sizes)), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, k] -> [N, k * EMBEDDING_SIZE]."""
-        return F.embedding(x + x.new_tensor(_offsets(self._sizes)), self.weight).flatten(1)
+        return F.embedding(x + self.first, self.weight).flatten(1)
+
+
+def _discrete(leaf: Leaf, generator: torch.Generator | None) -> nn.Module:
+    return Embedding(leaf.sizes, generator) if _is_embedded(leaf) else OneHot(leaf.sizes)
 
 
 def _is_embedded(leaf: Leaf) -> bool:

@@ -11,7 +11,7 @@ from gossamer.policies.moments import Moments
 
 if TYPE_CHECKING:
     from gossamer.policies.settings import PolicyConfig
-    from gossamer.types import Leaf
+    from gossamer.spec import Leaf
 
 
 class Normalizer(Moments):

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gossamer.system.blocks import lay_out, views
-from gossamer.types import FieldKind, Leaf, Trajectory, fields_of
+from gossamer.types import FieldKind, Trajectory, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+    from gossamer.spec import EnvSpec, Leaf
     from gossamer.system.blocks import Place
-    from gossamer.types import EnvSpec
 
 
 @dataclass(frozen=True)

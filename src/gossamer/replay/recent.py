@@ -6,13 +6,14 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from gossamer.spec import obs_at
 from gossamer.system.devices import Mark
-from gossamer.types import obs_at
 
 if TYPE_CHECKING:
     from torch import Tensor
 
-    from gossamer.types import Obs, PolicyOutput, Trajectory
+    from gossamer.spec import Obs
+    from gossamer.types import PolicyOutput, Trajectory
 
 CPU_ROWS = 264
 """Rows that a CPU runs at a time, in whole columns: blocks of memory of much more are not kept when freed,

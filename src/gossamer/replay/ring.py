@@ -28,7 +28,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.replay.layout import Layout
-    from gossamer.types import Leaf, Trajectory
+    from gossamer.spec import Leaf
+    from gossamer.types import Trajectory
 
 
 LONG_ROW = 4096

@@ -14,15 +14,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
+from gossamer.spec import copy_obs, leaf_field, leaves_of, map_obs, obs_at
 from gossamer.system import devices
-from gossamer.types import copy_obs, leaf_field, leaves_of, map_obs, obs_at
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.spec import Leaf, Obs
     from gossamer.system.graphs import Graphs
-    from gossamer.types import Leaf, Obs, Trajectory
+    from gossamer.types import Trajectory
 
 
 class ActingStep:

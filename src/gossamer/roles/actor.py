@@ -20,18 +20,10 @@ from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference
+from gossamer.spec import copy_obs, leaf_field, leaves_of, map_obs, nested_obs, obs_at
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
-from gossamer.types import (
-    Trajectory,
-    copy_obs,
-    fields_of,
-    leaf_field,
-    leaves_of,
-    map_obs,
-    nested_obs,
-    obs_at,
-)
+from gossamer.types import Trajectory, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -40,7 +32,8 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import EnvSpec, Obs, StepResult, VecEnv
+    from gossamer.spec import EnvSpec, Obs
+    from gossamer.types import StepResult, VecEnv
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,9 +17,9 @@ from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
 from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference, nothing_carried, take_step
+from gossamer.spec import map_obs
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
-from gossamer.types import map_obs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import Obs, VecEnv
+    from gossamer.spec import Obs
+    from gossamer.types import VecEnv
 
 MAX_ENVS = 16
 """Episodes played at once."""

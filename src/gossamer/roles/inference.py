@@ -14,13 +14,14 @@ import torch
 from torch import Tensor
 
 from gossamer.machine import use_threads
-from gossamer.types import PolicyOutput, obs_at
+from gossamer.spec import obs_at
+from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import Obs
+    from gossamer.spec import Obs
 
 
 class Carried(NamedTuple):

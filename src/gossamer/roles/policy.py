@@ -10,8 +10,8 @@ import torch
 
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.roles.inference import Carried, nothing_carried, take_step
+from gossamer.spec import map_obs
 from gossamer.system.devices import cpu_by_default
-from gossamer.types import map_obs
 
 if TYPE_CHECKING:
     from gymnasium import Space

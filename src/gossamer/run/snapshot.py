@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from gossamer.build.roles import LearnerBundle
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.placements.host_learners import HostLearners
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""

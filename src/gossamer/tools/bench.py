@@ -36,19 +36,21 @@ from gossamer.record.exits import exit_of
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.learner import Learner
+from gossamer.spec import map_obs, obs_at
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import is_gpu
 from gossamer.system.graphs import Graphs
 from gossamer.system.streams import show_result
 from gossamer.tools.prediction import Rates
-from gossamer.types import empty_trajectory, map_obs, obs_at
+from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
     from gossamer.build.auto import Plan
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import EnvSpec, Trajectory
+    from gossamer.spec import EnvSpec
+    from gossamer.types import Trajectory
 
 PONG = "PongNoFrameskip-v4"
 SEVERAL = {"num_learners": "auto", "num_envs": 16, "unroll_length": 64}

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gossamer.build.auto import Plan
+    from gossamer.spec import EnvSpec
     from gossamer.tools.prediction import Rates
-    from gossamer.types import EnvSpec
 
 WORTH = 1.03
 """A change is kept if it is faster by this factor; less is noise."""

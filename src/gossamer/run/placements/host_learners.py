@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gossamer.links.collective import Collective
     from gossamer.roles.actor import Episode
     from gossamer.run.placements.remote_actor import RemoteActorPlacer
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 @dataclass
