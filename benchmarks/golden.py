@@ -194,7 +194,7 @@ def hashes(run: Path) -> dict[str, Any]:
     parameters = hashlib.sha256()
     for learner in range(learners):
         policy = gossamer.load_policy(str(run), learner=learner if learners > 1 else None)
-        for tensor in (*policy.parameters(), *policy.buffers()):
+        for tensor in policy.state_dict().values():  # what is derived from it may be kept elsewhere
             parameters.update(tensor.contiguous().numpy().tobytes())
     rows = [json.loads(line) for line in (run / "episodes.jsonl").read_text().splitlines()]
     # Processes write as they come; each learner's and environment's episodes are in order.

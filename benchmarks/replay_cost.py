@@ -119,7 +119,7 @@ def forward_seconds() -> float:
     torch.set_num_threads(len(os.sched_getaffinity(0)))
     policy = build_policy(config, spec)
     plan = make_plan(config, spec)
-    acting = build_inference_policy(policy, plan, policy.obs_scale.device)
+    acting = build_inference_policy(policy, plan, policy.device)
     recent = RecentPolicy(acting, policy.shared_tensors(), 1)
     number = recent.take()
     trajectory = empty_trajectory(

@@ -11,9 +11,10 @@ import torch
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped, StopSignal
 from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
-from gossamer.types import ActionSpec, EnvSpec, empty_trajectory
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
+from gossamer.types import empty_trajectory
 
-SPEC = EnvSpec("Fake-v0", (2,), "vector", ActionSpec("categorical", (2,)), "fake", 10)
+SPEC = EnvSpec("Fake-v0", one_leaf("vector", (2,)), ActionSpec("categorical", (2,)), "fake", 10)
 
 
 def make_queue(count, *, patience_seconds=20.0):

@@ -17,6 +17,7 @@ from gossamer.build.auto import Plan, make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
 from gossamer.machine import Machine, free_memory, this_machine
+from gossamer.spec import EnvSpec
 from gossamer.system.cores import (
     can_pin,
     cpu_quota,
@@ -26,7 +27,6 @@ from gossamer.system.cores import (
     num_cpus,
     numbers_in,
 )
-from gossamer.types import EnvSpec
 
 
 def group(folder: Path, version: int, limit: str, used: int, inactive: int) -> None:

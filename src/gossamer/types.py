@@ -1,4 +1,4 @@
-"""The data that crosses between roles: trajectories, batches, what a policy returns, what an env is.
+"""The data that crosses between roles: trajectories, batches, what a policy returns, what an env does.
 
 Shapes: T unroll length, B columns (environments), P action-distribution parameters, F features.
 """
@@ -6,27 +6,28 @@ Shapes: T unroll length, B columns (environments), P action-distribution paramet
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
 from functools import cache
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol, Self, cast
 
+from gossamer.spec import leaf_field, leaves_of, nested_obs
 from gossamer.system import devices
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
     import numpy as np
     import torch
     from numpy.typing import NDArray
     from torch import Tensor
 
+    from gossamer.spec import EnvSpec, Leaf, Obs
     from gossamer.system.blocks import Place
     from gossamer.system.signs import Sign
 
 Metrics = dict[str, tuple["Tensor | float", "Tensor | float"]]
 """Metric name -> (sum, count); sums and counts add over micro-batches and learners."""
-
-ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"]
 
 
 def snake_case(name: str) -> str:
@@ -34,80 +35,11 @@ def snake_case(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()
 
 
-@dataclass(frozen=True, slots=True)
-class ActionSpec:
-    """Which distribution acts in an environment, and how its actions are laid out.
-
-    categorical: int64 scalar in [0, sizes[0]); multi_categorical: int64 [len(sizes)];
-    bernoulli: int64 0/1 [sizes[0]]; gaussian: float32 [sizes[0]], clipped to [low, high] by the env.
-    """
-
-    kind: ActionKind
-    sizes: tuple[int, ...]
-    low: tuple[float, ...] = ()
-    high: tuple[float, ...] = ()
-
-    @property
-    def shape(self) -> tuple[int, ...]:
-        """Shape of one action."""
-        if self.kind == "categorical":
-            return ()
-        return (len(self.sizes),) if self.kind == "multi_categorical" else (self.sizes[0],)
-
-    @property
-    def num_params(self) -> int:
-        """P: parameters of the distribution for one state (mean and log-std for a Gaussian)."""
-        return 2 * self.sizes[0] if self.kind == "gaussian" else sum(self.sizes)
-
-    @property
-    def noise_size(self) -> int:
-        """N: numbers of noise by which an action is chosen, one for each discrete choice or component."""
-        return sum(self.sizes)
-
-    @property
-    def encoded_size(self) -> int:
-        """Length of an action as network input: one-hot for discrete kinds, the value otherwise."""
-        return self.sizes[0] if self.kind in ("gaussian", "bernoulli") else sum(self.sizes)
-
-
-@dataclass(frozen=True, slots=True)
-class EnvSpec:
-    """What policies and actors must know of an environment; read from the env, never hard-coded.
-
-    Pixels are uint8 [C, H, W]; anything else is a float32 vector.
-    """
-
-    env_id: str
-    obs_shape: tuple[int, ...]
-    obs_kind: Literal["pixels", "vector"]
-    action: ActionSpec
-    protocol: str
-    """How the env was set up, in words; printed beside every score."""
-    max_episode_steps: int
-    action_repeat: int = 1
-    """Emulator frames per env step."""
-    stack_padding: Literal["zero", "repeat", "none"] = "none"
-    """What a reset fills the older frames of a stack with."""
-    frame_stack: int = 1
-    """k: frames of one observation, oldest first; each adds one to those of the row before."""
-    differs: str = ""
-    """Why an episode is no function of its seed and its actions, in words; empty: as far as is known it is one."""
-    family: bool = False
-    """Each environment is given a task, and episodes differ by it."""
-    remarks: tuple[str, ...] = ()
-    """What a user may not expect of it, a line each."""
-
-    @property
-    def exact_resume(self) -> bool:
-        """Whether an episode comes back when it is begun from its seed and its actions are repeated."""
-        return not self.differs
-
-
 class StepResult(NamedTuple):
     """Result of one step of N environments."""
 
-    obs: NDArray[Any]
-    """[N, *obs_shape]; after an end, the true final observation; on a reset row, the first."""
+    obs: Obs[NDArray[Any]]
+    """[N, *shape] of each leaf; after an end, the true final observation; on a reset row, the first."""
     reward: NDArray[np.float32]
     """[N] unclipped; 0 on a reset row."""
     terminated: NDArray[np.bool_]
@@ -140,8 +72,8 @@ class VecEnv(Protocol):
         """Counts steps and resets, and says which env is at one."""
         ...
 
-    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
-        """Begin episode `episodes[i]` in every env i; return first observations [N, *obs_shape]."""
+    def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
+        """Begin episode `episodes[i]` in every env i; return first observations [N, *shape] of each leaf."""
         ...
 
     def send(self, action: NDArray[Any]) -> None:
@@ -152,7 +84,7 @@ class VecEnv(Protocol):
         """Wait for the step that `send` began."""
         ...
 
-    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
         """Begin episodes `episodes`, replay each env's action log since, return the observations."""
         ...
 
@@ -186,13 +118,15 @@ class FieldKind(NamedTuple):
     """Kind of a trajectory's field. Whatever allocates, cuts, moves, checks or stores trajectories follows from it."""
 
     dtype: Literal["float32", "int64", "bool", "obs", "action"]
-    """obs: uint8 for pixels, float32 for vectors. action: int64, float32 for continuous actions."""
+    """obs: that of its leaf. action: int64, float32 for continuous actions."""
     rows: Literal["T", "T + 1", "S", ""] = "T"
     """Leading dimension, before that of the columns; empty: one entry per column."""
     entry: Literal["number", "obs", "action", "action_params"] = "number"
     """Content of one row and column."""
     on_host: bool = False
     """Stays on the host, which decides by it and which a GPU never needs."""
+    leaf: Leaf | None = None
+    """Of observations: which of their arrays."""
 
     @property
     def column_dim(self) -> int:
@@ -206,13 +140,11 @@ class FieldKind(NamedTuple):
 
     def entry_shape(self, spec: EnvSpec) -> tuple[int, ...]:
         """Return the shape of an entry."""
+        if self.entry == "obs":
+            assert self.leaf is not None, "of no environment's table"
+            return self.leaf.shape
         action = spec.action
-        shapes = {
-            "number": (),
-            "obs": spec.obs_shape,
-            "action": action.shape,
-            "action_params": (action.num_params,),
-        }
+        shapes = {"number": (), "action": action.shape, "action_params": (action.num_params,)}
         return shapes[self.entry]
 
     def shape(
@@ -224,7 +156,8 @@ class FieldKind(NamedTuple):
     def dtype_in(self, spec: EnvSpec) -> str:
         """Return the name of the dtype."""
         if self.dtype == "obs":
-            return "uint8" if spec.obs_kind == "pixels" else "float32"
+            assert self.leaf is not None, "of no environment's table"
+            return self.leaf.dtype
         if self.dtype == "action":
             return "float32" if spec.action.kind == "gaussian" else "int64"
         return self.dtype
@@ -242,8 +175,8 @@ class Trajectory:
     and moved to obs[t + 1]. Only `obs` and `starts` have T + 1 rows, so nothing needs shifting.
     """
 
-    obs: Tensor = field(metadata=_kind("obs", "T + 1", "obs"))
-    """[T + 1, B, *obs_shape] raw"""
+    obs: Obs[Tensor] = field(metadata=_kind("obs", "T + 1", "obs"))
+    """[T + 1, B, *shape] of each leaf, raw"""
     action: Tensor = field(metadata=_kind("action", "T", "action"))
     """[T, B, *action_shape]"""
     reward: Tensor = field(metadata=_kind("float32"))
@@ -291,12 +224,12 @@ class Trajectory:
     def columns(self, start: int, stop: int) -> Self:
         """View of columns [start, stop); nothing is copied."""
         cut = {name: x.narrow(dim, start, stop - start) for name, x, dim in self.each()}
-        return replace(self, **cut, env_steps=-1)
+        return self.with_fields(cut, env_steps=-1)
 
     def take(self, columns: Tensor) -> Self:
         """Copy of the given columns [K] int64, in that order; waits for a GPU if the index is on another device."""
         taken = {name: _select(x, dim, columns.to(x.device)) for name, x, dim in self.each()}
-        return replace(self, **taken, env_steps=-1)
+        return self.with_fields(taken, env_steps=-1)
 
     def finite(self) -> Tensor:
         """[B] bool: every number of the column is finite."""
@@ -307,29 +240,51 @@ class Trajectory:
         return finite
 
     def each(self) -> list[tuple[str, Tensor, int]]:
-        """Name, tensor and dimension of the columns."""
-        held = (
-            (name, getattr(self, name), kind.column_dim)
-            for name, kind in kinds_of(type(self)).items()
-        )
-        return [(name, x, dim) for name, x, dim in held if x is not None]
+        """Name, tensor and dimension of the columns; of observations each leaf's, as "obs/image"."""
+        found: list[tuple[str, Tensor, int]] = []
+        for name, kind in kinds_of(type(self)).items():
+            x = getattr(self, name)
+            if isinstance(x, Mapping):
+                leaves = cast("Mapping[str, Tensor]", x)
+                found += [
+                    (leaf_field(name, leaf), y, kind.column_dim) for leaf, y in leaves.items()
+                ]
+            elif x is not None:
+                found.append((name, x, kind.column_dim))
+        return found
+
+    def tensor(self, name: str) -> Tensor:
+        """Return a field by its name in `fields_of`."""
+        whole, _, leaf = name.partition("/")
+        x = getattr(self, whole)
+        return x[leaf] if leaf else x
+
+    def with_fields(self, fields: Mapping[str, Tensor], **more: Any) -> Self:
+        """Return this with other tensors in place of some, by their names in `fields_of`."""
+        made = nested_obs(fields)
+        if isinstance(made.get("obs"), dict):
+            made["obs"] = {**leaves_of(self.obs), **made["obs"]}
+        return replace(self, **made, **more)
 
     def to(self, device: torch.device) -> Self:
         """Copy what is computed with to a device, without waiting for it; what is asked about stays.
 
         Fields that lie side by side in one block travel in one copy.
         """
+        import torch
+
         from gossamer.system.blocks import ALIGNMENT
 
         if self.reward.device == device:
             return self
         kinds = kinds_of(type(self))
-        held = {name: x for name, x, _ in self.each() if not kinds[name].on_host}
-        block = self.obs.untyped_storage()
+        held = {name: x for name, x, _ in self.each() if not kinds[name.partition("/")[0]].on_host}
+        first = next(iter(leaves_of(self.obs).values()))
+        block = first.untyped_storage()
         beside = {k for k, x in held.items() if x.untyped_storage().data_ptr() == block.data_ptr()}
         moved: dict[str, Tensor] = {}
         if 2 * sum(held[name].nbytes + ALIGNMENT for name in beside) > block.nbytes():
-            flat = self.obs.new_empty(0).set_(block).view(-1)  # pyright: ignore[reportArgumentType]
+            flat = first.new_empty(0, dtype=torch.uint8).set_(block)  # pyright: ignore[reportArgumentType]
             there = flat.to(device, non_blocking=True)
             for name in beside:
                 x = held.pop(name)
@@ -337,15 +292,20 @@ class Trajectory:
                     x.shape, x.stride(), x.storage_offset()
                 )
         moved |= {name: x.to(device, non_blocking=True) for name, x in held.items()}
-        return replace(self, **moved)
+        return self.with_fields(moved)
 
     def check(self, spec: EnvSpec) -> None:
         """Verify every shape and dtype once, where a trajectory crosses a link; raise ValueError."""
         t, b = self.reward.shape
         units = len(self.core_state)
-        for name, kind in kinds_of(type(self)).items():
-            x = getattr(self, name)
-            if x is None:
+        table = fields_of(spec, type(self))
+        held = {name: x for name, x, _ in self.each()}
+        if gone := [name for name in held if name not in table]:
+            raise ValueError(f"trajectory.{gone[0]} is no leaf that {spec.env_id} observes")
+        for name, kind in table.items():
+            if (x := held.get(name)) is None:
+                if kind.leaf is not None:
+                    raise ValueError(f"trajectory.{name} is missing")
                 continue
             shape = kind.shape(spec, unroll_length=t, num_columns=b, core_units=units)
             if tuple(x.shape) != shape:
@@ -361,8 +321,22 @@ def kinds_of(what: type[Trajectory]) -> Mapping[str, FieldKind]:
     return {x.name: x.metadata["kind"] for x in fields(what) if x.metadata}
 
 
+@cache
+def fields_of(spec: EnvSpec, what: type[Trajectory] = Trajectory) -> Mapping[str, FieldKind]:
+    """Return what every tensor of a trajectory or batch holds, by name: of observations one for each leaf."""
+    found: dict[str, FieldKind] = {}
+    for name, kind in kinds_of(what).items():
+        if kind.entry == "obs":
+            found |= {leaf_field(name, x.name): kind._replace(leaf=x) for x in spec.leaves}
+        else:
+            found[name] = kind
+    return found
+
+
 STORED = kinds_of(Trajectory)
-"""The fields of a trajectory, all of which a replay keeps."""
+"""Attributes of a trajectory that hold tensors, all of which a replay keeps; `fields_of` tells observations apart."""
+ON_HOST = frozenset(name for name, kind in STORED.items() if kind.on_host)
+"""Fields of a trajectory that stay on the host."""
 
 
 def empty_trajectory(
@@ -395,7 +369,7 @@ def empty_trajectory(
         x.name: torch.zeros(
             x.shape,
             dtype=getattr(torch, x.dtype),
-            device=None if STORED[x.name].on_host else device,
+            device=None if x.name in ON_HOST else device,
         )
         for x in places
     }
@@ -411,7 +385,7 @@ def lay_out_trajectory(
     from gossamer.system.blocks import lay_out
 
     wanted: dict[str, tuple[torch.dtype, tuple[int, ...]]] = {}
-    for name, kind in STORED.items():
+    for name, kind in fields_of(spec).items():
         shape = kind.shape(
             spec, unroll_length=unroll_length, num_columns=num_columns, core_units=core_units
         )
@@ -432,8 +406,8 @@ def trajectory_in(block: Any, places: Sequence[Place]) -> Trajectory:
 
 
 def _with_channels_second(made: Mapping[str, Tensor]) -> Trajectory:
-    held: dict[str, Any] = {k: x.movedim(-1, 2) if x.ndim == 5 else x for k, x in made.items()}
-    return Trajectory(**held)
+    held = {k: x.movedim(-1, 2) if x.ndim == 5 else x for k, x in made.items()}
+    return Trajectory(**nested_obs(held))
 
 
 @dataclass(slots=True)

@@ -23,7 +23,7 @@ from gossamer.algorithms.laser import Laser
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.ops.distributions import make_distribution
 from gossamer.ops.trust import has_implied_policy, implied_kl
-from gossamer.types import ActionSpec
+from gossamer.spec import ActionSpec
 
 KINDS = [
     ActionSpec("categorical", (3,)),

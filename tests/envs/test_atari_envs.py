@@ -24,7 +24,7 @@ def test_specs_say_what_the_protocols_are():
     old = read_spec("PongNoFrameskip-v4", EnvConfig())
     assert (old.obs_shape, old.obs_kind) == ((4, 84, 84), "pixels")
     assert (old.action.kind, old.action.sizes) == ("categorical", (6,))
-    assert (old.max_episode_steps, old.action_repeat, old.stack_padding) == (27_000, 4, "zero")
+    assert (old.max_episode_steps, old.action_repeat, old.leaf.stack_padding) == (27_000, 4, "zero")
     assert old.exact_resume
     assert "no sticky" in old.protocol
     assert "minimal action set" in old.protocol

@@ -47,7 +47,7 @@ def test_truncation_keeps_the_final_observation():
 def test_atari_lives_are_terminal_but_games_go_on():
     rolling = rolled("envpool:Breakout-v5", 2, settings=EnvConfig(size=40))
     spec = rolling.envs.spec
-    assert (spec.obs_shape, spec.stack_padding) == ((4, 40, 40), "repeat")
+    assert (spec.obs_shape, spec.leaf.stack_padding) == ((4, 40, 40), "repeat")
     assert (rolling.obs[:, :1] == rolling.obs).all()
     for action in random_actions(rolling.envs, 500):
         rolling.step(action)

@@ -273,8 +273,8 @@ def test_every_supported_action_space(monkeypatch, action_space, kind, sizes, se
 @pytest.mark.parametrize(
     ("observation", "action"),
     [
-        (spaces.Dict(x=spaces.Discrete(2)), spaces.Discrete(2)),
-        (spaces.Tuple([spaces.Discrete(2)]), spaces.Discrete(2)),
+        (spaces.Dict(x=spaces.Text(5)), spaces.Discrete(2)),
+        (spaces.Tuple([spaces.Sequence(spaces.Discrete(2))]), spaces.Discrete(2)),
         (spaces.Text(5), spaces.Discrete(2)),
         (spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2)),
         (spaces.Box(0, 255, (4, 40, 48, 3), np.uint8), spaces.Discrete(2)),

@@ -18,7 +18,7 @@ from gossamer.envs.spaces import action_format
 from gossamer.export.metadata import describe
 from gossamer.export.recording import TOLERANCE, check, record
 from gossamer.export.step import OneStep
-from gossamer.types import EnvSpec
+from gossamer.spec import EnvSpec, one_leaf
 
 # One process imports what exports to ONNX, which takes seconds.
 pytestmark = pytest.mark.xdist_group("export")
@@ -75,8 +75,7 @@ def make_policy(algorithm: str, torso: str, core: str, action: str, settings: di
     shape = TORSOS[torso]
     spec = EnvSpec(
         "Any-v0",
-        shape,
-        "pixels" if shape == PIXELS else "vector",
+        one_leaf("pixels" if shape == PIXELS else "vector", shape),
         action_format("Any-v0", ACTIONS[action]).spec,
         "any",
         100,

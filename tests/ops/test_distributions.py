@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from torch import distributions as td
 
 from gossamer.ops.distributions import encode_action, make_distribution
-from gossamer.types import ActionSpec
+from gossamer.spec import ActionSpec
 
 SPECS = {
     "categorical": ActionSpec("categorical", (5,)),

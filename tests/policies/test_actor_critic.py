@@ -14,7 +14,7 @@ from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.layers import linear
 from gossamer.policies.settings import PolicyConfig
-from gossamer.types import ActionSpec
+from gossamer.spec import ActionSpec
 
 KINDS = {
     "categorical": DISCRETE,

@@ -19,8 +19,9 @@ from gossamer.replay.layout import Layout
 from gossamer.replay.ring import DeviceRing, Ring
 from gossamer.replay.selectors.uniform import UniformSettings
 from gossamer.replay.shards import ReplayShards
+from gossamer.spec import ActionSpec
 from gossamer.system import devices
-from gossamer.types import ActionSpec, empty_trajectory
+from gossamer.types import empty_trajectory
 
 CPU = torch.device("cpu")
 

@@ -16,7 +16,8 @@ from replay_fakes import ATARI, assert_same, pixels, play
 from gossamer.replay.layout import Layout
 from gossamer.replay.ring import Ring
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import ActionSpec, empty_trajectory
+from gossamer.spec import ActionSpec
+from gossamer.types import empty_trajectory
 
 
 def make_ring(layout, capacity):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -14,8 +15,9 @@ from sessions import slow
 
 from gossamer.roles.actor import Actor
 from gossamer.roles.evaluator import Steps, play
+from gossamer.spec import ActionSpec, Leaf
 from gossamer.system import devices
-from gossamer.types import STORED, ActionSpec, empty_trajectory
+from gossamer.types import STORED, empty_trajectory
 
 T, N, TRAJECTORIES = 5, 6, 4
 ACTIONS = {
@@ -56,7 +58,7 @@ def collected(policy, graphs, groups=2):
         policy.observe_values(3.0 * version, 50.0 + version, 7.0)
         policy.refresh()
         actor.collect(slot, version)
-        found.append({name: getattr(slot, name).clone() for name in STORED})
+        found.append({name: x.clone() for name, x, _ in slot.each()})
     return found, actor.state_dict()
 
 
@@ -105,6 +107,27 @@ def test_steps_are_replayed_as_they_are_called_and_act_as_on_a_cpu(ways, torso, 
         assert same, name
         if isinstance(x, torch.Tensor):
             assert x.shape == state[name].shape, name
+
+
+NESTED = (
+    Leaf("image", "pixels", (3, 36, 36)),
+    Leaf("pair", "discrete", (2,), (4, 70)),
+    Leaf("state/speed", "vector", (3,)),
+)
+
+
+@pytest.mark.parametrize("core", CORES)
+def test_several_arrays_are_replayed_as_they_are_called_and_act_as_on_a_cpu(ways, core):
+    spec = replace(spec_of(), leaves=NESTED)
+    (cpu, _), (called, _), (replayed, state) = (
+        collected(policy_of(spec, core), graphs) for graphs in ways()
+    )
+    for one, other, third in zip(cpu, called, replayed, strict=True):
+        assert {"obs/image", "obs/pair", "obs/state/speed"} < one.keys()
+        for name, x in one.items():
+            assert torch.equal(other[name], third[name]), name
+            torch.testing.assert_close(other[name], x, rtol=1e-4, atol=1e-5, msg=name)
+    assert state["0.obs/pair"].dtype == torch.int64
 
 
 KERNELS = {"none": 24, "lstm": 40}

@@ -20,11 +20,11 @@ from gossamer.algorithms.ppo import PPO
 from gossamer.algorithms.vtrace import VTrace
 from gossamer.errors import RunFailed
 from gossamer.roles.optimizers import OptimizerConfig
+from gossamer.spec import ActionSpec
 from gossamer.system import devices
 from gossamer.topology.allreduce import AllReduce
 from gossamer.topology.diffusion import Diffusion
 from gossamer.topology.gossip import Gossip
-from gossamer.types import ActionSpec
 
 VERSIONS = 8
 ACTIONS = {

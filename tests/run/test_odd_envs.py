@@ -15,7 +15,7 @@ from gossamer.build.preflight import refuse_large
 from gossamer.config import make_config
 from gossamer.errors import ConfigError
 from gossamer.record.runs import list_runs
-from gossamer.types import ActionSpec, EnvSpec
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
 
 
 def words(env_id: str, folder: Path) -> list[str]:
@@ -98,7 +98,9 @@ def test_spaces_that_nobody_has_memory_for_are_refused_before_they_are_made(
 
 def spec_of(*shape: int, actions: int = 2) -> EnvSpec:
     kind = "pixels" if len(shape) == 3 else "vector"
-    return EnvSpec("Large-v0", shape, kind, ActionSpec("categorical", (actions,)), "", 1000)
+    return EnvSpec(
+        "Large-v0", one_leaf(kind, shape), ActionSpec("categorical", (actions,)), "", 1000
+    )
 
 
 def told(spec: EnvSpec, **settings: Any) -> list[str]:

@@ -19,15 +19,8 @@ from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.settings import PolicyConfig
 from gossamer.roles.learner import Learner
 from gossamer.roles.optimizers import OptimizerConfig
-from gossamer.types import (
-    ActionSpec,
-    Batch,
-    EnvSpec,
-    PolicyOutput,
-    StepResult,
-    as_batch,
-    empty_trajectory,
-)
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
+from gossamer.types import Batch, PolicyOutput, StepResult, as_batch, empty_trajectory
 
 torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
 
@@ -37,7 +30,7 @@ CONTINUOUS = ActionSpec("gaussian", (2,), (-1.0, -2.0), (1.0, 4.0))
 
 def spec_of(action=DISCRETE, obs_shape=(4,)):
     kind = "pixels" if len(obs_shape) == 3 else "vector"
-    return EnvSpec("Fake-v0", obs_shape, kind, action, "fake", 1000)
+    return EnvSpec("Fake-v0", one_leaf(kind, tuple(obs_shape)), action, "fake", 1000)
 
 
 def small_policy(spec=None, *, seed=0, value_norm=False, **settings):

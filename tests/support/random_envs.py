@@ -6,7 +6,8 @@ import numpy as np
 
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.spaces import check_actions
-from gossamer.types import EnvSpec, StepResult
+from gossamer.spec import EnvSpec
+from gossamer.types import StepResult
 
 
 class RandomEnvs(WithoutTasks):
@@ -30,9 +31,14 @@ class RandomEnvs(WithoutTasks):
         return StepResult(self.obs(), reward, self.ended, np.zeros(n, bool), self.ended)
 
     def obs(self):
-        shape = (self.num_envs, *self.spec.obs_shape)
-        if self.spec.obs_kind == "pixels":
+        return self.spec.obs_of({leaf.name: self.draw(leaf) for leaf in self.spec.leaves})
+
+    def draw(self, leaf):
+        shape = (self.num_envs, *leaf.shape)
+        if leaf.kind == "pixels":
             return self.rng.integers(0, 256, shape, dtype=np.uint8)
+        if leaf.kind == "discrete":
+            return self.rng.integers(0, leaf.sizes, shape)
         return (3.0 + 2.0 * self.rng.standard_normal(shape)).astype(np.float32)
 
     def close(self):

@@ -16,7 +16,8 @@ from gossamer.replay.replay import Replay, Share
 from gossamer.replay.ring import Ring
 from gossamer.replay.selectors.elite import EliteSettings
 from gossamer.replay.shards import ReplayShards
-from gossamer.types import STORED, ActionSpec, EnvSpec, Trajectory, as_batch, empty_trajectory
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
+from gossamer.types import STORED, Trajectory, as_batch, empty_trajectory
 
 T, B = 5, 4
 
@@ -129,30 +130,31 @@ def same(one, other):
 
 ATARI = EnvSpec(
     env_id="Fake-v0",
-    obs_shape=(4, 84, 84),
-    obs_kind="pixels",
+    leaves=one_leaf("pixels", (4, 84, 84), frame_stack=4, stack_padding="zero"),
     action=ActionSpec("categorical", (6,)),
     protocol="",
     max_episode_steps=100,
-    stack_padding="zero",
-    frame_stack=4,
 )
 
 
 def pixels(*, stack=4, channels=1, side=5, padding="zero"):
-    return replace(
-        ATARI,
-        obs_shape=(stack * channels, side, side),
+    leaves = one_leaf(
+        "pixels",
+        (stack * channels, side, side),
         frame_stack=stack,
         stack_padding=padding if stack > 1 else "none",
     )
+    return replace(ATARI, leaves=leaves)
 
 
 def play(spec, t, b, *, seed, end=0.25):
     """Trajectory of environments that stack frames as wrappers do, one after another."""
     rng = np.random.default_rng(seed)
     trajectory = empty_trajectory(spec, unroll_length=t, num_columns=b, core_units=3)
-    k, shape = spec.frame_stack, (spec.obs_shape[0] // spec.frame_stack, *spec.obs_shape[1:])
+    k, shape = (
+        spec.leaf.frame_stack,
+        (spec.obs_shape[0] // spec.leaf.frame_stack, *spec.obs_shape[1:]),
+    )
     for column in range(b):
         new = lambda: rng.integers(1, 256, size=shape, dtype=np.uint8)  # noqa: E731
         stack = [new() for _ in range(k)]
@@ -160,7 +162,7 @@ def play(spec, t, b, *, seed, end=0.25):
         for row in range(t + 1):
             frame = new()
             if starts[row]:
-                first = np.zeros_like(frame) if spec.stack_padding == "zero" else frame
+                first = np.zeros_like(frame) if spec.leaf.stack_padding == "zero" else frame
                 stack = [first] * k
             stack = [*stack[1:], frame]
             trajectory.obs[row, column] = torch.from_numpy(np.concatenate(stack))

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 from gossamer.errors import ConfigError
+from gossamer.spec import obs_at
 from gossamer.system.ranges import Amount, Count, Fraction
 from gossamer.types import snake_case
 
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
     from gossamer.ops.distributions import ActionDistribution
     from gossamer.ops.micro_batches import Cuts, MicroBatches
     from gossamer.ops.returns import Returns
+    from gossamer.spec import Obs
     from gossamer.types import Batch, Metrics, PolicyOutput
 
 
@@ -34,7 +36,7 @@ class Policy(Protocol):
 
     def __call__(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
         last_action: Tensor | None = None,
@@ -301,7 +303,12 @@ def unroll(policy: Policy, batch: Batch, rows: slice) -> PolicyOutput:
         ]
 
     def run(part: slice, state: Tensor) -> PolicyOutput:
-        return policy(batch.obs[part], batch.starts[part], state, *(x[part] for x in past))
+        return policy(
+            obs_at(batch.obs, part),
+            batch.starts[part],
+            state,
+            *(x[part] for x in past),
+        )
 
     first = batch.burn_in
     if not first:

@@ -13,8 +13,8 @@ from gossamer.algorithms.base import (
     value_loss,
     with_normalized_advantage,
 )
+from gossamer.spec import leaves_of
 from gossamer.system.ranges import Amount, Count, Fraction, Positive
-from gossamer.types import Batch, kinds_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gossamer.algorithms.base import AlgorithmState, Policy
     from gossamer.ops.micro_batches import Cuts
     from gossamer.ops.returns import Returns
-    from gossamer.types import Metrics
+    from gossamer.types import Batch, Metrics
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,8 @@ class PPO(Algorithm):
     def _deals_rows(self, policy: Policy, batch: Batch) -> bool:
         if self.deal != "auto":
             return self.deal == "rows"
-        vectors, few = batch.obs.ndim == 3, self.num_minibatches > batch.num_columns
+        vectors = all(x.ndim == 3 for x in leaves_of(batch.obs).values())
+        few = self.num_minibatches > batch.num_columns
         return self.num_minibatches > 1 and (vectors or few) and not policy.core_units
 
     def loss(self, policy: Policy, batch: Batch, state: AlgorithmState) -> tuple[Tensor, Metrics]:
@@ -176,11 +177,10 @@ def as_rows(batch: Batch) -> Batch:
         "last_reward": torch.cat([batch.last_reward[None], batch.reward[:-1]]).flatten(0, 1),
         "core_state": batch.core_state.new_zeros(0, t * b),
     }
-    for name, kind in kinds_of(Batch).items():
-        x = getattr(batch, name)
-        if name in made or x is None:
+    for name, x, dim in batch.each():
+        if name in made:
             continue
-        rows = x[:t] if kind.rows else x.expand(t, *x.shape)
+        rows = x[:t] if dim else x.expand(t, *x.shape)
         rows = rows.reshape(t * b, *rows.shape[2:])
-        made[name] = rows[None] if kind.rows else rows
-    return replace(batch, **made)
+        made[name] = rows[None] if dim else rows
+    return batch.with_fields(made)

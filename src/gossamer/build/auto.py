@@ -27,7 +27,7 @@ from gossamer.system.ranges import CountToMillion, UpToBillion, Whole
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 MANY_GAMES = 32
@@ -91,7 +91,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
             f"--actor-threads {config.actor_threads}: a GPU computes all actions at once; leave it out, or use "
             "--device cpu"
         )
-    pixels = spec.obs_kind == "pixels"
+    pixels = spec.has_pixels
     precision = config.precision
     if precision == "auto":
         # A small MLP gains nothing from bf16 and loses precision.
@@ -100,7 +100,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
     num_envs = envs_per_learner(config, spec, device)
-    check_minibatches(config, num_envs, vectors=len(spec.obs_shape) == 1)
+    check_minibatches(config, num_envs, vectors=not spec.has_pixels)
     refuse_tasks(config, spec, num_envs)
     cores, row = machine.cores, row_for(machine.cores)
     # A hyper-thread fills the time that an emulator waits for memory, but takes it from who computes on the same core.

@@ -15,7 +15,8 @@ from gossamer.roles.evaluator import EvaluationEpisodes
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
-    from gossamer.types import EnvSpec, VecEnv
+    from gossamer.spec import EnvSpec
+    from gossamer.types import VecEnv
 
 HELD_OUT_TASKS = 10
 """Held-out tasks of a family that are scored where no other number was asked for."""
@@ -26,7 +27,7 @@ MAX_TASKS = 100
 def envs_per_learner(config: TrainConfig, spec: EnvSpec, device: str = "cpu") -> int:
     """Return how many environments each learner has; a GPU acts for more of them in the same time."""
     images = IMAGE_ENVS if device == "cpu" else GPU_IMAGE_ENVS
-    return config.num_envs or (images if spec.obs_kind == "pixels" else VECTOR_ENVS)
+    return config.num_envs or (images if spec.has_pixels else VECTOR_ENVS)
 
 
 def refuse_tasks(config: TrainConfig, spec: EnvSpec, num_envs: int) -> None:

@@ -23,6 +23,7 @@ from gossamer.build.replays import (
 from gossamer.build.roles import build_policy
 from gossamer.errors import ConfigError
 from gossamer.machine import disk_of, free_disk, free_memory
+from gossamer.spec import obs_at
 from gossamer.types import empty_trajectory
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
     from gossamer.config import TrainConfig
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 BYTES_PER_STEP = 64
 """Bytes of one step of a trajectory, beside its observation and action."""
@@ -62,7 +63,7 @@ def refuse_large(
     free, size = free_memory(), config.num_learners
     trajectories = size * plan.num_envs * _bytes_per_env(config, spec, plan)
     has = (
-        f"{spec.env_id} has observations of {math.prod(spec.obs_shape):,} numbers and actions of "
+        f"{spec.env_id} has observations of {spec.obs_numbers:,} numbers and actions of "
         f"{spec.action.num_params:,} parameters"
     )
     left = f"; {free / 2**30:.0f} GiB are free: give it smaller spaces"
@@ -83,7 +84,7 @@ def refuse_large(
     if plan.device == "cpu":
         # Policy, a gradient a thread, two averages, two acting copies, two boards, and a checkpoint of three.
         copies = 10 + plan.learner_threads + _outer_copies(config)
-        inputs = 8 * plan.learner_threads * plan.micro_batch_rows * math.prod(spec.obs_shape)
+        inputs = 8 * plan.learner_threads * plan.micro_batch_rows * spec.obs_numbers
     else:
         copies, inputs = 6 + _outer_copies(config), 0
     network = size * (copies * nbytes + inputs * (parameters > 0))
@@ -106,8 +107,7 @@ def _outer_copies(config: TrainConfig) -> int:
 
 
 def _bytes_per_env(config: TrainConfig, spec: EnvSpec, plan: Plan) -> int:
-    pixel = 1 if spec.obs_kind == "pixels" else 4
-    row = math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP
+    row = spec.obs_nbytes + BYTES_PER_STEP
     row += 8 * math.prod(spec.action.shape) + 4 * spec.action.num_params
     waiting = config.queue.capacity if plan.lag is None else 0
     return (2 + waiting) * (config.unroll_length + 1) * row + BYTES_PER_ENV
@@ -117,7 +117,7 @@ def _network_size(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None) -
     """Return parameters and bytes of a network, without making it; zeros for one of the usual size."""
     policy = config.policy
     inside = (*policy.hidden_sizes, policy.fc_size, policy.core_size)
-    outside = max(math.prod(spec.obs_shape), spec.action.num_params)
+    outside = max(spec.obs_numbers, spec.action.num_params)
     if outside < LARGE and max(inside) < LARGE_LAYER:
         return 0, 0
     with torch.device("meta"):
@@ -227,10 +227,7 @@ def refuse_what_a_gpu_cannot_hold(
     columns = share_out(config, plan.num_envs).total
     rows = min(plan.micro_batch_rows, columns * (config.unroll_length + 1))
     each = _learnt_nbytes(config, spec, plan, policy)
-    pixel = 1 if spec.obs_kind == "pixels" else 4
-    batch = (
-        columns * (config.unroll_length + 1) * (math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP)
-    )
+    batch = columns * (config.unroll_length + 1) * (spec.obs_nbytes + BYTES_PER_STEP)
     # Policy, gradient, two averages, acting copy, two boards and three messages.
     nbytes = sum(x.nbytes for x in policy.shared_tensors())
     # Trajectories, the batch in its place, and those that replays fill ahead.
@@ -271,7 +268,7 @@ def refuse_what_a_gpu_cannot_hold(
 
 def _learnt_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: ActorCritic) -> int:
     """Return about how much memory a row takes while it is learnt: what the backward pass asks for, twice."""
-    away, b = policy.obs_scale.device, 4
+    away, b = policy.device, 4
     slot = empty_trajectory(spec, unroll_length=1, num_columns=b, core_units=policy.core_units)
     x = slot.to(away)
     own = {_place_of(x) for x in (*policy.parameters(), *policy.buffers())}
@@ -282,7 +279,7 @@ def _learnt_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: Actor
         return saved
 
     with torch.autograd.graph.saved_tensors_hooks(keep, lambda saved: saved):
-        held = policy(x.obs[:1], x.starts[:1], x.core_state, x.action, x.reward)
+        held = policy(obs_at(x.obs, slice(1)), x.starts[:1], x.core_state, x.action, x.reward)
     nbytes = sum(saved.nbytes for place, saved in kept.items() if place not in own)
     del held
     return 2 * nbytes // b // (2 if plan.precision == "bf16" else 1)
@@ -336,8 +333,7 @@ def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: A
         capacity = capacity_of(settings, unroll)
         replays += layout_of(config, spec, settings, policy).nbytes(min(capacity, stored))
         replays += 16 * capacity * (size if settings.shared else 1)  # how often which was used
-    pixel = 1 if spec.obs_kind == "pixels" else 4
-    column = (unroll + 1) * (math.prod(spec.obs_shape) * pixel + BYTES_PER_STEP)
+    column = (unroll + 1) * (spec.obs_nbytes + BYTES_PER_STEP)
     replayed = sum(share_out(config, plan.num_envs).replayed)
     waiting = (plan.lag or 0) * plan.num_envs + config.prefetch_batches * replayed
     # Learnt, averaged, an optimizer's two averages of gradients, and the outer step's.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from gossamer.links.protocols import TrajectoryQueue
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 Blocks = Sequence[Sequence[Any]]
 """Memory of every learner's part, by rank, for each shared replay."""
@@ -368,7 +368,7 @@ def build_mix(
     if not kept:
         return BatchSource(queue)
     spec, shares = policy.spec, share_out(config, num_envs)
-    device = policy.obs_scale.device
+    device = policy.device
 
     def trajectory(num_columns: int) -> Trajectory:
         return empty_trajectory(
@@ -504,5 +504,4 @@ def measured_nbytes(config: TrainConfig, spec: EnvSpec, policy: ActorCritic) -> 
 
 def _column_nbytes(config: TrainConfig, spec: EnvSpec) -> int:
     """Return the bytes of a column's observations."""
-    pixel = 1 if spec.obs_kind == "pixels" else 4
-    return (config.unroll_length + 1) * math.prod(spec.obs_shape) * pixel
+    return (config.unroll_length + 1) * spec.obs_nbytes

@@ -53,8 +53,9 @@ if TYPE_CHECKING:
     from gossamer.links.stopping import StopSignal
     from gossamer.replay.batches import BatchSource
     from gossamer.roles.evaluator import Source
+    from gossamer.spec import EnvSpec, Obs
     from gossamer.system.signs import Sign
-    from gossamer.types import EnvSpec, Trajectory, VecEnv
+    from gossamer.types import Trajectory, VecEnv
 
 
 Kind = TypeVar("Kind", bound=ActorCritic)
@@ -147,7 +148,7 @@ def build_env_groups(
     restarts: int = 0,
     start: bool = True,
     only: range | None = None,
-) -> tuple[list[VecEnv], list[NDArray[Any]]]:
+) -> tuple[list[VecEnv], list[Obs[NDArray[Any]]]]:
     """Make and start the groups of environments that one actor steps in turn; `only`: those of them.
 
     Making simulators holds the interpreter's lock, starting their games does not: one group is made while the groups
@@ -192,8 +193,11 @@ def build_env_groups(
     except BaseException:
         _close(groups)
         raise
-    dtype = np.uint8 if spec.obs_kind == "pixels" else np.float32
-    return groups, [np.zeros((envs.num_envs, *spec.obs_shape), dtype=dtype) for envs in groups]
+    return groups, [_nothing_observed(spec, envs.num_envs) for envs in groups]
+
+
+def _nothing_observed(spec: EnvSpec, num_envs: int) -> Obs[NDArray[Any]]:
+    return spec.obs_of({x.name: np.zeros((num_envs, *x.shape), x.dtype) for x in spec.leaves})
 
 
 def _made(making: Sequence[Future[VecEnv]]) -> list[VecEnv]:
@@ -213,7 +217,7 @@ def _close(groups: Sequence[VecEnv]) -> None:
             stack.callback(envs.close)
 
 
-def _first_obs(envs: VecEnv) -> NDArray[Any]:
+def _first_obs(envs: VecEnv) -> Obs[NDArray[Any]]:
     return envs.start(np.zeros(envs.num_envs, dtype=np.int64))
 
 
@@ -293,7 +297,7 @@ def build_bundle(
     # Starting simulators takes seconds and leaves the interpreter free: build the rest meanwhile.
     before = native_threads()
 
-    def make_envs() -> tuple[list[VecEnv], list[NDArray[Any]]]:
+    def make_envs() -> tuple[list[VecEnv], list[Obs[NDArray[Any]]]]:
         if plan.lag is not None and config.placement != "inline":
             lower_priority()  # of this thread, and so of the simulators' threads it starts
         return build_env_groups(config, spec, plan, rank=rank, restarts=restarts, start=start)
@@ -323,15 +327,15 @@ def _join_parts(
     on_episode: Callable[[Episode], None],
     torso: torch.nn.Module | None,
     restarts: int,
-    making: Future[tuple[list[VecEnv], list[NDArray[Any]]]] | None,
+    making: Future[tuple[list[VecEnv], list[Obs[NDArray[Any]]]]] | None,
     shared: Blocks,
     make_team: Callable[[ActorCritic], Team] | None = None,
 ) -> LearnerBundle:
     policy = build_policy(config, spec, torso, rank=rank).to(device_of(plan, rank))
     team = make_team(policy) if make_team is not None else None
-    acting = build_inference_policy(policy, plan, policy.obs_scale.device)
+    acting = build_inference_policy(policy, plan, policy.device)
     policy.set_precision(PRECISIONS[plan.precision])
-    device = policy.obs_scale.device
+    device = policy.device
     # One slot being learnt, one being written, and what may wait between them.
     waiting = config.queue.capacity if plan.lag is None else 0
     slots = (
@@ -404,7 +408,7 @@ def build_replay(
         queue,
         policy,
         num_envs=plan.num_envs,
-        inference=lambda: build_inference_policy(policy, plan, policy.obs_scale.device),
+        inference=lambda: build_inference_policy(policy, plan, policy.device),
         seed=lambda i: stream_seed(config.seed, rank, f"replay {i}", restarts),
         # Beside the learner, if there is room beside it.
         threaded=config.placement != "inline" and config.prefetch_batches > 0 and num_cores() > 1,
@@ -441,7 +445,7 @@ def build_learner(
         seed=stream_seed(config.seed, rank, "learner", restarts),
         sign=sign,
         stop=stop,
-        graphs=Graphs(policy.obs_scale.device),
+        graphs=Graphs(policy.device),
     )
 
 

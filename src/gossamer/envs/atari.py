@@ -25,8 +25,9 @@ from gossamer.envs.settings import (
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
+from gossamer.spec import ActionSpec, EnvSpec, one_leaf
 from gossamer.system.signs import Sign
-from gossamer.types import ActionSpec, EnvSpec, StepResult
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -219,14 +220,16 @@ class AtariEnvs(WithoutTasks):
         self.num_envs = num_envs
         self.spec = EnvSpec(
             env_id=env_id,
-            obs_shape=(channels, protocol.size, protocol.size),
-            obs_kind="pixels",
+            leaves=one_leaf(
+                "pixels",
+                (channels, protocol.size, protocol.size),
+                frame_stack=protocol.frame_stack,
+                stack_padding="zero",
+            ),
             action=ActionSpec("categorical", (int(self._envs.single_action_space.n),)),
             protocol=protocol.describe(env_id, limit),
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip,
-            stack_padding="zero",
-            frame_stack=protocol.frame_stack,
         )
         self._seeds = seeds
         self._grayscale = protocol.grayscale

@@ -19,11 +19,12 @@ from gossamer.envs.settings import (
     refuse_settings,
     suite_of,
 )
-from gossamer.envs.spaces import action_format, check_actions, obs_format
+from gossamer.envs.spaces import action_format, array_format, check_actions
 from gossamer.errors import ConfigError
 from gossamer.machine import MissingExtra
+from gossamer.spec import EnvSpec, one_leaf
 from gossamer.system.signs import Sign
-from gossamer.types import EnvSpec, StepResult
+from gossamer.types import StepResult
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
@@ -83,7 +84,7 @@ class EnvpoolEnvs(WithoutTasks):
         with warnings.catch_warnings():
             # EnvPool writes bounds in float64 into float32 spaces, which Gymnasium remarks upon
             warnings.filterwarnings("ignore", message=".*precision lowered")
-            self._obs = obs_format(env_id, self._envs.observation_space)
+            self._obs = array_format(env_id, self._envs.observation_space)
             self._action = action_format(env_id, self._envs.action_space)
         self._is_vector = self._obs.kind == "vector"
         self._watches_lives = protocol is not None and protocol.life_loss_terminal and training
@@ -95,8 +96,12 @@ class EnvpoolEnvs(WithoutTasks):
         limit = limit or int(self._envs.spec.config.max_episode_steps) or UNLIMITED_STEPS
         self.spec = EnvSpec(
             env_id=env_id,
-            obs_shape=self._obs.shape,
-            obs_kind=self._obs.kind,
+            leaves=one_leaf(
+                self._obs.kind,
+                self._obs.shape,
+                frame_stack=protocol.frame_stack if protocol else 1,
+                stack_padding="repeat" if protocol and protocol.frame_stack > 1 else "none",
+            ),
             action=self._action.spec,
             protocol=(
                 protocol.describe(env_id, limit)
@@ -105,8 +110,6 @@ class EnvpoolEnvs(WithoutTasks):
             ),
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip if protocol else 1,
-            stack_padding="repeat" if protocol and protocol.frame_stack > 1 else "none",
-            frame_stack=protocol.frame_stack if protocol else 1,
             differs="EnvPool draws the seeds of episodes itself",
         )
 

@@ -14,6 +14,7 @@ from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
 from gossamer.envs.spaces import Misfit, action_format, obs_format
 from gossamer.errors import RunFailed
+from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs import CLOSE, CONSTRUCTOR
 from gossamer.types import StepResult
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
+    from gossamer.spec import Obs
     from gossamer.system.signs import Sign
 
 
@@ -55,6 +57,7 @@ class Episodes:
         finally:
             sign.doing = ""
         self.obs = obs_format(env_id, space_of(env_id, self.envs[0], "observation_space"))
+        self._vectors = [x.name for x in self.obs.leaves if x.kind == "vector"]
         self.action = action_format(env_id, space_of(env_id, self.envs[0], "action_space"))
         self._families = [Family(env_id, env, settings) for env in self.envs]
         self.task = np.full(num_envs, -1 if self._families[0].is_one else 0)
@@ -65,7 +68,7 @@ class Episodes:
 
     def begin(
         self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
-    ) -> NDArray[Any]:
+    ) -> Obs[NDArray[Any]]:
         """Begin the given episodes, replay the actions logged since, return the observations."""
         batch = self.obs.empty(len(self.envs))
         for i, episode in enumerate(episodes.tolist()):
@@ -137,7 +140,7 @@ class Episodes:
         except RAISED as error:
             raise self._failure(i) from error
 
-    def _reset(self, batch: NDArray[Any], i: int) -> None:
+    def _reset(self, batch: Any, i: int) -> None:
         if set_task := self._families[i].set_task:
             number = self._tasks.number(i, self._episode[i])
             if number != self.task[i]:
@@ -148,7 +151,7 @@ class Episodes:
         self._ended[i] = False
         self._quiet_steps[i] = 0
 
-    def _step(self, batch: NDArray[Any], i: int, action: Any) -> tuple[float, bool, bool]:
+    def _step(self, batch: Any, i: int, action: Any) -> tuple[float, bool, bool]:
         obs, reward, terminated, truncated, _ = self.envs[i].step(action)
         self.obs.write(batch, i, obs)
         if self._stuck_steps:
@@ -156,15 +159,18 @@ class Episodes:
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
         return reward, terminated, truncated
 
-    def _refuse_not_finite(self, batch: NDArray[Any]) -> None:
+    def _refuse_not_finite(self, batch: Obs[NDArray[Any]]) -> None:
         # No policy can act on it. A reward that is not finite is the learner's to skip.
-        if self.obs.kind == "pixels" or np.isfinite(batch).all():
-            return
-        i, entry = np.argwhere(~np.isfinite(batch))[0].tolist()
-        raise RunFailed(
-            f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}: entry "
-            f"{entry} of its observation is {batch[i, entry]}; it must be a finite number"
-        )
+        leaves = leaves_of(batch)
+        for name in self._vectors:
+            rows = leaves[name]
+            if np.isfinite(rows).all():
+                continue
+            i, entry = np.argwhere(~np.isfinite(rows))[0].tolist()
+            raise RunFailed(
+                f"environment {self._seeds.first_env + i} failed in episode {self._episode[i]}: entry "
+                f"{entry} of its observation{f' {name}' * bool(name)} is {rows[i, entry]}; it must be a finite number"
+            )
 
     def _misfit(self, i: int, error: Misfit) -> RunFailed:
         doing, self._sign.doing = self._sign.doing, ""

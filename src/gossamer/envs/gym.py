@@ -13,11 +13,11 @@ from gossamer.envs.episodes import Episodes
 from gossamer.envs.families import Family, layers_of, registered_spec
 from gossamer.envs.making import make_gym_env, space_of, time_limit
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
-from gossamer.envs.spaces import action_format, check_actions, obs_format
+from gossamer.envs.spaces import NestedFormat, action_format, check_actions, obs_format
 from gossamer.errors import ConfigError
+from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
 from gossamer.system.signs import Sign
-from gossamer.types import EnvSpec, StepResult
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
+    from gossamer.spec import Obs
+    from gossamer.types import StepResult
 
 
 class GymEnvs:
@@ -57,7 +59,7 @@ class GymEnvs:
         self.spec = gym_spec(env_id, self._episodes.envs[0], settings)
         self._action: NDArray[Any] | None = None
 
-    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
+    def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
         """Begin episode `episodes[i]` in every env i; return first observations."""
         return self._episodes.begin(episodes)
 
@@ -72,7 +74,7 @@ class GymEnvs:
         action, self._action = self._action, None
         return self._episodes.step(action)
 
-    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
         """Begin episodes, replay each env's action log since, return the observations."""
         check_logs(logs, self.spec)
         return self._episodes.begin(episodes, logs)
@@ -119,26 +121,29 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     """Read from an environment what policies and actors must know."""
     obs = obs_format(env_id, space_of(env_id, env, "observation_space"))
     action = action_format(env_id, space_of(env_id, env, "action_space"))
+    left_out = obs.left_out if isinstance(obs, NestedFormat) else ()
     limit = time_limit(env)
     family, registered = Family(env_id, env, settings), registered_spec(env)
     return EnvSpec(
         env_id=env_id,
-        obs_shape=obs.shape,
-        obs_kind=obs.kind,
+        leaves=obs.leaves,
         action=action.spec,
         protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps"
-        + (f"; tasks: {family.task_words}" if family.task_words else ""),
+        + (f"; tasks: {family.task_words}" if family.task_words else "")
+        + (f"; not observed: {', '.join(left_out)}" if left_out else ""),
         max_episode_steps=limit,
         differs="it is registered as nondeterministic"
         if registered is not None and registered.nondeterministic
         else "",
         family=family.is_one,
-        remarks=tuple(_remarks(env_id, env, family)),
+        remarks=tuple(_remarks(env_id, env, family, left_out)),
     )
 
 
-def _remarks(env_id: str, env: Any, family: Family) -> Iterator[str]:
+def _remarks(env_id: str, env: Any, family: Family, left_out: tuple[str, ...]) -> Iterator[str]:
     """Yield what a user may not expect of such an environment."""
+    if left_out:
+        yield f"{env_id}: the policy does not see {', '.join(left_out)}, which no network of ours takes"
     if family.uncalled:
         yield (
             f"{env_id} has a method set_task, which is not called; if it is a family of tasks, as set_task(seed) "
@@ -207,7 +212,7 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
 
 def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
     form = obs_format(env_id, space)
-    row = form.empty(1)
+    row: Any = form.empty(1)
     try:
         form.write(row, 0, obs)
     except Exception as error:
@@ -215,11 +220,13 @@ def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
             f"{env_id}: {name} returned {_describe(obs)} as observation, which does not fit its "
             f"observation_space {' '.join(str(space).split())[:80]}: {' '.join(str(error).split())}"
         ) from error
-    if len(bad := np.flatnonzero(~np.isfinite(row))):
-        raise ConfigError(
-            f"{env_id}: {name} returned an observation whose entry {bad[0]} of {row.size} is "
-            f"{row.flat[bad[0]]}; it must be a finite number"
-        )
+    leaves: Mapping[str, NDArray[Any]] = leaves_of(row)
+    for leaf, x in leaves.items():
+        if len(bad := np.flatnonzero(~np.isfinite(x))):
+            raise ConfigError(
+                f"{env_id}: {name} returned an observation{f' {leaf}' * bool(leaf)} whose entry {bad[0]} of {x.size} is "
+                f"{x.flat[bad[0]]}; it must be a finite number"
+            )
 
 
 def _check_info(env_id: str, layer: Any) -> None:

@@ -21,14 +21,14 @@ from gossamer.envs.gym import gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env, space_of, time_limit, unknown_id
 from gossamer.envs.registry import read_spec
 from gossamer.envs.settings import suite_of
-from gossamer.envs.spaces import action_format, frames_format, obs_format
+from gossamer.envs.spaces import NestedFormat, action_format, frames_format, obs_format
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ActionFormat, ObsFormat
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 MOST_NUMBERS = 2**30
 """Largest size of an observation or action that is believed."""
@@ -48,7 +48,7 @@ class Interface:
     """Of one environment."""
     action_space: spaces.Space[Any]
     """Of one environment."""
-    obs_format: ObsFormat
+    obs_format: ObsFormat | NestedFormat
     """How an observation is written into a policy's batch."""
     action_format: ActionFormat
     """How a batch of actions of the policy's distribution becomes what the environment takes."""
@@ -97,13 +97,14 @@ def interface_of(
     stacked = is_atari(env_id) and len(obs_space.shape or ()) == 4
     obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space)
     action = action_format(env_id, action_space)
-    observation: dict[str, Any] = {
-        "shape": list(obs.declared),
-        "dtype": str(obs_space.dtype),
-        "layout": obs.layout,
-    }
-    if obs.layout == "one_hot":
-        observation |= _choices(obs_space)
+    observation: dict[str, Any] = {}
+    if isinstance(obs, NestedFormat):
+        observation["leaves"] = [
+            {"keys": list(keys), **_layout_of(form, _space_at(obs_space, keys))}
+            for keys, form in obs.parts.values()
+        ]
+    else:
+        observation = _layout_of(obs, obs_space)
     taken: dict[str, Any] = {
         "shape": list(action_space.shape or ()),
         "dtype": str(action_space.dtype),
@@ -113,6 +114,22 @@ def interface_of(
     if action.spec.kind == "gaussian":
         taken |= {"low": _bounds(action.spec.low), "high": _bounds(action.spec.high)}
     return Interface(environment, observation, taken, obs_space, action_space, obs, action)
+
+
+def _layout_of(form: ObsFormat, space: Any) -> dict[str, Any]:
+    """Return the shape and type of an array that the environment returns, and the layout that the policy takes."""
+    told: dict[str, Any] = {
+        "shape": list(form.declared),
+        "dtype": str(space.dtype),
+        "layout": form.layout,
+    }
+    return told | _choices(space) if form.layout in ("one_hot", "from_zero") else told
+
+
+def _space_at(space: Any, keys: Iterable[Any]) -> Any:
+    for key in keys:
+        space = space[key]
+    return space
 
 
 def interface_from(env_id: str, description: Mapping[str, Any]) -> Interface:

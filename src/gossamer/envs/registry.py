@@ -18,7 +18,8 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.types import EnvSpec, VecEnv
+    from gossamer.spec import EnvSpec
+    from gossamer.types import VecEnv
 
 __all__ = ["is_native", "known_ids", "make_vec_env", "nearest_ids", "read_spec", "try_to_repeat"]
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol, cast
 
 import numpy as np
 
@@ -185,7 +185,7 @@ class WatchedAtari(AtariEnvs):
         obs = self.start(episodes)
         for action in logs[0]:
             self.send(np.array([action]))
-            obs = self.recv().obs
+            obs = cast("NDArray[Any]", self.recv().obs)
         return obs
 
     def render(self) -> NDArray[np.uint8] | None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.spec import leaves_of
 from gossamer.system.signs import unwatched
 
 if TYPE_CHECKING:
@@ -21,7 +22,8 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.types import ActionSpec, VecEnv
+    from gossamer.spec import ActionSpec, Obs
+    from gossamer.types import VecEnv
 
 EPISODE_STEPS = 100
 """Longest episode of the trial."""
@@ -111,17 +113,21 @@ def _play(
     rng = np.random.default_rng(episode)
     pulse.check()
     pulse.step_ends_before = pulse.clock() + STEP_SECONDS
-    rows = [(envs.start(np.array([episode])).tobytes(), 0.0, False)]
+    rows = [(_bytes_of(envs.start(np.array([episode]))), 0.0, False)]
     until = pulse.clock() + seconds
     while not rows[-1][2] and len(rows) <= most:
         pulse.check()
         pulse.step_ends_before = pulse.clock() + STEP_SECONDS
         envs.send(_random_action(envs.spec.action, rng))
         result = envs.recv()
-        rows.append((result.obs.tobytes(), float(result.reward[0]), bool(result.ended[0])))
+        rows.append((_bytes_of(result.obs), float(result.reward[0]), bool(result.ended[0])))
         if pulse.clock() > until:
             break
     return rows
+
+
+def _bytes_of(obs: Obs[NDArray[Any]]) -> bytes:
+    return b"".join(x.tobytes() for x in leaves_of(obs).values())
 
 
 def _random_action(action: ActionSpec, rng: np.random.Generator) -> NDArray[Any]:

@@ -1,21 +1,22 @@
-"""Gymnasium spaces <-> what policies see: uint8 pixels [C, H, W] or a float32 vector, and ActionSpec."""
+"""Gymnasium spaces <-> what policies see: leaves of observations, and ActionSpec."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
 from gossamer.errors import ConfigError
-from gossamer.types import ActionSpec
+from gossamer.spec import DTYPES, ActionSpec, Leaf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec, LeafKind
 
 SMALLEST_IMAGE = 36
 """Smaller uint8 arrays are grids of symbols, not pictures; the Nature network needs 36 too."""
@@ -23,14 +24,14 @@ MAX_CHANNELS = 32
 """The axis of an image that is at most this long, and shorter than the others, holds the channels."""
 
 _WRAP_HINT = (
-    "wrap the environment (gymnasium.wrappers.FlattenObservation turns Dict and Tuple into Box) in a "
+    "wrap the environment (gymnasium.wrappers.TransformObservation makes another space of it) in a "
     "function of your own and train 'module:function'"
 )
 
 
-Layout = Literal["reshape", "channels_first", "frames_channels_first", "one_hot"]
+Layout = Literal["reshape", "channels_first", "frames_channels_first", "one_hot", "from_zero"]
 """How an observation becomes a policy's: the same numbers in another shape; an image, or several, whose channels come
-first; or each whole number as so many zeros and a one."""
+first; each whole number as so many zeros and a one; or the same whole numbers, of which the first is 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,7 @@ class ObsFormat:
     """How one environment's observations are written into a batch."""
 
     shape: tuple[int, ...]
-    kind: Literal["pixels", "vector"]
+    kind: LeafKind
     write: Callable[[NDArray[Any], int, Any], None]
     """write(batch [N, *shape], i, obs) stores an observation as row i; Misfit: its space has no such one."""
     layout: Layout
@@ -46,14 +47,95 @@ class ObsFormat:
     declared: tuple[int, ...]
     """Shape of an observation as the environment returns it."""
 
+    sizes: tuple[int, ...] = ()
+    """Of discrete numbers: how many values each has."""
+
     @property
-    def dtype(self) -> type[np.generic]:
-        """uint8 for pixels, float32 for vectors."""
-        return np.uint8 if self.kind == "pixels" else np.float32
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What the policy sees."""
+        return (Leaf("", self.kind, self.shape, self.sizes),)
 
     def empty(self, num_envs: int) -> NDArray[Any]:
         """Allocate a batch [N, *shape]."""
-        return np.empty((num_envs, *self.shape), self.dtype)
+        return np.empty((num_envs, *self.shape), DTYPES[self.kind])
+
+    def count(self, obs: Any) -> int | None:
+        """Return how many environments' observations these are; None: it is one observation alone.
+
+        Raises:
+            Misfit: neither.
+        """
+        shape = np.shape(obs)
+        if shape == self.declared:
+            return None
+        if shape[1:] != self.declared:
+            several = ", ".join(["B", *map(str, self.declared)])
+            raise Misfit(
+                f"obs has shape {shape}; the environment's have {self.declared}, those of B environments ({several})"
+            )
+        return shape[0]
+
+    def write_all(self, batch: NDArray[Any], obs: Any) -> None:
+        """Store observations [N, ...] as all rows; Misfit: as of `write`."""
+        for i, row in enumerate(obs):
+            self.write(batch, i, row)
+
+
+@dataclass(frozen=True, slots=True)
+class NestedFormat:
+    """How observations that hold several arrays, by key or by index, are written into batches, one for each array."""
+
+    parts: Mapping[str, tuple[tuple[Any, ...], ObsFormat]]
+    """By leaf: the keys that lead to it, and its format."""
+    left_out: tuple[str, ...] = ()
+    """What no network can take, in words."""
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        """What the policy sees, in the space's order."""
+        return tuple(replace(form.leaves[0], name=name) for name, (_, form) in self.parts.items())
+
+    def empty(self, num_envs: int) -> dict[str, NDArray[Any]]:
+        """Allocate batches [N, *shape]."""
+        return {name: form.empty(num_envs) for name, (_, form) in self.parts.items()}
+
+    def write(self, batch: Mapping[str, NDArray[Any]], i: int, obs: Any) -> None:
+        """Store an observation as row i; Misfit: its space has no such one."""
+        for name, (keys, form) in self.parts.items():
+            try:
+                form.write(batch[name], i, _below(obs, keys))
+            except Misfit as error:
+                raise Misfit(f"its {name}: {error}") from None
+
+    def count(self, obs: Any) -> int | None:
+        """Return what `ObsFormat.count` does, by the first array."""
+        name, (keys, form) = next(iter(self.parts.items()))
+        try:
+            return form.count(_below(obs, keys))
+        except Misfit as error:
+            raise Misfit(f"{name} of {error}") from None
+
+    def write_all(self, batch: Mapping[str, NDArray[Any]], obs: Any) -> None:
+        """Store observations of N environments, each array [N, ...], as all rows; Misfit: as of `write`."""
+        for name, (keys, form) in self.parts.items():
+            rows = _below(obs, keys)
+            if len(rows) != len(batch[name]):
+                raise Misfit(
+                    f"its {name} is of {len(rows)} environments, not of {len(batch[name])}"
+                )
+            try:
+                form.write_all(batch[name], rows)
+            except Misfit as error:
+                raise Misfit(f"its {name}: {error}") from None
+
+
+def _below(obs: Any, keys: tuple[Any, ...]) -> Any:
+    for key in keys:
+        try:
+            obs = obs[key]
+        except (KeyError, IndexError, TypeError):
+            raise Misfit(f"there is no {key!r} in it") from None
+    return obs
 
 
 class Misfit(ValueError):
@@ -122,8 +204,17 @@ class ActionFormat:
     """decode(actions [N, *action_shape]) -> one action per environment, iterable."""
 
 
-def obs_format(env_id: str, space: Any) -> ObsFormat:
+def obs_format(env_id: str, space: Any) -> ObsFormat | NestedFormat:
     """Choose the format of an observation space; refuse those a network cannot take."""
+    from gymnasium import spaces
+
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return _nested_format(env_id, space)
+    return array_format(env_id, space)
+
+
+def array_format(env_id: str, space: Any) -> ObsFormat:
+    """Choose the format of observations that are one array."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Box):
@@ -136,6 +227,72 @@ def obs_format(env_id: str, space: Any) -> ObsFormat:
         size = int(np.prod(space.shape))
         return _format(space, (size,), "vector", "reshape")
     raise _refused(env_id, "observation", space, "Box, Discrete, MultiDiscrete and MultiBinary")
+
+
+def _nested_format(env_id: str, space: Any) -> NestedFormat:
+    """Choose the formats of what a Dict or Tuple holds; leave out what no network can take."""
+    parts: dict[str, tuple[tuple[Any, ...], ObsFormat]] = {}
+    left_out: list[str] = []
+    for keys, one in _arrays_in(env_id, space, ()):
+        name = "/".join(map(str, keys))
+        try:
+            parts[name] = keys, _part_format(env_id, one)
+        except ConfigError:
+            left_out.append(f"{name} ({type(one).__name__})")
+    if not parts:
+        raise _refused(env_id, "observation", space, "Dict and Tuple that hold an array")
+    folded: dict[str, str] = {}
+    for name in parts:
+        other = folded.setdefault(name.replace("-", "_"), name)
+        if other != name:
+            raise ConfigError(
+                f"{env_id} observes {other!r} and {name!r}, which settings could not tell apart; {_WRAP_HINT}"
+            )
+    return NestedFormat(parts, tuple(left_out))
+
+
+def _part_format(env_id: str, space: Any) -> ObsFormat:
+    """Choose the format of one array beside others, where whole numbers stay what they are."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        return _discrete_format(space, np.array([space.n]), np.array([space.start]))
+    if isinstance(space, spaces.MultiDiscrete):
+        return _discrete_format(space, space.nvec.ravel(), space.start.ravel())
+    return array_format(env_id, space)
+
+
+def _arrays_in(
+    env_id: str, space: Any, above: tuple[Any, ...]
+) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the spaces that are no Dict or Tuple, and the keys that lead to them."""
+    from gymnasium import spaces
+
+    if not isinstance(space, (spaces.Dict, spaces.Tuple)):
+        yield above, space
+        return
+    held = cast("Mapping[Any, Any] | Sequence[Any]", space.spaces)
+    for key, one in held.items() if isinstance(held, Mapping) else enumerate(held):
+        if isinstance(space, spaces.Dict) and (
+            not isinstance(key, str) or not key or set(key) & set("/.")
+        ):
+            raise ConfigError(
+                f"{env_id} observes {key!r}; keys must be words without '/' and '.'; {_WRAP_HINT}"
+            )
+        yield from _arrays_in(env_id, one, (*above, key))
+
+
+def _discrete_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> ObsFormat:
+    declared = _Declared(space, exact=False)
+
+    def write(batch: NDArray[Any], i: int, obs: Any) -> None:
+        index = declared.array(obs).reshape(-1) - start
+        if ((index < 0) | (index >= sizes)).any():
+            raise Misfit(f"it is {obs}, outside {space}")
+        batch[i] = index
+
+    numbers = tuple(int(n) for n in sizes)
+    return ObsFormat((len(sizes),), "discrete", write, "from_zero", declared.shape, numbers)
 
 
 def _one_hot_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> ObsFormat:

@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import gymnasium
 import numpy as np
-from gymnasium.spaces import Box
+from gymnasium.spaces import Box, Dict
 from gymnasium.vector import AsyncVectorEnv, AutoresetMode
 
 from gossamer.envs.episodes import Episodes
@@ -31,6 +31,7 @@ from gossamer.envs.seeding import ONE_TASK
 from gossamer.envs.spaces import check_actions
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import STOP_SIGNALS, in_thread
+from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, failed, readable, refuse_unguarded_main
 from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
 from gossamer.types import StepResult
@@ -43,7 +44,8 @@ if TYPE_CHECKING:
 
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.types import EnvSpec, VecEnv
+    from gossamer.spec import EnvSpec, Leaf, Obs
+    from gossamer.types import VecEnv
 
 LOOK_SECONDS = 0.5
 """Pause between two looks at whether the parent lives."""
@@ -117,7 +119,7 @@ class Stepped(Protocol):
 
     def begin(
         self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
-    ) -> NDArray[Any]:
+    ) -> Obs[NDArray[Any]]:
         """Begin the given episodes, replay the actions logged since, return the observations."""
         ...
 
@@ -153,7 +155,7 @@ class _Simulated:
 
     def begin(
         self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
-    ) -> NDArray[Any]:
+    ) -> Obs[NDArray[Any]]:
         return self._envs.start(episodes) if logs is None else self._envs.restore(episodes, logs)
 
     def step(self, actions: NDArray[Any]) -> StepResult:
@@ -214,12 +216,11 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         # Else in the process that starts the workers, where gymnasium looks at the spaces of one.
         self.assignment: tuple[NDArray[np.int64], list[NDArray[Any]] | None] | None = None
         spec = share.spec
-        shape = (share.num_envs, *spec.obs_shape)
-        self.observation_space = (
-            Box(0, 255, shape, np.uint8)
-            if spec.obs_kind == "pixels"
-            else Box(-np.inf, np.inf, shape, np.float32)
-        )
+        self._boxes = {leaf.name: _batched(leaf, share.num_envs) for leaf in spec.leaves}
+        self._obs_of = spec.obs_of
+        # With the names in our order, not in that of the alphabet.
+        boxes = list(self._boxes.items())
+        self.observation_space = self._boxes[""] if spec.is_bare else Dict(boxes)
         action = spec.action
         shape = (share.num_envs, *action.shape)
         self.action_space = (
@@ -230,7 +231,7 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
 
     def reset(
         self, *, seed: int | None = None, options: dict[str, Any] | None = None
-    ) -> tuple[NDArray[Any], dict[str, Any]]:
+    ) -> tuple[Obs[NDArray[Any]], dict[str, Any]]:
         """Begin the assigned episodes."""
         assert self.assignment is not None
         if self._failure:
@@ -255,8 +256,8 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
             return self._no_obs(), np.zeros(2 * len(action)), nothing, nothing, failure
         return obs, np.concatenate([reward, ended]), terminated, truncated, {}
 
-    def _no_obs(self) -> NDArray[Any]:
-        return np.zeros(self.observation_space.shape or (), self.observation_space.dtype)
+    def _no_obs(self) -> Obs[NDArray[Any]]:
+        return self._obs_of({k: np.zeros(x.shape, x.dtype) for k, x in self._boxes.items()})
 
     def report(self) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
         """Return each environment's task, what it tells, if anything, and the text of a failure."""
@@ -272,6 +273,15 @@ class _ShareEnv(gymnasium.Env[Any, Any]):
         """Close the share's environments."""
         if self._envs is not None:
             self._envs.close()
+
+
+def _batched(leaf: Leaf, num_envs: int) -> Box:
+    """Return the space of a leaf of several environments; its bounds mean nothing."""
+    shape = (num_envs, *leaf.shape)
+    if leaf.kind == "vector":
+        return Box(-np.inf, np.inf, shape, np.float32)
+    most = {"pixels": 255, "mask": 1}.get(leaf.kind, np.iinfo(np.int64).max)
+    return Box(0, most, shape, np.dtype(leaf.dtype).type)
 
 
 def _why_not_made(env_id: str, error: BaseException) -> str:
@@ -490,16 +500,18 @@ class WorkerEnvs:
         """The processes that step the environments."""
         return self._workers.processes
 
-    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
+    def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
         """Begin episode `episodes[i]` in every env i; return first observations."""
         return self._begin(episodes, None)
 
-    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
         """Begin episodes, replay each env's action log since, return the observations."""
         check_logs(logs, self.spec)
         return self._begin(episodes, logs)
 
-    def _begin(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None) -> NDArray[Any]:
+    def _begin(
+        self, episodes: NDArray[np.int64], logs: list[NDArray[Any]] | None
+    ) -> Obs[NDArray[Any]]:
         size = self._share_size
         self._reports = None
         assignments = [
@@ -571,9 +583,15 @@ class WorkerEnvs:
                 raise self._lost() from error
         return self._reports
 
-    def _batch(self, obs: Any) -> NDArray[Any]:
+    def _batch(self, obs: Any) -> Obs[NDArray[Any]]:
         # the workers write the next step over this shared memory
-        return np.array(obs).reshape(self.num_envs, *self.spec.obs_shape)
+        shares = leaves_of(obs)
+        return self.spec.obs_of(
+            {
+                leaf.name: np.array(shares[leaf.name]).reshape(self.num_envs, *leaf.shape)
+                for leaf in self.spec.leaves
+            }
+        )
 
     def _check(self, info: dict[str, Any]) -> None:
         for mistake in info.get("mistake", ()):

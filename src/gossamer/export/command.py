@@ -146,6 +146,11 @@ def _default_name(config: TrainConfig, kind: str) -> str:
 
 def _load(folder: RunFolder, config: TrainConfig, which: str | int, learner: int | None) -> _Loaded:
     policy, checkpoint = policy_and_checkpoint(folder, config, which, learner)
+    if not policy.spec.is_bare:
+        raise ConfigError(
+            f"{config.env_id} observes several arrays, and a policy of those cannot be exported yet; "
+            "gossamer.load_policy(...).act(obs) takes its observations"
+        )
     step = OneStep(policy, policy.interface.action).eval()
     with torch.no_grad(), threads(1):
         description = describe(

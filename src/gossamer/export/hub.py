@@ -20,8 +20,8 @@ from gossamer.record.files import read_safetensors, safetensors_chunks, write_ha
 from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import SavedPolicy
 from gossamer.run.load_policy import put_weights, refuse_misfit
+from gossamer.spec import EnvSpec
 from gossamer.system.reading import expand, open_plain, parse_json, read_plain
-from gossamer.types import EnvSpec
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -74,10 +74,9 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
         content: Any = parse_json(read_plain(path / CONFIG))
         spec = _spec(content["spec"])
         interface = interface_from(spec.env_id, content)
-        if (interface.obs_format.shape, interface.action_format.spec) != (
-            spec.obs_shape,
-            spec.action,
-        ):
+        seen = tuple((x.name, x.kind, x.shape, x.sizes) for x in interface.obs_format.leaves)
+        known = tuple((x.name, x.kind, x.shape, x.sizes) for x in spec.leaves)
+        if (seen, interface.action_format.spec) != (known, spec.action):
             raise ValueError("its environment's spaces are not those of the policy")
         config = from_dict(
             {
@@ -113,8 +112,13 @@ def _spec(content: Any) -> EnvSpec:
     action: dict[str, Any] = dict(held["action"])
     for name, endless in (("low", -math.inf), ("high", math.inf)):  # which JSON has not got
         action[name] = [endless if x is None else float(x) for x in action[name]]
+    if "obs_shape" in held:  # of before observations could hold several arrays
+        shape = tuple(int(n) for n in held.pop("obs_shape"))
+        stack = {name: held.pop(name) for name in ("frame_stack", "stack_padding") if name in held}
+        leaf = {"name": "", "kind": held.pop("obs_kind"), "shape": shape, **stack}
+        held["leaves"] = [leaf]
     found = msgspec.convert({**held, "action": action}, EnvSpec)
-    sizes = (*found.obs_shape, *found.action.sizes)
+    sizes = (*(n for x in found.leaves for n in (*x.shape, *x.sizes)), *found.action.sizes)
     if not found.action.sizes or min(sizes) < 1 or math.prod(sizes) > 2**40:
         raise ValueError("its spec has sizes that cannot be")
     return found

@@ -21,7 +21,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.roles.policy import Policy
-    from gossamer.types import ActionSpec, VecEnv
+    from gossamer.spec import ActionSpec
+    from gossamer.types import VecEnv
 
 Arrays = dict[str, "NDArray[Any]"]
 """Inputs or outputs of a step by their names, [B, ...] each."""

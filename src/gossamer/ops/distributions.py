@@ -17,7 +17,7 @@ from torch import Tensor
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from gossamer.types import ActionSpec
+    from gossamer.spec import ActionSpec
 
 
 class ActionDistribution(ABC):

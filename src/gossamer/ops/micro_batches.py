@@ -51,7 +51,7 @@ class MicroBatches:
 
     def cut(self, batch: Batch) -> Cuts:
         """Column ranges of a batch's micro-batches, as many for each thread where there are enough."""
-        columns = max(self._rows // len(batch.obs), 1)
+        columns = max(self._rows // len(batch.starts), 1)
         total, n = batch.num_columns, self.num_threads
         # Even parts: a small rest would cost nearly as much as a full part.
         parts = min(math.ceil(total / columns / n) * n, total)
@@ -60,7 +60,7 @@ class MicroBatches:
 
     def rows_of(self, batch: Batch) -> int:
         """Return how many rows the largest micro-batch of a batch has."""
-        return max(stop - start for start, stop in self.cut(batch)) * len(batch.obs)
+        return max(stop - start for start, stop in self.cut(batch)) * len(batch.starts)
 
     def share_out(self, batch: Batch, work: Callable[[int, Cuts], R]) -> list[R]:
         """Call `work(thread, cuts)` once in each thread that has any; return results by thread.

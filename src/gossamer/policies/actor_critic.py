@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 from torch import Tensor, nn
@@ -20,16 +20,19 @@ from gossamer.ops.distributions import (
     make_distribution,
 )
 from gossamer.policies.core import Core
+from gossamer.policies.encoders import Encoders
 from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
-from gossamer.policies.torsos import MLP, make_torso
+from gossamer.policies.normalizer import Normalizer
+from gossamer.policies.torsos import MLP, make_torso, own_torso
+from gossamer.spec import leaves_of, map_obs
 from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Sequence
+    from collections.abc import Generator, Mapping, Sequence
 
     from gossamer.policies.settings import PolicyConfig
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec, Obs
 
 INITIAL_VARIANCE = 3.0
 """Automatic variance of a Gaussian policy's first actions, summed over their components."""
@@ -49,8 +52,6 @@ class ActorCritic(nn.Module):
         generator: of initial weights; None: torch's own.
     """
 
-    obs_scale: Tensor
-    obs_shift: Tensor
     value_mean: Tensor
     value_std: Tensor
 
@@ -66,8 +67,8 @@ class ActorCritic(nn.Module):
         super().__init__()
         _check(spec, config)
         self.spec, self.config, self.value_norm = spec, config, value_norm
-        self.pixels = spec.obs_kind == "pixels"
-        self.torso = torso if torso is not None else make_torso(config, spec.obs_shape, generator)
+        self.pixels = spec.has_pixels
+        self.torso = torso if torso is not None else _torso(spec, config, generator)
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
         size += past_size
@@ -82,21 +83,23 @@ class ActorCritic(nn.Module):
         log_stds = torch.full((num_outputs if gaussian else 0,), log_std, dtype=torch.float32)
         self.log_std = nn.Parameter(log_stds)
         # A recurrent policy shares its state, so only a feed-forward one has a second tower.
-        separate = isinstance(self.torso, MLP) and config.separate_value and config.core == "none"
-        self.value_torso = make_torso(config, spec.obs_shape, generator) if separate else None
+        separate = _is_mlp(self.torso) and config.separate_value and config.core == "none"
+        self.value_torso = _torso(spec, config, generator) if separate else None
         value_size = size
         if self.value_torso is not None:
             value_size = int(self.value_torso.feature_size) + past_size  # type: ignore[arg-type]
         self.value_head = linear(value_size, 1, 1.0, generator)
-        self.obs_moments = Moments(spec.obs_shape, shift=128.0 if self.pixels else 0.0)
+        scaled = [x for x in spec.leaves if x.kind in ("pixels", "vector")]
+        made = {x.name: Normalizer(x, config) for x in scaled}
+        # Names such as "type" or "keys" are taken in a ModuleDict.
+        self.obs_moments: nn.Module = (
+            made[""] if spec.is_bare else nn.ModuleDict({f"/{name}": x for name, x in made.items()})
+        )
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
         self.looks_back = config.last_reward or config.last_action
         self._bounds = _bounds(spec, config)
         self.compute_dtype = torch.float32
-        # Pixels are scaled, then shifted; of vectors the shift, their mean, is taken off first.
-        self.register_buffer("obs_scale", _like_obs(spec.obs_shape), persistent=False)
-        self.register_buffer("obs_shift", _like_obs(spec.obs_shape), persistent=False)
         # Tensors, as a compiled network would be compiled anew for other numbers.
         for name, x in (("value_mean", 0.0), ("value_std", 1.0)):
             self.register_buffer(name, torch.tensor(x, dtype=torch.float32), persistent=False)
@@ -106,7 +109,7 @@ class ActorCritic(nn.Module):
 
     def forward(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
         last_action: Tensor | None = None,
@@ -115,14 +118,14 @@ class ActorCritic(nn.Module):
         """Run rows of observations.
 
         Args:
-            obs: [R, B, *obs_shape] raw, uint8 for pixels.
+            obs: [R, B, *shape] of each leaf, raw.
             starts: [R, B] bool, where the recurrent state is cleared first.
             core_state: [S, B] recurrent state before row 0.
             last_action: [R, B, *action_shape]; needed if the network is fed last actions.
             last_reward: [R, B]; needed if the network is fed last rewards.
         """
-        r, b = obs.shape[:2]
-        x = self.normalize(obs).flatten(0, 1)  # [R * B, *obs_shape]
+        r, b = starts.shape
+        x = map_obs(_rows, self.normalize(obs))  # [R * B, *shape]
         with self._autocast():
             features = self.torso(x).float()
             value_features = self.value_torso(x).float() if self.value_torso else None
@@ -150,32 +153,42 @@ class ActorCritic(nn.Module):
 
     def initial_state(self, batch_size: int) -> Tensor:
         """Recurrent state at an episode's start: zeros [S, B]."""
-        size, device = (self.core_units, batch_size), self.obs_scale.device
-        return torch.zeros(size, dtype=torch.float32, device=device)
+        size = (self.core_units, batch_size)
+        return torch.zeros(size, dtype=torch.float32, device=self.device)
 
-    def normalize(self, obs: Tensor) -> Tensor:
-        """Scale raw observations [..., *obs_shape] for the torso, in its precision."""
-        if self.pixels:
-            return torch.addcmul(self.obs_shift, obs, self.obs_scale)
-        if not self.config.normalize_obs:
-            return obs.to(self.compute_dtype)
-        # The mean first, in float32: air pressure in Pa is far from 0 and varies little.
-        x = torch.sub(obs, self.obs_shift).mul_(self.obs_scale)
-        return x.clamp_(-self.config.obs_clip, self.config.obs_clip).to(self.compute_dtype)
+    @property
+    def device(self) -> torch.device:
+        """Device of the parameters."""
+        return self.value_mean.device
+
+    @property
+    def normalizers(self) -> dict[str, Normalizer]:
+        """Normaliser of each leaf that has one, by its name."""
+        if isinstance(self.obs_moments, Normalizer):
+            return {"": self.obs_moments}
+        held = cast("Mapping[str, Normalizer]", self.obs_moments)
+        return {name[1:]: x for name, x in held.items()}
+
+    def normalize(self, obs: Obs[Tensor]) -> Obs[Tensor]:
+        """Scale raw observations [..., *shape] for the torso, in its precision; whole numbers stay."""
+        if isinstance(self.obs_moments, Normalizer):
+            return self.obs_moments.normalize(cast("Tensor", obs), self.compute_dtype)
+        found = dict(leaves_of(obs))
+        for name, normalizer in self.normalizers.items():
+            found[name] = normalizer.normalize(found[name], self.compute_dtype)
+        return found
 
     def initial_noise(self, batch_size: int, generator: torch.Generator) -> Tensor | None:
         """Draw what `sample` carries from step to step, [B, A]; None where noise is drawn anew each step."""
         if self.spec.action.kind != "gaussian" or not self.config.noise_correlation:
             return None
         size = (batch_size, *self.spec.action.shape)
-        device = self.obs_scale.device
-        return torch.randn(size, generator=generator, dtype=torch.float32, device=device)
+        return torch.randn(size, generator=generator, dtype=torch.float32, device=self.device)
 
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """Draw what `choose` needs anew for every action: [*shape, N] float32, where the policy is."""
         kind = KINDS[self.spec.action.kind]
-        device = self.obs_scale.device
-        return kind.noise(self.spec.action, shape, device=device, generator=generator)
+        return kind.noise(self.spec.action, shape, device=self.device, generator=generator)
 
     def choose(self, action_params: Tensor, noise: Tensor, carried: Tensor | None) -> Tensor:
         """Choose actions [B, *action_shape] by given noise.
@@ -215,18 +228,13 @@ class ActorCritic(nn.Module):
         return self.value_std
 
     @torch.no_grad()
-    def observe(self, obs: Tensor, valid: Tensor, *, freeze: bool) -> None:
-        """Take a batch into the observation moments: obs [R, B, ...], valid [T, B] bool; then refresh.
-
-        Of pixels only the first row of some 16 columns is used: neighbouring frames tell the same,
-        and all would cost as much as an inference pass.
-        """
+    def observe(self, obs: Obs[Tensor], valid: Tensor, *, freeze: bool) -> None:
+        """Take a batch into the observation moments: obs [R, B, ...], valid [T, B] bool; then refresh."""
         if not self.config.normalize_obs or freeze:
             return
-        if self.pixels:
-            self.obs_moments.update(obs[0, :: max(obs.shape[1] // 16, 1)])
-        else:
-            self.obs_moments.update(obs[: len(valid)], valid)
+        leaves = leaves_of(obs)
+        for name, normalizer in self.normalizers.items():
+            normalizer.observe(leaves[name], valid)
 
     def observe_values(
         self, total: Tensor | float, squares: Tensor | float, count: Tensor | float
@@ -237,19 +245,10 @@ class ActorCritic(nn.Module):
     @torch.no_grad()
     def refresh(self) -> None:
         """Recompute what is derived from the moments; call after they have changed."""
-        if self.obs_scale.is_meta:
+        if self.value_mean.is_meta:
             return  # there are no numbers, and torch would import its compiler to compute their shapes
-        plain = 1.0 / 255.0 if self.pixels else 1.0
-        if self.config.normalize_obs:
-            floor = self.config.pixel_std_floor if self.pixels else 1e-4
-            mean, std = self.obs_moments.mean_std(floor)
-            seen = self.obs_moments.count > 0
-            self.obs_scale.copy_(torch.where(seen, 1.0 / std, plain))
-            shift = -mean / std if self.pixels else mean
-            self.obs_shift.copy_(torch.where(seen, shift, 0.0))
-        else:
-            self.obs_scale.fill_(plain)
-            self.obs_shift.zero_()
+        for normalizer in self.normalizers.values():
+            normalizer.refresh()
         if self.value_norm:
             mean, std = self.value_moments.mean_std(1e-2)
             self.value_mean.copy_(mean)
@@ -261,20 +260,23 @@ class ActorCritic(nn.Module):
 
     def shared_names(self) -> list[str]:
         """Names of the shared tensors in the state dict, in their order."""
-        buffers = [f"{home}.{name}" for home in ("obs_moments", "value_moments")
-                   for name in ("count", "total", "squares")]  # fmt: skip
+        homes = [
+            *(f"obs_moments./{x}" if x else "obs_moments" for x in self.normalizers),
+            "value_moments",
+        ]
+        buffers = [f"{home}.{name}" for home in homes for name in ("count", "total", "squares")]
         return [*(name for name, _ in self.named_parameters()), *buffers]
 
     def moments(self) -> list[Tensor]:
         """Moments of observations and values, float64."""
-        return [*self.obs_moments.tensors(), *self.value_moments.tensors()]
+        held = [*self.normalizers.values(), self.value_moments]
+        return [x for moments in held for x in moments.tensors()]
 
     def set_precision(self, dtype: torch.dtype, *, inference: bool = False) -> None:
         """Compute features in `dtype`; for inference the torso's weights are kept in it too."""
         self.compute_dtype = dtype
-        if self.pixels:
-            self.obs_scale.data = self.obs_scale.data.to(dtype)
-            self.obs_shift.data = self.obs_shift.data.to(dtype)
+        for normalizer in self.normalizers.values():
+            normalizer.set_dtype(dtype)
         if inference:
             self.torso.to(dtype)
             if self.value_torso:
@@ -294,8 +296,7 @@ class ActorCritic(nn.Module):
         # Leaving autocast empties the one cache of cast weights that all threads share.
         if not self._casts_weights:
             return contextlib.nullcontext()
-        device = self.obs_scale.device.type
-        return torch.autocast(device, dtype=self.compute_dtype, enabled=enabled)
+        return torch.autocast(self.device.type, dtype=self.compute_dtype, enabled=enabled)
 
     def _past(
         self, starts: Tensor, last_action: Tensor | None, last_reward: Tensor | None
@@ -311,12 +312,20 @@ class ActorCritic(nn.Module):
         return torch.cat(parts, dim=-1) * (~starts).flatten().unsqueeze(-1).float()
 
 
-def _like_obs(shape: tuple[int, ...]) -> Tensor:
-    if len(shape) != 3:
-        return torch.zeros(shape, dtype=torch.float32)
-    # Channels last, as trajectories keep pixels: elementwise work then runs straight through memory.
-    channels, height, width = shape
-    return torch.zeros((height, width, channels), dtype=torch.float32).permute(2, 0, 1)
+def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | None) -> nn.Module:
+    if spec.is_bare:
+        return make_torso(config, spec.obs_shape, generator)
+    if ":" in config.torso:
+        return own_torso(config.torso, {leaf.name: leaf.shape for leaf in spec.leaves}, generator)
+    return Encoders(spec.leaves, config, generator)
+
+
+def _is_mlp(torso: nn.Module) -> bool:
+    return isinstance(torso, MLP) or (isinstance(torso, Encoders) and not len(torso.images))
+
+
+def _rows(x: Tensor) -> Tensor:
+    return x.flatten(0, 1)
 
 
 def _bounds(spec: EnvSpec, config: PolicyConfig) -> tuple[Tensor, Tensor] | None:

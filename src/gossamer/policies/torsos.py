@@ -136,10 +136,16 @@ class Impala(nn.Module):
         return F.relu(self.fc(_flatten(F.relu(self.sections(x)))))
 
 
-def _own_torso(
-    name: str, obs_shape: tuple[int, ...], generator: torch.Generator | None
+def own_torso(
+    name: str,
+    obs_shape: tuple[int, ...] | dict[str, tuple[int, ...]],
+    generator: torch.Generator | None,
 ) -> nn.Module:
-    """Make feature layers of the user's own, from `module:NAME`; they draw from torch's own stream."""
+    """Make feature layers of the user's own, from `module:NAME`; they draw from torch's own stream.
+
+    It is called with the shape of an observation; with those of its leaves where it has several, and is then given them
+    by name.
+    """
     module_name, _, maker_name = name.rpartition(":")
     maker = named_in(import_module(module_name, name, "a torso"), maker_name)
     if not callable(maker):
@@ -153,15 +159,27 @@ def _own_torso(
             torso = maker(obs_shape)
     except RAISED as error:
         raise failed(
-            name, f"cannot be made for observations of {list(obs_shape)}", error
+            name, f"cannot be made for observations of {_in_words(obs_shape)}", error
         ) from error
     size = getattr(torso, "feature_size", None)
     if not isinstance(torso, nn.Module) or type(size) is not int or size < 1:
         raise ConfigError(
-            f"{name} must return a torch.nn.Module that maps [N, {', '.join(map(str, obs_shape))}] to [N, F], "
+            f"{name} must return a torch.nn.Module that maps {_rows_in_words(obs_shape)} to [N, F], "
             "with F in its attribute feature_size"
         )
     return torso
+
+
+def _in_words(shape: tuple[int, ...] | dict[str, tuple[int, ...]]) -> str:
+    if isinstance(shape, tuple):
+        return str(list(shape))
+    return ", ".join(f"{name} {list(x)}" for name, x in shape.items())
+
+
+def _rows_in_words(shape: tuple[int, ...] | dict[str, tuple[int, ...]]) -> str:
+    if isinstance(shape, tuple):
+        return f"[N, {', '.join(map(str, shape))}]"
+    return "{" + ", ".join(f"{name}: {_rows_in_words(x)}" for name, x in shape.items()) + "}"
 
 
 def make_torso(
@@ -169,7 +187,7 @@ def make_torso(
 ) -> nn.Module:
     """Build the torso that fits an observation; it has `feature_size`. Without a generator torch's own stream is used."""
     if ":" in config.torso:
-        return _own_torso(config.torso, obs_shape, generator)
+        return own_torso(config.torso, obs_shape, generator)
     pixels = len(obs_shape) == 3
     kind = config.torso if config.torso != "auto" else ("nature" if pixels else "mlp")
     if kind == "mlp":

@@ -25,7 +25,7 @@ from gossamer.system import devices
 from gossamer.system.devices import SideStream
 from gossamer.system.prefixes import without_prefix
 from gossamer.system.signs import PATIENCE_SECONDS, Patience, Sign
-from gossamer.types import STORED, as_batch
+from gossamer.types import as_batch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -122,8 +122,8 @@ class BatchSource:
         picked = self._wait(coming.picked)
         self._tally.count(self._batch, online, picked)
         columns = self._batch.columns(0, online.num_columns)
-        for name in STORED:
-            target, x = getattr(columns, name), getattr(online, name)
+        for name, x, _ in online.each():
+            target = columns.tensor(name)
             # As it lies in memory; columns among others are filled on the GPU.
             target.copy_(devices.send(x, target.device))
         columns.replayed.fill_(False)

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from gossamer.system import devices
-from gossamer.types import STORED
+from gossamer.types import ON_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,10 +26,11 @@ if TYPE_CHECKING:
 def pack(trajectory: Trajectory, layout: Layout) -> dict[str, Tensor]:
     """Return a trajectory's columns as entries [B, ...] by field, on the devices where they are."""
     entries: dict[str, Tensor] = {}
-    for name, kind in STORED.items():
-        x = getattr(trajectory, name)
-        if name == "obs" and layout.spec.obs_kind == "pixels":
-            entries[name] = frames_of(x, stack=layout.spec.frame_stack)
+    images = layout.images
+    for name, kind in layout.stored.items():
+        x = trajectory.tensor(name)
+        if name in images:
+            entries[name] = frames_of(x, stack=images[name].frame_stack)
         else:
             entries[name] = x.movedim(kind.column_dim, 0).to(layout.fields[name][1])
     return entries
@@ -37,19 +38,18 @@ def pack(trajectory: Trajectory, layout: Layout) -> dict[str, Tensor]:
 
 def unpack(entries: Mapping[str, Tensor], into: Trajectory, layout: Layout) -> None:
     """Write entries over all columns of a trajectory; each field is on one device in both."""
-    for name, kind in STORED.items():
-        if name != "obs":
-            getattr(into, name).copy_(entries[name].movedim(0, kind.column_dim))
-    if layout.spec.obs_kind != "pixels":
-        into.obs.copy_(entries["obs"].transpose(0, 1))
-        return
-    rebuild_stacks(
-        entries["obs"],
-        into.starts,
-        into.obs,
-        stack=layout.spec.frame_stack,
-        padding=layout.spec.stack_padding,
-    )
+    images = layout.images
+    for name, kind in layout.stored.items():
+        if name not in images:
+            into.tensor(name).copy_(entries[name].movedim(0, kind.column_dim))
+    for name, leaf in images.items():
+        rebuild_stacks(
+            entries[name],
+            into.starts,
+            into.tensor(name),
+            stack=leaf.frame_stack,
+            padding=leaf.stack_padding,
+        )
 
 
 def frames_of(obs: Tensor, *, stack: int) -> Tensor:
@@ -102,7 +102,7 @@ class Staging:
         """Return room for so many entries, whatever is there; it is the caller's until the next call."""
         if count > self._room:
             self._room = count
-            for name in STORED:
+            for name in self._layout.stored:
                 shape, dtype = self._layout.fields[name]
                 self._held[name] = devices.pinned(torch.zeros(count, *shape, dtype=dtype))
         return {name: x[:count] for name, x in self._held.items()}
@@ -119,6 +119,6 @@ class Staging:
 def sent_ahead(entries: Mapping[str, Tensor], device: torch.device) -> dict[str, Tensor]:
     """Return copies of entries on a GPU, without waiting for them; what the host asks about stays."""
     return {
-        name: x if STORED[name].on_host else x.to(device, non_blocking=True)
+        name: x if name in ON_HOST else x.to(device, non_blocking=True)
         for name, x in entries.items()
     }

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from gossamer.system.blocks import lay_out, views
-from gossamer.types import STORED
+from gossamer.types import FieldKind, Trajectory, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from torch import Tensor
 
+    from gossamer.spec import EnvSpec, Leaf
     from gossamer.system.blocks import Place
-    from gossamer.types import EnvSpec
 
 
 @dataclass(frozen=True)
@@ -45,23 +45,29 @@ class Layout:
         # Few actions fit a byte.
         small = spec.action.kind != "gaussian" and max(spec.action.sizes) <= 256
         fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
-        for name, kind in STORED.items():
+        for name, kind in self.stored.items():
             shape = (*kind.rows_of(t, self.core_units), *kind.entry_shape(spec))
             dtype = getattr(torch, kind.dtype_in(spec))
-            fields[name] = (shape, torch.uint8 if small and kind.dtype == "action" else dtype)
-        fields["obs"] = self._obs()
+            if kind.leaf is not None and kind.leaf.kind == "pixels":
+                shape = _frames(kind.leaf, t)
+            elif (kind.dtype == "action" and small) or _fits_bytes(kind.leaf):
+                dtype = torch.uint8
+            fields[name] = (shape, dtype)
         fields["sequence"] = ((), torch.int64)
         if self.num_features:
             fields["features"] = ((t, self.num_features), torch.float16)
         object.__setattr__(self, "fields", fields)
 
-    def _obs(self) -> tuple[tuple[int, ...], torch.dtype]:
-        shape, t = self.spec.obs_shape, self.unroll_length
-        if self.spec.obs_kind != "pixels":
-            return (t + 1, *shape), torch.float32
-        # The first row's stack, oldest frame first, then one frame a row; channels last.
-        k = self.spec.frame_stack
-        return (t + k, *shape[1:], shape[0] // k), torch.uint8
+    @property
+    def stored(self) -> Mapping[str, FieldKind]:
+        """Fields of a trajectory, by name."""
+        return fields_of(self.spec, Trajectory)
+
+    @property
+    def images(self) -> dict[str, Leaf]:
+        """Leaves that are kept as single frames, by the name of their field."""
+        leaves = {name: kind.leaf for name, kind in self.stored.items()}
+        return {name: x for name, x in leaves.items() if x is not None and x.kind == "pixels"}
 
     def nbytes(self, capacity: int) -> int:
         """Bytes of a block of so many entries."""
@@ -74,3 +80,14 @@ class Layout:
     def _lay_out(self, capacity: int) -> tuple[list[Place], int]:
         held = self.fields.items()
         return lay_out((name, dtype, (capacity, *shape)) for name, (shape, dtype) in held)
+
+
+def _frames(leaf: Leaf, unroll_length: int) -> tuple[int, ...]:
+    """Return the shape of an image's frames: the first row's stack, oldest first, then one a row; channels last."""
+    k = leaf.frame_stack
+    return (unroll_length + k, *leaf.shape[1:], leaf.shape[0] // k)
+
+
+def _fits_bytes(leaf: Leaf | None) -> bool:
+    """Whether a byte is enough for each number of a leaf."""
+    return leaf is not None and leaf.kind == "discrete" and max(leaf.sizes) <= 256

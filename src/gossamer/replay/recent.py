@@ -6,11 +6,13 @@ from typing import TYPE_CHECKING, Protocol
 
 import torch
 
+from gossamer.spec import obs_at
 from gossamer.system.devices import Mark
 
 if TYPE_CHECKING:
     from torch import Tensor
 
+    from gossamer.spec import Obs
     from gossamer.types import PolicyOutput, Trajectory
 
 CPU_ROWS = 264
@@ -23,7 +25,7 @@ class Policy(Protocol):
 
     def __call__(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
         last_action: Tensor | None = None,
@@ -95,7 +97,7 @@ class RecentPolicy:
         last_action = torch.cat([trajectory.last_action[None], trajectory.action[:-1]])
         last_reward = torch.cat([trajectory.last_reward[None], trajectory.reward[:-1]])
         return self._policy(
-            trajectory.obs[:-1],
+            obs_at(trajectory.obs, slice(-1)),
             trajectory.starts[:-1],
             trajectory.core_state,
             last_action,

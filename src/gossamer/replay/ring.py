@@ -20,7 +20,7 @@ from gossamer.errors import ConfigError
 from gossamer.links.mailboxes import fence, make_memory
 from gossamer.replay.entries import Staging, pack, unpack
 from gossamer.system import devices
-from gossamer.types import STORED
+from gossamer.types import ON_HOST
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.replay.layout import Layout
+    from gossamer.spec import Leaf
     from gossamer.types import Trajectory
 
 
@@ -51,7 +52,7 @@ class Ring:
         self.fields = layout.views(block, capacity)
         self._block = block
         self._staging = Staging(layout)
-        self._obs = self.fields["obs"].numpy()
+        self._frames = {name: self.fields[name].numpy() for name in layout.images}
         self.sequence: NDArray[np.int64] = self.fields["sequence"].numpy()
         """Twice how often each place was written, odd while it is; 0: it is empty."""
 
@@ -87,21 +88,21 @@ class Ring:
         self.sequence[places] += 1
 
     def _write_columns(self, places: Sequence[int], index: Tensor, trajectory: Trajectory) -> None:
-        for name, kind in STORED.items():
-            if name != "obs":
-                held, x = self.fields[name], getattr(trajectory, name)
+        images = self.layout.images
+        for name, kind in self.layout.stored.items():
+            x = trajectory.tensor(name)
+            if name in images:
+                self._write_frames(self._frames[name], places, x, images[name].frame_stack)
+            else:
+                held = self.fields[name]
                 held[index] = x.movedim(kind.column_dim, 0).to(held.dtype)
-        if self.layout.spec.obs_kind == "pixels":
-            self._write_frames(places, trajectory.obs)
-        else:
-            self.fields["obs"][index] = trajectory.obs.transpose(0, 1)
 
-    def _write_frames(self, places: Sequence[int], obs: Tensor) -> None:
-        k = self.layout.spec.frame_stack
+    @staticmethod
+    def _write_frames(held: NDArray[np.uint8], places: Sequence[int], obs: Tensor, k: int) -> None:
         stacks = obs.movedim(2, -1).numpy()  # [T + 1, B, H, W, k * c]
         channels = stacks.shape[-1] // k
         for i, place in enumerate(places):
-            frames = self._obs[place]  # [T + k, H, W, c]
+            frames = held[place]  # [T + k, H, W, c]
             for j in range(k):
                 frames[j] = stacks[0, i, :, :, j * channels : (j + 1) * channels]
             frames[k:] = stacks[1:, i, :, :, -channels:]
@@ -128,17 +129,17 @@ class Ring:
             else:
                 x.index_copy_(dim, at, found.to(x.dtype))
 
-        for name, kind in STORED.items():
-            if name != "obs":
+        images = self.layout.images
+        for name, kind in self.layout.stored.items():
+            if name not in images:
                 found = self.fields[name].index_select(0, index).movedim(0, kind.column_dim)
-                copy(getattr(into, name), found, kind.column_dim)
-        if self.layout.spec.obs_kind == "pixels":
-            columns = range(len(places)) if at is None else at.tolist()
-            starts = into.starts.numpy()
+                copy(into.tensor(name), found, kind.column_dim)
+        columns = range(len(places)) if at is None else at.tolist()
+        starts = into.starts.numpy()
+        for name, leaf in images.items():
+            frames, obs = self._frames[name], into.tensor(name)
             for column, place in zip(columns, index.tolist(), strict=True):
-                self._read_frames(self._obs[place], starts[:, column], into.obs[:, column])
-        else:
-            copy(into.obs, self.fields["obs"].index_select(0, index).transpose(0, 1), 1)
+                _read_frames(leaf, frames[place], starts[:, column], obs[:, column])
 
     def read_entries(
         self, places: NDArray[np.int64], into: Mapping[str, Tensor], at: Tensor | None = None
@@ -161,29 +162,30 @@ class Ring:
         """Return features [T, n, F] as they were stored."""
         return self.fields["features"].index_select(0, torch.as_tensor(places)).transpose(0, 1)
 
-    def _read_frames(
-        self, frames: NDArray[np.uint8], starts: NDArray[np.bool_], obs: Tensor
-    ) -> None:
-        """Rebuild the stacks [T + 1, C, H, W] of one entry."""
-        k, rows = self.layout.spec.frame_stack, len(starts)
-        stacks = obs.movedim(1, -1).numpy()  # [T + 1, H, W, k * c]
-        channels = frames.shape[-1]
-        for j in range(k):
-            stacks[0, ..., j * channels : (j + 1) * channels] = frames[j]
-        # A stack is the one before, moved by a frame in one copy of memory: half the time of moving k frames.
-        flat = stacks.reshape(rows, -1)
-        assert np.may_share_memory(flat, stacks), "channels last"
-        for t in range(1, rows):
-            flat[t, :-channels] = flat[t - 1, channels:]
-            stacks[t, ..., -channels:] = frames[k - 1 + t]
-        for start in np.flatnonzero(starts[1:]) + 1:
-            newest = start + k - 1  # among the frames
-            for t in range(start, min(newest, rows)):
-                older = (newest - t) * channels  # frames of the episode before
-                if self.layout.spec.stack_padding == "zero":
-                    stacks[t, ..., :older] = 0
-                else:
-                    stacks[t, ..., :older] = np.tile(frames[newest], newest - t)
+
+def _read_frames(
+    leaf: Leaf, frames: NDArray[np.uint8], starts: NDArray[np.bool_], obs: Tensor
+) -> None:
+    """Rebuild the stacks [T + 1, C, H, W] of one entry."""
+    k, rows = leaf.frame_stack, len(starts)
+    stacks = obs.movedim(1, -1).numpy()  # [T + 1, H, W, k * c]
+    channels = frames.shape[-1]
+    for j in range(k):
+        stacks[0, ..., j * channels : (j + 1) * channels] = frames[j]
+    # A stack is the one before, moved by a frame in one copy of memory: half the time of moving k frames.
+    flat = stacks.reshape(rows, -1)
+    assert np.may_share_memory(flat, stacks), "channels last"
+    for t in range(1, rows):
+        flat[t, :-channels] = flat[t - 1, channels:]
+        stacks[t, ..., -channels:] = frames[k - 1 + t]
+    for start in np.flatnonzero(starts[1:]) + 1:
+        newest = start + k - 1  # among the frames
+        for t in range(start, min(newest, rows)):
+            older = (newest - t) * channels  # frames of the episode before
+            if leaf.stack_padding == "zero":
+                stacks[t, ..., :older] = 0
+            else:
+                stacks[t, ..., :older] = np.tile(frames[newest], newest - t)
 
 
 def _copy_rows(target: Tensor, places: Sequence[int], rows: Tensor) -> None:
@@ -200,7 +202,7 @@ class DeviceRing:
 
     def __init__(self, layout: Layout, capacity: int, device: torch.device):
         self.layout, self.capacity, self._device = layout, capacity, device
-        on_host = {"sequence", *(name for name, kind in STORED.items() if kind.on_host)}
+        on_host = {"sequence", *ON_HOST}
         self.fields = {
             name: torch.zeros(
                 (capacity, *shape), dtype=dtype, device=None if name in on_host else device
@@ -236,7 +238,7 @@ class DeviceRing:
         entries = {
             name: x.index_select(0, index if x.device != self._device else there)
             for name, x in self.fields.items()
-            if name in STORED
+            if name in self.layout.stored
         }
         unpack(entries, into, self.layout)
 

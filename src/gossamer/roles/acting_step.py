@@ -8,17 +8,20 @@ Shapes: T unroll length, n environments of the group, P action-distribution para
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
 
+from gossamer.spec import copy_obs, leaf_field, leaves_of, map_obs, obs_at
 from gossamer.system import devices
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.spec import Leaf, Obs
     from gossamer.system.graphs import Graphs
     from gossamer.types import Trajectory
 
@@ -46,31 +49,25 @@ class ActingStep:
         graphs: Graphs,
         evaluates: Literal["", "greedily", "sampling"] = "",
     ):
-        spec, device = policy.spec, policy.obs_scale.device
+        spec, device = policy.spec, policy.device
         self._policy, self._generator, self._evaluates = policy, generator, evaluates
         # What a step needs beside observations.
         self._looks_back = policy.looks_back
         self._needs_starts = bool(policy.core_units) or policy.looks_back
         self._device = device
         lead = (unroll_length, num_envs)
-        pixels = spec.obs_kind == "pixels"
-        obs_dtype = torch.uint8 if pixels else torch.float32
         action_dtype = torch.float32 if spec.action.kind == "gaussian" else torch.int64
         action_size = (num_envs, *spec.action.shape)
         # In the host's memory: observations as simulators return them, then rewards and starts.
-        self.obs = devices.pinned(torch.zeros((num_envs, *spec.obs_shape), dtype=obs_dtype))
+        self.obs = spec.obs_of({x.name: _row_of(x, num_envs) for x in spec.leaves})
         self._last_reward = devices.pinned(torch.zeros((1, num_envs), dtype=torch.float32))
         self._starts = devices.pinned(torch.zeros((1, num_envs), dtype=torch.bool))
         self.action = devices.pinned(torch.zeros(action_size, dtype=action_dtype))
-        self._arrived = torch.zeros_like(self.obs, device=device)
+        self._arrived = map_obs(partial(torch.zeros_like, device=device), self.obs)
         self._arrived_reward = torch.zeros_like(self._last_reward, device=device)
         self._arrived_starts = torch.zeros_like(self._starts, device=device)
-        self._rows = torch.zeros(
-            (unroll_length + 1, *self.obs.shape), dtype=obs_dtype, device=device
-        )
-        if pixels:  # channels last, as trajectories keep them
-            self._rows = self._rows.movedim(2, -1).contiguous().movedim(-1, 2)
-        self._row = torch.zeros_like(self._rows[:1])  # [1, n, *obs_shape]
+        self._rows = map_obs(partial(_rows_of, unroll_length + 1), self._arrived)
+        self._row = map_obs(torch.zeros_like, obs_at(self._rows, slice(1)))  # [1, n, *shape]
         numbers: dict[str, Any] = {"dtype": torch.float32, "device": device}
         self._params = torch.zeros((*lead, spec.action.num_params), **numbers)
         self._value = torch.zeros(lead, **numbers)
@@ -93,9 +90,9 @@ class ActingStep:
         self.core_state.zero_()
         self.action.zero_()
 
-    def take(self, obs: NDArray[Any]) -> None:
-        """Keep observations [n, *obs_shape] for the next step, where the GPU reaches them."""
-        self.obs.copy_(torch.from_numpy(obs))
+    def take(self, obs: Obs[NDArray[Any]]) -> None:
+        """Keep observations [n, *shape] of each leaf for the next step, where the GPU reaches them."""
+        copy_obs(self.obs, map_obs(torch.from_numpy, obs))
 
     @torch.no_grad()
     def begin(self, last_action: Tensor) -> None:
@@ -136,23 +133,23 @@ class ActingStep:
 
         The observations taken last are those after the last action.
         """
-        self._arrived.copy_(self.obs, non_blocking=True)
-        self._rows[-1].copy_(self._arrived)
+        copy_obs(self._arrived, self.obs)
+        copy_obs(obs_at(self._rows, -1), self._arrived)
         kept = {
-            "obs": self._rows,
+            **{leaf_field("obs", name): x for name, x in leaves_of(self._rows).items()},
             "behavior": self._params,
             "value": self._value,
             "action": self._actions,
             "core_state": self._first_state,
         }
         for name, x in kept.items():
-            getattr(slot, name)[:, columns].copy_(x, non_blocking=True)
+            slot.tensor(name)[:, columns].copy_(x, non_blocking=True)
 
     @torch.no_grad()
     def _act(self) -> None:
         """What is captured: one step, whatever its observations are."""
-        self._arrived.copy_(self.obs, non_blocking=True)
-        self._row[0].copy_(self._arrived)
+        copy_obs(self._arrived, self.obs)
+        copy_obs(obs_at(self._row, 0), self._arrived)
         if self._looks_back:
             self._arrived_reward.copy_(self._last_reward, non_blocking=True)
         if self._needs_starts:
@@ -169,7 +166,9 @@ class ActingStep:
         else:
             noise = self._noise.index_select(0, self._t)[0]
             chosen = self._policy.choose(out.action_params[0], noise, self.carried)
-        self._rows.index_copy_(0, self._t, self._row)
+        row = leaves_of(self._row)
+        for name, rows in leaves_of(self._rows).items():
+            rows.index_copy_(0, self._t, row[name])
         self._params.index_copy_(0, self._t, out.action_params)
         self._value.index_copy_(0, self._t, out.value)
         self._actions.index_copy_(0, self._t, chosen[None])
@@ -181,8 +180,20 @@ class ActingStep:
         self.action.copy_(chosen, non_blocking=True)
 
     def _static(self) -> list[Tensor]:
-        own = [x for x in vars(self).values() if isinstance(x, Tensor)]
+        held = [x for value in vars(self).values() for x in leaves_of(value).values()]
+        own = [x for x in held if isinstance(x, Tensor)]
         return [*self._policy.parameters(), *self._policy.buffers(), *own]
 
     def _pinned(self) -> list[Tensor]:
-        return [self.obs, self._last_reward, self._starts, self.action]
+        return [*leaves_of(self.obs).values(), self._last_reward, self._starts, self.action]
+
+
+def _row_of(leaf: Leaf, num_envs: int) -> Tensor:
+    """Return room for observations as simulators return them."""
+    return devices.pinned(torch.zeros((num_envs, *leaf.shape), dtype=getattr(torch, leaf.dtype)))
+
+
+def _rows_of(rows: int, x: Tensor) -> Tensor:
+    """Return room for rows of what is like x; images lie channels last, as trajectories keep them."""
+    made = torch.zeros((rows, *x.shape), dtype=x.dtype, device=x.device)
+    return made.movedim(2, -1).contiguous().movedim(-1, 2) if x.ndim == 4 else made

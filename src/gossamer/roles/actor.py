@@ -20,9 +20,10 @@ from gossamer.errors import RunFailed
 from gossamer.links.stopping import Stopped
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference
+from gossamer.spec import copy_obs, leaf_field, leaves_of, map_obs, nested_obs, obs_at
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
-from gossamer.types import STORED, Trajectory
+from gossamer.types import Trajectory, fields_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -31,7 +32,8 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import EnvSpec, StepResult, VecEnv
+    from gossamer.spec import EnvSpec, Obs
+    from gossamer.types import StepResult, VecEnv
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,12 +85,12 @@ WRITTEN_BY_HOST = (
 def host_rows(spec: EnvSpec, *, unroll_length: int, num_columns: int) -> Trajectory:
     """Allocate the fields of a trajectory that the host writes, where a GPU reaches them, and actions; no others."""
     made: dict[str, Any] = {}
-    for name, kind in STORED.items():
+    for name, kind in fields_of(spec).items():
         shape = kind.shape(spec, unroll_length=unroll_length, num_columns=num_columns, core_units=0)
         wanted = name in (*WRITTEN_BY_HOST, "action")
         dtype: torch.dtype = getattr(torch, kind.dtype_in(spec))
         made[name] = devices.pinned(torch.zeros(shape if wanted else (0,), dtype=dtype))
-    return Trajectory(**made)
+    return Trajectory(**nested_obs(made))
 
 
 class Acting(Protocol):
@@ -153,7 +155,7 @@ class _Group:
         envs: VecEnv,
         first: int,
         policy: ActorCritic,
-        obs: NDArray[Any],
+        obs: Obs[NDArray[Any]],
         generator: torch.Generator,
         step: ActingStep | None,
     ):
@@ -179,7 +181,7 @@ class _Group:
         self.first_sent = np.zeros(n, dtype=np.int64)  # per env: step of its episode's first action
         self.oldest = 0  # step that sent[0] belongs to
         self.generator = generator
-        self.obs = torch.from_numpy(obs)
+        self.obs = map_obs(torch.from_numpy, obs)
         if step is not None:
             step.take(obs)
             self.obs = step.obs
@@ -232,7 +234,7 @@ class Actor:
         unroll_length: int,
         seeds: Sequence[int],
         on_episode: Callable[[Episode], None],
-        first_obs: Sequence[NDArray[Any]] | None = None,
+        first_obs: Sequence[Obs[NDArray[Any]]] | None = None,
         stop: StopSignal | None = None,
         num_threads: int = 1,
         moment: Callable[[Trajectory, int], int] | None = None,
@@ -248,7 +250,7 @@ class Actor:
         self.seconds = {"env": 0.0, "inference": 0.0}
         self._unroll_length = unroll_length
         self._on_episode = on_episode
-        self._device = policy.obs_scale.device
+        self._device = policy.device
         self._graphs = graphs or Graphs(self._device)
         self._groups: list[_Group] = []
         for envs, seed in zip(groups, seeds, strict=True):
@@ -266,7 +268,7 @@ class Actor:
             )
 
     def _group(
-        self, envs: VecEnv, first: int, obs: NDArray[Any], generator: torch.Generator
+        self, envs: VecEnv, first: int, obs: Obs[NDArray[Any]], generator: torch.Generator
     ) -> _Group:
         step = None
         if devices.is_gpu(self._device):
@@ -296,7 +298,7 @@ class Actor:
         for group in self._groups:
             columns = group.columns
             if group.step is None:
-                slot.obs[0, columns].copy_(group.obs)
+                copy_obs(obs_at(slot.obs, (0, columns)), group.obs)
                 slot.core_state[:, columns].copy_(group.core_state)
             else:
                 group.step.begin(group.last_action)
@@ -316,7 +318,8 @@ class Actor:
             self._receive(group, slot, self._unroll_length - 1)
             # The slot goes to the learner and comes back overwritten; the next trajectory begins with copies.
             if group.step is None:
-                group.obs = slot.obs[self._unroll_length, group.columns].clone()
+                last = obs_at(slot.obs, (self._unroll_length, group.columns))
+                group.obs = map_obs(torch.clone, last)
             group.starts = slot.starts[self._unroll_length, group.columns].clone()
             group.last_action = slot.action[-1, group.columns].clone()
             group.last_reward = slot.reward[-1, group.columns].clone()
@@ -358,7 +361,7 @@ class Actor:
         columns, row = group.columns, slice(t, t + 1)
         last_action = slot.action[t - 1 : t, columns] if t else slot.last_action[None, columns]
         out = self._infer(
-            slot.obs[row, columns],
+            obs_at(slot.obs, (row, columns)),
             slot.starts[row, columns],
             group.core_state,
             last_action,
@@ -382,7 +385,7 @@ class Actor:
         result = group.envs.recv()
         columns = group.columns
         if group.step is None:
-            write_obs(slot.obs[t + 1, columns], result.obs)
+            map_obs(write_obs, obs_at(slot.obs, (t + 1, columns)), result.obs)
         else:
             group.step.take(result.obs)
         slot.reward[t, columns] = torch.from_numpy(result.reward)
@@ -432,7 +435,10 @@ class Actor:
                 f"{k}.core_state": group.core_state.cpu().clone(),
                 f"{k}.last_action": group.last_action.clone(),
                 f"{k}.last_reward": group.last_reward.clone(),
-                f"{k}.obs": group.obs.contiguous().clone(),
+                **{
+                    f"{k}.{leaf_field('obs', leaf)}": x.contiguous().clone()
+                    for leaf, x in leaves_of(group.obs).items()
+                },
                 **({} if group.noise is None else {f"{k}.noise": group.noise.cpu().clone()}),
                 f"{k}.log_lengths": torch.tensor([len(log) for log in logs]),
                 f"{k}.logs": torch.from_numpy(np.concatenate(logs)),
@@ -472,15 +478,16 @@ class Actor:
         group.episodes = held["episodes"].numpy().copy()
         logs = [x.numpy() for x in held["logs"].split(held["log_lengths"].tolist())]
         try:
-            obs = torch.from_numpy(group.envs.restore(group.episodes, logs))
+            obs = map_obs(torch.from_numpy, group.envs.restore(group.episodes, logs))
         except RunFailed:  # an episode that took another course may be stepped past its end
             return False
-        if not torch.equal(obs, held["obs"]):
+        leaves = leaves_of(obs).items()
+        if not all(torch.equal(x, held[leaf_field("obs", leaf)]) for leaf, x in leaves):
             return False
         if group.step is None:
-            group.obs = obs.clone()
+            group.obs = map_obs(torch.clone, obs)
         else:
-            group.step.take(obs.numpy())
+            group.step.take(map_obs(Tensor.numpy, obs))
         group.ended = held["ended"].numpy().copy()
         group.starts = held["starts"].clone()
         group.episode_return = held["episode_return"].numpy().copy()

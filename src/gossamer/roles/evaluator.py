@@ -17,6 +17,7 @@ from gossamer.envs.seeding import CHOOSING_RANK, episode_seed
 from gossamer.links.stopping import LOOK_SECONDS
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.inference import Inference, nothing_carried, take_step
+from gossamer.spec import map_obs
 from gossamer.system import devices
 from gossamer.system.graphs import Graphs
 
@@ -27,6 +28,7 @@ if TYPE_CHECKING:
 
     from gossamer.links.stopping import StopSignal
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.spec import Obs
     from gossamer.types import VecEnv
 
 MAX_ENVS = 16
@@ -269,7 +271,7 @@ def play(
     For one on a GPU `steps` are the captured functions of evaluations before.
     """
     n = envs.num_envs
-    device = policy.obs_scale.device
+    device = policy.device
     generator = torch.Generator(device=device).manual_seed(seed)
     returns, lengths = np.zeros(episodes), np.zeros(episodes, dtype=np.int64)
     episode = np.arange(n)  # which episode each env plays; >= episodes once it has played its share
@@ -349,12 +351,12 @@ class _OnCpu:
         self._infer = Inference(policy, num_threads)
         self._carried = nothing_carried(policy, num_envs)
 
-    def act(self, obs: NDArray[Any], reward: Tensor, starts: Tensor) -> Tensor:
+    def act(self, obs: Obs[NDArray[Any]], reward: Tensor, starts: Tensor) -> Tensor:
         """Return actions [n, *action_shape] for observations, the last rewards [n], and where episodes begin [n]."""
         _, self._carried = take_step(
             self._policy,
             self._infer,
-            torch.from_numpy(obs),
+            map_obs(torch.from_numpy, obs),
             starts,
             reward,
             self._carried,
@@ -380,11 +382,11 @@ class _OnGpu:
         greedy: bool,
         steps: Steps | None,
     ):
-        steps = steps or Steps(Graphs(policy.obs_scale.device))
+        steps = steps or Steps(Graphs(policy.device))
         self._step = steps.of(policy, num_envs, generator, greedy=greedy)
         self._step.start(generator)
 
-    def act(self, obs: NDArray[Any], reward: Tensor, starts: Tensor) -> Tensor:
+    def act(self, obs: Obs[NDArray[Any]], reward: Tensor, starts: Tensor) -> Tensor:
         """Return actions as `_OnCpu.act` does."""
         self._step.begin(self._step.action)
         self._step.take(obs)

@@ -8,18 +8,20 @@ from __future__ import annotations
 import itertools
 import threading
 from concurrent.futures import ThreadPoolExecutor, wait
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 
 from gossamer.machine import use_threads
+from gossamer.spec import obs_at
 from gossamer.types import PolicyOutput
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.spec import Obs
 
 
 class Carried(NamedTuple):
@@ -33,7 +35,7 @@ class Carried(NamedTuple):
 
 def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:
     """Return what is carried into a first step: zeros."""
-    action, device = policy.spec.action, policy.obs_scale.device
+    action, device = policy.spec.action, policy.device
     dtype = torch.float32 if action.kind == "gaussian" else torch.int64
     zeros = torch.zeros((1, num_envs, *action.shape), dtype=dtype, device=device)
     return Carried(policy.initial_state(num_envs), zeros)
@@ -42,7 +44,7 @@ def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:
 def take_step(
     policy: ActorCritic,
     ask: Callable[..., PolicyOutput],
-    obs: Tensor,
+    obs: Obs[Tensor],
     starts: Tensor,
     reward: Tensor,
     carried: Carried,
@@ -55,14 +57,20 @@ def take_step(
     Args:
         policy: that chooses.
         ask: it, or what asks it.
-        obs: [B, *obs_shape].
+        obs: [B, *shape] of each leaf.
         starts: [B] bool, where episodes begin: what is carried there is forgotten.
         reward: [B] of the step before.
         carried: from the step before.
         greedy: take the likeliest actions instead of sampling.
         generator: of samples; None: torch's own.
     """
-    out = ask(obs[None], starts[None], carried.core_state, carried.action, reward[None])
+    out = ask(
+        obs_at(obs, None),
+        starts[None],
+        carried.core_state,
+        carried.action,
+        reward[None],
+    )
     distribution = policy.distribution(out.action_params)
     action = distribution.mode() if greedy else distribution.sample(generator)
     return out, Carried(out.core_state, action)
@@ -90,20 +98,23 @@ class Inference:
 
     def __call__(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
         starts: Tensor,
         core_state: Tensor,
         last_action: Tensor,
         last_reward: Tensor,
     ) -> PolicyOutput:
         """Return what the policy says to rows [R, B, ...]; see `ActorCritic.forward`."""
-        columns = obs.shape[1]
+        columns = starts.shape[1]
         parts = min(self._num_threads, columns)
         if parts == 1:
             return self._ask(obs, starts, core_state, last_action, last_reward)
         bounds = [round(i * columns / parts) for i in range(parts + 1)]
         shares = [
-            [x[:, start:stop] for x in (obs, starts, core_state, last_action, last_reward)]
+            [
+                obs_at(obs, (slice(None), slice(start, stop))),
+                *(x[:, start:stop] for x in (starts, core_state, last_action, last_reward)),
+            ]
             for start, stop in itertools.pairwise(bounds)
         ]
         rest = [self._pool.submit(self._ask, *share) for share in shares[1:]]
@@ -118,7 +129,7 @@ class Inference:
         use_threads(1)
         self.thread_ids.append(threading.get_native_id())
 
-    def _ask(self, *share: Tensor) -> PolicyOutput:
+    def _ask(self, *share: Any) -> PolicyOutput:
         with torch.no_grad():  # which every thread has its own of
             return self._policy(*share)
 

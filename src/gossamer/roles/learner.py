@@ -277,7 +277,9 @@ class Learner:
         try:
             yield
         except torch.cuda.OutOfMemoryError as error:
-            part = math.ceil(batch.num_columns / self._algorithm.num_minibatches) * len(batch.obs)
+            part = math.ceil(batch.num_columns / self._algorithm.num_minibatches) * len(
+                batch.starts
+            )
             rows = min(self._micro_batches.rows_of(batch), part)
             raise RunFailed(
                 f"the GPU's memory is too small to learn {rows:,} rows at a time "

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from gossamer.envs.spaces import Misfit
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.roles.inference import Carried, nothing_carried, take_step
+from gossamer.spec import map_obs
 from gossamer.system.devices import cpu_by_default
 
 if TYPE_CHECKING:
@@ -42,7 +43,7 @@ class Policy(ActorCritic):
     @torch.no_grad()
     def act(
         self,
-        obs: ArrayLike,
+        obs: Any,
         state: Carried | None = None,
         *,
         deterministic: bool = True,
@@ -67,34 +68,28 @@ class Policy(ActorCritic):
             ValueError: an observation is not of the environment's space, or something has another size.
         """
         form = self.interface.obs_format
-        array = np.asarray(obs)
-        alone = array.shape == form.declared
-        if not alone and array.shape[1:] != form.declared:
-            raise Misfit(
-                f"obs has shape {array.shape}; the environment's have {form.declared}, those of B environments "
-                f"({', '.join(['B', *map(str, form.declared)])})"
-            )
-        rows = array[None] if alone else array
-        batch = form.empty(len(rows))
-        for i, row in enumerate(rows):
-            form.write(batch, i, row)
+        count = form.count(obs)
+        alone, rows = count is None, 1 if count is None else count
+        batch: Any = form.empty(rows)
+        if alone:
+            form.write(batch, 0, obs)
+        else:
+            form.write_all(batch, obs)
         if state is not None and self.config.last_reward and reward is None:
             raise ValueError(
                 "this policy is fed the reward of the last step: act(obs, state, reward=...)"
             )
-        carried = nothing_carried(self, len(rows)) if state is None else state
-        if carried.action.shape[1] != len(rows):
-            raise ValueError(
-                f"state is of {carried.action.shape[1]} environments, obs of {len(rows)}"
-            )
+        carried = nothing_carried(self, rows) if state is None else state
+        if carried.action.shape[1] != rows:
+            raise ValueError(f"state is of {carried.action.shape[1]} environments, obs of {rows}")
         begins = state is None if episode_start is None else episode_start
-        device = self.obs_scale.device
+        device = self.device
         _, carried = take_step(
             self,
             self,
-            torch.from_numpy(batch).to(device),
-            torch.from_numpy(_of_each(begins, len(rows), np.bool_)).to(device),
-            torch.from_numpy(_of_each(0.0 if reward is None else reward, len(rows), np.float32)).to(
+            map_obs(partial(torch.as_tensor, device=device), batch),
+            torch.from_numpy(_of_each(begins, rows, np.bool_)).to(device),
+            torch.from_numpy(_of_each(0.0 if reward is None else reward, rows, np.float32)).to(
                 device
             ),
             carried,

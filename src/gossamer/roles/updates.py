@@ -11,7 +11,7 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -177,7 +177,7 @@ class Updates:
         elif self._on_gpu:
             for name, x, _ in batch.each():
                 if name not in SAME_IN_A_LAYOUT:
-                    getattr(layout.batch, name).copy_(x, non_blocking=True)
+                    layout.batch.tensor(name).copy_(x, non_blocking=True)
         else:
             layout.batch = batch
         self._layout = layout
@@ -198,7 +198,7 @@ class Updates:
                 name: x.to(self._device, non_blocking=True, copy=True)
                 for name, x, _ in batch.each()
             }
-            batch = replace(batch, **own)
+            batch = batch.with_fields(own)
         layout = _Layout(
             num_online=num_online,
             replayed=num_online < batch.num_columns,
@@ -276,10 +276,10 @@ class Updates:
         held = {x.untyped_storage().data_ptr() for _, x, _ in layout.batch.each()}
         new = {k: x for k, x, _ in found.each() if x.untyped_storage().data_ptr() not in held}
         if layout.prepared is None:  # in memory that stays
-            layout.prepared = replace(found, **{k: x.clone() for k, x in new.items()})
+            layout.prepared = found.with_fields({k: x.clone() for k, x in new.items()})
             return
         for name, x in new.items():
-            getattr(layout.prepared, name).copy_(x)
+            layout.prepared.tensor(name).copy_(x)
 
     def _update(self, layout: _Layout, count: int, follows: bool) -> None:
         assert layout.prepared is not None

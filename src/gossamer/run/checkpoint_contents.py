@@ -201,8 +201,10 @@ def _rank_and_name(on_disk: str) -> tuple[int, str]:
     Raises:
         ValueError: it is nobody's.
     """
-    rank, _, name = on_disk.rpartition("/")
-    found = int(rank or 0), name
+    rank, slash, name = on_disk.partition("/")
+    # Names of leaves of observations have slashes too, behind a role's: "actor.0.obs/state/speed".
+    bare = not slash or "." in rank
+    found = (0, on_disk) if bare else (int(rank), name)
     if name_on_disk(*found) != on_disk:
         raise ValueError(on_disk)
     return found

@@ -132,7 +132,7 @@ def _play(
     seed: int,
     on_step: Callable[[VecEnv, int], None] | None = None,
 ) -> Evaluation:
-    cores = num_cores() if policy.pixels and policy.obs_scale.device.type == "cpu" else 1
+    cores = num_cores() if policy.pixels and policy.device.type == "cpu" else 1
     with (
         threads(1),
         same_folder(),

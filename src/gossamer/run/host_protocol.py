@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.learners_memory import PolicyBoards
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 LoadInitialState = Callable[[range], "InitialState | None"]
 """Reads the state that learners begin with; of their run's with the tensors of these ranks. None: they begin anew."""

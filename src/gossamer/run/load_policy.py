@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.checkpoint import Checkpoint, CheckpointStore
     from gossamer.roles.policy import Policy
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 def load_weights(

@@ -36,8 +36,8 @@ if TYPE_CHECKING:
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.record.folder import RunFolder
     from gossamer.run.placements.layout import Layout
+    from gossamer.spec import EnvSpec
     from gossamer.system.beginning import Beginning
-    from gossamer.types import EnvSpec
 
 
 @dataclass(frozen=True)

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from gossamer.policies.actor_critic import ActorCritic
     from gossamer.record.folder import RunFolder
     from gossamer.run.checkpoint_contents import RunState
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 def known_to_differ(folder: RunFolder) -> str | None:

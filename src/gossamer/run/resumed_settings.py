@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.machine import Machine
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 KEPT = (
     "env_id",

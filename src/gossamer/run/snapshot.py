@@ -13,7 +13,6 @@ from gossamer.errors import ConfigError, RunFailed
 from gossamer.run.checkpoint_contents import LearnerState, RunState
 from gossamer.system.blocks import copy_into, lay_out_like
 from gossamer.topology.base import FOREVER
-from gossamer.types import STORED
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Mapping
@@ -21,7 +20,7 @@ if TYPE_CHECKING:
     from gossamer.build.roles import LearnerBundle
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.placements.host_learners import HostLearners
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 NOT_BACK = "environments did not come back to where they were"
 """Why a resumed run has begun new episodes, and will again."""
@@ -53,7 +52,7 @@ def _take(parts: LearnerBundle, *, exact: bool) -> LearnerState:
         # Before the first version nobody has acted yet.
         waiting = min(parts.plan.lag or 0, parts.learner.version)
         for i, trajectory in enumerate(parts.queue.wait_full(waiting)):
-            held |= {f"queue.{i}.{name}": getattr(trajectory, name) for name in STORED}
+            held |= {f"queue.{i}.{name}": x for name, x, _ in trajectory.each()}
     with parts.gate.held():
         held |= {f"actor.{k}": x for k, x in parts.actor.state_dict().items()}
     return LearnerState.of(held)
@@ -184,10 +183,10 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(state.part("actor."), exact=exact)
     i = 0
-    while exact and i < (parts.plan.lag or 0) and f"queue.{i}.obs" in held:
+    while exact and i < (parts.plan.lag or 0) and f"queue.{i}.reward" in held:
         slot = parts.queue.slot()
-        for field in STORED:
-            name, target = f"queue.{i}.{field}", getattr(slot, field)
+        for field, target, _ in slot.each():
+            name = f"queue.{i}.{field}"
             _refuse_other_form(name, held, target)
             target.copy_(held[name])
         parts.queue.put(slot)

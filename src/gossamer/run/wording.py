@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from gossamer.config import TrainConfig
     from gossamer.record.folder import RunFolder
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 STOPPING = (
     "Saving a checkpoint, then stopping, within {} s. Press Ctrl-C again to quit without saving."

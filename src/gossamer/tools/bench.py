@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from gossamer.build.auto import PRECISIONS, make_plan, stream_seed
 from gossamer.build.roles import build_inference_policy, build_policy
@@ -35,6 +36,7 @@ from gossamer.record.exits import exit_of
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.learner import Learner
+from gossamer.spec import map_obs, obs_at
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import is_gpu
 from gossamer.system.graphs import Graphs
@@ -47,7 +49,8 @@ if TYPE_CHECKING:
 
     from gossamer.build.auto import Plan
     from gossamer.policies.actor_critic import ActorCritic
-    from gossamer.types import EnvSpec, Trajectory
+    from gossamer.spec import EnvSpec
+    from gossamer.types import Trajectory
 
 PONG = "PongNoFrameskip-v4"
 SEVERAL = {"num_learners": "auto", "num_envs": 16, "unroll_length": 64}
@@ -321,9 +324,11 @@ def _inference(
         if is_gpu(state.device):
             return _captured_inference(policy, slot, config.unroll_length)
 
+        obs = obs_at(slot.obs, slice(1))
+
         @torch.no_grad()
         def act() -> int:
-            out = policy(slot.obs[:1], slot.starts[:1], state, slot.action, slot.reward)
+            out = policy(obs, slot.starts[:1], state, slot.action, slot.reward)
             policy.distribution(out.action_params).sample()
             return num_envs
 
@@ -336,7 +341,7 @@ def _captured_inference(
     policy: ActorCritic, slot: Trajectory, unroll_length: int
 ) -> Callable[[], int]:
     """Return work that acts for a trajectory as actors on a GPU do, observations copied there included."""
-    device, num_envs = policy.obs_scale.device, slot.num_columns
+    device, num_envs = policy.device, slot.num_columns
     step = ActingStep(
         policy,
         num_envs,
@@ -344,7 +349,7 @@ def _captured_inference(
         generator=torch.Generator(device=device).manual_seed(1),
         graphs=Graphs(device),
     )
-    obs = slot.obs[0].contiguous().numpy()
+    obs = map_obs(Tensor.numpy, map_obs(Tensor.contiguous, obs_at(slot.obs, 0)))
 
     @torch.no_grad()
     def act() -> int:
@@ -368,7 +373,7 @@ def _learning(
             unroll_length=config.unroll_length,
             num_columns=num_envs,
             core_units=policy.core_units,
-            device=policy.obs_scale.device,
+            device=policy.device,
         )
         slot.valid.fill_(True)
         slot.env_steps = slot.valid.numel()

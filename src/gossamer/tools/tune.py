@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from gossamer.build.auto import Plan
+    from gossamer.spec import EnvSpec
     from gossamer.tools.prediction import Rates
-    from gossamer.types import EnvSpec
 
 WORTH = 1.03
 """A change is kept if it is faster by this factor; less is noise."""
@@ -62,7 +62,7 @@ def main(env_id: str, *, seconds: float, output: str) -> None:
     spec = read_spec(env_id, config.env, config.max_episode_steps)
     plan = make_plan(config, spec, this_machine().share_of(_share(config)))
     rates = None
-    if spec.obs_kind == "pixels" and plan.device == "cpu":
+    if spec.has_pixels and plan.device == "cpu":
         rates = core_rates(config, seconds=RATES_FRACTION * seconds, say=_say)
         _say_predictions(rates, config)
     guess = START_SECONDS + START_SECONDS_PER_ENV * plan.num_envs
@@ -138,7 +138,7 @@ def _numbers_of_learners(cores: int) -> list[int]:
 
 def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Changes]:
     """Yield changes to try: first those that are kept for the machine, which thus are measured with the usual environments."""
-    pixels = spec.obs_kind == "pixels" and plan.device == "cpu"
+    pixels = spec.has_pixels and plan.device == "cpu"
     cores = _share(config)
     if pixels and len(config.replays) == 1:
         for learners in _numbers_of_learners(num_cores()):
@@ -157,7 +157,7 @@ def _candidates(config: TrainConfig, spec: EnvSpec, plan: Plan) -> Iterator[Chan
     for factor in (2, 0.5):
         if (n := int(plan.num_envs * factor)) >= config.algorithm.num_minibatches:
             yield {"num_envs": n}
-    if spec.obs_kind == "pixels" and has_bf16(plan.device):
+    if spec.has_pixels and has_bf16(plan.device):
         yield {"precision": "fp32" if plan.precision == "bf16" else "bf16"}
     if config.algorithm.corrects:
         yield {"lag": "free"}

@@ -63,8 +63,9 @@ if TYPE_CHECKING:
     from gossamer.run.placements.child_protocol import ActorRequest
     from gossamer.run.placements.remote_actor import RemoteActorPlacer
     from gossamer.run.placements.spawn import Popen
+    from gossamer.spec import EnvSpec
     from gossamer.system.blocks import Place
-    from gossamer.types import EnvSpec, Trajectory
+    from gossamer.types import Trajectory
 
 T = TypeVar("T")
 LOOK_SECONDS = 0.2

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from gossamer.links.collective import Collective
     from gossamer.roles.actor import Episode
     from gossamer.run.placements.remote_actor import RemoteActorPlacer
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 @dataclass
@@ -121,7 +121,7 @@ class HostLearners:
         if self.memory is None:
             return
         if self.page_locked is None and collective is None and self.first.learner.topology.talks:
-            device = self.first.policy.obs_scale.device
+            device = self.first.policy.device
             self.page_locked = PageLocked(self.memory.boxes.memory, device)
         for parts in self.parts:
             rank = parts.learner.rank

@@ -42,7 +42,7 @@ def _learn(learners: HostLearners) -> Generator[None]:
     learners.publish(parts)
     # On a GPU what acts does not wait for what is being learnt, and goes first: it is little.
     act = on_own_stream(
-        parts.policy.obs_scale.device,
+        parts.policy.device,
         partial(_act, parts, learner.version, len(parts.queue.wait_full(0))),
         first=True,
     )

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from gossamer.build.auto import Plan
     from gossamer.config import TrainConfig
     from gossamer.run.host_protocol import LoadInitialState, Placement
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 def place(

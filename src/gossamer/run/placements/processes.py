@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_protocol import Event, LoadInitialState
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.layout import Layout
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 LOOK_SECONDS = 0.1
 """Longest time between two looks at signals, deadlines and processes."""

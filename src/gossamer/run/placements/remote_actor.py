@@ -48,7 +48,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from gossamer.run.placements.child_protocol import ActorTask
-    from gossamer.types import EnvSpec, Trajectory
+    from gossamer.spec import EnvSpec
+    from gossamer.types import Trajectory
 
 _ENDED = -9
 """Exit code of an actor whose connection has ended."""

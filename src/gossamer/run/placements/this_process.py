@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from gossamer.run.checkpoint_contents import InitialState
     from gossamer.run.host_protocol import Event, Host, LoadInitialState
     from gossamer.run.placements.learners_memory import PolicyBoards
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 
 class ThisProcess:

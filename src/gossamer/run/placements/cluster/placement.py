@@ -48,7 +48,7 @@ if TYPE_CHECKING:
     from gossamer.run.host_state import HostState
     from gossamer.run.placements.cluster.agent import News, Where
     from gossamer.run.placements.layout import Layout
-    from gossamer.types import EnvSpec
+    from gossamer.spec import EnvSpec
 
 FULL = (ObjectStoreFullError, OutOfDiskError)
 NO_ROOM = "Ray's object store is full, and so is the disk beneath it: ray start --object-store-memory makes it larger"

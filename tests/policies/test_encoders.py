@@ -1,0 +1,119 @@
+"""Layers for observations that hold several arrays, against what one array and slow references say."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import nested_envs
+import numpy as np
+import pytest
+import torch
+from core_fakes import DISCRETE, spec_of
+
+from gossamer.envs.spaces import obs_format
+from gossamer.policies.actor_critic import ActorCritic
+from gossamer.policies.encoders import EMBEDDING_SIZE, JOIN_SIZE, Embedding, Encoders, OneHot
+from gossamer.policies.settings import PolicyConfig
+from gossamer.spec import Leaf, Obs, leaves_of
+
+VECTORS = obs_format("", nested_envs.Vectors.observation_space).leaves
+EVERYTHING = obs_format("", nested_envs.Everything.observation_space).leaves
+
+
+def seeded() -> torch.Generator:
+    return torch.Generator().manual_seed(5)
+
+
+def draw(leaf: Leaf, rows: int, columns: int, rng: np.random.Generator) -> torch.Tensor:
+    shape = (rows, columns, *leaf.shape)
+    if leaf.kind == "pixels":
+        return torch.from_numpy(rng.integers(0, 256, shape).astype(np.uint8))
+    if leaf.kind == "discrete":
+        return torch.from_numpy(rng.integers(0, leaf.sizes, shape))
+    return torch.from_numpy(rng.normal(3.0, 2.0, size=shape).astype(np.float32))
+
+
+def observe(leaves: tuple[Leaf, ...], rows: int = 3, columns: int = 6) -> dict[str, Any]:
+    rng = np.random.default_rng(1)
+    return {leaf.name: draw(leaf, rows, columns, rng) for leaf in leaves}
+
+
+def ask(policy: ActorCritic, obs: Obs[torch.Tensor]) -> Any:
+    rows, columns = next(iter(leaves_of(obs).values())).shape[:2]
+    starts = torch.zeros((rows, columns), dtype=torch.bool)
+    return policy(obs, starts, policy.initial_state(columns))
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_a_dict_of_vectors_is_its_flattened_array(core: Any) -> None:
+    config = PolicyConfig(core=core, core_size=8)
+    nested = ActorCritic(replace(spec_of(), leaves=VECTORS), config, generator=seeded())
+    flat = ActorCritic(spec_of(obs_shape=(8,)), config, generator=seeded())
+    one, other = list(nested.parameters()), list(flat.parameters())
+    assert all(torch.equal(a, b) for a, b in zip(one, other, strict=True)), "the same weights"
+    obs = observe(VECTORS)
+    array = torch.cat([obs[leaf.name] for leaf in VECTORS], dim=-1)
+    valid = torch.ones((2, 6), dtype=torch.bool)
+    for _ in range(2):
+        for a, b in zip(ask(nested, obs), ask(flat, array), strict=True):
+            torch.testing.assert_close(a, b, rtol=0, atol=1e-6)
+        for policy, x in ((nested, obs), (flat, array)):
+            policy.observe(x, valid, freeze=False)
+            policy.refresh()
+
+
+def test_whole_numbers_are_zeros_and_a_one() -> None:
+    x = torch.tensor([[0, 4], [2, 0]])
+    expected = torch.zeros(2, 8)
+    for row, numbers in enumerate(x.tolist()):
+        for first, number in zip((0, 3), numbers, strict=True):
+            expected[row, first + number] = 1.0
+    assert torch.equal(OneHot((3, 5))(x), expected)
+
+
+def test_streams_meet_in_one_layer_but_before_a_core() -> None:
+    config = PolicyConfig(fc_size=16, hidden_sizes=(12, 10))
+    joined = Encoders(EVERYTHING, config, seeded())
+    assert joined.feature_size == JOIN_SIZE
+    apart = Encoders(EVERYTHING, replace(config, core="lstm"), seeded())
+    assert apart.feature_size == 10 + 16
+    assert [tuple(x.shape) for x in apart.discrete.parameters()] == [(74, EMBEDDING_SIZE)]
+    first = next(p for p in apart.mlp.parameters() if p.ndim == 2)  # type: ignore[union-attr]
+    assert first.shape[1] == 3 + 2 * EMBEDDING_SIZE + 4 + 2
+
+
+def test_an_embedding_is_the_row_of_each_number() -> None:
+    layer = Embedding((4, 70), seeded())
+    weight = layer.weight
+    got = layer(torch.tensor([[3, 69], [0, 0]]))
+    torch.testing.assert_close(got[0], torch.cat([weight[3], weight[4 + 69]]))
+    torch.testing.assert_close(got[1], torch.cat([weight[0], weight[4]]))
+
+
+def test_every_leaf_counts_and_gets_a_gradient() -> None:
+    spec = replace(spec_of(DISCRETE), leaves=EVERYTHING)
+    policy = ActorCritic(spec, PolicyConfig(fc_size=16), generator=seeded())
+    obs = observe(EVERYTHING)
+    before = ask(policy, obs)
+    (before.value.sum() + before.action_params.square().sum()).backward()
+    for leaf in EVERYTHING:
+        changed = {**obs, leaf.name: obs[leaf.name].flip(0)}
+        assert not torch.equal(ask(policy, changed).value, before.value), leaf.name
+    for name, parameter in policy.torso.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.abs().sum() > 0, name
+
+
+def test_learners_share_the_moments_of_every_leaf() -> None:
+    policy = ActorCritic(replace(spec_of(), leaves=EVERYTHING), PolicyConfig(fc_size=16))
+    names = policy.shared_names()
+    state = policy.state_dict()
+    for name, tensor in zip(names, policy.shared_tensors(), strict=True):
+        assert state[name].data_ptr() == tensor.data_ptr(), name
+    for leaf in ("image", "switches", "type"):
+        assert f"obs_moments./{leaf}.count" in names
+    assert not any("pair" in x for x in names if x.startswith("obs_moments"))
+    policy.observe(observe(EVERYTHING), torch.ones((2, 6), dtype=torch.bool), freeze=False)
+    counts = {name: float(x.count) for name, x in policy.normalizers.items()}
+    assert counts == {"image": 6.0, "switches": 12.0, "type": 12.0}

@@ -1,0 +1,139 @@
+"""Runs whose environments observe several arrays: exact wherever they run, resumed, replayed, killed, evaluated, acted with."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+from pathlib import Path
+from typing import Any
+
+import nested_envs
+import numpy as np
+import pytest
+import torch
+from runs import assert_same, state_of
+from sessions import QUICK, Session, summary_of
+
+import gossamer
+from gossamer import cli
+from gossamer.config import make_config
+from gossamer.run.train import train
+
+SMALL: dict[str, Any] = {
+    "num_envs": 4,
+    "unroll_length": 8,
+    "checkpoint_every_seconds": 0.0,
+    "evaluation.every_seconds": 0.0,
+    "optimizer.schedule": "constant",
+    "policy.fc_size": 16,
+    "policy.hidden_sizes": [12],
+    "policy.core_size": 8,
+    "learner_threads": 1,
+}
+PPO = {"algorithm": {"name": "ppo", "passes": 2, "num_minibatches": 2}}
+LASER: dict[str, Any] = {
+    "algorithm": "laser",
+    "checkpoint_replay": True,
+    "replays": [
+        {"name": "queue", "fraction": 0.25},
+        {"name": "uniform", "fraction": 0.5, "capacity": 40},
+        {"name": "elite", "fraction": 0.25, "capacity": 40, "anneal_updates": 12},
+    ],
+}
+
+
+def run(folder: Path, steps: int, *, name: str = "Everything", resume: bool = False, **settings: Any) -> Path:  # fmt: skip
+    given = {**SMALL, **settings, "run_folder": str(folder), "total_env_steps": steps}
+    config = make_config(f"nested_envs:{name}", given)
+    train(config, quiet=True, resume=folder if resume else None)
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("settings", "placement"),
+    [
+        ({**PPO, "policy.core": "lstm"}, "inline"),
+        ({**LASER, "lag": "1"}, "local"),
+        ({**LASER, "lag": "0", "policy.core": "gru", "env.workers": 2}, "inline"),
+    ],
+)
+def test_resumed_equals_uninterrupted(
+    tmp_path: Path, settings: dict[str, Any], placement: str
+) -> None:
+    settings = {**settings, "placement": placement}
+    whole = run(tmp_path / "whole", 640, **settings)
+    run(tmp_path / "parts", 320, **settings)
+    assert_same(whole, run(tmp_path / "parts", 640, resume=True, **settings))
+    assert any("obs/pair/1" in x for x in state_of(whole))
+
+
+def test_a_killed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
+    words = ["nested_envs:Vectors", "algorithm:ppo", *QUICK, "--policy.core", "lstm"]
+    words += ["--policy.core-size", "8", "--total-env-steps", "20000", "--run-folder", "run"]
+    words += ["--checkpoint-every-seconds", "0.2", "--placement", "inline"]
+    with Session(words, tmp_path) as session:
+        there = lambda: len(list((tmp_path / "run/checkpoints").glob("*"))) > 2  # noqa: E731
+        session.wait_for(there, "checkpoints")
+        session.signal(signal.SIGKILL)
+        session.end()
+    with Session(["--resume", "run"], tmp_path) as session:
+        code, _, err = session.end()
+    assert code == 0, err
+    assert "resumed exactly" in err
+    again = [x if x != "run" else "whole" for x in words]
+    with Session(again, tmp_path) as session:
+        assert session.end()[0] == 0
+    assert_same(tmp_path / "whole", tmp_path / "run")
+
+
+@pytest.mark.parametrize("topology", ["gossip", "diffusion", "allreduce"])
+def test_learners_in_processes_compute_what_one_process_does(tmp_path: Path, topology: str) -> None:
+    settings: dict[str, Any] = {**PPO, "num_learners": 2, "topology.name": topology, "lag": "0"}
+    if topology != "allreduce":
+        settings["topology.max_staleness"] = 0
+    vectors: dict[str, Any] = {"name": "Vectors", **settings}
+    inline = run(tmp_path / "inline", 640, **vectors, placement="inline")
+    local = run(tmp_path / "local", 640, **vectors, placement="local")
+    a, b = state_of(inline), state_of(local)
+    assert a.keys() == b.keys()
+    assert [name for name in a if not torch.equal(a[name], b[name])] == []
+
+
+def test_actors_in_processes_collect_what_one_does(tmp_path: Path) -> None:
+    settings: dict[str, Any] = {"algorithm": "vtrace", "env_groups": 2, "lag": "1"}
+    alone = run(tmp_path / "alone", 640, **settings, placement="inline")
+    settings |= {"actors_per_learner": 2, "placement": "local"}
+    assert_same(alone, run(tmp_path / "several", 640, **settings))
+
+
+def test_it_learns_what_its_first_leaf_names(tmp_path: Path) -> None:
+    """Every step pays for the action that `state/position` names: 7 at most, a third of it by chance."""
+    settings: dict[str, Any] = {**PPO, "optimizer.learning_rate": 0.01, "num_envs": 8}
+    folder = run(tmp_path / "run", 16_000, name="Vectors", placement="inline", **settings)
+    assert summary_of(folder)["mean_return_last_100"] > 6.0
+
+
+def test_its_policy_is_evaluated_and_acts(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = run(tmp_path / "run", 320, **PPO, placement="inline")
+    assert cli.main(["eval", str(folder), "--episodes", "2", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["episodes"] == 2
+    policy = gossamer.load_policy(folder)
+    env = nested_envs.Everything()
+    obs, _ = env.reset(seed=1)
+    action, state = policy.act(obs)
+    assert env.action_space.contains(np.int64(action))
+    two = {
+        **{name: np.stack([obs[name]] * 2) for name in ("image", "switches", "type")},
+        "pair": (np.array([obs["pair"][0]] * 2), np.stack([obs["pair"][1]] * 2), ("x", "x")),
+        "mission": ["", ""],
+    }
+    actions, _ = policy.act(two)
+    assert actions.tolist() == [int(action)] * 2
+    with pytest.raises(ValueError, match=r"its type: it has shape \(3,\), declared is \(2,\)"):
+        policy.act({**obs, "type": np.zeros(3, np.float32)}, state)
+    assert cli.main(["export", str(folder), "--format", "pt2", "--output", "a.pt2"]) == 2
+    assert "cannot be exported yet" in capsys.readouterr().err
+    assert not os.path.exists("a.pt2")  # noqa: PTH110
