@@ -12,6 +12,7 @@ import torch
 from core_fakes import DISCRETE, spec_of
 
 from gossamer.envs.spaces import obs_format
+from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.policies.encoders import EMBEDDING_SIZE, JOIN_SIZE, Embedding, Encoders, OneHot
 from gossamer.policies.settings import PolicyConfig
@@ -81,6 +82,12 @@ def test_streams_meet_in_one_layer_but_before_a_core() -> None:
     assert [tuple(x.shape) for x in apart.discrete.parameters()] == [(74, EMBEDDING_SIZE)]
     first = next(p for p in apart.mlp.parameters() if p.ndim == 2)  # type: ignore[union-attr]
     assert first.shape[1] == 3 + 2 * EMBEDDING_SIZE + 4 + 2
+
+
+def test_convolutions_without_an_image_are_refused() -> None:
+    says = "policy.torso nature needs images, this environment observes state/position, state/speed"
+    with pytest.raises(ConfigError, match=says):
+        Encoders(VECTORS, PolicyConfig(torso="nature"))
 
 
 def test_an_embedding_is_the_row_of_each_number() -> None:

@@ -134,6 +134,12 @@ def test_its_policy_is_evaluated_and_acts(
     assert actions.tolist() == [int(action)] * 2
     with pytest.raises(ValueError, match=r"its type: it has shape \(3,\), declared is \(2,\)"):
         policy.act({**obs, "type": np.zeros(3, np.float32)}, state)
+    with pytest.raises(ValueError, match="its image: there is no 'image' in it"):
+        policy.act({"type": obs["type"]})
+    with pytest.raises(
+        ValueError, match=r"its switches has shape \(1, 4\), and others are of 2 environments"
+    ):
+        policy.act({**two, "switches": two["switches"][:1]})
     assert cli.main(["export", str(folder), "--format", "pt2", "--output", "a.pt2"]) == 2
     assert "cannot be exported yet" in capsys.readouterr().err
     assert not os.path.exists("a.pt2")  # noqa: PTH110

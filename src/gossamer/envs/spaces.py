@@ -46,7 +46,6 @@ class ObsFormat:
     """What it does, in a word."""
     declared: tuple[int, ...]
     """Shape of an observation as the environment returns it."""
-
     sizes: tuple[int, ...] = ()
     """Of discrete numbers: how many values each has."""
 
@@ -113,15 +112,15 @@ class NestedFormat:
         try:
             return form.count(_below(obs, keys))
         except Misfit as error:
-            raise Misfit(f"{name} of {error}") from None
+            raise Misfit(f"its {name}: {error}") from None
 
     def write_all(self, batch: Mapping[str, NDArray[Any]], obs: Any) -> None:
         """Store observations of N environments, each array [N, ...], as all rows; Misfit: as of `write`."""
         for name, (keys, form) in self.parts.items():
-            rows = _below(obs, keys)
-            if len(rows) != len(batch[name]):
+            rows, wanted = _below(obs, keys), len(batch[name])
+            if (shape := np.shape(rows))[:1] != (wanted,):
                 raise Misfit(
-                    f"its {name} is of {len(rows)} environments, not of {len(batch[name])}"
+                    f"its {name} has shape {shape}, and others are of {wanted} environments"
                 )
             try:
                 form.write_all(batch[name], rows)

@@ -14,7 +14,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from gossamer.policies.layers import linear
-from gossamer.policies.torsos import MLP, make_torso
+from gossamer.policies.torsos import MLP, make_torso, needs_images
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -39,6 +39,9 @@ class Encoders(nn.Module):
         leaves: of the environment.
         config: the network's settings.
         generator: of initial weights; None: torch's own.
+
+    Raises:
+        ConfigError: the network has convolutions, and there is no image.
     """
 
     def __init__(
@@ -58,6 +61,8 @@ class Encoders(nn.Module):
         if numbers:
             self.mlp = MLP(size, config.hidden_sizes, config.activation, generator)
         images = [x for x in leaves if x.kind == "pixels"]
+        if not images and config.torso not in ("auto", "mlp"):
+            raise needs_images(config.torso, ", ".join(x.name for x in leaves))
         self.images = nn.ModuleDict(
             {f"/{x.name}": make_torso(config, x.shape, generator) for x in images}
         )

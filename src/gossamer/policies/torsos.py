@@ -182,6 +182,13 @@ def _rows_in_words(shape: tuple[int, ...] | dict[str, tuple[int, ...]]) -> str:
     return "{" + ", ".join(f"{name}: {_rows_in_words(x)}" for name, x in shape.items()) + "}"
 
 
+def needs_images(kind: str, observed: str) -> ConfigError:
+    """Build the error for convolutions over what is no image."""
+    return ConfigError(
+        f"policy.torso {kind} needs images, this environment observes {observed}; use --policy.torso mlp"
+    )
+
+
 def make_torso(
     config: PolicyConfig, obs_shape: tuple[int, ...], generator: torch.Generator | None = None
 ) -> nn.Module:
@@ -193,10 +200,7 @@ def make_torso(
     if kind == "mlp":
         return MLP(math.prod(obs_shape), config.hidden_sizes, config.activation, generator)
     if not pixels:
-        raise ConfigError(
-            f"policy.torso {kind} needs images, this environment observes vectors of {obs_shape}; use "
-            "--policy.torso mlp"
-        )
+        raise needs_images(kind, f"vectors of {obs_shape}")
     if kind == "impala":
         return Impala(obs_shape, fc_size=config.fc_size or 256, generator=generator)
     size, layers = 512, ((32, 8, 4), (64, 4, 2), (config.last_filters, 3, 1))

@@ -183,7 +183,8 @@ def _restore_acting(parts: LearnerBundle, state: LearnerState, *, exact: bool) -
             _refuse_other_form(f"actor.{name}", held, like)
     back = parts.actor.load_state_dict(state.part("actor."), exact=exact)
     i = 0
-    while exact and i < (parts.plan.lag or 0) and f"queue.{i}.reward" in held:
+    waiting = {name.split(".")[1] for name in held if name.startswith("queue.")}
+    while exact and i < (parts.plan.lag or 0) and str(i) in waiting:
         slot = parts.queue.slot()
         for field, target, _ in slot.each():
             name = f"queue.{i}.{field}"
