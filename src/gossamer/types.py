@@ -39,7 +39,8 @@ class StepResult(NamedTuple):
     """Result of one step of N environments."""
 
     obs: Obs[NDArray[Any]]
-    """[N, *shape] of each leaf; after an end, the true final observation; on a reset row, the first."""
+    """[N, *shape] of each leaf; after an end, the true final observation; on a reset row, the first. They may lie where
+    the next step writes: copy what is to be kept."""
     reward: NDArray[np.float32]
     """[N] unclipped; 0 on a reset row."""
     terminated: NDArray[np.bool_]

@@ -5,8 +5,7 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
-from multiprocessing.context import SpawnProcess
+from multiprocessing.context import SpawnContext, SpawnProcess
 
 import numpy as np
 import pytest
@@ -81,11 +80,11 @@ def test_a_process_that_cannot_be_started_is_told_in_one_line(monkeypatch):
     assert set(multiprocessing.active_children()) <= before
 
 
-def test_a_full_temporary_folder_is_told_in_one_line(monkeypatch):
+def test_no_room_for_shared_memory_is_told_in_one_line(monkeypatch):
     def full(*_, **__):
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(tempfile, "NamedTemporaryFile", full)
+    monkeypatch.setattr(SpawnContext, "RawArray", full)
     with pytest.raises(ConfigError, match=r"No space left on device.*--env.workers 0"):
         make_vec_env("CartPole-v1", num_envs=4, seed=1, settings=EnvConfig(workers=2))
 

@@ -1,4 +1,5 @@
 import re
+import time
 
 import counting_envs
 import gymnasium
@@ -47,14 +48,17 @@ def test_no_frame_is_lost_or_repeated(workers):
     rolling.envs.close()
 
 
-def test_rows_belong_to_the_caller():
-    rolling = Rolling(make("counting_envs:Counting", settings=EnvConfig(workers=1))).start()
-    first = rolling.obs
-    kept = first.copy()
-    for action in random_actions(rolling.envs, 5):
-        rolling.step(action)
+def test_what_was_observed_stays_until_the_next_step_begins():
+    envs = make("counting_envs:Counting", settings=EnvConfig(workers=1))
+    rolling = Rolling(envs).start()
+    first, kept = rolling.obs, rolling.obs.copy()
+    time.sleep(0.05)
     np.testing.assert_array_equal(first, kept)
-    rolling.envs.close()
+    rows = [rolling.step(action) for action in random_actions(envs, 5)]
+    assert all(row.obs.any() for row in rows)
+    for name in ("reward", "terminated", "truncated", "ended"):
+        assert not np.shares_memory(getattr(rows[0], name), getattr(rows[1], name)), name
+    envs.close()
 
 
 @pytest.mark.parametrize("env_id", ["CartPole-v1", "FrozenLake-v1", "counting_envs:Counting"])
@@ -360,9 +364,9 @@ def test_mujoco_repeats_no_warning_and_writes_no_log(tmp_path, monkeypatch, capf
     assert list(tmp_path.iterdir()) == []
     bad = "<mujoco><worldbody><body><freejoint/><geom size='1'/></body></worldbody></mujoco>"
     model = mujoco.MjModel.from_xml_string(bad)
-    for time in (0.0, 3.25):
+    for moment in (0.0, 3.25):
         data = mujoco.MjData(model)
-        data.qpos[0], data.time = np.nan, time
+        data.qpos[0], data.time = np.nan, moment
         mujoco.mj_step(model, data)
     said = capfd.readouterr()
     assert said.out == ""

@@ -91,10 +91,10 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
         assert plan.num_envs % plan.env_groups == 0
         return plan.num_envs, plan.env_groups, plan.env_workers
 
-    assert workers(16) == (128, 2, 4)
-    assert workers(8) == (128, 2, 2)
-    assert workers(4)[2] == 0, "cores would be wanting"
-    assert workers(24, num_envs=40)[2] == 5, "a divisor of a group"
+    assert workers(16) == (128, 2, 8)
+    assert workers(8) == (128, 2, 4)
+    assert workers(2)[2] == 0, "cores would be wanting"
+    assert workers(24, num_envs=40)[2] == 10, "a divisor of a group"
     assert workers(8, num_envs=62)[2] == 0, "a worker alone gains nothing"
     for fewer in (
         {"num_envs": 16},

@@ -7,6 +7,8 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.spec import map_obs
+
 
 @dataclass
 class Rolling:
@@ -34,6 +36,7 @@ class Rolling:
     def step(self, action: Any) -> Any:
         self.envs.send(action)
         result = self.envs.recv()
+        result = result._replace(obs=map_obs(np.array, result.obs))
         for i in range(self.envs.num_envs):
             if self.ended[i]:
                 self.episodes[i] += 1

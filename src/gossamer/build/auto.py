@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import multiprocessing
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -148,14 +147,10 @@ def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: in
         return 0
     if num_envs < MANY_GAMES or num_envs % groups or not main_is_ours():
         return 0
-    size, most = num_envs // groups, cores // 4 // max(config.learners_per_process, 1)
+    size, most = num_envs // groups, cores // groups // max(config.learners_per_process, 1)
     found = max((n for n in range(2, most + 1) if size % n == 0), default=0)
     learners = 1 if config.placement == "cluster" else config.num_learners
     if 2 * learners * groups * found * WORKER_BYTES > free_memory():
-        return 0
-    try:  # which processes that answer through shared memory need
-        multiprocessing.get_context("spawn").Lock()
-    except OSError:
         return 0
     return found
 

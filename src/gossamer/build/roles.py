@@ -156,9 +156,11 @@ def build_env_groups(
     environments back from a checkpoint, those are zeros.
     """
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
-    settings = config.env
+    settings, threads = config.env, plan.env_threads
     if plan.env_workers:
         settings = replace(settings, workers=plan.env_workers)
+        # Groups step side by side; threads of a simulator in turn cost more than one in each of many processes.
+        threads = max(plan.env_workers, threads // plan.env_groups)
     bounds = list(itertools.pairwise(group_bounds(plan)))
     makes = [
         partial(
@@ -168,7 +170,7 @@ def build_env_groups(
             seed=seed,
             rank=rank,
             first_env=rank * plan.num_envs + first,
-            num_threads=plan.env_threads,
+            num_threads=threads,
             settings=settings,
             max_episode_steps=plan.max_episode_steps,
             training=True,

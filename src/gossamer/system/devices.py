@@ -157,8 +157,12 @@ def use_deterministic_algorithms(deterministic: bool) -> None:
     """Let this process compute the same on a GPU every time, or as fast as it can; before any work is done there."""
     import torch
 
-    if not deterministic:  # an earlier run of this process may have been
-        torch.use_deterministic_algorithms(False)
+    if not deterministic:
+        # An earlier run of this process may have been. Asking for nothing imports torch's compiler: seconds of a start.
+        if torch.are_deterministic_algorithms_enabled():
+            torch.use_deterministic_algorithms(False)
+        # Shapes do not change: the quickest way to convolve is tried out once, while functions warm up.
+        torch.backends.cudnn.benchmark = True
         return
     os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")  # what its matrix products ask for
     torch.use_deterministic_algorithms(True)

@@ -1,0 +1,301 @@
+"""A worker process: it steps its share of the environments, for a parent that shares memory with it.
+
+Actions, observations, rewards and ends lie in memory that both see; messages only say that something is to be done, or
+is done.
+"""
+
+from __future__ import annotations
+
+import math
+import multiprocessing
+import os
+import pickle
+import threading
+import time
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from gossamer.errors import ConfigError, RunFailed
+from gossamer.spec import leaf_field, leaves_of
+from gossamer.system.importing import RAISED, failed, readable
+from gossamer.system.signs import CLOSE, CONSTRUCTOR, Sign
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+    from multiprocessing.connection import Connection
+
+    from numpy.typing import NDArray
+
+    from gossamer.spec import EnvSpec, Obs
+    from gossamer.types import StepResult, VecEnv
+
+LOOK_SECONDS = 0.5
+"""Pause between two looks at whether the parent lives."""
+STEP = b"s"
+"""Asks for a step; every other message is a pickled request."""
+DONE = b"d"
+"""Says that what was asked for is done, or has failed."""
+_DOINGS = ("", CONSTRUCTOR, "reset", "step", CLOSE)
+_WORDS = 3
+"""Words of a worker's sign in shared memory: its beats, which environment is at something, and at what."""
+_ALIGNMENT = 64
+
+
+class SharedArrays:
+    """What a parent and its workers share: actions, what steps return, and signs of life.
+
+    Args:
+        spec: of the environments.
+        num_envs: N.
+        num_workers: P.
+        memory: of an object with the same numbers, in another process; None: it is made.
+
+    Raises:
+        OSError: there is no room for it.
+    """
+
+    def __init__(self, spec: EnvSpec, num_envs: int, num_workers: int, memory: Any = None):
+        self._made_of = (spec, num_envs, num_workers)
+        action, n = spec.action, num_envs
+        taken = "float32" if action.kind == "gaussian" else "int64"
+        fields: dict[str, tuple[tuple[int, ...], str]] = {
+            "action": ((n, *action.shape), taken),
+            "reward": ((n,), "float32"),
+            "terminated": ((n,), "bool"),
+            "truncated": ((n,), "bool"),
+            "ended": ((n,), "bool"),
+            "signs": ((num_workers, _WORDS), "int64"),
+            "failed": ((num_workers,), "bool"),
+            **{leaf_field("obs", x.name): ((n, *x.shape), x.dtype) for x in spec.leaves},
+        }
+        places: dict[str, int] = {}
+        nbytes = 0
+        for name, (shape, dtype) in fields.items():
+            places[name] = nbytes
+            size = math.prod(shape) * np.dtype(dtype).itemsize
+            nbytes += -(-size // _ALIGNMENT) * _ALIGNMENT
+        self._memory: Any = memory
+        if memory is None:
+            self._memory = multiprocessing.get_context("spawn").RawArray("b", nbytes)
+        whole = np.frombuffer(self._memory, np.uint8)
+        held: dict[str, NDArray[Any]] = {
+            name: np.ndarray(shape, dtype, buffer=whole.data, offset=places[name])
+            for name, (shape, dtype) in fields.items()
+        }
+        self.action = held["action"]
+        """[N, *action_shape] for the next step."""
+        self.reward, self.ended = held["reward"], held["ended"]
+        self.terminated, self.truncated = held["terminated"], held["truncated"]
+        """[N] of the last step, as `StepResult` has them."""
+        self.obs = {x.name: held[leaf_field("obs", x.name)] for x in spec.leaves}
+        """[N, *shape] last observations of each leaf."""
+        self.failed = held["failed"]
+        """[P] whether what a worker was asked for last has failed; its message says why."""
+        self.signs = held["signs"]
+        """[P, 3] the workers' signs of life."""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return SharedArrays, (*self._made_of, self._memory)
+
+
+def _word(index: int) -> Any:
+    """Return an attribute that is a word of a worker's."""
+
+    def get(sign: SharedSign) -> int:
+        return int(sign.words_held[index])
+
+    def put(sign: SharedSign, value: int) -> None:
+        sign.words_held[index] = value
+
+    return property(get, put)
+
+
+class SharedSign(Sign):
+    """A worker's sign, which its parent looks at: attributes are words of shared memory."""
+
+    def __init__(self, whose: str, arrays: SharedArrays, worker: int):
+        self.words_held = memoryview(arrays.signs[worker])
+        super().__init__(whose)
+
+    beats = _word(0)
+    env = _word(1)
+
+    @property
+    def doing(self) -> str:
+        return _DOINGS[self.words_held[2]]
+
+    @doing.setter
+    def doing(self, what: str) -> None:
+        self.words_held[2] = _DOINGS.index(what)
+
+
+class Stepped(Protocol):
+    """A worker's share of the environments."""
+
+    @property
+    def tells(self) -> bool:
+        """Whether an environment tells anything about its episodes."""
+        ...
+
+    @property
+    def task(self) -> NDArray[np.int64]:
+        """[N] number of the task that each environment plays."""
+        ...
+
+    def begin(
+        self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
+    ) -> Obs[NDArray[Any]]:
+        """Begin the given episodes, replay the actions logged since, return the observations."""
+        ...
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        """Step every environment; begin the next episode in those whose last one is over."""
+        ...
+
+    def info(self, i: int) -> dict[str, float]:
+        """Return what environment i tells of its present episode."""
+        ...
+
+    def close(self) -> None:
+        """Close the environments."""
+        ...
+
+
+class Simulated(Stepped):
+    """A share of a simulator's environments, which its threads step."""
+
+    tells = False
+
+    def __init__(self, make: Callable[[], VecEnv], sign: Sign):
+        sign.doing = CONSTRUCTOR
+        try:
+            self._envs: Any = make()
+        finally:
+            sign.doing = ""
+        self._envs.sign = sign
+
+    @property
+    def task(self) -> NDArray[np.int64]:
+        return self._envs.tasks()
+
+    def begin(
+        self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
+    ) -> Obs[NDArray[Any]]:
+        return self._envs.start(episodes) if logs is None else self._envs.restore(episodes, logs)
+
+    def step(self, actions: NDArray[Any]) -> StepResult:
+        self._envs.send(actions)
+        return self._envs.recv()
+
+    def info(self, i: int) -> dict[str, float]:
+        return self._envs.episode_info(i)
+
+    def close(self) -> None:
+        self._envs.close()
+
+
+@dataclass(frozen=True)
+class Share:
+    """One worker's share of the environments, and how it is reached."""
+
+    made: bytes
+    """Pickled function that makes them, given its sign of life."""
+    env_id: str
+    first: int
+    """Index of its first environment."""
+    num_envs: int
+    whose: str
+    """In words, of whom the signs of life are."""
+    index: int
+    """Index of the worker."""
+    arrays: SharedArrays
+    requests: Connection
+    done: Connection
+
+
+def die_with_parent() -> None:
+    """End this process soon after its parent has died, also in the middle of a step.
+
+    The kernel's own signal for that (PR_SET_PDEATHSIG) comes when the parent's *thread* ends, and
+    environments are made by one that does.
+    """
+    parent = multiprocessing.parent_process()
+    assert parent is not None
+
+    def watch() -> None:
+        while os.getppid() == parent.pid:
+            time.sleep(LOOK_SECONDS)
+        os._exit(1)
+
+    threading.Thread(target=watch, name="parent", daemon=True).start()
+
+
+def serve(share: Share) -> None:
+    """Do what the parent asks for, until it ends this process or dies."""
+    die_with_parent()
+    make: Callable[[Sign], Stepped] = pickle.loads(share.made)  # noqa: S301 - of the parent
+    with suppress(EOFError, OSError):  # of a parent that is gone
+        try:
+            envs = make(SharedSign(share.whose, share.arrays, share.index))
+        except RAISED as error:
+            _tell(share, _why_not_made(share.env_id, error))
+            share.requests.recv_bytes()  # until the parent has read that
+            return
+        _tell(share)
+        _answer(share, envs)
+
+
+def _answer(share: Share, envs: Stepped) -> None:
+    rows = slice(share.first, share.first + share.num_envs)
+    arrays, requests = share.arrays, share.requests
+    obs = {name: x[rows] for name, x in arrays.obs.items()}
+    while True:
+        message = requests.recv_bytes()
+        name, *given = (STEP,) if message == STEP else pickle.loads(message)  # noqa: S301 - of the parent
+        if name == "report":
+            requests.send(_report(envs))
+            continue
+        failure = ""
+        try:
+            if name == STEP:
+                result = envs.step(arrays.action[rows].copy())
+                arrays.reward[rows], arrays.ended[rows] = result.reward, result.ended
+                arrays.terminated[rows] = result.terminated
+                arrays.truncated[rows] = result.truncated
+                found = result.obs
+            else:
+                found = envs.begin(*given)
+            for leaf, x in leaves_of(found).items():
+                np.copyto(obs[leaf], x)
+        except RunFailed as error:
+            failure = str(error)
+        _tell(share, failure)
+
+
+def _tell(share: Share, failure: str = "") -> None:
+    """Say that what was asked for is done, or why it is not."""
+    share.arrays.failed[share.index] = bool(failure)
+    os.write(share.done.fileno(), DONE)
+    if failure:
+        share.requests.send(failure)
+
+
+def _report(envs: Stepped) -> tuple[NDArray[np.int64], list[dict[str, float]], str]:
+    """Return each environment's task, what it tells, if anything, and the text of a failure."""
+    try:
+        infos = [envs.info(i) for i in range(len(envs.task))] if envs.tells else []
+    except RunFailed as error:
+        return envs.task, [], str(error)
+    return envs.task, infos, ""
+
+
+def _why_not_made(env_id: str, error: BaseException) -> str:
+    """Say in one line why a worker's environments cannot be made."""
+    text = " ".join(str(error).split())
+    if "daemonic processes are not allowed to have children" in text:
+        return f"{env_id} starts processes of its own, which an environment in a worker process cannot: --env.workers 0"
+    told = text if isinstance(error, (ConfigError, RunFailed)) else failed(env_id, "fails", error)
+    return readable(f"in a worker process {told}; --env.workers 0 does without them")
