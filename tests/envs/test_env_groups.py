@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -13,7 +14,8 @@ from gossamer.build import roles
 from gossamer.build.auto import make_plan
 from gossamer.config import make_config
 from gossamer.envs.registry import read_spec
-from gossamer.errors import ConfigError, RunFailed
+from gossamer.envs.seeding import Part
+from gossamer.errors import RunFailed
 
 PONG = "PongNoFrameskip-v4"
 
@@ -47,62 +49,56 @@ def test_a_group_is_made_while_those_before_it_start(monkeypatch: pytest.MonkeyP
     assert [obs[0, 0] for obs in first_obs] == [0, 2, 4]
 
 
-class Made:
-    """A group in worker processes."""
+def test_workers_have_a_share_of_every_group() -> None:
+    pytest.importorskip("ale_py")
+    config = make_config(PONG, {"num_envs": 8, "env_groups": 2, "env.size": 36})
+    spec = read_spec(PONG, config.env)
+    plan = make_plan(config, spec)
+    groups, first_obs = roles.build_env_groups(config, spec, replace(plan, env_workers=2))
+    alone, expected = roles.build_env_groups(config, spec, plan)
+    np.testing.assert_array_equal(np.concatenate(first_obs), np.concatenate(expected))
+    one, other = (envs.processes for envs in groups)  # type: ignore[attr-defined]
+    assert one == other
+    assert len(one) == 2
+    for _ in range(10):  # both are under way at once
+        for envs in (*groups, *alone):
+            envs.send(np.arange(4) % 3)
+        rows = [envs.recv() for envs in (*groups, *alone)]
+        for ours, theirs in zip(rows[:2], rows[2:], strict=True):
+            np.testing.assert_array_equal(ours.obs, theirs.obs)  # type: ignore[arg-type]
+    groups[0].close()
+    groups[1].send(np.zeros(4, np.int64))
+    groups[1].recv()
+    assert all(process.is_alive() for process in one)
+    groups[1].close()
+    assert not any(process.is_alive() for process in one)
+    for envs in alone:
+        envs.close()
 
-    def __init__(self, num_envs: int, first_env: int):
-        self.num_envs, self.first_env, self.closed = num_envs, first_env, False
+
+class Made:
+    """A group in worker processes, whose games may not start."""
+
+    def __init__(self, part: Part):
+        self.num_envs, self.first_env, self.closed = part.num_envs, part.first_env, False
 
     def start(self, episodes: Any) -> Any:
+        if self.first_env == 4:
+            raise RunFailed("it does not start")
         return np.full((len(episodes), 1), self.first_env)
 
     def close(self) -> None:
         self.closed = True
 
 
-@pytest.mark.parametrize("fails", [False, True])
-def test_groups_in_worker_processes_are_made_at_the_same_time(
-    monkeypatch: pytest.MonkeyPatch, fails: bool
-) -> None:
-    meeting, groups = threading.Barrier(3), []
-
-    def make(env_id: str, *, num_envs: int, first_env: int, settings: Any, **_: Any) -> Made:
-        assert settings.workers == 2
-        meeting.wait(20)
-        if fails and first_env == 4:
-            raise ConfigError("no room")
-        groups.append(Made(num_envs, first_env))
-        return groups[-1]
-
-    monkeypatch.setattr(roles, "make_vec_env", make)
-    config = make_config(PONG, {"num_envs": 12, "env_groups": 3})
-    spec = read_spec(PONG, config.env)
-    plan = replace(make_plan(config, spec), env_workers=2)
-    if fails:
-        with pytest.raises(ConfigError, match="no room"):
-            roles.build_env_groups(config, spec, plan)
-        assert len(groups) == 2
-        assert all(group.closed for group in groups)
-        return
-    found, first_obs = roles.build_env_groups(config, spec, plan)
-    assert [group.first_env for group in found] == [0, 4, 8]  # type: ignore[attr-defined]
-    assert [obs[0, 0] for obs in first_obs] == [0, 4, 8]
-
-
 def test_groups_are_closed_where_one_does_not_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    groups = []
+    groups: list[Made] = []
 
-    class Fails(Made):
-        def start(self, episodes: Any) -> Any:
-            if self.first_env == 4:
-                raise RunFailed("it does not start")
-            return super().start(episodes)
+    def make(env_id: str, parts: Sequence[Part], **_: Any) -> list[Made]:
+        groups.extend(Made(part) for part in parts)
+        return groups
 
-    def make(env_id: str, *, num_envs: int, first_env: int, **_: Any) -> Made:
-        groups.append(Fails(num_envs, first_env))
-        return groups[-1]
-
-    monkeypatch.setattr(roles, "make_vec_env", make)
+    monkeypatch.setattr(roles, "make_worker_groups", make)
     config = make_config(PONG, {"num_envs": 12, "env_groups": 3})
     spec = read_spec(PONG, config.env)
     with pytest.raises(RunFailed, match="it does not start"):

@@ -91,10 +91,10 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
         assert plan.num_envs % plan.env_groups == 0
         return plan.num_envs, plan.env_groups, plan.env_workers
 
-    assert workers(16) == (128, 2, 8)
-    assert workers(8) == (128, 2, 4)
-    assert workers(2)[2] == 0, "cores would be wanting"
-    assert workers(24, num_envs=40)[2] == 10, "a divisor of a group"
+    assert workers(16) == (128, 2, 16)
+    assert workers(8) == (128, 2, 8)
+    assert workers(1)[2] == 0, "cores would be wanting"
+    assert workers(24, num_envs=44)[2] == 22, "a divisor of a group"
     assert workers(8, num_envs=62)[2] == 0, "a worker alone gains nothing"
     for fewer in (
         {"num_envs": 16},
@@ -109,10 +109,10 @@ def test_many_games_beside_a_gpu_are_made_in_worker_processes(monkeypatch):
     spec = read_spec(config.env_id, config.env, 0, tries=False)
     laptop = Machine(16, "a processor", (), ("cpu",), "2.13.0")
     assert make_plan(config, spec, laptop).env_workers == 0, "learners make their own"
-    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 3 << 30)
-    assert workers(16)[2] == 0, "eight processes take half of it"
+    monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 6 << 30)
+    assert workers(16)[2] == 0, "sixteen processes take half of it"
     monkeypatch.setattr("gossamer.build.auto.free_memory", lambda: 64 << 30)
-    assert workers(16)[2] == 4
+    assert workers(16)[2] == 16
     monkeypatch.setattr("gossamer.build.auto.main_is_ours", lambda: False)
     assert workers(16)[2] == 0, "a process that is started would run the user's script again"
 

@@ -63,7 +63,7 @@ class Plan:
     torch: Annotated[str, Meta(max_length=1000)] = ""
     """Version."""
     env_workers: Whole = 0
-    """Worker processes of each group of environments, chosen here; 0: none, or `env.workers` says."""
+    """Worker processes that step the environments, chosen here; 0: none, or `env.workers` says."""
 
 
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
@@ -147,10 +147,10 @@ def count_env_workers(config: TrainConfig, num_envs: int, groups: int, cores: in
         return 0
     if num_envs < MANY_GAMES or num_envs % groups or not main_is_ours():
         return 0
-    size, most = num_envs // groups, cores // groups // max(config.learners_per_process, 1)
+    size, most = num_envs // groups, cores // max(config.learners_per_process, 1)
     found = max((n for n in range(2, most + 1) if size % n == 0), default=0)
     learners = 1 if config.placement == "cluster" else config.num_learners
-    if 2 * learners * groups * found * WORKER_BYTES > free_memory():
+    if 2 * learners * found * WORKER_BYTES > free_memory():
         return 0
     return found
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 import math
-import multiprocessing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -341,16 +340,3 @@ def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: A
         x.nbytes for x in policy.shared_tensors()
     )
     return size * (replays + waiting * column + policies)
-
-
-def refuse_full_shared_memory(config: TrainConfig) -> None:
-    """Worker processes need locks and arrays in shared memory: without room each would just die."""
-    if not config.env.workers:
-        return
-    try:
-        multiprocessing.get_context("spawn").Lock()
-    except OSError as error:
-        raise ConfigError(
-            f"--env.workers {config.env.workers} needs room in shared memory, /dev/shm "
-            f"({error.strerror}); free some, or step the environments without workers: --env.workers 0"
-        ) from None

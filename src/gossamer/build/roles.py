@@ -6,7 +6,6 @@ import contextlib
 import copy
 import itertools
 import time
-from concurrent.futures import wait
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
@@ -20,8 +19,8 @@ from gossamer.build.evaluation_tasks import (
     training_tasks,
 )
 from gossamer.build.replays import build_mix
-from gossamer.envs.registry import is_native, make_vec_env
-from gossamer.envs.seeding import CHOOSING_RANK
+from gossamer.envs.registry import is_native, make_vec_env, make_worker_groups
+from gossamer.envs.seeding import CHOOSING_RANK, Part
 from gossamer.errors import ConfigError
 from gossamer.links.threads import Gate, Roles, ThreadBoard, ThreadQueue
 from gossamer.machine import (
@@ -152,39 +151,45 @@ def build_env_groups(
     """Make and start the groups of environments that one actor steps in turn; `only`: those of them.
 
     Making simulators holds the interpreter's lock, starting their games does not: one group is made while the groups
-    before it start. Groups in worker processes are all made at the same time. Returns the groups and their first observations; without `start`, for a run that will bring its
-    environments back from a checkpoint, those are zeros.
+    before it start. Worker processes have a share of each group. Returns the groups and their first observations; without
+    `start`, for a run that will bring its environments back from a checkpoint, those are zeros.
     """
     seed = stream_seed(config.seed, rank, "envs", restarts) if restarts else config.seed
-    settings, threads = config.env, plan.env_threads
-    if plan.env_workers:
-        settings = replace(settings, workers=plan.env_workers)
-        # Groups step side by side; threads of a simulator in turn cost more than one in each of many processes.
-        threads = max(plan.env_workers, threads // plan.env_groups)
     bounds = list(itertools.pairwise(group_bounds(plan)))
-    makes = [
-        partial(
-            make_vec_env,
-            config.env_id,
-            num_envs=last - first,
-            seed=seed,
-            rank=rank,
-            first_env=rank * plan.num_envs + first,
-            num_threads=threads,
-            settings=settings,
-            max_episode_steps=plan.max_episode_steps,
-            training=True,
-            tasks=training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
+    parts = [
+        Part(
+            last - first,
+            rank * plan.num_envs + first,
+            training_tasks(config, spec, rank, first, num_envs=plan.num_envs),
         )
         for first, last in (bounds if only is None else bounds[only.start : only.stop])
     ]
-    if settings.workers:
-        groups = _made([in_thread(make, "environments") for make in makes])
-        starting = [in_thread(partial(_first_obs, envs), "start") for envs in groups if start]
+    workers = plan.env_workers or config.env.workers
+    common: dict[str, Any] = {
+        "seed": seed,
+        "rank": rank,
+        # A thread of a simulator in each of many processes costs less than many in each of a few.
+        "num_threads": plan.env_workers or plan.env_threads,
+        "settings": replace(config.env, workers=workers),
+        "max_episode_steps": plan.max_episode_steps,
+        "training": True,
+    }
+    groups: list[VecEnv] = []
+    starting: list[Future[Obs[NDArray[Any]]]] = []
+    if workers and not config.env_id.startswith("envpool:"):
+        groups += make_worker_groups(config.env_id, parts, **common)
+        starting += [in_thread(partial(_first_obs, envs), "start") for envs in groups if start]
     else:
-        groups, starting = [], []
-        for make in makes:
-            groups.append(make())
+        for part in parts:
+            groups.append(
+                make_vec_env(
+                    config.env_id,
+                    num_envs=part.num_envs,
+                    first_env=part.first_env,
+                    tasks=part.tasks,
+                    **common,
+                )
+            )
             if start and is_native(config.env_id):
                 starting.append(in_thread(partial(_first_obs, groups[-1]), "start"))
     try:
@@ -200,17 +205,6 @@ def build_env_groups(
 
 def _nothing_observed(spec: EnvSpec, num_envs: int) -> Obs[NDArray[Any]]:
     return spec.obs_of({x.name: np.zeros((num_envs, *x.shape), x.dtype) for x in spec.leaves})
-
-
-def _made(making: Sequence[Future[VecEnv]]) -> list[VecEnv]:
-    """Wait for groups of environments and return them; if one cannot be made, close the others."""
-    wait(making)
-    failed = [error for one in making if (error := one.exception()) is not None]
-    groups = [one.result() for one in making if one.exception() is None]
-    if failed:
-        _close(groups)
-        raise failed[0]
-    return groups
 
 
 def _close(groups: Sequence[VecEnv]) -> None:

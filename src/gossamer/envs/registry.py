@@ -10,18 +10,26 @@ from typing import TYPE_CHECKING, Any
 from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import known_ids, nearest_ids, unknown_id
 from gossamer.envs.repeats import what_differs
-from gossamer.envs.seeding import ONE_TASK, SeedStream
+from gossamer.envs.seeding import ONE_TASK, Part, SeedStream
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from gossamer.envs.seeding import Tasks
     from gossamer.envs.settings import EnvConfig
     from gossamer.spec import EnvSpec
     from gossamer.types import VecEnv
 
-__all__ = ["is_native", "known_ids", "make_vec_env", "nearest_ids", "read_spec", "try_to_repeat"]
+__all__ = [
+    "is_native",
+    "known_ids",
+    "make_vec_env",
+    "make_worker_groups",
+    "nearest_ids",
+    "read_spec",
+    "try_to_repeat",
+]
 
 
 def make_vec_env(
@@ -51,12 +59,8 @@ def make_vec_env(
         training: whether a lost life counts as terminated, where the protocol says so.
         tasks: of a family, which environment plays which; others do not ask.
     """
-    if num_envs < 1:
-        raise ConfigError(f"num_envs is {num_envs}; at least 1 is needed")
-    if max_episode_steps < 0:
-        raise ConfigError(
-            f"--max-episode-steps is {max_episode_steps}; allowed is 0 (the environment's own) or more"
-        )
+    part = Part(num_envs, first_env, tasks)
+    _check(part, max_episode_steps)
     seeds = SeedStream(seed, rank, first_env)
     if env_id.startswith("envpool:"):
         from gossamer.envs.envpool import EnvpoolEnvs
@@ -70,41 +74,21 @@ def make_vec_env(
             max_episode_steps=max_episode_steps,
             training=training,
         )
-    if is_atari(env_id):
-        game = atari_game(env_id)
-        if game is None:
-            raise unknown_id(env_id)
-        make = partial(
-            AtariEnvs,
+    if settings.workers:
+        (envs,) = make_worker_groups(
             env_id,
-            game,
-            protocol=atari_protocol(env_id, settings),
+            [part],
+            seed=seed,
+            settings=settings,
+            rank=rank,
+            num_threads=num_threads,
             max_episode_steps=max_episode_steps,
             training=training,
         )
-        if settings.workers:
-            from gossamer.envs.workers import simulator_workers
-
-            return simulator_workers(
-                make,
-                num_envs=num_envs,
-                num_workers=settings.workers,
-                num_threads=num_threads,
-                seeds=seeds,
-            )
+        return envs
+    if is_atari(env_id):
+        make = _atari(env_id, settings, max_episode_steps, training=training)
         return make(num_envs=num_envs, num_threads=num_threads, seeds=seeds)
-    if settings.workers:
-        from gossamer.envs.workers import gym_workers
-
-        return gym_workers(
-            env_id,
-            num_envs=num_envs,
-            num_workers=settings.workers,
-            seeds=seeds,
-            tasks=tasks,
-            settings=settings,
-            max_episode_steps=max_episode_steps,
-        )
     from gossamer.envs.gym import GymEnvs
 
     return GymEnvs(
@@ -114,6 +98,75 @@ def make_vec_env(
         tasks=tasks,
         settings=settings,
         max_episode_steps=max_episode_steps,
+    )
+
+
+def make_worker_groups(
+    env_id: str,
+    parts: Sequence[Part],
+    *,
+    seed: int,
+    settings: EnvConfig,
+    rank: int = 0,
+    num_threads: int = 1,
+    max_episode_steps: int = 0,
+    training: bool = True,
+) -> Sequence[VecEnv]:
+    """Make groups of environments that `settings.workers` processes step, each of them a share of every group.
+
+    Args:
+        env_id: as for `make_vec_env`, but for EnvPool's.
+        parts: what differs between the groups.
+        seed: as for `make_vec_env`, as is what follows.
+        settings: with workers.
+        rank: as there.
+        num_threads: of a native simulator, that step a group, of all its workers together.
+        max_episode_steps: as there.
+        training: as there.
+    """
+    from gossamer.envs.workers import gym_workers, simulator_workers
+
+    assert settings.workers
+    for part in parts:
+        _check(part, max_episode_steps)
+    seeds = [SeedStream(seed, rank, part.first_env) for part in parts]
+    if is_atari(env_id):
+        make = _atari(env_id, settings, max_episode_steps, training=training)
+        return simulator_workers(
+            make, parts, seeds, num_workers=settings.workers, num_threads=num_threads
+        )
+    return gym_workers(
+        env_id,
+        parts,
+        seeds,
+        num_workers=settings.workers,
+        settings=settings,
+        max_episode_steps=max_episode_steps,
+    )
+
+
+def _check(part: Part, max_episode_steps: int) -> None:
+    if part.num_envs < 1:
+        raise ConfigError(f"num_envs is {part.num_envs}; at least 1 is needed")
+    if max_episode_steps < 0:
+        raise ConfigError(
+            f"--max-episode-steps is {max_episode_steps}; allowed is 0 (the environment's own) or more"
+        )
+
+
+def _atari(
+    env_id: str, settings: EnvConfig, max_episode_steps: int, *, training: bool
+) -> Callable[..., AtariEnvs]:
+    game = atari_game(env_id)
+    if game is None:
+        raise unknown_id(env_id)
+    return partial(
+        AtariEnvs,
+        env_id,
+        game,
+        protocol=atari_protocol(env_id, settings),
+        max_episode_steps=max_episode_steps,
+        training=training,
     )
 
 

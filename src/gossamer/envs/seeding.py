@@ -111,3 +111,15 @@ class WithoutTasks:
     def episode_info(self, env: int) -> dict[str, float]:
         """Return nothing."""
         return {}
+
+
+@dataclass(frozen=True)
+class Part:
+    """What differs between groups of environments of one run."""
+
+    num_envs: int
+    """N, at least 1."""
+    first_env: int = 0
+    """Index of env 0 among the run's environments."""
+    tasks: Tasks = ONE_TASK
+    """Of a family, which environment plays which; others do not ask."""

@@ -90,10 +90,10 @@ class EnvConfig:
     """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: of
     families."""
     workers: Threads | None = None
-    """Worker processes that step each group of environments (see env_groups), a divisor of the group's size; 0
-    steps them in the actor's own process. For slow Python environments, and for many Atari games, which are made
-    sooner in several processes. Default 0; beside a GPU, with eight cores or more, the command `gossamer train` gives each
-    group of 32 Atari games or more in all a worker for every four cores."""
+    """Worker processes that step the environments, each of them a share of every group (see env_groups), of whose size it
+    is a divisor; 0 steps them in the actor's own process. For slow Python environments, and for many Atari games, which are
+    made sooner in several processes. Default 0; beside a GPU the command `gossamer train` gives 32 Atari games or more in
+    all a worker for every core."""
 
 
 EXAMPLES = {

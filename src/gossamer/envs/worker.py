@@ -1,4 +1,4 @@
-"""A worker process: it steps its share of the environments, for a parent that shares memory with it.
+"""A worker process: it steps its share of each group of environments, for a parent that shares memory with it.
 
 Actions, observations, rewards and ends lie in memory that both see; messages only say that something is to be done, or
 is done.
@@ -10,6 +10,7 @@ import math
 import multiprocessing
 import os
 import pickle
+import select
 import threading
 import time
 from contextlib import suppress
@@ -167,8 +168,6 @@ class Stepped(Protocol):
 class Simulated(Stepped):
     """A share of a simulator's environments, which its threads step."""
 
-    tells = False
-
     def __init__(self, make: Callable[[], VecEnv], sign: Sign):
         sign.doing = CONSTRUCTOR
         try:
@@ -176,6 +175,10 @@ class Simulated(Stepped):
         finally:
             sign.doing = ""
         self._envs.sign = sign
+
+    @property
+    def tells(self) -> bool:
+        return False
 
     @property
     def task(self) -> NDArray[np.int64]:
@@ -199,10 +202,10 @@ class Simulated(Stepped):
 
 @dataclass(frozen=True)
 class Share:
-    """One worker's share of the environments, and how it is reached."""
+    """One worker's share of a group of environments, and how it is reached."""
 
     made: bytes
-    """Pickled function that makes them, given its sign of life."""
+    """Pickled function that makes them, given their sign of life."""
     env_id: str
     first: int
     """Index of its first environment."""
@@ -233,46 +236,55 @@ def die_with_parent() -> None:
     threading.Thread(target=watch, name="parent", daemon=True).start()
 
 
-def serve(share: Share) -> None:
-    """Do what the parent asks for, until it ends this process or dies."""
+def serve(shares: Sequence[Share]) -> None:
+    """Do what the parent asks for, group by group, until it ends this process or dies."""
     die_with_parent()
-    make: Callable[[Sign], Stepped] = pickle.loads(share.made)  # noqa: S301 - of the parent
+    poll = select.poll()
+    held: dict[int, tuple[Share, Stepped | None]] = {}
     with suppress(EOFError, OSError):  # of a parent that is gone
-        try:
-            envs = make(SharedSign(share.whose, share.arrays, share.index))
-        except RAISED as error:
-            _tell(share, _why_not_made(share.env_id, error))
-            share.requests.recv_bytes()  # until the parent has read that
-            return
-        _tell(share)
-        _answer(share, envs)
+        for share in shares:
+            held[share.requests.fileno()] = share, _make(share)
+            poll.register(share.requests.fileno(), select.POLLIN)
+        while True:
+            for number, _ in poll.poll():
+                _answer(*held[number])
 
 
-def _answer(share: Share, envs: Stepped) -> None:
+def _make(share: Share) -> Stepped | None:
+    """Make a share's environments; None, once the parent has been told, where they cannot be made."""
+    make: Callable[[Sign], Stepped] = pickle.loads(share.made)  # noqa: S301 - of the parent
+    envs, failure = None, ""
+    try:
+        envs = make(SharedSign(share.whose, share.arrays, share.index))
+    except RAISED as error:
+        failure = _why_not_made(share.env_id, error)
+    _tell(share, failure)
+    return envs
+
+
+def _answer(share: Share, envs: Stepped | None) -> None:
+    """Do the next thing that is asked for."""
+    message = share.requests.recv_bytes()
+    name, *given = (STEP,) if message == STEP else pickle.loads(message)  # noqa: S301 - of the parent
+    assert envs is not None
+    if name == "report":
+        share.requests.send(_report(envs))
+        return
+    arrays, failure = share.arrays, ""
     rows = slice(share.first, share.first + share.num_envs)
-    arrays, requests = share.arrays, share.requests
-    obs = {name: x[rows] for name, x in arrays.obs.items()}
-    while True:
-        message = requests.recv_bytes()
-        name, *given = (STEP,) if message == STEP else pickle.loads(message)  # noqa: S301 - of the parent
-        if name == "report":
-            requests.send(_report(envs))
-            continue
-        failure = ""
-        try:
-            if name == STEP:
-                result = envs.step(arrays.action[rows].copy())
-                arrays.reward[rows], arrays.ended[rows] = result.reward, result.ended
-                arrays.terminated[rows] = result.terminated
-                arrays.truncated[rows] = result.truncated
-                found = result.obs
-            else:
-                found = envs.begin(*given)
-            for leaf, x in leaves_of(found).items():
-                np.copyto(obs[leaf], x)
-        except RunFailed as error:
-            failure = str(error)
-        _tell(share, failure)
+    try:
+        if name == STEP:
+            result = envs.step(arrays.action[rows].copy())
+            arrays.reward[rows], arrays.ended[rows] = result.reward, result.ended
+            arrays.terminated[rows], arrays.truncated[rows] = result.terminated, result.truncated
+            obs = result.obs
+        else:
+            obs = envs.begin(*given)
+        for leaf, x in leaves_of(obs).items():
+            np.copyto(arrays.obs[leaf][rows], x)
+    except RunFailed as error:
+        failure = str(error)
+    _tell(share, failure)
 
 
 def _tell(share: Share, failure: str = "") -> None:

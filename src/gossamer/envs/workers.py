@@ -5,11 +5,13 @@ Each worker holds an equal share of them (`worker.py`).
 
 from __future__ import annotations
 
+import itertools
 import math
 import multiprocessing
 import os
 import select
 import signal
+from dataclasses import dataclass
 from functools import partial
 from multiprocessing import resource_tracker
 from typing import TYPE_CHECKING, Any
@@ -20,7 +22,6 @@ import numpy as np
 from gossamer.envs.episodes import Episodes
 from gossamer.envs.gym import check_logs, gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env
-from gossamer.envs.seeding import ONE_TASK
 from gossamer.envs.spaces import check_actions
 from gossamer.envs.worker import STEP, Share, SharedArrays, SharedSign, Simulated, serve
 from gossamer.errors import ConfigError, RunFailed
@@ -35,7 +36,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.envs.seeding import SeedStream, Tasks
+    from gossamer.envs.seeding import Part, SeedStream
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.worker import Stepped
     from gossamer.spec import EnvSpec, Obs
@@ -50,116 +51,173 @@ class EnvWorkerDied(RunFailed):
     """A worker process is gone; the states of its environments are lost."""
 
 
-class _Processes:
-    """The worker processes, and the pipes to them.
+class Crew:
+    """Worker processes, each of which has a share of every group of environments, so that none waits while a group acts.
 
     Args:
-        made: makes each worker's share, given its sign of life.
-        arrays: memory that they share with this process.
-        env_id: of the environments.
-        whose: in words, of whom the signs of life are.
+        groups: of environments.
+        arrays: memory that each group shares with them.
 
     Raises:
         OSError: a process cannot be started; none is left.
     """
 
-    def __init__(
-        self,
-        made: Sequence[Callable[[Sign], Stepped]],
-        arrays: SharedArrays,
-        env_id: str,
-        whose: str,
-    ):
+    def __init__(self, groups: Sequence[Group], arrays: Sequence[SharedArrays]):
         # spawn: forking a process that has threads can leave a child with locks held for ever
         context = multiprocessing.get_context("spawn")
-        self.started: list[BaseProcess] = []
-        self.requests: list[Any] = []
-        self.done, told = context.Pipe(duplex=False)
-        size = len(arrays.reward) // len(made)
+        self.processes: list[BaseProcess] = []
+        self.requests: list[list[Any]] = [[] for _ in groups]
+        """Of each group, a pipe to each worker."""
+        told = [context.Pipe(duplex=False) for _ in groups]
+        self.done = [heard for heard, _ in told]
+        """Of each group, where workers say that they are done."""
+        self._left = len(groups)
         try:
-            for i, make in enumerate(made):
-                ours, theirs = context.Pipe()
-                self.requests.append(ours)
-                share = Share(
-                    made=cloudpickle.dumps(make),  # it may be of a script
-                    env_id=env_id,
-                    first=i * size,
-                    num_envs=size,
-                    whose=whose,
-                    index=i,
-                    arrays=arrays,
-                    requests=theirs,
-                    done=told,
-                )
+            for i in range(len(groups[0].made)):
+                pipes = [context.Pipe() for _ in groups]
+                for requests, (ours, _) in zip(self.requests, pipes, strict=True):
+                    requests.append(ours)
+                shares = [
+                    group.share(i, held, theirs, tell)
+                    for group, held, (_, theirs), (_, tell) in zip(
+                        groups, arrays, pipes, told, strict=True
+                    )
+                ]
                 process = context.Process(
-                    target=serve, args=(share,), name=f"env worker {i}", daemon=True
+                    target=serve, args=(shares,), name=f"env worker {i}", daemon=True
                 )
                 process.start()
-                self.started.append(process)
-                theirs.close()
+                self.processes.append(process)
+                for _, theirs in pipes:
+                    theirs.close()
         except BaseException:
             self.end()
             raise
         finally:
-            told.close()
-        self._poll = select.poll()
-        self._poll.register(self.done.fileno(), select.POLLIN)
-        for process in self.started:
-            self._poll.register(process.sentinel, select.POLLIN)
+            for _, tell in told:
+                tell.close()
 
-    def wait(self) -> bool:
-        """Wait until all have done what they were asked for; return False as soon as one is gone instead."""
-        left, done = len(self.started), self.done.fileno()
-        while left:
-            for number, _ in self._poll.poll():
-                if number != done:
-                    return False
-                left -= len(os.read(done, left))
-        return True
+    def leave(self) -> None:
+        """Take a group away; the processes end with the last one."""
+        self._left -= 1
+        if self._left <= 0:
+            self.end()
 
     def end(self) -> None:
         """End the processes, whatever they are at."""
-        for process in self.started:
+        for process in self.processes:
             process.kill()  # below a learner's process they ignore what asks them to end
-        for process in self.started:
+        for process in self.processes:
             process.join()
-        for pipe in (*self.requests, self.done):
+        for pipe in (*itertools.chain(*self.requests), *self.done):
             pipe.close()
+
+
+@dataclass(frozen=True)
+class Group:
+    """Environments that are stepped together, and what makes each worker's share of them."""
+
+    spec: EnvSpec
+    part: Part
+    whose: str
+    """In words, of whom the signs of life are."""
+    made: Sequence[Callable[[Sign], Stepped]]
+    """Of each worker, given its sign of life."""
+
+    def share(self, worker: int, arrays: SharedArrays, requests: Any, done: Any) -> Share:
+        """Return a worker's share; `requests` and `done` are its ends of pipes."""
+        size = self.part.num_envs // len(self.made)
+        return Share(
+            made=cloudpickle.dumps(self.made[worker]),  # it may be of a script
+            env_id=self.spec.env_id,
+            first=worker * size,
+            num_envs=size,
+            whose=self.whose,
+            index=worker,
+            arrays=arrays,
+            requests=requests,
+            done=done,
+        )
+
+
+def start_workers(groups: Sequence[Group]) -> list[WorkerEnvs]:
+    """Start processes that step groups of environments; return the groups once all environments are made."""
+    spec, num_workers = groups[0].spec, len(groups[0].made)
+    try:
+        arrays = [SharedArrays(group.spec, group.part.num_envs, num_workers) for group in groups]
+    except OSError as error:
+        raise ConfigError(
+            f"there is no room for what worker processes share ({error.strerror or error}): make some in /dev/shm or "
+            "the folder TMPDIR, or use --env.workers 0"
+        ) from None
+
+    def begin() -> Crew:
+        # A process begins with the signals blocked that the thread has blocked which starts it; the first start of
+        # multiprocessing's tracker would allow them again.
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
+        resource_tracker.ensure_running()
+        signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
+        return Crew(groups, arrays)
+
+    made = [WorkerEnvs(group, held) for group, held in zip(groups, arrays, strict=True)]
+    for envs in made:
+        envs.sign.doing = CONSTRUCTOR
+    try:
+        crew = in_thread(begin, "begin workers").result()
+    except OSError as error:
+        raise ConfigError(
+            f"{num_workers} worker processes cannot be started ({error.strerror or error}): "
+            f"--env.workers {num_workers // 2}"
+        ) from error
+    try:
+        for i, envs in enumerate(made):
+            envs.join(crew, i)
+    except BaseException as error:
+        crew.end()
+        if isinstance(error, EnvWorkerDied):
+            raise EnvWorkerDied(
+                f"a worker process of {spec.env_id} died at its start; --env.workers 0 does without them"
+            ) from error
+        raise
+    return made
 
 
 def gym_workers(
     env_id: str,
+    parts: Sequence[Part],
+    seeds: Sequence[SeedStream],
     *,
-    num_envs: int,
     num_workers: int,
-    seeds: SeedStream,
-    tasks: Tasks,
     settings: EnvConfig,
     max_episode_steps: int,
-) -> WorkerEnvs:
-    """Share out N Gymnasium environments among worker processes."""
+) -> list[WorkerEnvs]:
+    """Share out groups of Gymnasium environments among worker processes."""
     refuse_unguarded_main(
         f"--env.workers {num_workers}",
         "leave env.workers out, which steps environments in this process",
     )
-    size = share_size(num_envs, num_workers)
+    sizes = [share_size(part.num_envs, num_workers) for part in parts]
     make_env = partial(make_gym_env, env_id, max_episode_steps)
     env = make_env()  # mistakes in the id show here, in words, before any process starts
     spec = gym_spec(env_id, env, settings)
     close_env(env_id, env)
-    made = [
-        partial(
-            _episodes,
-            env_id,
-            make_env,
-            num_envs=size,
-            seeds=seeds.part(i * size),
-            tasks=tasks.part(i * size),
-            settings=refuse_of_others(env_id, settings),
-        )
-        for i in range(num_workers)
-    ]
-    return WorkerEnvs(spec, made, num_envs=num_envs, whose=seeds.whose, tasks=tasks)
+    own = refuse_of_others(env_id, settings)
+    groups: list[Group] = []
+    for part, own_seeds, size in zip(parts, seeds, sizes, strict=True):
+        made = [
+            partial(
+                _episodes,
+                env_id,
+                make_env,
+                num_envs=size,
+                seeds=own_seeds.part(i * size),
+                tasks=part.tasks.part(i * size),
+                settings=own,
+            )
+            for i in range(num_workers)
+        ]
+        groups.append(Group(spec, part, own_seeds.whose, made))
+    return start_workers(groups)
 
 
 def _episodes(env_id: str, make_env: Callable[[], Any], sign: Sign, **settings: Any) -> Episodes:
@@ -168,43 +226,42 @@ def _episodes(env_id: str, make_env: Callable[[], Any], sign: Sign, **settings: 
 
 def simulator_workers(
     make: Callable[..., VecEnv],
+    parts: Sequence[Part],
+    seeds: Sequence[SeedStream],
     *,
-    num_envs: int,
     num_workers: int,
     num_threads: int,
-    seeds: SeedStream,
-) -> WorkerEnvs:
-    """Share out N environments of a simulator with threads among worker processes.
+) -> list[WorkerEnvs]:
+    """Share out groups of a simulator's environments among worker processes.
 
     Making them holds the interpreter's lock, so that many are made sooner in several processes.
 
     Args:
         make: returns some of them, for arguments num_envs, num_threads and seeds; a function that can be pickled.
-        num_envs: N.
-        num_workers: P, a divisor of N.
-        num_threads: of all workers together.
-        seeds: of the environments.
+        parts: what differs between groups, whose numbers of environments are multiples of P.
+        seeds: of each group.
+        num_workers: P.
+        num_threads: that step a group, of all workers together.
     """
     refuse_unguarded_main(
         f"--env.workers {num_workers}",
         "leave env.workers out, which steps environments in this process",
     )
-    size = share_size(num_envs, num_workers)
-    one = make(num_envs=1, num_threads=1, seeds=seeds)
+    sizes = [share_size(part.num_envs, num_workers) for part in parts]
+    one = make(num_envs=1, num_threads=1, seeds=seeds[0])
     one.close()
-    made = [
-        partial(
-            Simulated,
+    threads = math.ceil(num_threads / num_workers)
+    groups: list[Group] = []
+    for part, own_seeds, size in zip(parts, seeds, sizes, strict=True):
+        made = [
             partial(
-                make,
-                num_envs=size,
-                num_threads=math.ceil(num_threads / num_workers),
-                seeds=seeds.part(i * size),
-            ),
-        )
-        for i in range(num_workers)
-    ]
-    return WorkerEnvs(one.spec, made, num_envs=num_envs, whose=seeds.whose, tasks=ONE_TASK)
+                Simulated,
+                partial(make, num_envs=size, num_threads=threads, seeds=own_seeds.part(i * size)),
+            )
+            for i in range(num_workers)
+        ]
+        groups.append(Group(one.spec, part, own_seeds.whose, made))
+    return start_workers(groups)
 
 
 def share_size(num_envs: int, num_workers: int) -> int:
@@ -218,74 +275,43 @@ def share_size(num_envs: int, num_workers: int) -> int:
 
 
 class WorkerEnvs:
-    """N environments shared out among worker processes, as a `VecEnv`.
+    """N environments shared out among worker processes, as a `VecEnv`; usable once it has joined a crew.
 
     Args:
-        spec: of the environments.
-        made: makes each worker's share, given its sign of life.
-        num_envs: N, a multiple of the number of workers.
-        whose: in words, of whom the signs of life are.
-        tasks: of a family, which environment plays which.
+        group: the environments.
+        arrays: memory shared with the workers.
     """
 
-    def __init__(
-        self,
-        spec: EnvSpec,
-        made: Sequence[Callable[[Sign], Stepped]],
-        *,
-        num_envs: int,
-        whose: str,
-        tasks: Tasks,
-    ):
-        self.spec = spec
-        self.num_envs = num_envs
-        self._tasks = tasks
-        self._share_size = num_envs // len(made)
+    def __init__(self, group: Group, arrays: SharedArrays):
+        self.spec, self._part, self._arrays = group.spec, group.part, arrays
+        self.num_envs = group.part.num_envs
+        workers = range(len(group.made))
+        self._share_size = self.num_envs // len(workers)
+        signs = [SharedSign(group.whose, arrays, i) for i in workers]
+        self.sign = Sign(group.whose, signs)
+        self._obs = self.spec.obs_of(arrays.obs)
+        self._crew: Crew | None = None
         self._in_flight = False
         self._tells = True  # until the workers know better
         self._reports: list[Any] | None = None  # of all workers, since the last step
-        try:
-            self._arrays = SharedArrays(spec, num_envs, len(made))
-        except OSError as error:
-            raise ConfigError(
-                f"there is no room for what worker processes share ({error.strerror or error}): make some in /dev/shm or "
-                "the folder TMPDIR, or use --env.workers 0"
-            ) from None
-        self.sign = Sign(whose, [SharedSign(whose, self._arrays, i) for i in range(len(made))])
-        self._obs = spec.obs_of(self._arrays.obs)
 
-        def begin() -> _Processes:
-            # A process begins with the signals blocked that the thread has blocked which starts it; the first start of
-            # multiprocessing's tracker would allow them again.
-            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
-            resource_tracker.ensure_running()
-            signal.pthread_sigmask(signal.SIG_BLOCK, _OF_ALL)
-            return _Processes(made, self._arrays, spec.env_id, whose)
-
-        try:
-            self._workers = in_thread(begin, "begin workers").result()
-        except OSError as error:
-            raise ConfigError(
-                f"{len(made)} worker processes cannot be started ({error.strerror or error}): "
-                f"--env.workers {len(made) // 2}"
-            ) from error
-        self.sign.doing = CONSTRUCTOR
+    def join(self, crew: Crew, index: int) -> None:
+        """Wait until a crew has made the environments, as its group `index`."""
+        self._crew = crew
+        self._processes = crew.processes
+        self._requests, self._done = crew.requests[index], crew.done[index].fileno()
+        self._poll = select.poll()
+        for number in (self._done, *(process.sentinel for process in crew.processes)):
+            self._poll.register(number, select.POLLIN)
         try:
             self._wait(ConfigError)
-        except BaseException as error:
-            self._workers.end()
-            if isinstance(error, EnvWorkerDied):
-                raise EnvWorkerDied(
-                    f"a worker process of {spec.env_id} died at its start; --env.workers 0 does without them"
-                ) from error
-            raise
         finally:
             self.sign.doing = ""
 
     @property
     def processes(self) -> Sequence[BaseProcess]:
         """The processes that step the environments."""
-        return self._workers.started
+        return self._processes
 
     def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
         """Begin episode `episodes[i]` in every env i; return first observations."""
@@ -314,7 +340,7 @@ class WorkerEnvs:
         self._reports = None
         self._arrays.action[...] = action
         try:
-            for pipe in self._workers.requests:
+            for pipe in self._requests:
                 pipe.send_bytes(STEP)
         except _LOST as error:
             raise self._lost() from error
@@ -336,19 +362,23 @@ class WorkerEnvs:
 
     def _request(self, worker: int, message: Any) -> None:
         try:
-            self._workers.requests[worker].send(message)
+            self._requests[worker].send(message)
         except _LOST as error:
             raise self._lost() from error
 
     def _wait(self, failure: type[Exception]) -> None:
         """Wait for all workers; raise what one of them tells that has failed."""
-        if not self._workers.wait():
-            raise self._lost()
+        left = len(self._requests)
+        while left:
+            for number, _ in self._poll.poll():
+                if number != self._done:
+                    raise self._lost()
+                left -= len(os.read(number, left))
         failed = np.flatnonzero(self._arrays.failed)
         if len(failed):
             self._arrays.failed[:] = False
             try:
-                texts = [self._workers.requests[i].recv() for i in failed]
+                texts = [self._requests[i].recv() for i in failed]
             except _LOST as error:
                 raise self._lost() from error
             raise failure(texts[0])
@@ -357,8 +387,8 @@ class WorkerEnvs:
         """Return the number of the task that each environment plays."""
         if not self.spec.family:
             return np.zeros(self.num_envs, np.int64)
-        if not self._tasks.stride:
-            return np.array([self._tasks.number(i, 0) for i in range(self.num_envs)])
+        if not self._part.tasks.stride:
+            return np.array([self._part.tasks.number(i, 0) for i in range(self.num_envs)])
         return np.concatenate([task for task, _, _ in self._ask()])
 
     def episode_info(self, env: int) -> dict[str, float]:
@@ -373,25 +403,27 @@ class WorkerEnvs:
 
     def _ask(self) -> list[Any]:
         if self._reports is None:
-            for i in range(len(self._workers.requests)):
+            for i in range(len(self._requests)):
                 self._request(i, ("report",))
             try:
-                self._reports = [pipe.recv() for pipe in self._workers.requests]
+                self._reports = [pipe.recv() for pipe in self._requests]
             except _LOST as error:
                 raise self._lost() from error
         return self._reports
 
     def _lost(self) -> EnvWorkerDied:
-        for process in self._workers.started:
+        for process in self._processes:
             process.join(timeout=0.2)  # a process killed a moment ago may not have its code yet
         gone = [
             f"worker {i} (pid {process.pid}, exit code {process.exitcode})"
-            for i, process in enumerate(self._workers.started)
+            for i, process in enumerate(self._processes)
             if not process.is_alive()
         ]
         what = f"{', '.join(gone)} died" if gone else "a worker closed its connection"
         return EnvWorkerDied(f"environment workers of {self.spec.env_id}: {what}")
 
     def close(self) -> None:
-        """End the worker processes."""
-        self._workers.end()
+        """End the worker processes, if no other group needs them."""
+        crew, self._crew = self._crew, None
+        if crew is not None:
+            crew.leave()
