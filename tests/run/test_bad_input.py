@@ -310,9 +310,9 @@ def test_no_room_in_shared_memory(here: Path, monkeypatch: pytest.MonkeyPatch, c
     def full(*_: object, **__: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("multiprocessing.synchronize.SemLock.__init__", full)
+    monkeypatch.setattr("multiprocessing.context.BaseContext.RawArray", full)
     words = "train CartPole-v1 --num-envs 4 --env.workers 2"
-    refused(words, "/dev/shm (No space left on device)", here, capsys)
+    refused(words, "/dev/shm or the folder TMPDIR (No space left on device)", here, capsys)
     words = shlex.split("train CartPole-v1 --run-folder new --total-env-steps 64")
     assert cli.main([*words, *QUICK]) == 0, "without workers it is not needed"
 

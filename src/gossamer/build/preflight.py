@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
+import multiprocessing
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -46,6 +47,8 @@ BYTES_PER_ENV = 20_000
 """Bytes of the smallest simulator."""
 BYTES_PER_CONTEXT = 512 << 20
 """GPU memory that a process takes before it holds any tensor."""
+SHARED_BYTES = 1 << 20
+"""Memory that worker processes share at least."""
 BYTES_PER_LEARNER = 300_000
 """Bytes of the objects around a learner."""
 BYTES_PER_PROCESS = 160 << 20
@@ -340,3 +343,16 @@ def _checkpoint_nbytes(config: TrainConfig, spec: EnvSpec, plan: Plan, policy: A
         x.nbytes for x in policy.shared_tensors()
     )
     return size * (replays + waiting * column + policies)
+
+
+def refuse_full_shared_memory(config: TrainConfig) -> None:
+    """Worker processes share memory with the actor: refuse to begin where there is no room for any."""
+    if not config.env.workers:
+        return
+    try:
+        multiprocessing.get_context("spawn").RawArray("b", SHARED_BYTES)
+    except OSError as error:
+        raise ConfigError(
+            f"--env.workers {config.env.workers} needs room in shared memory, /dev/shm or the folder TMPDIR "
+            f"({error.strerror}); free some, or step the environments without workers: --env.workers 0"
+        ) from None

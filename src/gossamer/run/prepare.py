@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.build.auto import Plan, learners_machine, make_plan
 from gossamer.build.preflight import (
+    refuse_full_shared_memory,
     refuse_large,
     refuse_what_a_gpu_cannot_hold,
     refuse_what_memory_cannot_hold,
@@ -94,6 +95,7 @@ def prepare(
     config, home = replace(config, topology=config.topology.written_out()), Path.cwd()
     refuse_missing_writers(config)
     refuse_no_videos(config)
+    refuse_full_shared_memory(config)
     layout = layout_of(config)
     checkpoint, state, before = None, None, dict[str, Any]()
     if folder is not None:

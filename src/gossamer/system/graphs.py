@@ -9,6 +9,7 @@ where a function cannot be captured, it is called every time.
 from __future__ import annotations
 
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, Protocol
 
 from gossamer.system.devices import CAPTURING, new_stream
@@ -157,6 +158,8 @@ def _cuda_engine(
 ) -> Callable[[Callable[[], Sequence[Tensor]], Sequence[Tensor]], Engine]:
     import torch
 
+    # A function may have nothing to do, as where a policy has nothing to normalise.
+    warnings.filterwarnings("ignore", "The CUDA Graph is empty", UserWarning)
     pool = torch.cuda.graph_pool_handle()
     return lambda static, pinned: _CudaEngine(device, pool)
 
