@@ -138,6 +138,8 @@ class EnvSpec:
     """Each environment is given a task, and episodes differ by it."""
     remarks: tuple[str, ...] = ()
     """What a user may not expect of it, a line each."""
+    mask_from: Literal["", "observation", "info"] = ""
+    """Where it says which actions are allowed; empty: all are, always."""
 
     @property
     def exact_resume(self) -> bool:
@@ -148,6 +150,21 @@ class EnvSpec:
     def is_bare(self) -> bool:
         """Whether an observation is one array, and no dict of some."""
         return len(self.leaves) == 1 and not self.leaves[0].name
+
+    @property
+    def observed(self) -> tuple[Leaf, ...]:
+        """Arrays that networks see: all but the mask of actions."""
+        return tuple(leaf for leaf in self.leaves if leaf.kind != "mask")
+
+    @property
+    def sees_one(self) -> bool:
+        """Whether what networks see is one array, beside which there may be a mask of actions."""
+        return len(self.observed) == 1 and not self.observed[0].name
+
+    @property
+    def mask(self) -> Leaf | None:
+        """The mask of actions; None: there is none."""
+        return next((leaf for leaf in self.leaves if leaf.kind == "mask"), None)
 
     @property
     def has_pixels(self) -> bool:
@@ -166,9 +183,9 @@ class EnvSpec:
 
     @property
     def leaf(self) -> Leaf:
-        """The one array that an observation is."""
-        assert self.is_bare, f"{self.env_id} observes several arrays"
-        return self.leaves[0]
+        """The one array that networks see."""
+        assert self.sees_one, f"{self.env_id} observes several arrays"
+        return self.observed[0]
 
     @property
     def obs_shape(self) -> tuple[int, ...]:
@@ -200,9 +217,10 @@ def leaf_field(name: str, leaf: str) -> str:
 def nested_obs(fields: Mapping[str, X]) -> dict[str, Any]:
     """Return fields by attribute, leaves of observations in a dict."""
     found: dict[str, Any] = {}
+    several = {name.partition("/")[0] for name in fields if "/" in name}
     for name, x in fields.items():
         whole, _, leaf = name.partition("/")
-        if leaf:
+        if whole in several:
             found.setdefault(whole, {})[leaf] = x
         else:
             found[name] = x

@@ -257,14 +257,13 @@ class Trajectory:
     def tensor(self, name: str) -> Tensor:
         """Return a field by its name in `fields_of`."""
         whole, _, leaf = name.partition("/")
-        x = getattr(self, whole)
-        return x[leaf] if leaf else x
+        return leaves_of(getattr(self, whole))[leaf]
 
     def with_fields(self, fields: Mapping[str, Tensor], **more: Any) -> Self:
         """Return this with other tensors in place of some, by their names in `fields_of`."""
         made = nested_obs(fields)
-        if isinstance(made.get("obs"), dict):
-            made["obs"] = {**leaves_of(self.obs), **made["obs"]}
+        if "obs" in made and isinstance(self.obs, dict):
+            made["obs"] = {**self.obs, **leaves_of(made["obs"])}
         return replace(self, **made, **more)
 
     def to(self, device: torch.device) -> Self:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 from torch import distributions as td
 
 from gossamer.ops.distributions import encode_action, make_distribution
+from gossamer.ops.trust import implied_kl
+from gossamer.policies.actor_critic import MASKED
 from gossamer.spec import ActionSpec
 
 SPECS = {
@@ -184,3 +186,60 @@ def test_encoded_actions():
         assert encoded.dtype == torch.float32
         assert encoded.tolist() == expected
         assert encoded.shape[-1] == SPECS[kind].encoded_size
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["categorical", "multi_categorical"]),
+    st.integers(0, 2**32 - 1),
+    st.sampled_from([torch.float32, torch.float64]),
+)
+def test_masked_logits_are_the_distribution_of_what_is_allowed(kind, seed, dtype):
+    """Each part's allowed logits alone make the same probabilities, entropies, divergences and gradients."""
+    gen = torch.Generator().manual_seed(seed)
+    sizes = SPECS[kind].sizes
+    allowed = torch.rand(sum(sizes), generator=gen) < 0.6
+    first = 0
+    for size in sizes:
+        allowed[first + int(torch.randint(size, (), generator=gen))] = True
+        first += size
+    now, acted = (3.0 * torch.randn((sum(sizes),), generator=gen, dtype=dtype) for _ in range(2))
+    masked = [x.clone().requires_grad_() for x in (now, acted)]
+    few = [x[allowed].clone().requires_grad_() for x in (now, acted)]
+    kept = tuple(int(part.sum()) for part in allowed.split(list(sizes)))
+    chosen = [int(torch.randint(n, (), generator=gen)) for n in kept]
+    of_all = [
+        int(part.nonzero()[i]) for part, i in zip(allowed.split(list(sizes)), chosen, strict=True)
+    ]
+    results = []
+    for logits, spec, action in (
+        ([torch.where(allowed, x, MASKED) for x in masked], SPECS[kind], of_all),
+        (few, ActionSpec(kind, kept), chosen),
+    ):
+        pi, mu = (make_distribution(spec, x) for x in logits)
+        taken = torch.tensor(action[0] if kind == "categorical" else action)
+        results.append(
+            torch.stack(
+                [pi.log_prob(taken), pi.entropy(), pi.kl(mu), mu.kl(pi), implied_kl(pi, mu, 1.5)]
+            )
+        )
+    torch.testing.assert_close(*results, rtol=2e-5, atol=2e-6)
+    for result in results:
+        result.sum().backward()
+    for whole, part in zip(masked, few, strict=True):
+        torch.testing.assert_close(whole.grad[allowed], part.grad, rtol=2e-4, atol=2e-5)
+        assert not whole.grad[~allowed].any()
+    samples = make_distribution(
+        SPECS[kind], torch.where(allowed, now, MASKED).expand(300, -1)
+    ).sample(gen)
+    drawn = encode_action(SPECS[kind], samples).bool().any(0)
+    assert not (drawn & ~allowed).any()
+
+
+def test_no_gradient_comes_from_a_forbidden_logit_that_is_nan():
+    logits = torch.tensor([0.3, float("nan"), -1.0], requires_grad=True)
+    allowed = torch.tensor([True, False, True])
+    held = make_distribution(ActionSpec("categorical", (3,)), torch.where(allowed, logits, MASKED))
+    (held.log_prob(torch.tensor(0)) + held.entropy()).backward()
+    assert logits.grad.isfinite().all()
+    assert logits.grad[1] == 0.0

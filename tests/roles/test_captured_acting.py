@@ -130,6 +130,23 @@ def test_several_arrays_are_replayed_as_they_are_called_and_act_as_on_a_cpu(ways
     assert state["0.obs/pair"].dtype == torch.int64
 
 
+@pytest.mark.parametrize("leaves", [NESTED, spec_of().leaves], ids=["several", "one"])
+@pytest.mark.parametrize("core", CORES)
+def test_masked_actions_are_replayed_as_they_are_called_and_none_is_forbidden(ways, core, leaves):
+    mask = Leaf("action_mask", "mask", (ACTIONS["categorical"].num_params,))
+    spec = replace(spec_of(ACTIONS["categorical"]), leaves=(*leaves, mask), mask_from="info")
+    (cpu, _), (called, _), (replayed, _) = (
+        collected(policy_of(spec, core), graphs) for graphs in ways()
+    )
+    for one, other, third in zip(cpu, called, replayed, strict=True):
+        allowed = one["obs/action_mask"][:-1]
+        assert allowed.gather(2, one["action"][..., None]).all()
+        assert torch.equal(one["behavior"] < -1e8, ~allowed)
+        for name, x in one.items():
+            assert torch.equal(other[name], third[name]), name
+            torch.testing.assert_close(other[name], x, rtol=1e-4, atol=1e-5, msg=name)
+
+
 KERNELS = {"none": 24, "lstm": 40}
 
 

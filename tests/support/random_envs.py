@@ -37,6 +37,10 @@ class RandomEnvs(WithoutTasks):
         shape = (self.num_envs, *leaf.shape)
         if leaf.kind == "pixels":
             return self.rng.integers(0, 256, shape, dtype=np.uint8)
+        if leaf.kind == "mask":
+            allowed = self.rng.random(shape) < 0.5
+            allowed[:, -1] = True
+            return allowed
         if leaf.kind == "discrete":
             return self.rng.integers(0, leaf.sizes, shape)
         return (3.0 + 2.0 * self.rng.standard_normal(shape)).astype(np.float32)

@@ -6,14 +6,17 @@ An episode is thereby a function of its seed and its actions, which is what exac
 from __future__ import annotations
 
 import traceback
+from contextlib import suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gossamer.envs.families import Family
 from gossamer.envs.making import close_env, space_of
-from gossamer.envs.spaces import Misfit, action_format, obs_format
-from gossamer.errors import RunFailed
+from gossamer.envs.masks import MASK, AllForbidden, find_mask, mask_format
+from gossamer.envs.spaces import Misfit, action_format, dict_of, obs_format
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.spec import leaves_of
 from gossamer.system.importing import RAISED, readable
 from gossamer.system.signs import CLOSE, CONSTRUCTOR
@@ -24,10 +27,48 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gossamer.envs.masks import MaskFormat
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
+    from gossamer.envs.spaces import NestedFormat, ObsFormat
     from gossamer.spec import Obs
     from gossamer.system.signs import Sign
+
+
+def formats_of(
+    env_id: str, env: Any, settings: EnvConfig
+) -> tuple[ObsFormat | NestedFormat, MaskFormat | None]:
+    """Return the formats of an environment's observations and masks; None: its actions have none."""
+    space, source = space_of(env_id, env, "observation_space"), settings.mask
+    if source == "info":
+        return obs_format(env_id, space), mask_format(
+            env_id, source, space_of(env_id, env, "action_space")
+        )
+    if source != "observation":
+        return obs_format(env_id, space), None
+    if MASK not in dict_of(space):
+        raise ConfigError(
+            f"--env.mask observation: {env_id} observes no {MASK} at the top of a Dict; use --env.mask info, or off"
+        )
+    mask = mask_format(env_id, source, space_of(env_id, env, "action_space"))
+    return obs_format(env_id, space, without=MASK), mask
+
+
+def with_mask(env_id: str, env: Any, settings: EnvConfig) -> EnvConfig:
+    """Return settings that say where masks of actions are, where they leave that to be found: at a first reset.
+
+    Raises:
+        ConfigError: the environment has a mask that does not fit its actions.
+    """
+    if settings.mask != "auto":
+        return settings
+    family, info = Family(env_id, env, settings), dict[str, Any]()
+    with suppress(*RAISED):  # which trying it out tells better
+        if family.set_task is not None:
+            family.set_task(1)
+        _, info = env.reset(seed=1)
+    obs, action = (space_of(env_id, env, f"{x}_space") for x in ("observation", "action"))
+    return replace(settings, mask=find_mask(env_id, obs, action, info))
 
 
 class Episodes:
@@ -56,7 +97,8 @@ class Episodes:
                 self.envs.append(make_env())
         finally:
             sign.doing = ""
-        self.obs = obs_format(env_id, space_of(env_id, self.envs[0], "observation_space"))
+        self.settings = settings = with_mask(env_id, self.envs[0], settings)
+        self.obs, self.mask = formats_of(env_id, self.envs[0], settings)
         self._vectors = [x.name for x in self.obs.leaves if x.kind == "vector"]
         self.action = action_format(env_id, space_of(env_id, self.envs[0], "action_space"))
         self._families = [Family(env_id, env, settings) for env in self.envs]
@@ -65,12 +107,20 @@ class Episodes:
         self._episode = [0] * num_envs
         self._ended = [False] * num_envs
         self._quiet_steps = [0] * num_envs
+        self._steps = [0] * num_envs
+
+    def _empty(self) -> Any:
+        """Allocate observations [N, *shape] of each leaf."""
+        batch = self.obs.empty(len(self.envs))
+        if self.mask is None:
+            return batch
+        return {**leaves_of(batch), MASK: np.empty((len(self.envs), sum(self.mask.sizes)), bool)}
 
     def begin(
         self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None
     ) -> Obs[NDArray[Any]]:
         """Begin the given episodes, replay the actions logged since, return the observations."""
-        batch = self.obs.empty(len(self.envs))
+        batch = self._empty()
         for i, episode in enumerate(episodes.tolist()):
             self._begins(i, "reset")
             self._episode[i] = episode
@@ -84,6 +134,9 @@ class Episodes:
                     self._ended[i] = terminated or truncated
             except Misfit as error:
                 raise self._misfit(i, error) from error
+            except RunFailed:
+                self._sign.doing = ""
+                raise
             except RAISED as error:
                 raise self._failure(i) from error
         self._sign.doing = ""
@@ -93,7 +146,7 @@ class Episodes:
     def step(self, actions: NDArray[Any]) -> StepResult:
         """Step every environment; begin the next episode in those whose last one is over."""
         num_envs = len(self.envs)
-        batch = self.obs.empty(num_envs)
+        batch = self._empty()
         reward = np.zeros(num_envs, np.float32)
         terminated = np.zeros(num_envs, np.bool_)
         truncated = np.zeros(num_envs, np.bool_)
@@ -115,6 +168,9 @@ class Episodes:
                         terminated[i], truncated[i], self._ended[i] = died, cut, True
         except Misfit as error:
             raise self._misfit(i, error) from error
+        except RunFailed:
+            sign.doing = ""
+            raise
         except RAISED as error:
             raise self._failure(i) from error
         sign.doing = ""
@@ -146,18 +202,36 @@ class Episodes:
             if number != self.task[i]:
                 set_task(self._tasks.seed_of(number))
                 self.task[i] = number
-        obs, _ = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
-        self.obs.write(batch, i, obs)
+        obs, info = self.envs[i].reset(seed=self._seeds.seed(i, self._episode[i]))
         self._ended[i] = False
-        self._quiet_steps[i] = 0
+        self._quiet_steps[i] = self._steps[i] = 0
+        if self.mask is None:
+            self.obs.write(batch, i, obs)
+        else:
+            self._write_masked(batch, i, obs, info, over=False)
 
     def _step(self, batch: Any, i: int, action: Any) -> tuple[float, bool, bool]:
-        obs, reward, terminated, truncated, _ = self.envs[i].step(action)
-        self.obs.write(batch, i, obs)
+        obs, reward, terminated, truncated, info = self.envs[i].step(action)
         if self._stuck_steps:
             self._quiet_steps[i] = 0 if reward else self._quiet_steps[i] + 1
             truncated = truncated or self._quiet_steps[i] >= self._stuck_steps
+        if self.mask is None:
+            self.obs.write(batch, i, obs)
+        else:
+            self._steps[i] += 1
+            self._write_masked(batch, i, obs, info, over=bool(terminated or truncated))
         return reward, terminated, truncated
+
+    def _write_masked(self, batch: Any, i: int, obs: Any, info: Any, *, over: bool) -> None:
+        assert self.mask is not None
+        self.obs.write(batch.get("", batch), i, obs)  # beside its mask a lone array has no name
+        held = obs if self.mask.source == "observation" else info
+        try:
+            self.mask.write(batch[MASK], i, held, over=over)
+        except AllForbidden as error:
+            raise RunFailed(
+                f"environment {self._seeds.first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}"
+            ) from None
 
     def _refuse_not_finite(self, batch: Obs[NDArray[Any]]) -> None:
         # No policy can act on it. A reward that is not finite is the learner's to skip.

@@ -9,11 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
-from gossamer.envs.episodes import Episodes
+from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
 from gossamer.envs.making import make_gym_env, space_of, time_limit
+from gossamer.envs.masks import AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
-from gossamer.envs.spaces import NestedFormat, action_format, check_actions, obs_format
+from gossamer.envs.spaces import Misfit, NestedFormat, action_format, check_actions
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
@@ -24,8 +25,10 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
+    from gossamer.envs.masks import MaskFormat
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
+    from gossamer.envs.spaces import ObsFormat
     from gossamer.spec import Obs
     from gossamer.types import StepResult
 
@@ -54,9 +57,9 @@ class GymEnvs:
             settings=refuse_of_others(env_id, settings),
             sign=self.sign,
         )
-        self._settings = settings
+        self._settings = self._episodes.settings
         self.num_envs = num_envs
-        self.spec = gym_spec(env_id, self._episodes.envs[0], settings)
+        self.spec = gym_spec(env_id, self._episodes.envs[0], self._settings)
         self._action: NDArray[Any] | None = None
 
     def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
@@ -119,24 +122,26 @@ def refuse_of_others(env_id: str, settings: EnvConfig) -> EnvConfig:
 
 def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     """Read from an environment what policies and actors must know."""
-    obs = obs_format(env_id, space_of(env_id, env, "observation_space"))
+    obs, mask = formats_of(env_id, env, settings)
     action = action_format(env_id, space_of(env_id, env, "action_space"))
     left_out = obs.left_out if isinstance(obs, NestedFormat) else ()
     limit = time_limit(env)
     family, registered = Family(env_id, env, settings), registered_spec(env)
     return EnvSpec(
         env_id=env_id,
-        leaves=obs.leaves,
+        leaves=obs.leaves if mask is None else (*obs.leaves, mask.leaf),
         action=action.spec,
         protocol=f"{env_id}: Gymnasium, truncated after {limit:,} steps"
         + (f"; tasks: {family.task_words}" if family.task_words else "")
-        + (f"; not observed: {', '.join(left_out)}" if left_out else ""),
+        + (f"; not observed: {', '.join(left_out)}" if left_out else "")
+        + ("" if mask is None else f"; actions masked as its {mask.source} says"),
         max_episode_steps=limit,
         differs="it is registered as nondeterministic"
         if registered is not None and registered.nondeterministic
         else "",
         family=family.is_one,
         remarks=tuple(_remarks(env_id, env, family, left_out)),
+        mask_from="" if mask is None else mask.source,
     )
 
 
@@ -179,13 +184,18 @@ def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
             f"{env_id}: reset(seed=1) returned {_describe(began)}; it must return two values, "
             "observation and info"
         )
-    _check_obs(env_id, "reset", obs, began[0])
+    form, mask = formats_of(env_id, env, settings)
+    _check_obs(env_id, "reset", obs, began[0], form)
     dtype = np.float32 if action.spec.kind == "gaussian" else np.int64
-    first = next(iter(action.decode(np.zeros((1, *action.spec.shape), dtype))))
+    chosen = np.zeros((1, *action.spec.shape), dtype)
+    if mask is not None:
+        held = began[0] if mask.source == "observation" else began[1]
+        chosen[:] = np.reshape(_first_allowed(env_id, mask, held), chosen.shape)
+    first = next(iter(action.decode(chosen)))
     stepped = _call(env_id, "step", partial(env.step, first))
     if not isinstance(stepped, tuple) or len(stepped) != 5:  # pyright: ignore[reportUnknownArgumentType]
         raise ConfigError(f"{env_id}: step returned {_describe(stepped)}; {_FIVE_VALUES}")
-    _check_obs(env_id, "step", obs, stepped[0])
+    _check_obs(env_id, "step", obs, stepped[0], form)
     try:
         finite = bool(np.isfinite(float(stepped[1])))
     except (TypeError, ValueError):
@@ -210,8 +220,19 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
         raise failed(env_id, f"fails in {name}", error) from error
 
 
-def _check_obs(env_id: str, name: str, space: Any, obs: Any) -> None:
-    form = obs_format(env_id, space)
+def _first_allowed(env_id: str, mask: MaskFormat, held: Any) -> list[int]:
+    """Return the first choice of each part of an action that a mask allows."""
+    row = np.empty((1, sum(mask.sizes)), np.bool_)
+    try:
+        mask.write(row, 0, held)
+    except (Misfit, AllForbidden) as error:
+        raise ConfigError(f"{env_id}: reset(seed=1): {error}") from error
+    return [int(part.argmax()) for part in np.split(row[0], np.cumsum(mask.sizes)[:-1])]
+
+
+def _check_obs(
+    env_id: str, name: str, space: Any, obs: Any, form: ObsFormat | NestedFormat
+) -> None:
     row: Any = form.empty(1)
     try:
         form.write(row, 0, obs)

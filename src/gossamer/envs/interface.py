@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from gymnasium import spaces
@@ -19,6 +19,7 @@ from gossamer.envs.atari import (
 from gossamer.envs.families import registered_spec
 from gossamer.envs.gym import gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env, space_of, time_limit, unknown_id
+from gossamer.envs.masks import MASK, mask_format
 from gossamer.envs.registry import read_spec
 from gossamer.envs.settings import suite_of
 from gossamer.envs.spaces import NestedFormat, action_format, frames_format, obs_format
@@ -26,6 +27,7 @@ from gossamer.envs.spaces import NestedFormat, action_format, frames_format, obs
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
 
+    from gossamer.envs.masks import MaskFormat
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ActionFormat, ObsFormat
     from gossamer.spec import EnvSpec
@@ -52,6 +54,8 @@ class Interface:
     """How an observation is written into a policy's batch."""
     action_format: ActionFormat
     """How a batch of actions of the policy's distribution becomes what the environment takes."""
+    mask: MaskFormat | None = None
+    """How what the environment says of its actions becomes a policy's mask; None: all are allowed."""
 
 
 def read_interface(
@@ -64,11 +68,13 @@ def read_interface(
         return _of_atari(env_id, settings, max_episode_steps)
     env = make_gym_env(env_id, max_episode_steps)
     try:
-        return gym_spec(env_id, env, refuse_of_others(env_id, settings)), interface_of(
+        spec = gym_spec(env_id, env, refuse_of_others(env_id, settings))
+        return spec, interface_of(
             env_id,
             _making(env_id, env) | _guard(settings.stuck_steps),
             space_of(env_id, env, "observation_space"),
             space_of(env_id, env, "action_space"),
+            spec.mask_from,
         )
     finally:
         close_env(env_id, env)
@@ -92,10 +98,16 @@ def interface_of(
     environment: dict[str, Any],
     obs_space: spaces.Space[Any],
     action_space: spaces.Space[Any],
+    mask_from: Literal["", "observation", "info"] = "",
 ) -> Interface:
-    """Return the interface of an environment with these spaces, which `environment` says how to make."""
+    """Return the interface of an environment with these spaces, which `environment` says how to make.
+
+    `mask_from` says where it tells which actions are allowed, if it does.
+    """
     stacked = is_atari(env_id) and len(obs_space.shape or ()) == 4
-    obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space)
+    hidden = MASK if mask_from == "observation" else ""
+    obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space, without=hidden)
+    mask = mask_format(env_id, mask_from, action_space) if mask_from else None
     action = action_format(env_id, action_space)
     observation: dict[str, Any] = {}
     if isinstance(obs, NestedFormat):
@@ -113,7 +125,7 @@ def interface_of(
         taken |= _choices(action_space)
     if action.spec.kind == "gaussian":
         taken |= {"low": _bounds(action.spec.low), "high": _bounds(action.spec.high)}
-    return Interface(environment, observation, taken, obs_space, action_space, obs, action)
+    return Interface(environment, observation, taken, obs_space, action_space, obs, action, mask)
 
 
 def _layout_of(form: ObsFormat, space: Any) -> dict[str, Any]:

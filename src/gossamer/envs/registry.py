@@ -26,6 +26,7 @@ __all__ = [
     "known_ids",
     "make_vec_env",
     "make_worker_groups",
+    "masked_as",
     "nearest_ids",
     "read_spec",
     "try_to_repeat",
@@ -211,6 +212,11 @@ def read_spec(
     finally:
         env.close()
     return env.spec
+
+
+def masked_as(settings: EnvConfig, spec: EnvSpec) -> EnvConfig:
+    """Return settings that say where masks of actions were found, if they left that open; `spec` as `read_spec` returned it."""
+    return settings if settings.mask != "auto" else replace(settings, mask=spec.mask_from or None)
 
 
 def try_to_repeat(

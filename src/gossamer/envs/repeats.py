@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from gossamer.envs.spaces import draw_actions
 from gossamer.spec import leaves_of
 from gossamer.system.signs import unwatched
 
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
 
     from numpy.typing import NDArray
 
-    from gossamer.spec import ActionSpec, Obs
+    from gossamer.spec import Obs
     from gossamer.types import VecEnv
 
 EPISODE_STEPS = 100
@@ -113,13 +114,16 @@ def _play(
     rng = np.random.default_rng(episode)
     pulse.check()
     pulse.step_ends_before = pulse.clock() + STEP_SECONDS
-    rows = [(_bytes_of(envs.start(np.array([episode]))), 0.0, False)]
+    obs = envs.start(np.array([episode]))
+    rows = [(_bytes_of(obs), 0.0, False)]
     until = pulse.clock() + seconds
     while not rows[-1][2] and len(rows) <= most:
         pulse.check()
         pulse.step_ends_before = pulse.clock() + STEP_SECONDS
-        envs.send(_random_action(envs.spec.action, rng))
+        mask = leaves_of(obs)[envs.spec.mask.name] if envs.spec.mask else None
+        envs.send(draw_actions(envs.spec.action, 1, rng, mask))
         result = envs.recv()
+        obs = result.obs
         rows.append((_bytes_of(result.obs), float(result.reward[0]), bool(result.ended[0])))
         if pulse.clock() > until:
             break
@@ -128,13 +132,6 @@ def _play(
 
 def _bytes_of(obs: Obs[NDArray[Any]]) -> bytes:
     return b"".join(x.tobytes() for x in leaves_of(obs).values())
-
-
-def _random_action(action: ActionSpec, rng: np.random.Generator) -> NDArray[Any]:
-    if action.kind == "gaussian":
-        return rng.normal(size=(1, *action.shape)).astype(np.float32)
-    high = {"multi_categorical": action.sizes, "bernoulli": 2}.get(action.kind, action.sizes[0])
-    return rng.integers(0, high, (1, *action.shape))
 
 
 def _difference(one: list[Row], other: list[Row]) -> str:

@@ -89,6 +89,10 @@ class EnvConfig:
     episode_info: bool | None = None
     """Whether the numbers in the environment's property episode_info are recorded with every episode. Default: of
     families."""
+    mask: Literal["auto", "observation", "info", "off"] | None = None
+    """Where the environment says which actions are allowed: in `action_mask` of its observations, in `action_mask` of the
+    infos that `reset` and `step` return, or nowhere. auto: where it is found at the first reset; the run keeps what that was.
+    Default: auto."""
     workers: Threads | None = None
     """Worker processes that step the environments, each of them a share of every group (see env_groups), of whose size it
     is a divisor; 0 steps them in the actor's own process. For slow Python environments, and for many Atari games, which are
@@ -128,7 +132,7 @@ ATARI_ONLY = (
 )
 """Settings that mean something for Atari alone."""
 
-OF_OWN_ENVIRONMENTS = ("family", "episode_info")
+OF_OWN_ENVIRONMENTS = ("family", "episode_info", "mask")
 """Settings that mean something where an environment may have attributes of its own."""
 
 FAMILIES_ONLY = ("tasks_per_learner", "task_seed")

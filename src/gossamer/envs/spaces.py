@@ -203,10 +203,27 @@ class ActionFormat:
     """decode(actions [N, *action_shape]) -> one action per environment, iterable."""
 
 
-def obs_format(env_id: str, space: Any) -> ObsFormat | NestedFormat:
-    """Choose the format of an observation space; refuse those a network cannot take."""
+def dict_of(space: Any) -> dict[str, Any]:
+    """Return the spaces of a Dict by key; nothing of other spaces."""
     from gymnasium import spaces
 
+    return dict(space.spaces) if isinstance(space, spaces.Dict) else {}
+
+
+def obs_format(env_id: str, space: Any, *, without: str = "") -> ObsFormat | NestedFormat:
+    """Choose the format of an observation space; refuse those a network cannot take.
+
+    Args:
+        env_id: of the environment.
+        space: of its observations.
+        without: key of a Dict that is no part of what is observed.
+    """
+    from gymnasium import spaces
+
+    if without and without in (held := dict_of(space)):
+        del held[without]
+        # Sorted again by Gymnasium where it made the order.
+        space = spaces.Dict(list(held.items()))
     if isinstance(space, (spaces.Dict, spaces.Tuple)):
         return _nested_format(env_id, space)
     return array_format(env_id, space)
@@ -406,6 +423,22 @@ def _refused(env_id: str, which: str, space: Any, allowed: str) -> ConfigError:
         f"{env_id} has an {which} space that is not supported, {text}; supported are {allowed}; "
         f"{_WRAP_HINT}"
     )
+
+
+def draw_actions(
+    spec: ActionSpec, num_envs: int, rng: np.random.Generator, mask: NDArray[np.bool_] | None = None
+) -> NDArray[Any]:
+    """Draw actions [N, *action_shape] at random; `mask` [N, M]: those it allows."""
+    shape = (num_envs, *spec.shape)
+    if spec.kind == "gaussian":
+        return rng.normal(size=shape).astype(np.float32)
+    if mask is None or spec.kind == "bernoulli":
+        high = {"multi_categorical": spec.sizes, "bernoulli": 2}.get(spec.kind, spec.sizes[0])
+        return rng.integers(0, high, shape)
+    # The largest of numbers drawn for those that are allowed.
+    drawn = np.where(mask, rng.random(mask.shape), -1.0)
+    parts = np.split(drawn, np.cumsum(spec.sizes)[:-1], axis=1)
+    return np.stack([part.argmax(axis=1) for part in parts], axis=1).reshape(shape)
 
 
 def check_actions(action: NDArray[Any], num_envs: int, spec: EnvSpec) -> None:

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 import cloudpickle
 import numpy as np
 
-from gossamer.envs.episodes import Episodes
+from gossamer.envs.episodes import Episodes, with_mask
 from gossamer.envs.gym import check_logs, gym_spec, refuse_of_others
 from gossamer.envs.making import close_env, make_gym_env
 from gossamer.envs.spaces import check_actions
@@ -199,9 +199,9 @@ def gym_workers(
     sizes = [share_size(part.num_envs, num_workers) for part in parts]
     make_env = partial(make_gym_env, env_id, max_episode_steps)
     env = make_env()  # mistakes in the id show here, in words, before any process starts
-    spec = gym_spec(env_id, env, settings)
+    own = with_mask(env_id, env, refuse_of_others(env_id, settings))
+    spec = gym_spec(env_id, env, own)
     close_env(env_id, env)
-    own = refuse_of_others(env_id, settings)
     groups: list[Group] = []
     for part, own_seeds, size in zip(parts, seeds, sizes, strict=True):
         made = [

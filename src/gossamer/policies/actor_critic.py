@@ -36,6 +36,9 @@ if TYPE_CHECKING:
 
 INITIAL_VARIANCE = 3.0
 """Automatic variance of a Gaussian policy's first actions, summed over their components."""
+MASKED = -1e9
+"""Logit of an action that is not allowed: its probability is 0, and what is computed from it is the distribution of the
+others. An infinite one would make NaN of a KL divergence, and no stored column of it would count as finite."""
 VALUE_WINDOW = 1e6
 """Value targets remembered by the value moments."""
 
@@ -68,6 +71,7 @@ class ActorCritic(nn.Module):
         _check(spec, config)
         self.spec, self.config, self.value_norm = spec, config, value_norm
         self.pixels = spec.has_pixels
+        self._mask = None if spec.mask is None else spec.mask.name
         self.torso = torso if torso is not None else _torso(spec, config, generator)
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
@@ -89,11 +93,13 @@ class ActorCritic(nn.Module):
         if self.value_torso is not None:
             value_size = int(self.value_torso.feature_size) + past_size  # type: ignore[arg-type]
         self.value_head = linear(value_size, 1, 1.0, generator)
-        scaled = [x for x in spec.leaves if x.kind in ("pixels", "vector")]
+        scaled = [x for x in spec.observed if x.kind in ("pixels", "vector")]
         made = {x.name: Normalizer(x, config) for x in scaled}
         # Names such as "type" or "keys" are taken in a ModuleDict.
         self.obs_moments: nn.Module = (
-            made[""] if spec.is_bare else nn.ModuleDict({f"/{name}": x for name, x in made.items()})
+            made[""]
+            if spec.sees_one
+            else nn.ModuleDict({f"/{name}": x for name, x in made.items()})
         )
         self.value_moments = Moments((), max_count=VALUE_WINDOW)
         self.core_units = self.core.state_size
@@ -125,6 +131,7 @@ class ActorCritic(nn.Module):
             last_reward: [R, B]; needed if the network is fed last rewards.
         """
         r, b = starts.shape
+        allowed = None if self._mask is None else leaves_of(obs)[self._mask]
         x = map_obs(_rows, self.normalize(obs))  # [R * B, *shape]
         with self._autocast():
             features = self.torso(x).float()
@@ -137,6 +144,8 @@ class ActorCritic(nn.Module):
                     value_features = torch.cat([value_features, past], dim=-1)
             features, core_state = self.core(features, starts, core_state)
             params = self.action_head(features)
+            if allowed is not None:
+                params = torch.where(allowed.flatten(0, 1), params, MASKED)
             if len(self.log_std):
                 params = torch.cat([params, self.log_std.expand_as(params)], dim=-1)
             value = self.value_head(features if value_features is None else value_features)
@@ -170,10 +179,11 @@ class ActorCritic(nn.Module):
         return {name[1:]: x for name, x in held.items()}
 
     def normalize(self, obs: Obs[Tensor]) -> Obs[Tensor]:
-        """Scale raw observations [..., *shape] for the torso, in its precision; whole numbers stay."""
+        """Scale raw observations [..., *shape] for the torso, in its precision; whole numbers stay, a mask goes."""
+        leaves = leaves_of(obs)
         if isinstance(self.obs_moments, Normalizer):
-            return self.obs_moments.normalize(cast("Tensor", obs), self.compute_dtype)
-        found = dict(leaves_of(obs))
+            return self.obs_moments.normalize(leaves[""], self.compute_dtype)
+        found = {name: x for name, x in leaves.items() if name != self._mask}
         for name, normalizer in self.normalizers.items():
             found[name] = normalizer.normalize(found[name], self.compute_dtype)
         return found
@@ -313,11 +323,11 @@ class ActorCritic(nn.Module):
 
 
 def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | None) -> nn.Module:
-    if spec.is_bare:
+    if spec.sees_one:
         return make_torso(config, spec.obs_shape, generator)
     if ":" in config.torso:
-        return own_torso(config.torso, {leaf.name: leaf.shape for leaf in spec.leaves}, generator)
-    return Encoders(spec.leaves, config, generator)
+        return own_torso(config.torso, {leaf.name: leaf.shape for leaf in spec.observed}, generator)
+    return Encoders(spec.observed, config, generator)
 
 
 def _is_mlp(torso: nn.Module) -> bool:

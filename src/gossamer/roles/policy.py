@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from gossamer.envs.masks import MASK, AllForbidden
 from gossamer.policies.actor_critic import ActorCritic
 from gossamer.roles.inference import Carried, nothing_carried, take_step
-from gossamer.spec import map_obs
+from gossamer.spec import leaves_of, map_obs
 from gossamer.system.devices import cpu_by_default
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Policy(ActorCritic):
         reward: ArrayLike | None = None,
         episode_start: ArrayLike | None = None,
         generator: torch.Generator | None = None,
+        mask: Any = None,
     ) -> tuple[Any, Carried]:
         """Choose an action for an environment's observation, or actions for those of B environments.
 
@@ -60,12 +62,15 @@ class Policy(ActorCritic):
             reward: of the last step, as the environment paid it, [B] of several; for a network that is fed rewards.
             episode_start: whether an episode begins with this observation, [B] of several; what is carried is forgotten.
             generator: of samples; None: torch's own.
+            mask: which actions are allowed, as the environment's info says in `action_mask`; of B environments a sequence of
+                such masks. An observation that holds it says it itself.
 
         Returns:
             The action as the environment takes it, [B, ...] of several, and the state for the next call.
 
         Raises:
-            ValueError: an observation is not of the environment's space, or something has another size.
+            ValueError: an observation is not of the environment's space, something has another size, or there is no mask
+                though the policy was trained with one.
         """
         form = self.interface.obs_format
         count = form.count(obs)
@@ -75,6 +80,10 @@ class Policy(ActorCritic):
             form.write(batch, 0, obs)
         else:
             form.write_all(batch, obs)
+        if self.interface.mask is not None:
+            batch = {**leaves_of(batch), MASK: self._masks(obs, mask, rows, alone=alone)}
+        elif mask is not None:
+            raise ValueError("this policy was trained without a mask of actions; leave mask out")
         if state is not None and self.config.last_reward and reward is None:
             raise ValueError(
                 "this policy is fed the reward of the last step: act(obs, state, reward=...)"
@@ -99,6 +108,26 @@ class Policy(ActorCritic):
         chosen = self.env_action(carried.action[0]).cpu().numpy()
         action = self.interface.action_format.decode(chosen)
         return (action[0] if alone else action), carried
+
+    def _masks(self, obs: Any, mask: Any, rows: int, *, alone: bool) -> Any:
+        """Return the masks [B, M] of actions of environments."""
+        form = self.interface.mask
+        assert form is not None
+        if mask is None and form.source == "observation":
+            mask = obs.get(MASK)
+        if mask is None:
+            what = f'act(obs, mask=info["{MASK}"])' if form.source == "info" else f"obs['{MASK}']"
+            raise ValueError(f"this policy was trained with a mask of actions: {what}")
+        said = [mask] if alone else list(mask)
+        if len(said) != rows:
+            raise ValueError(f"mask is of {len(said)} environments, obs of {rows}")
+        held = np.empty((rows, sum(form.sizes)), np.bool_)
+        for i, one in enumerate(said):
+            try:
+                form.write(held, i, {MASK: one})
+            except AllForbidden as error:
+                raise ValueError(str(error)) from None
+        return held
 
 
 def _of_each(x: ArrayLike, count: int, dtype: type[np.generic]) -> Any:

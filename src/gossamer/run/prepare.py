@@ -15,7 +15,7 @@ from gossamer.build.preflight import (
     refuse_what_memory_cannot_hold,
 )
 from gossamer.config import TrainConfig, to_dict
-from gossamer.envs.registry import read_spec, try_to_repeat
+from gossamer.envs.registry import is_native, masked_as, read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
@@ -103,13 +103,19 @@ def prepare(
         ranks = range(0 if layout else config.num_learners)
         mine = tensors_of(ranks, replays=config.checkpoint_replay)
         checkpoint, before = folder.checkpoints().load("last", mine), folder.read_settings()
+        if config.env.mask in (None, "auto"):  # it stays where it was found
+            found = before.get("env", {}).get("mask")
+            config = replace(config, env=replace(config.env, mask=found))
         refuse_changes(before, to_dict(config))
         state = from_disk(checkpoint, config.num_learners)
         for warning in checkpoint.warnings:
             print(f"gossamer: {visible(warning)}", file=sys.stderr)
         if (finished := _find_end(config, folder, state)) is not None:
             return finished
+    if folder is None and config.env.mask is None and not is_native(config.env_id):
+        config = replace(config, env=replace(config.env, mask="auto"))
     spec, tried = _try_environment(config, folder, checkpoint, layout, beginning, torso)
+    config = replace(config, env=masked_as(config.env, spec))
     machine = learners_machine(config, this_machine())
     if layout:
         machine = machine.share_of(layout.share)
@@ -172,5 +178,6 @@ def _try_environment(
     differs = None if folder is None else known_to_differ(folder)
     if differs is None and not layout:  # processes try by themselves
         with same_folder():
-            differs = try_to_repeat(spec, config.env, config.max_episode_steps).differs
+            env = masked_as(config.env, spec)
+            differs = try_to_repeat(spec, env, config.max_episode_steps).differs
     return replace(spec, differs=spec.differs or differs or ""), differs is not None

@@ -15,6 +15,7 @@ import sys
 import tempfile
 import threading
 import time
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -26,7 +27,8 @@ from torch import Tensor
 from gossamer.build.auto import PRECISIONS, make_plan, stream_seed
 from gossamer.build.roles import build_inference_policy, build_policy
 from gossamer.config import TrainConfig, make_config, to_dict
-from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.registry import is_native, make_vec_env, masked_as, read_spec
+from gossamer.envs.spaces import draw_actions
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
 from gossamer.links.threads import Roles, ThreadQueue
@@ -36,7 +38,7 @@ from gossamer.record.exits import exit_of
 from gossamer.replay.batches import BatchSource
 from gossamer.roles.acting_step import ActingStep
 from gossamer.roles.learner import Learner
-from gossamer.spec import map_obs, obs_at
+from gossamer.spec import leaves_of, map_obs, obs_at
 from gossamer.system.cores import num_cores
 from gossamer.system.devices import is_gpu
 from gossamer.system.graphs import Graphs
@@ -110,7 +112,7 @@ def measure(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) 
     """
     until = time.monotonic() + seconds
     keep_freed_memory()
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    config, spec = _read(config)
     plan = make_plan(config, spec)
     cores = num_cores()
     say(f"{config.env_id} on {cores} cores, {plan.device} {plan.precision}")
@@ -181,11 +183,20 @@ def limit_of(rates: Mapping[str, float], *, on_gpu: bool) -> float:
     return min(rates["stepping"], 1.0 / (1.0 / rates["inference"] + 1.0 / rates["learning"]))
 
 
+def _read(config: TrainConfig) -> tuple[TrainConfig, EnvSpec]:
+    """Return what is known of the environment, and settings that say where masks of its actions are, as a run finds them."""
+    env = config.env
+    if env.mask is None and not is_native(config.env_id):
+        env = replace(env, mask="auto")
+    spec = read_spec(config.env_id, env, config.max_episode_steps)
+    return replace(config, env=masked_as(env, spec)), spec
+
+
 def core_rates(config: TrainConfig, *, seconds: float, say: Callable[[str], None]) -> Rates:
     """Measure what one core does, and what is left of that while all cores work."""
     until = time.monotonic() + seconds
     keep_freed_memory()
-    spec = read_spec(config.env_id, config.env, config.max_episode_steps)
+    config, spec = _read(config)
     plan, cores = make_plan(config, spec), num_cores()
     per_copy = max(1, min(ENVS_PER_COPY, MAX_ENVS // cores))
     say(f"measuring what a core does for {seconds:.0f} s, with {per_copy} environments")
@@ -296,15 +307,17 @@ def _stepping(config: TrainConfig, num_envs: int) -> Callable[[int], Callable[[]
         envs = make_vec_env(
             config.env_id, num_envs=num_envs, seed=1, rank=copy, settings=config.env, num_threads=1
         )
-        envs.start(np.zeros(num_envs, np.int64))
+        spec = envs.spec
+        obs = envs.start(np.zeros(num_envs, np.int64))
         draw = np.random.default_rng(copy)
-        count = envs.spec.action.sizes[0]
         ended = np.zeros(num_envs, np.bool_)
 
         def step() -> int:
-            nonlocal ended
-            envs.send(draw.integers(count, size=num_envs))
-            begun, ended = ended, envs.recv().ended
+            nonlocal ended, obs
+            mask = leaves_of(obs)[spec.mask.name] if spec.mask else None
+            envs.send(draw_actions(spec.action, num_envs, draw, mask))
+            result = envs.recv()
+            begun, ended, obs = ended, result.ended, result.obs
             return num_envs - int(np.count_nonzero(begun))
 
         return step

@@ -1,0 +1,149 @@
+"""Masks of actions: where environments say what they allow, and in which forms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+from masked_envs import LENGTH
+from rolling import Rolling
+
+from gossamer.envs.masks import MaskFormat
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.settings import EnvConfig
+from gossamer.envs.spaces import Misfit, draw_actions
+from gossamer.errors import ConfigError, RunFailed
+
+AUTO = EnvConfig(mask="auto")
+
+
+def make(name: str, **settings: Any) -> Any:
+    given = EnvConfig(**{"mask": "auto", **settings})
+    return make_vec_env(f"masked_envs:{name}", num_envs=3, seed=4, settings=given)
+
+
+@pytest.mark.parametrize(
+    ("name", "source", "leaves"),
+    [
+        ("Forbids", "info", ["", "action_mask"]),
+        ("Parts", "info", ["", "action_mask"]),
+        ("Observed", "observation", ["observation", "action_mask"]),
+    ],
+)
+def test_where_a_mask_is_found(name: str, source: str, leaves: list[str]) -> None:
+    spec = read_spec(f"masked_envs:{name}", AUTO, tries=True)
+    assert spec.mask_from == source
+    assert [leaf.name for leaf in spec.leaves] == leaves
+    assert spec.mask is not None
+    assert spec.mask.shape == (spec.action.num_params,)
+    assert f"actions masked as its {source} says" in spec.protocol
+    assert read_spec(f"masked_envs:{name}", EnvConfig(mask="off")).mask is None
+
+
+def test_nothing_is_masked_where_nothing_is_said() -> None:
+    assert read_spec("CartPole-v1", AUTO).mask is None
+    assert read_spec("masked_envs:Switches", AUTO).mask is None
+    assert read_spec("Taxi-v4", AUTO).mask_from == "info"
+
+
+@pytest.mark.parametrize("workers", [None, 3])
+@pytest.mark.parametrize("name", ["Forbids", "Observed", "Parts"])
+def test_rows_hold_what_is_allowed_and_the_last_one_everything(
+    name: str, workers: int | None
+) -> None:
+    envs = make(name, workers=workers)
+    rng = np.random.default_rng(0)
+    obs = envs.start(np.zeros(3, np.int64))
+    ends = 0
+    for step in range(2 * LENGTH + 2):
+        mask = obs["action_mask"]
+        assert mask.dtype == np.bool_
+        assert mask.any(axis=1).all()
+        envs.send(draw_actions(envs.spec.action, 3, rng, mask))  # it raises at a forbidden one
+        result = envs.recv()
+        obs = result.obs
+        if result.ended.any():
+            ends += 1
+            assert obs["action_mask"].all()
+            assert step in (LENGTH - 1, 2 * LENGTH)
+    assert ends == 2
+    envs.close()
+
+
+def test_a_worker_and_a_thread_give_the_same_masks_and_they_resume() -> None:
+    rows = []
+    for workers in (None, 3):
+        rolling = Rolling(make("Forbids", workers=workers)).start()
+        rng, obs = np.random.default_rng(1), rolling.obs
+        for _ in range(15):
+            obs = rolling.step(
+                draw_actions(rolling.envs.spec.action, 3, rng, obs["action_mask"])
+            ).obs
+        rows.append(rolling.rows)
+        again = Rolling(make("Forbids")).resume(rolling)
+        np.testing.assert_array_equal(again.obs["action_mask"], obs["action_mask"])
+        again.envs.close()
+        rolling.envs.close()
+    for one, other in zip(*rows, strict=True):
+        np.testing.assert_array_equal(one.obs["action_mask"], other.obs["action_mask"])
+
+
+def test_a_mask_that_forbids_everything_is_an_error_that_says_where() -> None:
+    envs = make("Blocked")
+    obs = envs.start(np.full(3, 17))
+    rng = np.random.default_rng(0)
+    for _ in range(2):
+        envs.send(draw_actions(envs.spec.action, 3, rng, obs["action_mask"]))
+        obs = envs.recv().obs
+    envs.send(draw_actions(envs.spec.action, 3, rng, obs["action_mask"]))
+    says = r"^environment 0, episode 17, step 3: action_mask forbids every action$"
+    with pytest.raises(RunFailed, match=says):
+        envs.recv()
+    envs.close()
+
+
+@pytest.mark.parametrize(
+    ("name", "mask", "says"),
+    [
+        (
+            "TooShort",
+            "auto",
+            r"action_mask has shape \(3,\); its actions need \(5,\).*--env.mask off",
+        ),
+        ("Switches", "info", r"MultiDiscrete\(\[2\] \* 5\)"),
+        ("Forbids", "observation", "observes no action_mask at the top of a Dict"),
+    ],
+)
+def test_masks_that_mean_nothing_are_refused(name: str, mask: Any, says: str) -> None:
+    with pytest.raises(ConfigError, match=says):
+        read_spec(f"masked_envs:{name}", EnvConfig(mask=mask), tries=True)
+
+
+def test_an_environment_without_a_mask_is_told_at_the_first_reset() -> None:
+    with pytest.raises(ConfigError, match="there is no action_mask in its info"):
+        read_spec("CartPole-v1", EnvConfig(mask="info"), tries=True)
+    with pytest.raises(ConfigError, match=r"--env.mask info does not apply to Pong"):
+        read_spec("PongNoFrameskip-v4", EnvConfig(mask="info"))
+
+
+def test_forms() -> None:
+    form = MaskFormat("info", (3, 2, 4))
+    flat = np.array([1, 0, 1, 0, 1, 1, 1, 0, 0])
+    parts = tuple(np.split(flat, [3, 5]))
+    for said in (flat, flat.tolist(), flat.astype(bool), parts, list(parts)):
+        np.testing.assert_array_equal(form.flat(said), flat.astype(bool))
+    equal = MaskFormat("info", (3, 3))
+    np.testing.assert_array_equal(equal.flat(flat[:6].reshape(2, 3)), flat[:6].astype(bool))
+    with pytest.raises(Misfit, match="parts or combinations"):
+        MaskFormat("info", (2, 2)).flat(np.ones((2, 2)))
+    for bad in (flat + 1, flat[:-1], None, "abc", [[1, 2], [3]], np.full(9, np.nan)):
+        with pytest.raises(Misfit):
+            form.flat(bad)
+
+
+def test_random_actions_are_allowed_ones_and_each_of_them() -> None:
+    spec = read_spec("masked_envs:Parts", AUTO).action
+    mask = np.array([[1, 0, 1, 0, 1, 1, 1, 0, 0]] * 400, bool)
+    drawn = draw_actions(spec, 400, np.random.default_rng(0), mask)
+    assert [sorted(set(part)) for part in drawn.T.tolist()] == [[0, 2], [1], [0, 1]]

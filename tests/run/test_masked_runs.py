@@ -1,0 +1,108 @@
+"""Training where some actions are forbidden: the environment raises where one is taken."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import gymnasium
+import numpy as np
+import pytest
+import torch
+from masked_envs import LENGTH, Forbids, Observed
+from runs import SMALL, state_of
+
+import gossamer
+from gossamer.config import make_config
+from gossamer.run.train import train
+
+NAMES = ["a2c", "vtrace", "laser", "ppo", "impact"]
+
+
+def settings(folder: Path, **more: Any) -> dict[str, Any]:
+    evaluation = {"evaluation.episodes": 3, "evaluation.every_seconds": 0.5}
+    return {**SMALL, "run_folder": str(folder), "total_env_steps": 1_500, **evaluation, **more}
+
+
+@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_no_forbidden_action_is_taken(tmp_path: Path, algorithm: str, core: str) -> None:
+    """Neither in training nor in greedy and sampled evaluations, from replays that hold other policies' rows too."""
+    more: dict[str, Any] = {"algorithm": {"name": algorithm}, "policy.core": core}
+    if algorithm in ("laser", "vtrace"):
+        quarter = {"fraction": 0.25, "capacity": 20}
+        kinds = ("uniform", "elite", "attentive")
+        more["replays"] = [
+            {"name": "queue", "fraction": 0.25},
+            *({"name": x, **quarter} for x in kinds),
+        ]
+    env_id = "masked_envs:Parts" if algorithm == "ppo" else "masked_envs:Forbids"
+    result = train(make_config(env_id, settings(tmp_path / "run", **more)), quiet=True)
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+    for sample in (False, True):
+        scored = gossamer.evaluate(result, episodes=5, sample=sample)
+        assert set(scored.lengths) == {LENGTH}
+
+
+@pytest.mark.parametrize(
+    "topology",
+    [{"name": "allreduce"}, {"name": "gossip"}, {"name": "diffusion", "adjacency": "ring"}],
+)
+def test_learners_mix_masked_policies(tmp_path: Path, topology: dict[str, Any]) -> None:
+    given = settings(tmp_path / "run", num_learners=3, topology=topology, placement="inline")
+    result = train(make_config("masked_envs:Observed", given), quiet=True)
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+
+
+def test_a_run_keeps_where_its_mask_was_and_resumes_to_the_bit(tmp_path: Path) -> None:
+    given = settings(
+        tmp_path / "run", placement="inline", algorithm={"name": "vtrace"},
+        **{"policy.core": "lstm", "evaluation.every_seconds": 0.0},
+    )  # fmt: skip
+    train(make_config("masked_envs:Forbids", given), quiet=True)
+    held = (tmp_path / "run" / "config.json").read_text()
+    assert '"mask": "info"' in held
+    longer = {**given, "total_env_steps": 3_000}
+    train(make_config("masked_envs:Forbids", longer), resume=str(tmp_path / "run"), quiet=True)
+    whole = {**longer, "run_folder": str(tmp_path / "whole")}
+    train(make_config("masked_envs:Forbids", whole), quiet=True)
+    one, other = state_of(tmp_path / "run"), state_of(tmp_path / "whole")
+    assert [name for name, x in one.items() if not torch.equal(x, other[name])] == []
+
+
+def test_it_learns_what_is_allowed(tmp_path: Path) -> None:
+    """The last allowed action pays, so that a policy that does not see the mask should prefer late ones."""
+    given = settings(
+        tmp_path / "run", placement="inline", total_env_steps=10_000, num_envs=8, unroll_length=32,
+        algorithm={"name": "ppo", "passes": 4, "num_minibatches": 2},
+        **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 3e-3},
+    )  # fmt: skip
+    result = train(make_config("masked_envs:Forbids", given), quiet=True)
+    assert gossamer.evaluate(result, episodes=20).mean > 0.8 * LENGTH
+
+
+@pytest.mark.parametrize("kind", [Forbids, Observed])
+def test_act_obeys_the_mask_and_wants_it(
+    tmp_path: Path, kind: type[gymnasium.Env[Any, Any]]
+) -> None:
+    given = settings(tmp_path / "run", total_env_steps=128, **{"evaluation.every_seconds": 0.0})
+    result = train(make_config(f"masked_envs:{kind.__name__}", given), quiet=True)
+    policy = gossamer.load_policy(result)
+    env: Any = kind()
+    obs, info = env.reset(seed=1)
+    state = None
+    for step in range(LENGTH):
+        mask = {"mask": info["action_mask"]} if kind is Forbids else {}
+        action, state = policy.act(obs, state, deterministic=step % 2 == 0, **mask)
+        obs, _, over, _, info = env.step(action)
+    assert over
+    if kind is Forbids:
+        with pytest.raises(
+            ValueError, match=r"trained with a mask of actions: act\(obs, mask=info"
+        ):
+            policy.act(obs)
+        several = np.stack([obs, obs])
+        action, _ = policy.act(several, mask=[[0, 0, 1, 0, 0], [0, 1, 0, 0, 0]])
+        assert action.tolist() == [2, 1]
+        with pytest.raises(ValueError, match="forbids every action"):
+            policy.act(obs, mask=np.zeros(5))

@@ -1,0 +1,102 @@
+"""Environments that allow some of their actions, and raise where another is taken."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import gymnasium
+import numpy as np
+from gymnasium import spaces
+
+LENGTH = 9
+
+
+class Forbids(gymnasium.Env[Any, Any]):
+    """Allows actions as drawn anew at every step; pays for the last allowed one; its mask is in the infos."""
+
+    observation_space: Any = spaces.Box(-1.0, 1.0, (3,), np.float32)
+    action_space: Any = spaces.Discrete(5)
+    sizes: tuple[int, ...] = (5,)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.rng, self.steps = np.random.default_rng(seed), 0
+        return self._next()
+
+    def step(self, action: Any) -> Any:
+        choices = np.reshape(action, -1)
+        for allowed, choice in zip(self.allowed, choices, strict=True):
+            if not allowed[choice]:
+                raise RuntimeError(f"{action} is forbidden")
+        last = [int(np.flatnonzero(x)[-1]) for x in self.allowed]
+        paid = float(np.mean(choices == last))
+        self.steps += 1
+        obs, info = self._next()
+        over = self.steps == LENGTH
+        return (*self._ended(obs, info, over=over)[:1], paid, over, False, info)
+
+    def _ended(self, obs: Any, info: Any, *, over: bool) -> Any:
+        """Where nothing is chosen any more, nothing is allowed."""
+        if over:
+            info["action_mask"] = np.zeros(sum(self.sizes), np.int8)
+        return obs, info
+
+    def _next(self) -> Any:
+        self.allowed = [self.rng.random(n) < 0.4 for n in self.sizes]
+        for part in self.allowed:
+            part[self.rng.integers(len(part))] = True
+        obs = self.rng.uniform(-1, 1, 3).astype(np.float32)
+        return self.told(obs, self.mask())
+
+    def mask(self) -> Any:
+        return np.concatenate(self.allowed).astype(np.int8)
+
+    def told(self, obs: Any, mask: Any) -> Any:
+        return obs, {"action_mask": mask}
+
+
+class Observed(Forbids):
+    """Its mask is beside what it observes, as PettingZoo has it."""
+
+    observation_space: Any = spaces.Dict(
+        {
+            "observation": spaces.Box(-1.0, 1.0, (3,), np.float32),
+            "action_mask": spaces.Box(0, 1, (5,), np.int8),
+        }
+    )
+
+    def told(self, obs: Any, mask: Any) -> Any:
+        return {"observation": obs, "action_mask": mask}, {}
+
+    def _ended(self, obs: Any, info: Any, *, over: bool) -> Any:
+        return ({**obs, "action_mask": np.zeros(5, np.int8)} if over else obs), info
+
+
+class Parts(Forbids):
+    """Three choices at once, each with a mask of its own, in a tuple."""
+
+    action_space: Any = spaces.MultiDiscrete([3, 2, 4])
+    sizes = (3, 2, 4)
+
+    def mask(self) -> Any:
+        return tuple(x.astype(np.int8) for x in self.allowed)
+
+
+class Blocked(Forbids):
+    """Forbids everything at its third step."""
+
+    def mask(self) -> Any:
+        return super().mask() * (self.steps != 3)
+
+
+class TooShort(Forbids):
+    """A mask of another size than its actions."""
+
+    def mask(self) -> Any:
+        return super().mask()[:3]
+
+
+class Switches(Forbids):
+    """Actions of which masks have no single meaning."""
+
+    action_space: Any = spaces.MultiBinary(5)
+    sizes = (2, 2, 2, 2, 2)
