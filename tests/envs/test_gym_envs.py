@@ -236,6 +236,20 @@ def encoded(space, value):
         ),
         (spaces.MultiBinary(3), "bernoulli", (3,), np.array([[0, 1, 1]]), [0, 1, 1]),
         (
+            spaces.Box(np.array([[-2, 10]]), np.array([[2, 11]]), dtype=np.int32),
+            "multi_categorical",
+            (5, 2),
+            np.array([[4, 0]]),
+            [[2, 10]],
+        ),
+        (
+            spaces.Box(0, 255, (2,), np.uint8),
+            "multi_categorical",
+            (256, 256),
+            np.array([[255, 7]]),
+            [255, 7],
+        ),
+        (
             spaces.Box(-1, np.array([1, 2], np.float32)),
             "gaussian",
             (2,),
@@ -272,6 +286,7 @@ def test_every_supported_action_space(monkeypatch, action_space, kind, sizes, se
     envs.send(sent)
     envs.recv()
     np.testing.assert_array_equal(made[-1].seen[0], expected)
+    assert action_space.contains(made[-1].seen[0])
 
 
 @pytest.mark.parametrize(
@@ -283,7 +298,8 @@ def test_every_supported_action_space(monkeypatch, action_space, kind, sizes, se
         (spaces.Sequence(spaces.Discrete(2)), spaces.Discrete(2)),
         (spaces.Box(0, 255, (4, 40, 48, 3), np.uint8), spaces.Discrete(2)),
         (spaces.Discrete(2), spaces.Dict(x=spaces.Discrete(2))),
-        (spaces.Discrete(2), spaces.Box(0, 5, (2,), np.int64)),
+        (spaces.Discrete(2), spaces.Box(np.iinfo(np.int64).min, 5, (2,), np.int64)),
+        (spaces.Discrete(2), spaces.Box(0, 70_000, (1,), np.int64)),
         (spaces.Discrete(2), spaces.Text(3)),
     ],
 )

@@ -26,6 +26,7 @@ pytestmark = pytest.mark.xdist_group("export")
 ACTIONS = {
     "categorical": spaces.Discrete(3, start=-1),
     "multi_categorical": spaces.MultiDiscrete(np.array([[2, 3]]), start=np.array([[1, 5]])),
+    "whole": spaces.Box(np.array([[1, -3]]), np.array([[2, 0]]), dtype=np.int32),
     "bernoulli": spaces.MultiBinary((2, 2)),
     "gaussian": spaces.Box(np.float32([-0.5, -2.0]), np.float32([0.5, 4.0])),
     "gaussian64": spaces.Box(
@@ -44,6 +45,7 @@ CASES: list[Any] = [
     ("vtrace", "nature", "none", "categorical", {}),
     ("laser", "impala", "none", "multi_categorical", {"last_action": True}),
     ("ppo", "mlp", "none", "gaussian", {"squash": True}),
+    ("a2c", "mlp", "none", "whole", {"last_action": True}),
     ("impact", "a3c", "none", "bernoulli", {}),
     ("ppo", "mlp", "gru", "gaussian64", {"scale_actions": True, "core_layers": 2, **PAST}),
     ("vtrace", "elite", "none", "gaussian64", {"normalize_obs": False}),

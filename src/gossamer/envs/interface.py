@@ -22,7 +22,13 @@ from gossamer.envs.making import close_env, make_gym_env, space_of, time_limit, 
 from gossamer.envs.masks import MASK, mask_format
 from gossamer.envs.registry import read_spec
 from gossamer.envs.settings import suite_of
-from gossamer.envs.spaces import NestedFormat, action_format, frames_format, obs_format
+from gossamer.envs.spaces import (
+    NestedFormat,
+    action_format,
+    choices_of,
+    frames_format,
+    obs_format,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -163,7 +169,7 @@ def _space(told: Mapping[str, Any]) -> spaces.Space[Any]:
         sizes, start = (np.asarray(told[name], np.int64) for name in ("sizes", "start"))
         if not shape:
             return spaces.Discrete(int(sizes[0]), start=int(start[0]))
-        return spaces.MultiDiscrete(sizes.reshape(shape), start=start.reshape(shape))
+        return spaces.MultiDiscrete(sizes.reshape(shape), dtype.type, start=start.reshape(shape))
     if "low" in told:
         low, high = (
             np.array([end if x is None else x for x in told[name]], dtype).reshape(shape)
@@ -185,11 +191,8 @@ def _guard(stuck_steps: int | None) -> dict[str, int]:
 
 def _choices(space: Any) -> dict[str, list[int]]:
     """Return how many values each number of a Discrete or MultiDiscrete has, and the first of them."""
-    sizes = space.nvec if hasattr(space, "nvec") else space.n
-    return {
-        "sizes": np.asarray(sizes, np.int64).ravel().tolist(),
-        "start": np.asarray(space.start, np.int64).ravel().tolist(),
-    }
+    held = choices_of(space) or (np.array([space.n]), np.array([space.start]))
+    return {name: x.tolist() for name, x in zip(("sizes", "start"), held, strict=True)}
 
 
 def _bounds(bounds: tuple[float, ...]) -> list[float | None]:

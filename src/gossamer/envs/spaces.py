@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 SMALLEST_IMAGE = 36
 """Smaller uint8 arrays are grids of symbols, not pictures; the Nature network needs 36 too."""
+MOST_CHOICES = 65_536
+"""Values that all whole numbers of an action have together, of which each has a logit."""
 MAX_CHANNELS = 32
 """The axis of an image that is at most this long, and shorter than the others, holds the channels."""
 
@@ -381,9 +383,9 @@ def action_format(env_id: str, space: Any) -> ActionFormat:
         start = int(space.start)
         spec = ActionSpec("categorical", (int(space.n),))
         return ActionFormat(spec, _same if start == 0 else lambda action: action + start)
-    if isinstance(space, spaces.MultiDiscrete):
-        sizes = tuple(int(n) for n in np.asarray(space.nvec).ravel())
-        starts, dtype = np.asarray(space.start).ravel(), space.dtype
+    if (choices := choices_of(space)) is not None:
+        sizes, starts = tuple(choices[0].tolist()), choices[1]
+        dtype = space.dtype
 
         def to_choices(action: NDArray[Any]) -> NDArray[Any]:
             return (action + starts).astype(dtype).reshape(len(action), *shape)
@@ -408,8 +410,32 @@ def action_format(env_id: str, space: Any) -> ActionFormat:
 
             return ActionFormat(spec, to_box)
     raise _refused(
-        env_id, "action", space, "Discrete, MultiDiscrete, MultiBinary and Box of real numbers"
+        env_id,
+        "action",
+        space,
+        f"Discrete, MultiDiscrete, MultiBinary and Box, of real numbers or of up to {MOST_CHOICES:,} whole ones between "
+        "finite bounds",
     )
+
+
+def choices_of(space: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
+    """Return how many values each number of a MultiDiscrete, or of a Box of whole numbers, has, and the first of them.
+
+    None: it is neither, or a Box has more values than a network has logits.
+    """
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.MultiDiscrete):
+        sizes, starts = space.nvec, space.start
+    elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer):
+        # Of Python's numbers: the difference of two of the type may not be one of it.
+        low, high = (np.asarray(x).ravel().astype(object) for x in (space.low, space.high))
+        if not low.size or sum(high - low + 1) > MOST_CHOICES:
+            return None
+        sizes, starts = high - low + 1, low
+    else:
+        return None
+    return np.asarray(sizes, np.int64).ravel(), np.asarray(starts, np.int64).ravel()
 
 
 def _same(action: NDArray[Any]) -> NDArray[Any]:
