@@ -140,6 +140,8 @@ class EnvSpec:
     """What a user may not expect of it, a line each."""
     mask_from: Literal["", "observation", "info"] = ""
     """Where it says which actions are allowed; empty: all are, always."""
+    mask_form: Literal["", "parts", "joint"] = ""
+    """Of what a mask tells: the choices of each part of an action, or their combinations; empty: there is none."""
 
     @property
     def exact_resume(self) -> bool:

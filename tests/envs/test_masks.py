@@ -28,6 +28,7 @@ def make(name: str, **settings: Any) -> Any:
     [
         ("Forbids", "info", ["", "action_mask"]),
         ("Parts", "info", ["", "action_mask"]),
+        ("Combined", "info", ["", "action_mask"]),
         ("Observed", "observation", ["observation", "action_mask"]),
     ],
 )
@@ -48,7 +49,7 @@ def test_nothing_is_masked_where_nothing_is_said() -> None:
 
 
 @pytest.mark.parametrize("workers", [None, 3])
-@pytest.mark.parametrize("name", ["Forbids", "Observed", "Parts"])
+@pytest.mark.parametrize("name", ["Forbids", "Observed", "Parts", "Combined"])
 def test_rows_hold_what_is_allowed_and_the_last_one_everything(
     name: str, workers: int | None
 ) -> None:
@@ -127,6 +128,22 @@ def test_an_environment_without_a_mask_is_told_at_the_first_reset() -> None:
         read_spec("PongNoFrameskip-v4", EnvConfig(mask="info"))
 
 
+def test_combinations_are_one_choice_and_what_may_be_either_is_to_be_said() -> None:
+    spec = read_spec("masked_envs:Combined", AUTO)
+    assert (spec.action.kind, spec.action.sizes, spec.mask_form) == ("categorical", (12,), "joint")
+    with pytest.raises(ConfigError, match=r"--env.mask-form parts, or joint"):
+        read_spec("masked_envs:Square", AUTO)
+    for mask in ("auto", "info"):
+        parts, joint = (
+            read_spec("masked_envs:Square", EnvConfig(mask=mask, mask_form=form))
+            for form in ("parts", "joint")
+        )
+        assert (parts.action.sizes, joint.action.sizes) == ((2, 2), (4,))
+    assert read_spec("masked_envs:Combined", EnvConfig(mask="info")).mask_form == "joint"
+    with pytest.raises(ConfigError, match=r"--env.mask-form joint: CartPole-v1 has no mask"):
+        read_spec("CartPole-v1", EnvConfig(mask="auto", mask_form="joint"))
+
+
 def test_forms() -> None:
     form = MaskFormat("info", (3, 2, 4))
     flat = np.array([1, 0, 1, 0, 1, 1, 1, 0, 0])
@@ -135,8 +152,13 @@ def test_forms() -> None:
         np.testing.assert_array_equal(form.flat(said), flat.astype(bool))
     equal = MaskFormat("info", (3, 3))
     np.testing.assert_array_equal(equal.flat(flat[:6].reshape(2, 3)), flat[:6].astype(bool))
-    with pytest.raises(Misfit, match="parts or combinations"):
-        MaskFormat("info", (2, 2)).flat(np.ones((2, 2)))
+    joint = MaskFormat("info", (4, 3), joint=True)
+    pairs = np.arange(12).reshape(4, 3) % 5 == 0
+    np.testing.assert_array_equal(joint.flat(pairs), pairs.ravel())
+    assert joint.leaf.shape == (12,)
+    for bad in (pairs.ravel(), pairs.T, tuple(pairs)[:2]):
+        with pytest.raises(Misfit, match=r"combinations of its actions need \(4, 3\)"):
+            joint.flat(bad)
     for bad in (flat + 1, flat[:-1], None, "abc", [[1, 2], [3]], np.full(9, np.nan)):
         with pytest.raises(Misfit):
             form.flat(bad)

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from masked_envs import LENGTH, Forbids, Observed
+from masked_envs import LENGTH, Combined, Forbids, Observed
 from runs import SMALL, state_of
 
 import gossamer
@@ -36,7 +36,8 @@ def test_no_forbidden_action_is_taken(tmp_path: Path, algorithm: str, core: str)
             {"name": "queue", "fraction": 0.25},
             *({"name": x, **quarter} for x in kinds),
         ]
-    env_id = "masked_envs:Parts" if algorithm == "ppo" else "masked_envs:Forbids"
+    names = {"ppo": "Parts", "impact": "Combined"}
+    env_id = f"masked_envs:{names.get(algorithm, 'Forbids')}"
     result = train(make_config(env_id, settings(tmp_path / "run", **more)), quiet=True)
     assert result.summary["exit_reason"] == "done: total_env_steps reached"
     for sample in (False, True):
@@ -81,7 +82,7 @@ def test_it_learns_what_is_allowed(tmp_path: Path) -> None:
     assert gossamer.evaluate(result, episodes=20).mean > 0.8 * LENGTH
 
 
-@pytest.mark.parametrize("kind", [Forbids, Observed])
+@pytest.mark.parametrize("kind", [Forbids, Observed, Combined])
 def test_act_obeys_the_mask_and_wants_it(
     tmp_path: Path, kind: type[gymnasium.Env[Any, Any]]
 ) -> None:
@@ -92,10 +93,13 @@ def test_act_obeys_the_mask_and_wants_it(
     obs, info = env.reset(seed=1)
     state = None
     for step in range(LENGTH):
-        mask = {"mask": info["action_mask"]} if kind is Forbids else {}
+        mask = {} if kind is Observed else {"mask": info["action_mask"]}
         action, state = policy.act(obs, state, deterministic=step % 2 == 0, **mask)
         obs, _, over, _, info = env.step(action)
     assert over
+    if kind is Combined:
+        action, _ = policy.act(obs, mask=np.arange(12).reshape(4, 3) == 7)
+        assert action.tolist() == [2, 1 + 7]
     if kind is Forbids:
         with pytest.raises(
             ValueError, match=r"trained with a mask of actions: act\(obs, mask=info"

@@ -81,6 +81,39 @@ class Parts(Forbids):
         return tuple(x.astype(np.int8) for x in self.allowed)
 
 
+class Combined(Forbids):
+    """Two choices at once, of which a mask says which combinations are allowed."""
+
+    action_space: Any = spaces.MultiDiscrete([4, 3], start=[0, 7])
+    sizes = (4, 3)
+
+    def step(self, action: Any) -> Any:
+        row, column = int(action[0]), int(action[1]) - 7
+        if not self.pairs[row, column]:
+            raise RuntimeError(f"{action} is forbidden")
+        obs, info = self._next()
+        self.steps += 1
+        over = self.steps == LENGTH
+        if over:
+            info["action_mask"] = np.zeros((4, 3), bool)
+        return obs, float(row), over, False, info
+
+    def mask(self) -> Any:
+        self.pairs = self.rng.random((4, 3)) < 0.3
+        self.pairs[self.rng.integers(4), self.rng.integers(3)] = True
+        return self.pairs
+
+
+class Square(Forbids):
+    """A mask of two choices of two: of parts or of combinations."""
+
+    action_space: Any = spaces.MultiDiscrete([2, 2])
+    sizes = (2, 2)
+
+    def mask(self) -> Any:
+        return np.stack(self.allowed).astype(np.int8)
+
+
 class Blocked(Forbids):
     """Forbids everything at its third step."""
 

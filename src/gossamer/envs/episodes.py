@@ -8,7 +8,7 @@ from __future__ import annotations
 import traceback
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
@@ -30,37 +30,48 @@ if TYPE_CHECKING:
     from gossamer.envs.masks import MaskFormat
     from gossamer.envs.seeding import SeedStream, Tasks
     from gossamer.envs.settings import EnvConfig
-    from gossamer.envs.spaces import NestedFormat, ObsFormat
+    from gossamer.envs.spaces import ActionFormat, NestedFormat, ObsFormat
     from gossamer.spec import Obs
     from gossamer.system.signs import Sign
 
 
-def formats_of(
-    env_id: str, env: Any, settings: EnvConfig
-) -> tuple[ObsFormat | NestedFormat, MaskFormat | None]:
-    """Return the formats of an environment's observations and masks; None: its actions have none."""
+class Formats(NamedTuple):
+    """How an environment's observations, masks and actions become a policy's, and its actions the environment's."""
+
+    obs: ObsFormat | NestedFormat
+    mask: MaskFormat | None
+    """None: all actions are allowed, always."""
+    action: ActionFormat
+
+
+def formats_of(env_id: str, env: Any, settings: EnvConfig) -> Formats:
+    """Choose the formats of an environment whose settings say where masks are."""
     space, source = space_of(env_id, env, "observation_space"), settings.mask
-    if source == "info":
-        return obs_format(env_id, space), mask_format(
-            env_id, source, space_of(env_id, env, "action_space")
-        )
-    if source != "observation":
-        return obs_format(env_id, space), None
-    if MASK not in dict_of(space):
+    actions = space_of(env_id, env, "action_space")
+    if source not in ("observation", "info"):
+        if settings.mask_form is not None:
+            raise ConfigError(
+                f"--env.mask-form {settings.mask_form}: {env_id} has no mask of actions; leave it out"
+            )
+        return Formats(obs_format(env_id, space), None, action_format(env_id, actions))
+    hidden = MASK if source == "observation" else ""
+    if hidden and hidden not in dict_of(space):
         raise ConfigError(
             f"--env.mask observation: {env_id} observes no {MASK} at the top of a Dict; use --env.mask info, or off"
         )
-    mask = mask_format(env_id, source, space_of(env_id, env, "action_space"))
-    return obs_format(env_id, space, without=MASK), mask
+    joint = settings.mask_form == "joint"
+    mask = mask_format(env_id, source, actions, joint=joint)
+    action = action_format(env_id, actions, joint=joint)
+    return Formats(obs_format(env_id, space, without=hidden), mask, action)
 
 
 def with_mask(env_id: str, env: Any, settings: EnvConfig) -> EnvConfig:
-    """Return settings that say where masks of actions are, where they leave that to be found: at a first reset.
+    """Return settings that say where masks of actions are, and of what, where they leave that to be found: at a first reset.
 
     Raises:
         ConfigError: the environment has a mask that does not fit its actions.
     """
-    if settings.mask != "auto":
+    if settings.mask in (None, "off") or (settings.mask != "auto" and settings.mask_form):
         return settings
     family, info = Family(env_id, env, settings), dict[str, Any]()
     with suppress(*RAISED):  # which trying it out tells better
@@ -68,7 +79,10 @@ def with_mask(env_id: str, env: Any, settings: EnvConfig) -> EnvConfig:
             family.set_task(1)
         _, info = env.reset(seed=1)
     obs, action = (space_of(env_id, env, f"{x}_space") for x in ("observation", "action"))
-    return replace(settings, mask=find_mask(env_id, obs, action, info))
+    source, form = find_mask(env_id, obs, action, info, settings)
+    if source == "off":  # where one was asked for, its first reset says what is missing
+        return replace(settings, mask="off") if settings.mask == "auto" else settings
+    return replace(settings, mask=source, mask_form=form)
 
 
 class Episodes:
@@ -98,9 +112,8 @@ class Episodes:
         finally:
             sign.doing = ""
         self.settings = settings = with_mask(env_id, self.envs[0], settings)
-        self.obs, self.mask = formats_of(env_id, self.envs[0], settings)
+        self.obs, self.mask, self.action = formats_of(env_id, self.envs[0], settings)
         self._vectors = [x.name for x in self.obs.leaves if x.kind == "vector"]
-        self.action = action_format(env_id, space_of(env_id, self.envs[0], "action_space"))
         self._families = [Family(env_id, env, settings) for env in self.envs]
         self.task = np.full(num_envs, -1 if self._families[0].is_one else 0)
         """[N] number of the task that each environment plays; -1 before its first."""
@@ -114,7 +127,7 @@ class Episodes:
         batch = self.obs.empty(len(self.envs))
         if self.mask is None:
             return batch
-        return {**leaves_of(batch), MASK: np.empty((len(self.envs), sum(self.mask.sizes)), bool)}
+        return {**leaves_of(batch), MASK: np.empty((len(self.envs), *self.mask.leaf.shape), bool)}
 
     def begin(
         self, episodes: NDArray[np.int64], logs: Sequence[NDArray[Any]] | None = None

@@ -11,10 +11,10 @@ from gymnasium.wrappers import NormalizeObservation, NormalizeReward
 
 from gossamer.envs.episodes import Episodes, formats_of
 from gossamer.envs.families import Family, layers_of, registered_spec
-from gossamer.envs.making import make_gym_env, space_of, time_limit
+from gossamer.envs.making import make_gym_env, time_limit
 from gossamer.envs.masks import AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
-from gossamer.envs.spaces import Misfit, NestedFormat, action_format, check_actions
+from gossamer.envs.spaces import Misfit, NestedFormat, check_actions
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
@@ -122,8 +122,7 @@ def refuse_of_others(env_id: str, settings: EnvConfig) -> EnvConfig:
 
 def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
     """Read from an environment what policies and actors must know."""
-    obs, mask = formats_of(env_id, env, settings)
-    action = action_format(env_id, space_of(env_id, env, "action_space"))
+    obs, mask, action = formats_of(env_id, env, settings)
     left_out = obs.left_out if isinstance(obs, NestedFormat) else ()
     limit = time_limit(env)
     family, registered = Family(env_id, env, settings), registered_spec(env)
@@ -142,6 +141,7 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
         family=family.is_one,
         remarks=tuple(_remarks(env_id, env, family, left_out)),
         mask_from="" if mask is None else mask.source,
+        mask_form="" if mask is None else "joint" if mask.joint else "parts",
     )
 
 
@@ -174,7 +174,7 @@ def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
     Raises:
         ConfigError: what it returns is not what Gymnasium and its own spaces promise.
     """
-    obs, action = env.observation_space, action_format(env_id, env.action_space)
+    obs = env.observation_space
     family = Family(env_id, env, settings)
     if family.set_task is not None:
         _call(env_id, "set_task(1)", partial(family.set_task, 1))
@@ -184,7 +184,7 @@ def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
             f"{env_id}: reset(seed=1) returned {_describe(began)}; it must return two values, "
             "observation and info"
         )
-    form, mask = formats_of(env_id, env, settings)
+    form, mask, action = formats_of(env_id, env, settings)
     _check_obs(env_id, "reset", obs, began[0], form)
     dtype = np.float32 if action.spec.kind == "gaussian" else np.int64
     chosen = np.zeros((1, *action.spec.shape), dtype)
@@ -222,12 +222,12 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
 
 def _first_allowed(env_id: str, mask: MaskFormat, held: Any) -> list[int]:
     """Return the first choice of each part of an action that a mask allows."""
-    row = np.empty((1, sum(mask.sizes)), np.bool_)
+    row = np.empty((1, *mask.leaf.shape), np.bool_)
     try:
         mask.write(row, 0, held)
     except (Misfit, AllForbidden) as error:
         raise ConfigError(f"{env_id}: reset(seed=1): {error}") from error
-    return [int(part.argmax()) for part in np.split(row[0], np.cumsum(mask.sizes)[:-1])]
+    return [int(part.argmax()) for part in np.split(row[0], np.cumsum(mask.logits)[:-1])]
 
 
 def _check_obs(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from gymnasium import spaces
@@ -80,7 +80,7 @@ def read_interface(
             _making(env_id, env) | _guard(settings.stuck_steps),
             space_of(env_id, env, "observation_space"),
             space_of(env_id, env, "action_space"),
-            spec.mask_from,
+            spec,
         )
     finally:
         close_env(env_id, env)
@@ -104,17 +104,20 @@ def interface_of(
     environment: dict[str, Any],
     obs_space: spaces.Space[Any],
     action_space: spaces.Space[Any],
-    mask_from: Literal["", "observation", "info"] = "",
+    spec: EnvSpec | None = None,
 ) -> Interface:
     """Return the interface of an environment with these spaces, which `environment` says how to make.
 
-    `mask_from` says where it tells which actions are allowed, if it does.
+    `spec` says where it tells which actions are allowed, if it does.
     """
     stacked = is_atari(env_id) and len(obs_space.shape or ()) == 4
-    hidden = MASK if mask_from == "observation" else ""
+    masked_from, joint = (
+        ("", False) if spec is None else (spec.mask_from, spec.mask_form == "joint")
+    )
+    hidden = MASK if masked_from == "observation" else ""
     obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space, without=hidden)
-    mask = mask_format(env_id, mask_from, action_space) if mask_from else None
-    action = action_format(env_id, action_space)
+    mask = mask_format(env_id, masked_from, action_space, joint=joint) if masked_from else None
+    action = action_format(env_id, action_space, joint=joint)
     observation: dict[str, Any] = {}
     if isinstance(obs, NestedFormat):
         observation["leaves"] = [

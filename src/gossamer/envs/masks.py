@@ -6,12 +6,13 @@ observations, so that a learner masks as the actor did.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from gossamer.envs.spaces import Misfit, action_format
+from gossamer.envs.spaces import MOST_CHOICES, Misfit, action_format, dict_of
 from gossamer.errors import ConfigError
 from gossamer.spec import Leaf
 
@@ -19,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from numpy.typing import NDArray
+
+    from gossamer.envs.settings import EnvConfig
 
 MASK = "action_mask"
 """Key of masks in observations and infos (Gymnasium's and PettingZoo's habit), and name of their leaf."""
@@ -37,11 +40,18 @@ class MaskFormat:
     """What holds it: a Dict of observations, or the info beside them."""
     sizes: tuple[int, ...]
     """Choices of each part of an action."""
+    joint: bool = False
+    """Combinations of these choices are allowed or not, instead of each."""
+
+    @property
+    def logits(self) -> tuple[int, ...]:
+        """Numbers of logits of which one must be allowed."""
+        return (math.prod(self.sizes),) if self.joint else self.sizes
 
     @property
     def leaf(self) -> Leaf:
         """What a policy gets."""
-        return Leaf(MASK, "mask", (sum(self.sizes),))
+        return Leaf(MASK, "mask", (sum(self.logits),))
 
     def write(self, batch: NDArray[np.bool_], i: int, held: Any, *, over: bool = False) -> None:
         """Store the mask that an observation or an info holds as row i.
@@ -65,16 +75,16 @@ class MaskFormat:
             raise Misfit(f"there is no {MASK} in its {self.source}") from None
         batch[i] = row = self.flat(said)
         first = 0
-        for part, size in enumerate(self.sizes):
+        for part, size in enumerate(self.logits):
             if not row[first : first + size].any():
-                which = f" of part {part}" * (len(self.sizes) > 1)
+                which = f" of part {part}" * (len(self.logits) > 1)
                 raise AllForbidden(f"{MASK} forbids every action{which}")
             first += size
 
     def flat(self, said: Any) -> NDArray[np.bool_]:
         """Return a mask, in any of its forms, as one row [M]; Misfit: it has none of them."""
         parts = len(self.sizes)
-        if isinstance(said, (tuple, list)) and parts > 1:
+        if isinstance(said, (tuple, list)) and parts > 1 and not self.joint:
             listed = cast("Sequence[Any]", said)
             held = [np.asarray(x) for x in listed]
             if [x.shape for x in held] == [(size,) for size in self.sizes]:
@@ -83,17 +93,16 @@ class MaskFormat:
             array = np.asarray(said)
         except ValueError:
             raise Misfit(f"its {MASK} is no array; {self._wanted()}") from None
-        if array.shape == (sum(self.sizes),):
-            return _of_bools(array)
-        if parts > 1 and array.shape == (parts, self.sizes[0]) and len(set(self.sizes)) == 1:
-            if array.shape == self.sizes:
-                raise Misfit(
-                    f"its {MASK} has shape {array.shape}, which may mean parts or combinations; {self._wanted()}"
-                )
-            return _of_bools(array.reshape(-1))
-        raise Misfit(f"its {MASK} has shape {array.shape}; {self._wanted()}")
+        shapes: set[tuple[int, ...]] = {self.sizes if self.joint else (sum(self.sizes),)}
+        if not self.joint and len(set(self.sizes)) == 1:
+            shapes.add((parts, self.sizes[0]))
+        if array.shape not in shapes:
+            raise Misfit(f"its {MASK} has shape {array.shape}; {self._wanted()}")
+        return _of_bools(array.reshape(-1))
 
     def _wanted(self) -> str:
+        if self.joint:
+            return f"combinations of its actions need {self.sizes}"
         flat = f"({sum(self.sizes)},)"
         if len(self.sizes) == 1:
             return f"its actions need {flat}"
@@ -106,8 +115,24 @@ def _of_bools(array: NDArray[Any]) -> NDArray[np.bool_]:
     return array.astype(np.bool_)
 
 
-def mask_format(env_id: str, source: MaskSource, action_space: Any) -> MaskFormat:
-    """Return the format of an environment's masks; refuse those of actions that cannot be masked."""
+def _shape(said: Any) -> tuple[int, ...]:
+    try:
+        return np.shape(said)
+    except ValueError:  # an array of each part
+        return ()
+
+
+def mask_format(
+    env_id: str, source: MaskSource, action_space: Any, *, joint: bool = False
+) -> MaskFormat:
+    """Return the format of an environment's masks; refuse those of actions that cannot be masked.
+
+    Args:
+        env_id: of the environment.
+        source: what holds its masks.
+        action_space: of its actions.
+        joint: masks are of combinations.
+    """
     action = action_format(env_id, action_space).spec
     if action.kind == "bernoulli":
         raise ConfigError(
@@ -118,38 +143,53 @@ def mask_format(env_id: str, source: MaskSource, action_space: Any) -> MaskForma
         raise ConfigError(
             f"--env.mask {source}: {env_id} has continuous actions, which have no mask; use --env.mask off"
         )
-    return MaskFormat(source, action.sizes)
+    if joint and math.prod(action.sizes) > MOST_CHOICES:
+        raise ConfigError(
+            f"{env_id} masks {math.prod(action.sizes):,} combinations of actions; each is a logit, of which there may be "
+            f"{MOST_CHOICES:,}"
+        )
+    return MaskFormat(source, action.sizes, joint)
 
 
-def find_mask(env_id: str, obs_space: Any, action_space: Any, info: Mapping[str, Any]) -> str:
-    """Return where an environment says what it allows: "observation", "info", or "off": nowhere that is known.
+def find_mask(
+    env_id: str, obs_space: Any, action_space: Any, info: Mapping[str, Any], given: EnvConfig
+) -> tuple[MaskSource | Literal["off"], Literal["parts", "joint"] | None]:
+    """Return where an environment says what it allows ("off": nowhere that is known), and of what its masks tell.
 
     Args:
         env_id: of the environment.
         obs_space: of its observations.
         action_space: of its actions.
         info: of a reset.
+        given: what settings say of it.
 
     Raises:
         ConfigError: it says something that does not fit its actions.
     """
-    from gossamer.envs.spaces import dict_of
-
     source: MaskSource = "observation"
     held: Any = dict_of(obs_space)
-    if MASK in held:
+    if MASK in held and given.mask != "info":
         said: Any = held[MASK].sample()
         said = tuple(np.zeros_like(x) for x in said) if isinstance(said, tuple) else said * 0
-    elif MASK in info:
+    elif MASK in info and given.mask != "observation":
         source, said = "info", info[MASK]
     else:
-        return "off"
-    if action_format(env_id, action_space).spec.kind in ("bernoulli", "gaussian"):
-        return "off"
+        return "off", None
+    action = action_format(env_id, action_space).spec
+    if action.kind in ("bernoulli", "gaussian"):
+        return "off", None
+    joint = given.mask_form == "joint"
+    if given.mask_form is None and len(action.sizes) > 1 and _shape(said) == action.sizes:
+        if action.sizes == (len(action.sizes),) * len(action.sizes):
+            raise ConfigError(
+                f"{env_id}: its {MASK} has shape {action.sizes}, which may tell choices of each part or combinations; say "
+                "which: --env.mask-form parts, or joint"
+            )
+        joint = True
     try:
-        mask_format(env_id, source, action_space).flat(said)
+        mask_format(env_id, source, action_space, joint=joint).flat(said)
     except Misfit as error:
         raise ConfigError(
             f"{env_id}: {error}; if it is no mask of actions: --env.mask off"
         ) from None
-    return source
+    return source, "joint" if joint else "parts"

@@ -216,7 +216,9 @@ def read_spec(
 
 def masked_as(settings: EnvConfig, spec: EnvSpec) -> EnvConfig:
     """Return settings that say where masks of actions were found, if they left that open; `spec` as `read_spec` returned it."""
-    return settings if settings.mask != "auto" else replace(settings, mask=spec.mask_from or None)
+    if settings.mask in (None, "off"):
+        return settings
+    return replace(settings, mask=spec.mask_from or None, mask_form=spec.mask_form or None)
 
 
 def try_to_repeat(

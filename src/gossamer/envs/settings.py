@@ -93,6 +93,9 @@ class EnvConfig:
     """Where the environment says which actions are allowed: in `action_mask` of its observations, in `action_mask` of the
     infos that `reset` and `step` return, or nowhere. auto: where it is found at the first reset; the run keeps what that was.
     Default: auto."""
+    mask_form: Literal["parts", "joint"] | None = None
+    """What a mask of several choices tells: which of each part are allowed, or which combinations, by the shape of their
+    numbers. Default: what its shape says."""
     workers: Threads | None = None
     """Worker processes that step the environments, each of them a share of every group (see env_groups), of whose size it
     is a divisor; 0 steps them in the actor's own process. For slow Python environments, and for many Atari games, which are
@@ -132,7 +135,7 @@ ATARI_ONLY = (
 )
 """Settings that mean something for Atari alone."""
 
-OF_OWN_ENVIRONMENTS = ("family", "episode_info", "mask")
+OF_OWN_ENVIRONMENTS = ("family", "episode_info", "mask", "mask_form")
 """Settings that mean something where an environment may have attributes of its own."""
 
 FAMILIES_ONLY = ("tasks_per_learner", "task_seed")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, Literal, cast
@@ -374,8 +375,14 @@ def _turned(array: NDArray[Any], axes: tuple[int, ...] | None) -> NDArray[Any]:
     return array if axes is None else array.transpose(axes)
 
 
-def action_format(env_id: str, space: Any) -> ActionFormat:
-    """Choose the format of an action space; refuse those no distribution of ours covers."""
+def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionFormat:
+    """Choose the format of an action space; refuse those no distribution of ours covers.
+
+    Args:
+        env_id: of the environment.
+        space: of its actions.
+        joint: combinations of the choices of a MultiDiscrete are one choice.
+    """
     from gymnasium import spaces
 
     shape = tuple(int(n) for n in space.shape or ())
@@ -390,6 +397,12 @@ def action_format(env_id: str, space: Any) -> ActionFormat:
         def to_choices(action: NDArray[Any]) -> NDArray[Any]:
             return (action + starts).astype(dtype).reshape(len(action), *shape)
 
+        if joint:
+
+            def to_combination(action: NDArray[Any]) -> NDArray[Any]:
+                return to_choices(np.stack(np.unravel_index(action, sizes), axis=-1))
+
+            return ActionFormat(ActionSpec("categorical", (math.prod(sizes),)), to_combination)
         return ActionFormat(ActionSpec("multi_categorical", sizes), to_choices)
     if isinstance(space, spaces.MultiBinary):
         dtype = space.dtype

@@ -121,7 +121,7 @@ class Policy(ActorCritic):
         said = [mask] if alone else list(mask)
         if len(said) != rows:
             raise ValueError(f"mask is of {len(said)} environments, obs of {rows}")
-        held = np.empty((rows, sum(form.sizes)), np.bool_)
+        held = np.empty((rows, *form.leaf.shape), np.bool_)
         for i, one in enumerate(said):
             try:
                 form.write(held, i, {MASK: one})

@@ -104,8 +104,8 @@ def prepare(
         mine = tensors_of(ranks, replays=config.checkpoint_replay)
         checkpoint, before = folder.checkpoints().load("last", mine), folder.read_settings()
         if config.env.mask in (None, "auto"):  # it stays where it was found
-            found = before.get("env", {}).get("mask")
-            config = replace(config, env=replace(config.env, mask=found))
+            found = {name: before.get("env", {}).get(name) for name in ("mask", "mask_form")}
+            config = replace(config, env=replace(config.env, **found))
         refuse_changes(before, to_dict(config))
         state = from_disk(checkpoint, config.num_learners)
         for warning in checkpoint.warnings:
