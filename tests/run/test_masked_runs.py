@@ -11,6 +11,7 @@ import pytest
 import torch
 from masked_envs import LENGTH, Combined, Forbids, Observed
 from runs import SMALL, state_of
+from sessions import slow
 
 import gossamer
 from gossamer.config import make_config
@@ -24,7 +25,7 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
     return {**SMALL, "run_folder": str(folder), "total_env_steps": 1_500, **evaluation, **more}
 
 
-@pytest.mark.parametrize("core", ["none", "lstm", "gru"])
+@pytest.mark.parametrize("core", ["none", "lstm", slow("gru")])
 @pytest.mark.parametrize("algorithm", NAMES)
 def test_no_forbidden_action_is_taken(tmp_path: Path, algorithm: str, core: str) -> None:
     """Neither in training nor in greedy and sampled evaluations, from replays that hold other policies' rows too."""
