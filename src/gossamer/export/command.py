@@ -146,6 +146,11 @@ def _default_name(config: TrainConfig, kind: str) -> str:
 
 def _load(folder: RunFolder, config: TrainConfig, which: str | int, learner: int | None) -> _Loaded:
     policy, checkpoint = policy_and_checkpoint(folder, config, which, learner)
+    if policy.spec.mask is not None:
+        raise ConfigError(
+            f"{config.env_id} was trained with a mask of actions, and such a policy cannot be exported yet; "
+            "gossamer.load_policy(...).act(obs, mask=...) takes one, and a run with --env.mask off can be exported"
+        )
     if not policy.spec.is_bare:
         raise ConfigError(
             f"{config.env_id} observes several arrays, and a policy of those cannot be exported yet; "
