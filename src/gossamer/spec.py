@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import Tensor
 
-ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian"]
+ActionKind = Literal["categorical", "multi_categorical", "bernoulli", "gaussian", "joint"]
 LeafKind = Literal["pixels", "vector", "discrete", "mask"]
 DTYPES: Mapping[LeafKind, str] = {
     "pixels": "uint8",
@@ -20,6 +20,8 @@ DTYPES: Mapping[LeafKind, str] = {
     "discrete": "int64",
     "mask": "bool",
 }
+EXACT = 1 << 24
+"""Whole numbers below it are float32 numbers."""
 X = TypeVar("X")
 Y = TypeVar("Y")
 Obs = X | Mapping[str, X]
@@ -32,34 +34,70 @@ class ActionSpec:
 
     categorical: int64 scalar in [0, sizes[0]); multi_categorical: int64 [len(sizes)];
     bernoulli: int64 0/1 [sizes[0]]; gaussian: float32 [sizes[0]], clipped to [low, high] by the env.
+    joint: independent parts, their actions, parameters and noise side by side; float32 if one of them is Gaussian, where
+    whole numbers are exact below `EXACT`.
     """
 
     kind: ActionKind
-    sizes: tuple[int, ...]
+    sizes: tuple[int, ...] = ()
     low: tuple[float, ...] = ()
     high: tuple[float, ...] = ()
+    parts: tuple[tuple[str, ActionSpec], ...] = ()
+    """Of a joint action, none of which is joint: keys that lead to each, joined by "/", and what it is."""
+
+    @property
+    def each(self) -> tuple[ActionSpec, ...]:
+        """Parts of a joint action; any other is its only one."""
+        return tuple(part for _, part in self.parts) if self.kind == "joint" else (self,)
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Shape of one action."""
-        if self.kind == "categorical":
-            return ()
-        return (len(self.sizes),) if self.kind == "multi_categorical" else (self.sizes[0],)
+        return () if self.kind == "categorical" else (self.length,)
+
+    @property
+    def length(self) -> int:
+        """A: numbers of one action."""
+        if self.kind == "joint":
+            return sum(part.length for part in self.each)
+        one_each = self.kind in ("categorical", "multi_categorical")
+        return len(self.sizes) if one_each else self.sizes[0]
+
+    @property
+    def dtype(self) -> Literal["int64", "float32"]:
+        """Name of the dtype of actions in numpy and torch."""
+        return "float32" if self.num_gaussian else "int64"
+
+    @property
+    def choices(self) -> tuple[int, ...]:
+        """Numbers of values of every categorical choice, in order: those of which some can be forbidden."""
+        found = [x.sizes for x in self.each if x.kind in ("categorical", "multi_categorical")]
+        return tuple(size for sizes in found for size in sizes)
+
+    @property
+    def num_gaussian(self) -> int:
+        """Numbers that a Gaussian draws."""
+        return sum(part.sizes[0] for part in self.each if part.kind == "gaussian")
+
+    @property
+    def num_outputs(self) -> int:
+        """What a network computes for one state: all parameters but the standard deviations."""
+        return sum(sum(part.sizes) for part in self.each)
 
     @property
     def num_params(self) -> int:
         """P: parameters of the distribution for one state (mean and log-std for a Gaussian)."""
-        return 2 * self.sizes[0] if self.kind == "gaussian" else sum(self.sizes)
+        return self.num_outputs + self.num_gaussian
 
     @property
     def noise_size(self) -> int:
         """N: numbers of noise by which an action is chosen, one for each discrete choice or component."""
-        return sum(self.sizes)
+        return self.num_outputs
 
     @property
     def encoded_size(self) -> int:
         """Length of an action as network input: one-hot for discrete kinds, the value otherwise."""
-        return self.sizes[0] if self.kind in ("gaussian", "bernoulli") else sum(self.sizes)
+        return self.num_outputs
 
 
 @dataclass(frozen=True, slots=True)

@@ -160,7 +160,7 @@ class FieldKind(NamedTuple):
             assert self.leaf is not None, "of no environment's table"
             return self.leaf.dtype
         if self.dtype == "action":
-            return "float32" if spec.action.kind == "gaussian" else "int64"
+            return spec.action.dtype
         return self.dtype
 
 

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 import copy
 import math
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from core_fakes import CONTINUOUS, DISCRETE, small_policy, spec_of
+from core_fakes import CONTINUOUS, DISCRETE, JOINT, small_policy, spec_of
 
 from gossamer.errors import ConfigError
-from gossamer.policies.actor_critic import ActorCritic
+from gossamer.policies.actor_critic import INITIAL_VARIANCE, MASKED, ActorCritic
 from gossamer.policies.layers import linear
 from gossamer.policies.settings import PolicyConfig
-from gossamer.spec import ActionSpec
+from gossamer.spec import ActionSpec, Leaf
 
 KINDS = {
     "categorical": DISCRETE,
     "multi_categorical": ActionSpec("multi_categorical", (2, 3)),
     "bernoulli": ActionSpec("bernoulli", (4,)),
     "gaussian": CONTINUOUS,
+    "joint": JOINT,
 }
 PIXELS = (4, 36, 44)
 
@@ -35,8 +37,7 @@ def rows(spec, r, b, *, seed=0, core_units=0):
         obs = torch.randn(shape, generator=gen)
     starts = torch.rand((r, b), generator=gen) < 0.3
     action = torch.randint(0, 2, (r, b, *spec.action.shape), generator=gen)
-    if spec.action.kind == "gaussian":
-        action = action.float()
+    action = action.to(getattr(torch, spec.action.dtype))
     core_state = torch.randn((core_units, b), generator=gen)
     return [obs, starts, core_state, action, 3.0 * torch.randn((r, b), generator=gen)]
 
@@ -323,6 +324,52 @@ def test_correlated_noise_has_its_correlation_and_leaves_every_action_its_distri
         found = (z[lag] * z[0]).mean(0)
         torch.testing.assert_close(found, torch.full((2,), kept**lag), atol=0.03, rtol=0.0)
     assert abs((z[:, :, 0] * z[:, :, 1]).mean()) < 0.03, "components are independent"
+
+
+def test_what_is_done_to_real_numbers_leaves_the_choices_beside_them_as_they_are():
+    spec = spec_of(JOINT)
+    action = torch.tensor([[-50.0, 50.0, 2.0], [0.0, 0.0, 1.0]])
+    squashed = small_policy(spec, squash=True).env_action(action)
+    assert squashed.tolist() == [[-1.0, 4.0, 2.0], [0.0, 1.0, 1.0]]
+    scaled = small_policy(spec, scale_actions=True).env_action(action)
+    assert scaled.tolist() == [[-50.0, 151.0, 2.0], [0.0, 1.0, 1.0]]
+    policy = small_policy(spec, noise_correlation=0.999999, init_log_std="auto")
+    assert policy.log_std.shape == (2,)
+    torch.testing.assert_close(policy.log_std.exp().square().sum().item(), INITIAL_VARIANCE)
+    gen = torch.Generator().manual_seed(1)
+    carried = policy.initial_noise(400, gen)
+    assert carried.shape == (400, 2)
+    params = torch.zeros(400, JOINT.num_params)
+    first, second = (policy.sample(params, gen, carried) for _ in range(2))
+    torch.testing.assert_close(first[:, :2], second[:, :2], atol=0.02, rtol=0.0)
+    assert 0.2 < (first[:, 2] == second[:, 2]).float().mean() < 0.5, "choices are drawn anew"
+
+
+def test_a_joint_head_masks_its_choices_and_nothing_else():
+    parts = (("a", ActionSpec("categorical", (2,))), ("b", ActionSpec("bernoulli", (2,))))
+    parts = (*parts, ("c", CONTINUOUS), ("d", ActionSpec("multi_categorical", (2, 3))))
+    action = ActionSpec("joint", parts=parts)
+    leaf = Leaf("action_mask", "mask", (7,))
+    free = spec_of(action)
+    spec = replace(free, leaves=(*free.leaves, leaf), mask_from="info")
+    generator = torch.Generator().manual_seed(3)
+    policy = small_policy(spec)
+    with torch.no_grad():
+        for x in policy.parameters():
+            x.copy_(torch.randn(x.shape, generator=generator))
+    unmasked = small_policy(free)
+    unmasked.load_state_dict(policy.state_dict())
+    obs, starts, state, *_ = rows(free, 1, 3)
+    mask = torch.tensor([[0, 1, 1, 0, 1, 1, 0], [1, 1, 0, 1, 0, 0, 1], [1] * 7]).bool()
+    out = policy({"": obs, "action_mask": mask[None]}, starts, state).action_params[0]
+    plain = unmasked(obs, starts, state).action_params[0]
+    open_ = torch.ones(3, 4 + 4)  # two switches, two means, two deviations
+    switches, gaussian = open_[:, :2], open_[:, :4]
+    allowed = torch.cat([mask[:, :2], switches.bool(), gaussian.bool(), mask[:, 2:]], dim=1)
+    assert torch.equal(out, torch.where(allowed, plain, MASKED))
+    chosen = policy.distribution(out).sample(generator)
+    assert mask[torch.arange(3), chosen[:, 0].long()].all()
+    assert torch.equal(out[:, 6:8], policy.log_std.expand(3, 2))
 
 
 def test_noise_without_correlation_is_drawn_anew():

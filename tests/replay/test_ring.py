@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from core_fakes import CONTINUOUS, DISCRETE, random_batch, spec_of
+from core_fakes import CONTINUOUS, DISCRETE, JOINT, random_batch, spec_of
 from hypothesis import given
 from hypothesis import strategies as st
 from replay_fakes import ATARI, assert_same, pixels, play
@@ -54,6 +54,7 @@ ACTIONS = [
     ActionSpec("multi_categorical", (2, 3)),
     ActionSpec("bernoulli", (4,)),
     CONTINUOUS,
+    JOINT,
 ]
 
 

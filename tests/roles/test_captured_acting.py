@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from core_fakes import CountingEnvs, small_policy, spec_of
+from core_fakes import JOINT, CountingEnvs, small_policy, spec_of
 from random_envs import RandomEnvs
 from recorder import calling, recording
 from sessions import slow
@@ -25,6 +25,7 @@ ACTIONS = {
     "multi_categorical": ActionSpec("multi_categorical", (3, 4)),
     "bernoulli": ActionSpec("bernoulli", (3,)),
     "gaussian": ActionSpec("gaussian", (2,), (-1.0, -2.0), (1.0, 4.0)),
+    "joint": JOINT,
 }
 TORSOS = {"mlp": (4,), "nature": (4, 36, 36), "impala": (3, 16, 16)}
 CORES = ("none", "lstm", "gru")
@@ -85,7 +86,7 @@ CASES = list(itertools.product(TORSOS, CORES, ACTIONS, (False, True)))
 )
 def test_steps_are_replayed_as_they_are_called_and_act_as_on_a_cpu(ways, torso, core, action, past):
     more = {"torso": torso, "last_reward": past, "last_action": past}
-    if action == "gaussian" and past:
+    if action in ("gaussian", "joint") and past:
         more["noise_correlation"] = 0.5
     runs = []
     for graphs in ways():

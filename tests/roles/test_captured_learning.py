@@ -8,7 +8,7 @@ import itertools
 import groups
 import pytest
 import torch
-from core_fakes import make_learner, poisoned, random_batch, small_policy, spec_of
+from core_fakes import JOINT, make_learner, poisoned, random_batch, small_policy, spec_of
 from groups import lock_step, vector_of
 from recorder import calling, recording
 from sessions import slow
@@ -32,6 +32,7 @@ ACTIONS = {
     "multi_categorical": ActionSpec("multi_categorical", (3, 4)),
     "bernoulli": ActionSpec("bernoulli", (3,)),
     "gaussian": ActionSpec("gaussian", (2,), (-1.0, -2.0), (1.0, 4.0)),
+    "joint": JOINT,
 }
 TORSOS = {"mlp": (4,), "nature": (4, 36, 36), "a3c": (4, 24, 24), "impala": (3, 16, 16)}
 CORES = ("none", "lstm", "gru")
@@ -184,11 +185,7 @@ def is_shown(case):
         lambda part, x: list(part).index(x), PARTS, case
     )
     i = algorithm + optimizer
-    return (torso, core, action) == (
-        i % 4,
-        i % 3,
-        (i + 3 * (algorithm // 4) + optimizer // 2) % 4,
-    )
+    return (torso, core, action) == (i % 4, i % 3, (algorithm + 2 * optimizer) % 5)
 
 
 def test_any_two_parts_meet_in_a_case_that_is_shown():

@@ -26,6 +26,7 @@ torch.set_num_threads(1)  # tensors here are tiny: a second thread only waits
 
 DISCRETE = ActionSpec("categorical", (3,))
 CONTINUOUS = ActionSpec("gaussian", (2,), (-1.0, -2.0), (1.0, 4.0))
+JOINT = ActionSpec("joint", parts=(("aim", CONTINUOUS), ("move", ActionSpec("categorical", (3,)))))
 
 
 def spec_of(action=DISCRETE, obs_shape=(4,)):

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from gossamer.envs.spaces import draw_actions
 from gossamer.spec import map_obs
 
 
@@ -53,6 +54,8 @@ def random_actions(envs: Any, steps: int, seed: int = 0) -> list[Any]:
     """Actions [steps][N, *action_shape] drawn from a fixed seed."""
     rng = np.random.default_rng(seed)
     spec, n = envs.spec.action, envs.num_envs
+    if spec.kind == "joint":
+        return [draw_actions(spec, n, rng) for _ in range(steps)]
     if spec.kind == "gaussian":
         return list(rng.normal(size=(steps, n, *spec.shape)).astype(np.float32))
     if spec.kind == "bernoulli":

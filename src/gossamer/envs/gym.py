@@ -14,7 +14,7 @@ from gossamer.envs.families import Family, layers_of, registered_spec
 from gossamer.envs.making import make_gym_env, time_limit
 from gossamer.envs.masks import AllForbidden
 from gossamer.envs.settings import ATARI_ONLY, flag_of, refuse_settings
-from gossamer.envs.spaces import Misfit, NestedFormat, check_actions
+from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, draw_actions
 from gossamer.errors import ConfigError
 from gossamer.spec import EnvSpec, leaves_of
 from gossamer.system.importing import RAISED, failed
@@ -186,12 +186,10 @@ def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:
         )
     form, mask, action = formats_of(env_id, env, settings)
     _check_obs(env_id, "reset", obs, began[0], form)
-    dtype = np.float32 if action.spec.kind == "gaussian" else np.int64
-    chosen = np.zeros((1, *action.spec.shape), dtype)
+    allowed = None
     if mask is not None:
-        held = began[0] if mask.source == "observation" else began[1]
-        chosen[:] = np.reshape(_first_allowed(env_id, mask, held), chosen.shape)
-    first = next(iter(action.decode(chosen)))
+        allowed = _allowed(env_id, mask, began[0] if mask.source == "observation" else began[1])
+    first = action.decode(draw_actions(action.spec, 1, None, allowed))[0]
     stepped = _call(env_id, "step", partial(env.step, first))
     if not isinstance(stepped, tuple) or len(stepped) != 5:  # pyright: ignore[reportUnknownArgumentType]
         raise ConfigError(f"{env_id}: step returned {_describe(stepped)}; {_FIVE_VALUES}")
@@ -220,14 +218,14 @@ def _call(env_id: str, name: str, method: Callable[[], Any]) -> Any:
         raise failed(env_id, f"fails in {name}", error) from error
 
 
-def _first_allowed(env_id: str, mask: MaskFormat, held: Any) -> list[int]:
-    """Return the first choice of each part of an action that a mask allows."""
+def _allowed(env_id: str, mask: MaskFormat, held: Any) -> NDArray[np.bool_]:
+    """Return the mask [1, M] that an observation or info holds."""
     row = np.empty((1, *mask.leaf.shape), np.bool_)
     try:
         mask.write(row, 0, held)
     except (Misfit, AllForbidden) as error:
         raise ConfigError(f"{env_id}: reset(seed=1): {error}") from error
-    return [int(part.argmax()) for part in np.split(row[0], np.cumsum(mask.logits)[:-1])]
+    return row
 
 
 def _check_obs(

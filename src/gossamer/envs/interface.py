@@ -28,6 +28,7 @@ from gossamer.envs.spaces import (
     choices_of,
     frames_format,
     obs_format,
+    parts_in,
 )
 
 if TYPE_CHECKING:
@@ -36,7 +37,7 @@ if TYPE_CHECKING:
     from gossamer.envs.masks import MaskFormat
     from gossamer.envs.settings import EnvConfig
     from gossamer.envs.spaces import ActionFormat, ObsFormat
-    from gossamer.spec import EnvSpec
+    from gossamer.spec import ActionSpec, EnvSpec
 
 MOST_NUMBERS = 2**30
 """Largest size of an observation or action that is believed."""
@@ -126,14 +127,15 @@ def interface_of(
         ]
     else:
         observation = _layout_of(obs, obs_space)
-    taken: dict[str, Any] = {
-        "shape": list(action_space.shape or ()),
-        "dtype": str(action_space.dtype),
-    }
-    if action.spec.kind in ("categorical", "multi_categorical"):
-        taken |= _choices(action_space)
-    if action.spec.kind == "gaussian":
-        taken |= {"low": _bounds(action.spec.low), "high": _bounds(action.spec.high)}
+    taken: dict[str, Any] = {}
+    if action.spec.kind == "joint":
+        each = zip(parts_in(env_id, action_space), action.spec.each, strict=True)
+        taken["parts"] = [
+            {"keys": list(keys), "kind": spec.kind, **_taken(spec, one)}
+            for (keys, one), spec in each
+        ]
+    else:
+        taken = _taken(action.spec, action_space)
     return Interface(environment, observation, taken, obs_space, action_space, obs, action, mask)
 
 
@@ -145,6 +147,16 @@ def _layout_of(form: ObsFormat, space: Any) -> dict[str, Any]:
         "layout": form.layout,
     }
     return told | _choices(space) if form.layout in ("one_hot", "from_zero") else told
+
+
+def _taken(spec: ActionSpec, space: Any) -> dict[str, Any]:
+    """Return the shape and type of an action that the environment takes, and its bounds or its choices."""
+    told: dict[str, Any] = {"shape": list(space.shape or ()), "dtype": str(space.dtype)}
+    if spec.choices:
+        return told | _choices(space)
+    if spec.kind == "gaussian":
+        return told | {"low": _bounds(spec.low), "high": _bounds(spec.high)}
+    return told
 
 
 def _space_at(space: Any, keys: Iterable[Any]) -> Any:

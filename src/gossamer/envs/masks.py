@@ -7,17 +7,18 @@ observations, so that a learner masks as the actor did.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Literal, cast
 
 import numpy as np
 
-from gossamer.envs.spaces import MOST_CHOICES, Misfit, action_format, dict_of
+from gossamer.envs.spaces import MOST_CHOICES, Misfit, action_format, dict_of, parts_in
 from gossamer.errors import ConfigError
 from gossamer.spec import Leaf
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -39,14 +40,24 @@ class MaskFormat:
     source: MaskSource
     """What holds it: a Dict of observations, or the info beside them."""
     sizes: tuple[int, ...]
-    """Choices of each part of an action."""
+    """Choices of each component of an action."""
     joint: bool = False
     """Combinations of these choices are allowed or not, instead of each."""
+    parts: Mapping[tuple[Any, ...], MaskFormat] | None = None
+    """Of an action that is a Dict or Tuple: the format of each part that can be masked, by the keys that lead to it."""
 
     @property
     def logits(self) -> tuple[int, ...]:
         """Numbers of logits of which one must be allowed."""
         return (math.prod(self.sizes),) if self.joint else self.sizes
+
+    @property
+    def names(self) -> list[str]:
+        """What an error calls that of which nothing is allowed, for each of `logits`."""
+        if self.parts is not None:
+            found = ((_path(keys), form) for keys, form in self.parts.items())
+            return [f" of {name}{own[3:]}" for name, form in found for own in form.names]
+        return [f" of part {i}" * (len(self.logits) > 1) for i in range(len(self.logits))]
 
     @property
     def leaf(self) -> Leaf:
@@ -77,12 +88,13 @@ class MaskFormat:
         first = 0
         for part, size in enumerate(self.logits):
             if not row[first : first + size].any():
-                which = f" of part {part}" * (len(self.logits) > 1)
-                raise AllForbidden(f"{MASK} forbids every action{which}")
+                raise AllForbidden(f"{MASK} forbids every action{self.names[part]}")
             first += size
 
     def flat(self, said: Any) -> NDArray[np.bool_]:
         """Return a mask, in any of its forms, as one row [M]; Misfit: it has none of them."""
+        if self.parts is not None:
+            return self._flat_of_parts(self.parts, said)
         parts = len(self.sizes)
         if isinstance(said, (tuple, list)) and parts > 1 and not self.joint:
             listed = cast("Sequence[Any]", said)
@@ -100,6 +112,28 @@ class MaskFormat:
             raise Misfit(f"its {MASK} has shape {array.shape}; {self._wanted()}")
         return _of_bools(array.reshape(-1))
 
+    def _flat_of_parts(
+        self, parts: Mapping[tuple[Any, ...], MaskFormat], said: Any
+    ) -> NDArray[np.bool_]:
+        """Return the masks of parts, in a Dict or Tuple as the action's; all of a part is allowed that has none."""
+        given = dict(_leaves_in(said, ()))
+        rows: list[NDArray[np.bool_]] = []
+        for keys, form in parts.items():
+            # What lies below are arrays of the components of one part.
+            below = {name: given.pop(name) for name in list(given) if name[: len(keys)] == keys}
+            one = below.get(keys, tuple(below.values()) or None)
+            try:
+                rows.append(np.ones(form.leaf.shape, np.bool_) if one is None else form.flat(one))
+            except Misfit as error:
+                raise Misfit(f"of {_path(keys)}: {error}") from None
+        if other := [_path(keys) for keys, one in given.items() if one is not None]:
+            held = ", ".join(map(_path, parts))
+            raise Misfit(
+                f"its {MASK} says something of {other[0] or 'no part'}; it must be a Dict or Tuple as the action is, with "
+                f"masks of {held}, and None elsewhere"
+            )
+        return np.concatenate(rows)
+
     def _wanted(self) -> str:
         if self.joint:
             return f"combinations of its actions need {self.sizes}"
@@ -107,6 +141,32 @@ class MaskFormat:
         if len(self.sizes) == 1:
             return f"its actions need {flat}"
         return f"its actions need {flat}, or a tuple with an array of each part's choices, {list(self.sizes)}"
+
+
+def _path(keys: tuple[Any, ...]) -> str:
+    return "/".join(map(str, keys))
+
+
+def _leaves_in(said: Any, above: tuple[Any, ...]) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield what dicts, tuples and lists hold, and the keys that lead there."""
+    if isinstance(said, Mapping):
+        held = cast("Mapping[Any, Any]", said).items()
+    elif isinstance(said, (tuple, list)):
+        held = enumerate(cast("Sequence[Any]", said))
+    else:
+        yield above, said
+        return
+    for key, one in held:
+        yield from _leaves_in(one, (*above, key))
+
+
+def _zeros(said: Any) -> Any:
+    """Return a sample of a space of masks with zeros for its numbers."""
+    if isinstance(said, Mapping):
+        return {key: _zeros(one) for key, one in cast("Mapping[Any, Any]", said).items()}
+    if isinstance(said, tuple):
+        return tuple(map(_zeros, cast("tuple[Any, ...]", said)))
+    return np.zeros_like(said)
 
 
 def _of_bools(array: NDArray[Any]) -> NDArray[np.bool_]:
@@ -134,14 +194,21 @@ def mask_format(
         joint: masks are of combinations.
     """
     action = action_format(env_id, action_space).spec
+    if action.kind == "joint" and action.choices:
+        parts = {
+            keys: MaskFormat(source, spec.sizes)
+            for (keys, _), spec in zip(parts_in(env_id, action_space), action.each, strict=True)
+            if spec.choices
+        }
+        return MaskFormat(source, action.choices, parts=parts)
     if action.kind == "bernoulli":
         raise ConfigError(
             f"--env.mask {source}: {env_id} has MultiBinary actions, of whose masks there are several readings; make it "
             f"MultiDiscrete([2] * {action.sizes[0]}), or use --env.mask off"
         )
-    if action.kind == "gaussian":
+    if not action.choices:
         raise ConfigError(
-            f"--env.mask {source}: {env_id} has continuous actions, which have no mask; use --env.mask off"
+            f"--env.mask {source}: {env_id} has no actions of which some could be forbidden; use --env.mask off"
         )
     if joint and math.prod(action.sizes) > MOST_CHOICES:
         raise ConfigError(
@@ -169,14 +236,13 @@ def find_mask(
     source: MaskSource = "observation"
     held: Any = dict_of(obs_space)
     if MASK in held and given.mask != "info":
-        said: Any = held[MASK].sample()
-        said = tuple(np.zeros_like(x) for x in said) if isinstance(said, tuple) else said * 0
+        said: Any = _zeros(held[MASK].sample())
     elif MASK in info and given.mask != "observation":
         source, said = "info", info[MASK]
     else:
         return "off", None
     action = action_format(env_id, action_space).spec
-    if action.kind in ("bernoulli", "gaussian"):
+    if not action.choices:
         return "off", None
     joint = given.mask_form == "joint"
     if given.mask_form is None and len(action.sizes) > 1 and _shape(said) == action.sizes:

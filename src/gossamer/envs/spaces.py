@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from gossamer.errors import ConfigError
-from gossamer.spec import DTYPES, ActionSpec, Leaf
+from gossamer.spec import DTYPES, EXACT, ActionSpec, Leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -203,7 +203,9 @@ class ActionFormat:
 
     spec: ActionSpec
     decode: Callable[[NDArray[Any]], Any]
-    """decode(actions [N, *action_shape]) -> one action per environment, iterable."""
+    """decode(actions [N, *action_shape]) -> one action per environment, in a sequence."""
+    batch: Callable[[NDArray[Any]], Any] | None = None
+    """The same, as a batch of the space: of a Dict or Tuple, arrays [N, ...]; None: what `decode` returns is one."""
 
 
 def dict_of(space: Any) -> dict[str, Any]:
@@ -282,9 +284,9 @@ def _part_format(env_id: str, space: Any) -> ObsFormat:
 
 
 def _arrays_in(
-    env_id: str, space: Any, above: tuple[Any, ...]
+    env_id: str, space: Any, above: tuple[Any, ...], does: Literal["observes", "takes"] = "observes"
 ) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Yield the spaces that are no Dict or Tuple, and the keys that lead to them."""
+    """Yield the spaces that are no Dict or Tuple, and the keys that lead to them; `does` is for messages."""
     from gymnasium import spaces
 
     if not isinstance(space, (spaces.Dict, spaces.Tuple)):
@@ -296,9 +298,9 @@ def _arrays_in(
             not isinstance(key, str) or not key or set(key) & set("/.")
         ):
             raise ConfigError(
-                f"{env_id} observes {key!r}; keys must be words without '/' and '.'; {_WRAP_HINT}"
+                f"{env_id} {does} {key!r}; keys must be words without '/' and '.'; {_WRAP_HINT}"
             )
-        yield from _arrays_in(env_id, one, (*above, key))
+        yield from _arrays_in(env_id, one, (*above, key), does)
 
 
 def _discrete_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> ObsFormat:
@@ -410,6 +412,8 @@ def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionForm
             ActionSpec("bernoulli", (int(np.prod(shape)),)),
             lambda action: action.astype(dtype).reshape(len(action), *shape),
         )
+    if isinstance(space, (spaces.Dict, spaces.Tuple)):
+        return _joint_format(env_id, space)
     if isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.floating):
         low, high = np.asarray(space.low).ravel(), np.asarray(space.high).ravel()
         if low.size:
@@ -427,8 +431,53 @@ def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionForm
         "action",
         space,
         f"Discrete, MultiDiscrete, MultiBinary and Box, of real numbers or of up to {MOST_CHOICES:,} whole ones between "
-        "finite bounds",
+        "finite bounds, and Dict and Tuple of these",
     )
+
+
+def _joint_format(env_id: str, space: Any) -> ActionFormat:
+    """Choose the format of actions that hold several, by key or by index."""
+    held = {
+        "/".join(map(str, keys)): action_format(env_id, one)
+        for keys, one in parts_in(env_id, space)
+    }
+    spec = ActionSpec("joint", parts=tuple((name, form.spec) for name, form in held.items()))
+    if not held:
+        raise _refused(env_id, "action", space, "Dict and Tuple that hold an action")
+    if spec.num_gaussian and max((0, *spec.choices)) > EXACT:
+        raise ConfigError(
+            f"{env_id} takes one of {max(spec.choices):,} values beside real numbers; at most {EXACT:,} are possible; {_WRAP_HINT}"
+        )
+    ends = np.cumsum([part.length for part in spec.each])[:-1]
+
+    def pieces(action: NDArray[Any]) -> Iterator[tuple[ActionFormat, NDArray[Any]]]:
+        for form, x in zip(held.values(), np.split(action, ends, axis=1), strict=True):
+            yield form, (x if form.spec.shape else x[:, 0]).astype(form.spec.dtype)
+
+    def decode(action: NDArray[Any]) -> list[Any]:
+        columns = [form.decode(x) for form, x in pieces(action)]
+        return [_nested(space, iter(row)) for row in zip(*columns, strict=True)]
+
+    def batch(action: NDArray[Any]) -> Any:
+        return _nested(space, (form.decode(x) for form, x in pieces(action)))
+
+    return ActionFormat(spec, decode, batch)
+
+
+def parts_in(env_id: str, space: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
+    """Yield the spaces of actions that a Dict or Tuple holds, and the keys that lead to them."""
+    return _arrays_in(env_id, space, (), "takes")
+
+
+def _nested(space: Any, parts: Iterator[Any]) -> Any:
+    """Return parts, in the order of `_arrays_in`, as a Dict or Tuple holds them."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Dict):
+        return {key: _nested(one, parts) for key, one in space.spaces.items()}
+    if isinstance(space, spaces.Tuple):
+        return tuple(_nested(one, parts) for one in space.spaces)
+    return next(parts)
 
 
 def choices_of(space: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -465,40 +514,67 @@ def _refused(env_id: str, which: str, space: Any, allowed: str) -> ConfigError:
 
 
 def draw_actions(
-    spec: ActionSpec, num_envs: int, rng: np.random.Generator, mask: NDArray[np.bool_] | None = None
+    spec: ActionSpec,
+    num_envs: int,
+    rng: np.random.Generator | None,
+    mask: NDArray[np.bool_] | None = None,
 ) -> NDArray[Any]:
-    """Draw actions [N, *action_shape] at random; `mask` [N, M]: those it allows."""
+    """Draw actions [N, *action_shape] at random, or return the first ones if rng is None; `mask` [N, M]: those it allows."""
     shape = (num_envs, *spec.shape)
+    if spec.kind == "joint":
+        parts: list[NDArray[Any]] = []
+        for part in spec.each:
+            allowed = None
+            if mask is not None and part.choices:
+                allowed, mask = np.split(mask, [sum(part.choices)], axis=1)
+            parts.append(draw_actions(part, num_envs, rng, allowed).reshape(num_envs, -1))
+        return np.concatenate(parts, axis=1).astype(spec.dtype)
+    if rng is None and (mask is None or not spec.choices):
+        return np.zeros(shape, spec.dtype)
     if spec.kind == "gaussian":
+        assert rng is not None
         return rng.normal(size=shape).astype(np.float32)
     if mask is None or spec.kind == "bernoulli":
+        assert rng is not None
         high = {"multi_categorical": spec.sizes, "bernoulli": 2}.get(spec.kind, spec.sizes[0])
         return rng.integers(0, high, shape)
     # The largest of numbers drawn for those that are allowed.
-    drawn = np.where(mask, rng.random(mask.shape), -1.0)
+    drawn = np.where(mask, 0.0 if rng is None else rng.random(mask.shape), -1.0)
     parts = np.split(drawn, np.cumsum(spec.sizes)[:-1], axis=1)
     return np.stack([part.argmax(axis=1) for part in parts], axis=1).reshape(shape)
 
 
 def check_actions(action: NDArray[Any], num_envs: int, spec: EnvSpec) -> None:
     """Raise ValueError unless actions have the right shape, dtype and range; native code trusts us."""
-    kind, sizes = spec.action.kind, spec.action.sizes
     shape = (num_envs, *spec.action.shape)
     if action.shape != shape:
         raise ValueError(f"actions for {spec.env_id} have shape {action.shape}, expected {shape}")
-    if kind == "gaussian":
-        if action.dtype.kind != "f":
-            raise ValueError(f"actions for {spec.env_id} are {action.dtype}, expected float32")
-        if not np.isfinite(action).all():
-            raise ValueError(f"actions for {spec.env_id} are not all finite numbers")
+    if action.dtype.kind not in ("f" if spec.action.num_gaussian else "iu"):
+        raise ValueError(
+            f"actions for {spec.env_id} are {action.dtype}, expected {spec.action.dtype}"
+        )
+    if spec.action.num_gaussian and not np.isfinite(action).all():
+        raise ValueError(f"actions for {spec.env_id} are not all finite numbers")
+    if spec.action.kind != "joint":
+        _check_range(action, spec.env_id, spec.action)
         return
-    if action.dtype.kind not in "iu":
-        raise ValueError(f"actions for {spec.env_id} are {action.dtype}, expected int64")
-    limit = np.asarray(sizes) if kind == "multi_categorical" else sizes[0]
-    if kind == "bernoulli":
+    first = 0
+    for part in spec.action.each:
+        _check_range(action[:, first : first + part.length], spec.env_id, part)
+        first += part.length
+
+
+def _check_range(action: NDArray[Any], env_id: str, spec: ActionSpec) -> None:
+    """Raise ValueError unless actions [N, ...] of one kind are such that there are."""
+    if spec.kind == "gaussian":
+        return
+    limit = np.asarray(spec.sizes) if spec.kind == "multi_categorical" else spec.sizes[0]
+    if spec.kind == "bernoulli":
         limit = 2
     if (action < 0).any() or (action >= limit).any():
         raise ValueError(
-            f"an action for {spec.env_id} lies outside its range: least {action.min()}, largest "
+            f"an action for {env_id} lies outside its range: least {action.min()}, largest "
             f"{action.max()}, allowed 0 to {np.max(limit) - 1}"
         )
+    if action.dtype.kind == "f" and (action != np.floor(action)).any():
+        raise ValueError(f"an action for {env_id} is no whole number: {action.tolist()}")

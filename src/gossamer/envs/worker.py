@@ -61,9 +61,8 @@ class SharedArrays:
     def __init__(self, spec: EnvSpec, num_envs: int, num_workers: int, memory: Any = None):
         self._made_of = (spec, num_envs, num_workers)
         action, n = spec.action, num_envs
-        taken = "float32" if action.kind == "gaussian" else "int64"
         fields: dict[str, tuple[tuple[int, ...], str]] = {
-            "action": ((n, *action.shape), taken),
+            "action": ((n, *action.shape), action.dtype),
             "reward": ((n,), "float32"),
             "terminated": ((n,), "bool"),
             "truncated": ((n,), "bool"),

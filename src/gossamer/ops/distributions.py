@@ -247,11 +247,66 @@ class DiagonalGaussian(ActionDistribution):
         return (0.5 * (variance + shift - 1.0) - self.log_std + other.log_std).sum(-1)
 
 
+class Joint(ActionDistribution):
+    """Independent parts of different kinds, their parameters, noise and actions side by side."""
+
+    @cached_property
+    def parts(self) -> tuple[ActionDistribution, ...]:
+        """One distribution a part."""
+        each = self.spec.each
+        pieces = self.params.split([spec.num_params for spec in each], dim=-1)
+        return tuple(make_distribution(spec, x) for spec, x in zip(each, pieces, strict=True))
+
+    @staticmethod
+    def noise(
+        spec: ActionSpec,
+        shape: Sequence[int],
+        *,
+        device: torch.device,
+        generator: torch.Generator | None = None,
+    ) -> Tensor:
+        """Draw the noise [..., N] of every part, one part after the other."""
+        drawn = [
+            KINDS[part.kind].noise(part, shape, device=device, generator=generator)
+            for part in spec.each
+        ]
+        return torch.cat(drawn, dim=-1)
+
+    def choose(self, noise: Tensor) -> Tensor:
+        """Return every part [..., A]."""
+        pieces = noise.split([spec.noise_size for spec in self.spec.each], dim=-1)
+        return self._joined([part.choose(x) for part, x in zip(self.parts, pieces, strict=True)])
+
+    def mode(self) -> Tensor:
+        """Return the likeliest of every part [..., A]."""
+        return self._joined([part.mode() for part in self.parts])
+
+    def _joined(self, chosen: list[Tensor]) -> Tensor:
+        dtype = getattr(torch, self.spec.dtype)
+        each = zip(self.spec.each, chosen, strict=True)
+        return torch.cat([(x if spec.shape else x.unsqueeze(-1)).to(dtype) for spec, x in each], -1)
+
+    def log_prob(self, action: Tensor) -> Tensor:
+        """Return the sum over parts [...]."""
+        each = zip(self.parts, split_action(self.spec, action), strict=True)
+        return sum_of([part.log_prob(x) for part, x in each])
+
+    def entropy(self) -> Tensor:
+        """Return the sum over parts [...]."""
+        return sum_of([part.entropy() for part in self.parts])
+
+    def kl(self, other: ActionDistribution) -> Tensor:
+        """Return the sum over parts [...]."""
+        assert isinstance(other, Joint)
+        return sum_of([a.kl(b) for a, b in zip(self.parts, other.parts, strict=True)])
+
+
 KINDS: dict[str, type[ActionDistribution]] = {
     "categorical": Categorical,
     "multi_categorical": MultiCategorical,
     "bernoulli": Bernoulli,
     "gaussian": DiagonalGaussian,
+    "joint": Joint,
 }
 
 
@@ -262,6 +317,9 @@ def make_distribution(spec: ActionSpec, params: Tensor) -> ActionDistribution:
 
 def encode_action(spec: ActionSpec, action: Tensor) -> Tensor:
     """Encode actions [..., *action_shape] as network input [..., encoded_size] float32."""
+    if spec.kind == "joint":
+        each = zip(spec.each, split_action(spec, action), strict=True)
+        return torch.cat([encode_action(part, x) for part, x in each], dim=-1)
     if spec.kind == "categorical":
         return F.one_hot(action, spec.sizes[0]).float()
     if spec.kind == "multi_categorical":
@@ -269,6 +327,13 @@ def encode_action(spec: ActionSpec, action: Tensor) -> Tensor:
             [F.one_hot(action[..., i], n).float() for i, n in enumerate(spec.sizes)], dim=-1
         )
     return action.float()
+
+
+def split_action(spec: ActionSpec, action: Tensor) -> list[Tensor]:
+    """Return the action [..., *part_shape] of every part of joint actions [..., A], each in its own dtype."""
+    pieces = action.split([part.length for part in spec.each], dim=-1)
+    each = zip(spec.each, pieces, strict=True)
+    return [(x if s.shape else x.squeeze(-1)).to(getattr(torch, s.dtype)) for s, x in each]
 
 
 def sum_of(parts: list[Tensor]) -> Tensor:

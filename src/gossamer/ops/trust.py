@@ -6,12 +6,16 @@ Schmitt et al. 2020 (arXiv:1909.11583), section 4. Shapes: T, B; ... any leading
 from __future__ import annotations
 
 import math
+from typing import TYPE_CHECKING
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from gossamer.ops.distributions import ActionDistribution, Categorical, MultiCategorical
+from gossamer.ops.distributions import ActionDistribution, Categorical, Joint, MultiCategorical
+
+if TYPE_CHECKING:
+    from gossamer.spec import ActionSpec
 
 MAX_JOINT_ACTIONS = 4096
 """Up to which every combination of the components of an action that has several is looked at."""
@@ -19,20 +23,26 @@ MAX_JOINT_ACTIONS = 4096
 
 def has_implied_policy(now: ActionDistribution) -> bool:
     """Whether `implied_kl` can be computed: for discrete actions, of so many combinations if they are combined."""
-    kind, sizes = now.spec.kind, now.spec.sizes
-    if kind == "categorical":
+    if now.spec.kind == "categorical":
         return True
-    if kind == "bernoulli":
-        return sizes[0] <= math.log2(MAX_JOINT_ACTIONS)
-    return kind != "gaussian" and math.prod(sizes) <= MAX_JOINT_ACTIONS
+    return sum(map(_bits, now.spec.each)) <= math.log2(MAX_JOINT_ACTIONS)
+
+
+def _bits(spec: ActionSpec) -> float:
+    """Return the logarithm to base 2 of how many actions there are."""
+    if spec.kind == "gaussian":
+        return math.inf
+    return spec.sizes[0] if spec.kind == "bernoulli" else sum(map(math.log2, spec.sizes))
 
 
 def joint_log_probs(distribution: ActionDistribution) -> Tensor:
-    """Return normalised log-probabilities [..., J] of every combination of action components."""
+    """Return normalised log-probabilities [..., J] of every combination of an action's components."""
     if isinstance(distribution, Categorical):
         return distribution.log_probs
     if isinstance(distribution, MultiCategorical):
         parts = [part.log_probs for part in distribution.parts]
+    elif isinstance(distribution, Joint):
+        parts = [joint_log_probs(part) for part in distribution.parts]
     else:
         x = distribution.params
         parts = list(torch.stack([F.logsigmoid(-x), F.logsigmoid(x)], dim=-1).unbind(-2))

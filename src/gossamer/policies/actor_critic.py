@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import math
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING, Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Mapping, Sequence
 
     from gossamer.policies.settings import PolicyConfig
-    from gossamer.spec import EnvSpec, Obs
+    from gossamer.spec import ActionSpec, EnvSpec, Obs
 
 INITIAL_VARIANCE = 3.0
 """Automatic variance of a Gaussian policy's first actions, summed over their components."""
@@ -78,14 +78,11 @@ class ActorCritic(nn.Module):
         size += past_size
         self.core = Core(config, size, generator)
         size = self.core.output_size
-        gaussian = spec.action.kind == "gaussian"
-        num_outputs = spec.action.sizes[0] if gaussian else spec.action.num_params
-        self.action_head = linear(size, num_outputs, 0.01, generator)
-        log_std = config.init_log_std
+        self.action_head = linear(size, spec.action.num_outputs, 0.01, generator)
+        num_gaussian, log_std = spec.action.num_gaussian, config.init_log_std
         if log_std == "auto":
-            log_std = 0.5 * math.log(INITIAL_VARIANCE / num_outputs)
-        log_stds = torch.full((num_outputs if gaussian else 0,), log_std, dtype=torch.float32)
-        self.log_std = nn.Parameter(log_stds)
+            log_std = 0.5 * math.log(INITIAL_VARIANCE / max(num_gaussian, 1))
+        self.log_std = nn.Parameter(torch.full((num_gaussian,), log_std, dtype=torch.float32))
         # A recurrent policy shares its state, so only a feed-forward one has a second tower.
         separate = _is_mlp(self.torso) and config.separate_value and config.core == "none"
         self.value_torso = _torso(spec, config, generator) if separate else None
@@ -105,6 +102,9 @@ class ActorCritic(nn.Module):
         self.core_units = self.core.state_size
         self.looks_back = config.last_reward or config.last_action
         self._bounds = _bounds(spec, config)
+        gaussian = [(p.kind == "gaussian",) * p.length for p in spec.action.each]
+        which = torch.tensor([x for part in gaussian for x in part])
+        self._scaled = which if spec.action.kind == "joint" else None
         self.compute_dtype = torch.float32
         # Tensors, as a compiled network would be compiled anew for other numbers.
         for name, x in (("value_mean", 0.0), ("value_std", 1.0)):
@@ -143,11 +143,8 @@ class ActorCritic(nn.Module):
                 if value_features is not None:
                     value_features = torch.cat([value_features, past], dim=-1)
             features, core_state = self.core(features, starts, core_state)
-            params = self.action_head(features)
-            if allowed is not None:
-                params = torch.where(allowed.flatten(0, 1), params, MASKED)
-            if len(self.log_std):
-                params = torch.cat([params, self.log_std.expand_as(params)], dim=-1)
+            outputs = self.action_head(features)
+            params = self._params(outputs, None if allowed is None else allowed.flatten(0, 1))
             value = self.value_head(features if value_features is None else value_features)
             value = value.squeeze(-1)
             if self.value_norm:
@@ -155,6 +152,30 @@ class ActorCritic(nn.Module):
         return PolicyOutput(
             params.view(r, b, -1), value.view(r, b), features.view(r, b, -1), core_state
         )
+
+    def _params(self, outputs: Tensor, allowed: Tensor | None) -> Tensor:
+        """Return parameters [N, P] from the head's outputs [N, O], forbidden logits masked, and standard deviations."""
+        if self.spec.action.kind != "joint":
+            if allowed is not None:
+                return torch.where(allowed, outputs, MASKED)
+            if len(self.log_std):
+                return torch.cat([outputs, self.log_std.expand_as(outputs)], dim=-1)
+            return outputs
+        each = self.spec.action.each
+        parts: list[Tensor] = []
+        logits = gaussian = 0
+        for spec, x in zip(each, outputs.split([p.num_outputs for p in each], dim=-1), strict=True):
+            if spec.kind == "gaussian":
+                log_std = self.log_std[gaussian : gaussian + spec.num_gaussian]
+                parts += [x, log_std.expand_as(x)]
+            elif allowed is not None and spec.choices:
+                part = allowed[:, logits : logits + spec.num_outputs]
+                parts.append(torch.where(part, x, MASKED))
+                logits += spec.num_outputs
+            else:
+                parts.append(x)
+            gaussian += spec.num_gaussian
+        return torch.cat(parts, dim=-1)
 
     def distribution(self, action_params: Tensor) -> ActionDistribution:
         """Read parameters [..., P] as a distribution over actions."""
@@ -189,10 +210,10 @@ class ActorCritic(nn.Module):
         return found
 
     def initial_noise(self, batch_size: int, generator: torch.Generator) -> Tensor | None:
-        """Draw what `sample` carries from step to step, [B, A]; None where noise is drawn anew each step."""
-        if self.spec.action.kind != "gaussian" or not self.config.noise_correlation:
+        """Draw what `sample` carries from step to step, for the G Gaussian numbers of an action [B, G]; None: nothing."""
+        if not self.spec.action.num_gaussian or not self.config.noise_correlation:
             return None
-        size = (batch_size, *self.spec.action.shape)
+        size = (batch_size, self.spec.action.num_gaussian)
         return torch.randn(size, generator=generator, dtype=torch.float32, device=self.device)
 
     def noise(self, shape: Sequence[int], generator: torch.Generator) -> Tensor:
@@ -206,15 +227,20 @@ class ActorCritic(nn.Module):
         Args:
             action_params: [B, P] of the distribution.
             noise: [B, N] from `noise`.
-            carried: [B, A] from `initial_noise`, or of the step before; becomes that of this step.
+            carried: [B, G] from `initial_noise`, or of the step before; becomes that of this step.
         """
         distribution = self.distribution(action_params)
         if carried is None:
             return distribution.choose(noise)
         # An autoregressive process of order 1, whose variance stays 1.
-        kept = self.config.noise_correlation
-        carried.mul_(kept).add_(noise, alpha=math.sqrt(1.0 - kept * kept))
-        return distribution.choose(carried)
+        kept, each = self.config.noise_correlation, self.spec.action.each
+        parts = list(noise.split([spec.noise_size for spec in each], dim=-1))
+        drawn = [i for i, spec in enumerate(each) if spec.kind == "gaussian"]
+        fresh = torch.cat([parts[i] for i in drawn], dim=-1)
+        carried.mul_(kept).add_(fresh, alpha=math.sqrt(1.0 - kept * kept))
+        for i, x in zip(drawn, carried.split([each[i].noise_size for i in drawn], -1), strict=True):
+            parts[i] = x
+        return distribution.choose(torch.cat(parts, dim=-1))
 
     def sample(
         self, action_params: Tensor, generator: torch.Generator, carried: Tensor | None
@@ -231,7 +257,8 @@ class ActorCritic(nn.Module):
         if self._bounds is None:
             return action
         centre, half = self._bounds
-        return centre + half * (torch.tanh(action) if self.config.squash else action)
+        scaled = centre + half * (torch.tanh(action) if self.config.squash else action)
+        return scaled if self._scaled is None else torch.where(self._scaled, scaled, action)
 
     def value_scale(self) -> Tensor:
         """Deviation by which value errors are divided; 1 unless values are normalised."""
@@ -339,20 +366,26 @@ def _rows(x: Tensor) -> Tensor:
 
 
 def _bounds(spec: EnvSpec, config: PolicyConfig) -> tuple[Tensor, Tensor] | None:
-    """Centre and half width of each action, by which it is scaled, where environments are; None: it is not."""
-    if spec.action.kind != "gaussian" or not (config.squash or config.scale_actions):
+    """Centre and half width of each number of an action, by which it is scaled, where environments are; None: it is not."""
+    if not spec.action.num_gaussian or not (config.squash or config.scale_actions):
         return None
-    low, high = (torch.tensor(x, dtype=torch.float32) for x in (spec.action.low, spec.action.high))
+    ends = ([x for part in spec.action.each for x in _ends(part, name)] for name in ("low", "high"))
+    low, high = (torch.tensor(x, dtype=torch.float32) for x in ends)
     centre, half = (high + low) / 2.0, (high - low) / 2.0
     finite = half.isfinite()
     return torch.where(finite, centre, 0.0), torch.where(finite, half, 1.0)
 
 
+def _ends(part: ActionSpec, name: Literal["low", "high"]) -> tuple[float, ...]:
+    """Lower or upper bounds of a part's numbers; 0 where they have none."""
+    return getattr(part, name) if part.kind == "gaussian" else (0.0,) * part.length
+
+
 def _check(spec: EnvSpec, config: PolicyConfig) -> None:
     if not config.squash:
         return
-    bounds = (*spec.action.low, *spec.action.high)
-    if spec.action.kind != "gaussian" or not all(abs(x) < float("inf") for x in bounds):
+    bounds = [x for part in spec.action.each for x in (*part.low, *part.high)]
+    if not spec.action.num_gaussian or not all(abs(x) < float("inf") for x in bounds):
         raise ConfigError(
             f"policy.squash needs continuous actions with finite bounds, {spec.env_id} has "
             f"{spec.action.kind} actions; leave it out"

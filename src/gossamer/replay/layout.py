@@ -43,7 +43,7 @@ class Layout:
     def __post_init__(self) -> None:
         t, spec = self.unroll_length, self.spec
         # Few actions fit a byte.
-        small = spec.action.kind != "gaussian" and max(spec.action.sizes) <= 256
+        small = all(p.kind != "gaussian" and max(p.sizes) <= 256 for p in spec.action.each)
         fields: dict[str, tuple[tuple[int, ...], torch.dtype]] = {}
         for name, kind in self.stored.items():
             shape = (*kind.rows_of(t, self.core_units), *kind.entry_shape(spec))

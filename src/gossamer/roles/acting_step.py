@@ -56,7 +56,7 @@ class ActingStep:
         self._needs_starts = bool(policy.core_units) or policy.looks_back
         self._device = device
         lead = (unroll_length, num_envs)
-        action_dtype = torch.float32 if spec.action.kind == "gaussian" else torch.int64
+        action_dtype: torch.dtype = getattr(torch, spec.action.dtype)
         action_size = (num_envs, *spec.action.shape)
         # In the host's memory: observations as simulators return them, then rewards and starts.
         self.obs = spec.obs_of({x.name: _row_of(x, num_envs) for x in spec.leaves})
@@ -77,7 +77,7 @@ class ActingStep:
         self._t = torch.zeros(1, dtype=torch.int64, device=device)
         self._noise = torch.zeros((*lead, spec.action.noise_size), **numbers)
         self.carried = None if evaluates else policy.initial_noise(num_envs, generator)
-        """[n, A] noise that goes on from step to step; None where the policy has none."""
+        """[n, G] noise that goes on from step to step; None where the policy has none."""
         self.core_state = policy.initial_state(num_envs)
         """[S, n] recurrent state after the last step."""
         self._first_state = torch.zeros_like(self.core_state)

@@ -172,7 +172,7 @@ class _Group:
         self.core_state = policy.initial_state(n) if step is None else step.core_state
         self.noise = policy.initial_noise(n, generator) if step is None else step.carried
         action = policy.spec.action
-        dtype = torch.float32 if action.kind == "gaussian" else torch.int64
+        dtype = getattr(torch, action.dtype)
         self.last_action = torch.zeros((n, *action.shape), dtype=dtype)
         self.last_reward = torch.zeros(n, dtype=torch.float32)
         # What was sent, step by step, back to the oldest episode's start: with each episode's seed it

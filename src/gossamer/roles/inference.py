@@ -36,7 +36,7 @@ class Carried(NamedTuple):
 def nothing_carried(policy: ActorCritic, num_envs: int) -> Carried:
     """Return what is carried into a first step: zeros."""
     action, device = policy.spec.action, policy.device
-    dtype = torch.float32 if action.kind == "gaussian" else torch.int64
+    dtype = getattr(torch, action.dtype)
     zeros = torch.zeros((1, num_envs, *action.shape), dtype=dtype, device=device)
     return Carried(policy.initial_state(num_envs), zeros)
 

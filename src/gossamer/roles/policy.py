@@ -106,8 +106,10 @@ class Policy(ActorCritic):
             generator=generator,
         )
         chosen = self.env_action(carried.action[0]).cpu().numpy()
-        action = self.interface.action_format.decode(chosen)
-        return (action[0] if alone else action), carried
+        actions = self.interface.action_format
+        if alone:
+            return actions.decode(chosen)[0], carried
+        return (actions.batch or actions.decode)(chosen), carried
 
     def _masks(self, obs: Any, mask: Any, rows: int, *, alone: bool) -> Any:
         """Return the masks [B, M] of actions of environments."""
