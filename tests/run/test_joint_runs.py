@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -51,6 +52,13 @@ def test_every_algorithm_trains(tmp_path: Path, algorithm: str, env_id: str) -> 
     for sample in (False, True):
         scored = gossamer.evaluate(result, episodes=4, sample=sample)
         assert set(scored.lengths) == {joint_envs.LENGTH}
+    lines = (tmp_path / "run" / "metrics.jsonl").read_text().splitlines()
+    row = json.loads(lines[-1])
+    parts = [x for name, x in row.items() if name.startswith("learner/entropy_nats/")]
+    assert len(parts) == 3
+    # LASER's own is of the online rows alone.
+    apart = 1e-2 if algorithm == "laser" else 1e-4
+    assert sum(parts) == pytest.approx(row["learner/entropy_nats"], rel=apart)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +92,7 @@ def test_act_takes_and_returns_what_the_spaces_say(tmp_path: Path) -> None:
     policy = gossamer.load_policy(result)
     env: Any = joint_envs.Forbidding()
     obs, info = env.reset(seed=1)
-    state = None
+    state, over = None, False
     for step in range(joint_envs.LENGTH):
         action, state = policy.act(
             obs, state, deterministic=step % 2 == 0, mask=info["action_mask"]

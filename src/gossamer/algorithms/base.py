@@ -407,6 +407,8 @@ def common_metrics(
     """
     import torch
 
+    from gossamer.ops.distributions import Joint
+
     with torch.no_grad():
         count = keep.sum()
         acted = policy.distribution(batch.behavior)
@@ -422,6 +424,9 @@ def common_metrics(
             "learner/target_square": returns.target.square(),
             "learner/error_square": (returns.target - value).square(),
         }
+        if isinstance(now, Joint):
+            for (name, _), part in zip(now.spec.parts, now.parts, strict=True):
+                more[f"learner/entropy_nats/{name}"] = part.entropy()
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
         valid, groups = count, [(keep, count, more | apart)]
         if keep is not batch.valid:

@@ -92,6 +92,9 @@ METRICS: Mapping[str, Metric] = {
     "learner/policy_loss": Metric("1", "policy gradient term of the loss, unweighted"),
     "learner/value_loss": Metric("return^2", "half the squared error of the value, unweighted"),
     "learner/entropy_nats": Metric("nats", "mean entropy of the policy"),
+    "learner/entropy_nats/part": Metric(
+        "nats", "mean entropy of a part of a joint action: their sum is that of the policy"
+    ),
     "learner/mean_log_rho": Metric(
         "nats",
         "mean of log pi(a|x) - log mu(a|x) over valid rows, including rejected rows; 0 means on-policy",
@@ -231,12 +234,15 @@ METRICS: Mapping[str, Metric] = {
 
 OWN = "own/"
 """Prefix of the metrics that come from parts of the user's own; METRICS cannot explain them."""
+_ENTROPY_OF = "learner/entropy_nats/"
 _LINKS = re.compile(r"^(topology/(?:staleness_updates|disagreement)_of_|learner/return_of_)\d+$")
 _NUMBERED = re.compile(rf"^(replay/(?:{'|'.join(_KINDS)}))_(?:[2-9]|[1-9]\d+)_")
 
 
 def name_in_table(name: str) -> str:
-    """Return the name under which METRICS explains one: further replays of a kind are numbered, and links name a learner."""
+    """Return the name under which METRICS explains one: replays of a kind are numbered, links and parts of actions have names."""
+    if name.startswith(_ENTROPY_OF):
+        return f"{_ENTROPY_OF}part"
     return _LINKS.sub(r"\1n", _NUMBERED.sub(r"\1_", name))
 
 
