@@ -133,7 +133,14 @@ def make_run(
     folder = RunFolder.create(
         str(root / name), env_id="CartPole-v1", algorithm=algorithm, topology="single", seed=seed
     )
-    meta = {"started_unix": session["time_unix"], "env_comes_back": True, "sessions": [session]}
+    meta = {
+        "started_unix": session["time_unix"],
+        "protocol": "CartPole-v1: Gymnasium, truncated after 500 steps",
+        "observes": [{"name": "", "kind": "vector", "shape": [4]}],
+        "acts": [{"name": "", "kind": "categorical", "sizes": [2], "masked": False}],
+        "env_comes_back": True,
+        "sessions": [session],
+    }
     folder.write_json("meta.json", meta)
     folder.write_json(
         "layers.json", dict.fromkeys(("env_id", "seed", "algorithm.name"), "command line")

@@ -283,6 +283,11 @@ def test_details_tell_settings_with_their_layers(made: Path) -> None:
     )
     assert "earner" in told["limits"]["sentence"].split(":")[0]
     assert told["machine"]["cores"] == os.cpu_count()
+    assert told["environment"] == {
+        "protocol": "CartPole-v1: Gymnasium, truncated after 500 steps",
+        "observes": ["vector 4"],
+        "acts": ["one of 2"],
+    }
 
 
 @pytest.mark.parametrize(
@@ -306,6 +311,28 @@ def test_the_cores_that_limit_a_run_are_the_machine_s(
     changed_rows(root / run, busy)
     told = ask(root, "/api/run", run=run)["limits"]["sentence"]
     assert f"the run uses 0.7 of {cores} cores, other programs 1.3" in told
+
+
+def test_what_a_run_observes_and_how_it_acts_are_told(root: Path) -> None:
+    meta = json.loads((root / ids(root)[0] / "meta.json").read_text())
+    meta["observes"] = [
+        {"name": "image", "kind": "pixels", "shape": [3, 60, 80]},
+        {"name": "state/speed", "kind": "vector", "shape": [2]},
+    ]
+    meta["acts"] = [
+        {"name": "aim", "kind": "gaussian", "sizes": [2], "masked": False},
+        {"name": "legs/move", "kind": "categorical", "sizes": [5], "masked": True},
+        {"name": 7, "kind": ["x"], "sizes": "many"},
+        "nothing",
+    ]
+    (root / ids(root)[0] / "meta.json").write_text(json.dumps(meta))
+    told = ask(root, "/api/run", run=ids(root)[0])["environment"]
+    assert told["observes"] == ["image: pixels 3 x 60 x 80", "state/speed: vector 2"]
+    assert told["acts"][:2] == [
+        "aim: 2 real numbers",
+        "legs/move: one of 5 (some may be forbidden)",
+    ]
+    assert len(told["acts"]) == 4
 
 
 def test_what_is_not_known_of_a_machine_is_left_out(root: Path) -> None:

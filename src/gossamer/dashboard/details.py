@@ -23,6 +23,8 @@ LOG_LINES, LOG_BYTES = 200, 256 << 10
 EVALUATIONS = 50
 MAX_PROCESSES = 1000
 VIDEO_TYPES = {".mp4": "video/mp4", ".webm": "video/webm", ".gif": "image/gif"}
+MOST_LEAVES = 100
+"""Most parts of an observation or an action that are told."""
 _STEPS = re.compile(r"(\d+)")
 
 
@@ -47,7 +49,44 @@ def details(files: RunFiles, run: ListedRun) -> dict[str, Any]:
         "evaluations": evaluations(files),
         "limits": limits(files, config, machine, ended=run["state"] != "running"),
         "machine": machine_of(meta),
+        "environment": environment_of(meta),
     }
+
+
+_ACTS = {
+    "categorical": "one of {}",
+    "multi_categorical": "one each of {}",
+    "bernoulli": "{} switches",
+    "gaussian": "{} real numbers",
+}
+
+
+def environment_of(meta: Mapping[str, Any]) -> dict[str, Any]:
+    """Return how a run's environment was set up, what its policy observes and how it acts, in words, where that is known."""
+    observes, acts = (list(map(mapping, listed(meta.get(x)))) for x in ("observes", "acts"))
+    told = {
+        "protocol": word(meta.get("protocol", "")),
+        "observes": [_of_leaf(x) for x in observes[:MOST_LEAVES]],
+        "acts": [_of_action(x) for x in acts[:MOST_LEAVES]],
+    }
+    return {name: x for name, x in told.items() if x}
+
+
+def _of_leaf(leaf: Mapping[str, Any]) -> str:
+    shape = " x ".join(str(whole(n)) for n in listed(leaf.get("shape"))[:9])
+    return word(" ".join(filter(None, (_name_of(leaf), word(leaf.get("kind", "")), shape))))
+
+
+def _of_action(part: Mapping[str, Any]) -> str:
+    sizes = ", ".join(str(whole(n)) for n in listed(part.get("sizes"))[:99])
+    kind = word(part.get("kind", ""))
+    acts = _ACTS.get(kind, kind + " {}").format(sizes)
+    masked = "(some may be forbidden)" if part.get("masked") else ""
+    return word(" ".join(filter(None, (_name_of(part), acts, masked))))
+
+
+def _name_of(part: Mapping[str, Any]) -> str:
+    return f"{word(part['name'])}:" if part.get("name") else ""
 
 
 def machine_of(meta: Mapping[str, Any]) -> dict[str, Any]:

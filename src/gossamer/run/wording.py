@@ -31,9 +31,25 @@ MAX_LEARNERS_TOLD = 16
 
 
 def env_facts(spec: EnvSpec) -> dict[str, Any]:
-    """Return how an environment was set up, and what is known about resuming it, as meta.json holds it."""
+    """Return how an environment was set up, what a policy sees and does there, and what is known about resuming it.
+
+    As meta.json holds it.
+    """
+    parts = spec.action.parts or (("", spec.action),)
     return {
         "protocol": spec.protocol,
+        "observes": [
+            {"name": x.name, "kind": x.kind, "shape": list(x.shape)} for x in spec.observed
+        ],
+        "acts": [
+            {
+                "name": name,
+                "kind": part.kind,
+                "sizes": list(part.sizes),
+                "masked": spec.mask is not None and bool(part.choices),
+            }
+            for name, part in parts
+        ],
         "env_comes_back": spec.exact_resume,
         "env_differs": spec.differs,
     }

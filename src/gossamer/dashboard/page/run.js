@@ -271,7 +271,7 @@ export class Run {
   }
 
   #fillOverview() {
-    const { limits, processes, machine } = this.#detail;
+    const { limits, processes, machine, environment } = this.#detail;
     this.#limits.replaceChildren(limitsCard(limits));
     const facts = Object.entries(machine ?? {}).filter(([, value]) => value !== null && value !== "");
     const asText = (name, value) => {
@@ -298,6 +298,10 @@ export class Run {
                 "Processes",
               )
             : el("p", { class: "quiet" }, "None is known."),
+          Object.keys(environment ?? {}).length > 0 && [
+            el("h2", {}, "Environment"),
+            el("dl", { class: "facts" }, Object.entries(environment).map(([name, value]) => [el("dt", {}, FACTS[name] ?? name), el("dd", {}, Array.isArray(value) ? value.map((each) => el("div", {}, each)) : value)])),
+          ],
         ),
         el(
           "section",
