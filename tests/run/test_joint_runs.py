@@ -99,6 +99,14 @@ def test_act_takes_and_returns_what_the_spaces_say(tmp_path: Path) -> None:
         )
         obs, _, over, _, info = env.step(action)
     assert over
+    meta = json.loads((tmp_path / "run" / "meta.json").read_text())
+    assert meta["observes"] == [{"name": "", "kind": "vector", "shape": [3]}]
+    told = [(part["name"], part["kind"], part["masked"]) for part in meta["acts"]]
+    assert told == [
+        ("aim", "gaussian", False),
+        ("legs/move", "categorical", True),
+        ("switches", "bernoulli", False),
+    ]
     several, _ = policy.act(np.stack([obs, obs]), mask=[{"legs": {"move": [0, 1, 0]}}, {}])
     assert several["legs"]["move"].shape == (2,)
     assert several["legs"]["move"][0] == 2
