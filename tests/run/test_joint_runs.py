@@ -130,7 +130,7 @@ def test_it_comes_within_two_percent_of_the_optimum(
     tmp_path: Path, algorithm: str, env_id: str
 ) -> None:
     given = settings(
-        tmp_path / "run", placement="inline", total_env_steps=150_000, num_envs=16, unroll_length=16,
+        tmp_path / "run", placement="inline", total_env_steps=60_000, num_envs=16, unroll_length=16,
         algorithm={"name": algorithm, "entropy_cost": 0.001, "discount": 0.0, **OPTIMA[algorithm]},
         **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 2e-3,
            "policy.init_log_std": -0.5},
