@@ -47,6 +47,39 @@ def test_no_forbidden_action_is_taken(tmp_path: Path, algorithm: str, core: str)
         assert set(scored.lengths) == {LENGTH}
 
 
+MIXED = {
+    "a2c": {"name": "allreduce"},
+    "vtrace": {"name": "gossip"},
+    "impact": {"name": "diffusion", "adjacency": "ring"},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("env_id", ["Forbids", "Combined"])
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_no_forbidden_action_is_taken_in_a_hundred_thousand_steps(
+    tmp_path: Path, algorithm: str, env_id: str
+) -> None:
+    """A million of all cases, while policies become as sure of an action as they will be."""
+    more: dict[str, Any] = {"algorithm": {"name": algorithm}, "optimizer.learning_rate": 3e-3}
+    if algorithm == "laser":
+        fifth = {"fraction": 0.2, "capacity": 50}
+        kinds = ("uniform", "circular", "elite", "attentive")
+        more["replays"] = [
+            {"name": "queue", "fraction": 0.2},
+            *({"name": x, **fifth} for x in kinds),
+        ]
+    if algorithm in MIXED:
+        more |= {"num_learners": 2, "topology": MIXED[algorithm]}
+    more |= {"placement": "inline", "num_envs": 16, "total_env_steps": 100_000}
+    given = settings(tmp_path / "run", **more)
+    result = train(make_config(f"masked_envs:{env_id}", given), quiet=True)
+    assert result.summary["exit_reason"] == "done: total_env_steps reached"
+    for sample in (False, True):
+        scored = gossamer.evaluate(result, episodes=200, sample=sample)
+        assert set(scored.lengths) == {LENGTH}
+
+
 @pytest.mark.parametrize(
     "topology",
     [{"name": "allreduce"}, {"name": "gossip"}, {"name": "diffusion", "adjacency": "ring"}],
