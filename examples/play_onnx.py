@@ -5,7 +5,7 @@
 
 How the environment is made, how its observations become the policy's, and what the policy is given of the step
 before stands in the file's metadata under `gossamer`. This program needs nothing else: it plays Gymnasium's
-environments and Atari, with any network.
+environments and Atari, with any network, also where an observation holds several arrays or some actions are forbidden.
 """
 
 from __future__ import annotations
@@ -42,16 +42,20 @@ class Policy:
 
     def reset(self) -> None:
         """Forget everything: an episode begins."""
+        carried = ("start", "state", "last_action", "last_reward")
         self._before = {
             name: np.zeros([1, *x["shape"][1:]], x["dtype"])
             for name, x in self.about["inputs"].items()
+            if name in carried
         }
         if "start" in self._before:
             self._before["start"][:] = True
 
-    def __call__(self, obs: Any) -> dict[str, Any]:
-        """Return the outputs for an observation of the environment."""
-        inputs = self._before | {"obs": self._lay_out(np.asarray(obs))[None]}
+    def __call__(self, obs: Any, info: Any) -> dict[str, Any]:
+        """Return the outputs for an observation of the environment and the info beside it."""
+        inputs = self._before | self._seen(obs)
+        if "mask" in self.about:
+            inputs["mask"] = self._allowed(obs, info)[None]
         outputs = dict(zip(self._names, self._session.run(None, inputs), strict=True))
         # What a step is given of the one before; the reward comes from the environment.
         self._before |= {name: outputs[to] for name, to in self.about["carry"].items()}
@@ -64,14 +68,33 @@ class Policy:
         if "last_reward" in self._before:
             self._before["last_reward"] = np.full(1, reward, np.float32)
 
-    def _lay_out(self, obs: Any) -> Any:
-        """Turn an observation of the environment into the policy's."""
-        about, dtype = self.about["observation"], self.about["inputs"]["obs"]["dtype"]
+    def _seen(self, obs: Any) -> dict[str, Any]:
+        """Turn an observation of the environment, or each array in it, into an input."""
+        about = self.about["observation"]
+        arrays: dict[str, Any] = {}
+        for one in about.get("leaves", [about]):
+            array = obs
+            for key in one.get("keys", []):
+                array = array[key]
+            name = one.get("input", "obs")
+            dtype = self.about["inputs"][name]["dtype"]
+            arrays[name] = self._lay_out(np.asarray(array), one, dtype)[None]
+        return arrays
+
+    def _allowed(self, obs: Any, info: Any) -> Any:
+        """Return which actions are allowed, as one row: an environment may say it of each part of an action."""
+        about = self.about["mask"]
+        said = (obs if about["from"] == "observation" else info)[about["key"]]
+        return np.concatenate([np.ravel(part) for part in said]).astype(bool)
+
+    @staticmethod
+    def _lay_out(obs: Any, about: dict[str, Any], dtype: str) -> Any:
+        """Turn an array that the environment returns into the policy's."""
+        if about["layout"] in ("one_hot", "from_zero"):
+            obs = obs.ravel() - about["start"]
         if about["layout"] == "one_hot":
-            sizes = about["sizes"]
-            parts = obs.ravel() - about["start"]
             return np.concatenate(
-                [np.eye(n, dtype=dtype)[x] for n, x in zip(sizes, parts, strict=True)]
+                [np.eye(n, dtype=dtype)[x] for n, x in zip(about["sizes"], obs, strict=True)]
             )
         if about["layout"] in ("channels_first", "frames_channels_first"):
             obs = np.moveaxis(obs, -1, -3)
@@ -90,14 +113,14 @@ def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
     # Atari comes as a vector of games, here of one, whose arrays have one row.
     env = make(**about["arguments"], num_envs=1) if atari else make(**about["arguments"])
     try:
-        obs, _ = env.reset(seed=seed)
+        obs, info = env.reset(seed=seed)
         policy.reset()
         ended, quiet_steps = False, 0
         while not ended:
             seen = obs[0].copy() if atari else obs
-            outputs = policy(seen)
+            outputs = policy(seen, info)
             action = outputs["action"] if atari else outputs["action"][0]
-            obs, reward, terminated, truncated, _ = env.step(action)
+            obs, reward, terminated, truncated, info = env.step(action)
             ended = bool(np.any(terminated) or np.any(truncated))
             reward = float(np.sum(reward))
             quiet_steps = 0 if reward else quiet_steps + 1

@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 import yaml
-from waiting import PATIENCE_SECONDS
+from playing import play, returns_told
 
 from gossamer import cli
 from gossamer.config import make_config
@@ -23,7 +21,6 @@ from gossamer.run.train import train
 # One process imports what exports to ONNX, which takes seconds.
 pytestmark = pytest.mark.xdist_group("export")
 
-PLAY = Path(__file__).parents[2] / "examples" / "play_onnx.py"
 TINY = {"placement": "inline", "evaluation.every_seconds": 0, "num_envs": 4}
 
 
@@ -42,25 +39,6 @@ def here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path
 
 
-def play(file: str, *words: str) -> str:
-    """Play with a program that must not import torch or gossamer."""
-    code = (
-        "import runpy, sys\n"
-        "sys.modules['torch'] = sys.modules['gossamer'] = None\n"
-        f"sys.argv = ['play_onnx.py', {file!r}, *{list(words)!r}]\n"
-        f"runpy.run_path({str(PLAY)!r}, run_name='__main__')\n"
-    )
-    done = subprocess.run(
-        [sys.executable, "-c", code],
-        capture_output=True,
-        text=True,
-        timeout=PATIENCE_SECONDS,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
-
-
 def test_an_onnx_file_plays_without_torch(
     cartpole: Path, here: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -71,7 +49,7 @@ def test_an_onnx_file_plays_without_torch(
     assert "steps replayed: same actions" in out
     said = play("CartPole-v1-ppo.onnx", "--episodes", "3", "--seed", "7")
     assert "CartPole-v1: Gymnasium" in said
-    returns = [float(x.rpartition(" ")[2]) for x in said.splitlines() if x.startswith("episode")]
+    returns = returns_told(said)
     # The same greedy games, played by Gymnasium and gossamer's policy.
     import gymnasium
 

@@ -14,7 +14,6 @@ from runs import SMALL, state_of
 from sessions import slow
 
 import gossamer
-from gossamer import cli
 from gossamer.config import make_config
 from gossamer.run.train import train
 
@@ -145,23 +144,3 @@ def test_act_obeys_the_mask_and_wants_it(
         assert action.tolist() == [2, 1]
         with pytest.raises(ValueError, match="forbids every action"):
             policy.act(obs, mask=np.zeros(5))
-
-
-def test_exporting_it_is_refused_with_two_ways_out(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    given = settings(tmp_path / "run", total_env_steps=64, **{"evaluation.every_seconds": 0.0})
-    train(make_config("masked_envs:Forbids", given), quiet=True)
-    words = [
-        "export",
-        str(tmp_path / "run"),
-        "--format",
-        "pt2",
-        "--output",
-        str(tmp_path / "x.pt2"),
-    ]
-    assert cli.main(words) == 2
-    said = capsys.readouterr().err
-    assert "act(obs, mask=...)" in said
-    assert "--env.mask off" in said
-    assert not (tmp_path / "x.pt2").exists()

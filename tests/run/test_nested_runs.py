@@ -140,6 +140,3 @@ def test_its_policy_is_evaluated_and_acts(
         ValueError, match=r"its switches has shape \(1, 4\), and others are of 2 environments"
     ):
         policy.act({**two, "switches": two["switches"][:1]})
-    assert cli.main(["export", str(folder), "--format", "pt2", "--output", "a.pt2"]) == 2
-    assert "cannot be exported yet" in capsys.readouterr().err
-    assert not os.path.exists("a.pt2")  # noqa: PTH110

@@ -133,3 +133,9 @@ class Switches(Forbids):
 
     action_space: Any = spaces.MultiBinary(5)
     sizes = (2, 2, 2, 2, 2)
+
+
+class Grid(Combined):
+    """Its combinations are of a Box of whole numbers."""
+
+    action_space: Any = spaces.Box(np.array([0, 7]), np.array([3, 9]), dtype=np.int32)

@@ -26,6 +26,7 @@ from gossamer.envs.spaces import (
     NestedFormat,
     action_format,
     choices_of,
+    dict_of,
     frames_format,
     obs_format,
     parts_in,
@@ -41,6 +42,8 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 2**30
 """Largest size of an observation or action that is believed."""
+MOST_LEVELS, MOST_ITEMS = 32, 65_536
+"""Depth of nested observations, and length of a Tuple of them, that are believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -165,14 +168,52 @@ def _space_at(space: Any, keys: Iterable[Any]) -> Any:
     return space
 
 
-def interface_from(env_id: str, description: Mapping[str, Any]) -> Interface:
+def interface_from(
+    env_id: str, description: Mapping[str, Any], spec: EnvSpec | None = None
+) -> Interface:
     """Return the interface that an exported policy's description tells of, under the names that `Interface` has.
+
+    `spec` says where the environment tells which actions are allowed, if it does.
 
     Raises:
         KeyError, TypeError, ValueError: it is none.
     """
     obs, action = description["observation"], description["action"]
-    return interface_of(env_id, dict(description["environment"]), _space(obs), _space(action))
+    observed = _nested_space(obs["leaves"]) if "leaves" in obs else _space(obs)
+    if spec is not None and spec.mask is not None and spec.mask_from == "observation":
+        held = dict_of(observed) | {MASK: spaces.MultiBinary(spec.mask.shape)}
+        observed = spaces.Dict(list(held.items()))
+    return interface_of(env_id, dict(description["environment"]), observed, _space(action), spec)
+
+
+def _nested_space(leaves: Iterable[Mapping[str, Any]]) -> spaces.Space[Any]:
+    """Return a space that holds arrays by the keys that lead to each."""
+    found = [(tuple(leaf["keys"]), _space(leaf)) for leaf in leaves]
+    if sum(math.prod(space.shape or ()) for _, space in found) > MOST_NUMBERS:
+        raise ValueError("its observations are too large")
+    if any(not 0 < len(keys) <= MOST_LEVELS for keys, _ in found):
+        raise ValueError("its observations are not where keys lead")
+    return _space_below(found)
+
+
+def _space_below(found: list[tuple[tuple[Any, ...], spaces.Space[Any]]]) -> spaces.Space[Any]:
+    if len(found) == 1 and not found[0][0]:
+        return found[0][1]
+    below: dict[Any, list[tuple[tuple[Any, ...], spaces.Space[Any]]]] = {}
+    for keys, space in found:
+        if not keys:
+            raise ValueError("two of its observations are in the same place")
+        below.setdefault(keys[0], []).append((keys[1:], space))
+    held = {key: _space_below(rest) for key, rest in below.items()}
+    if all(isinstance(key, str) for key in held):
+        return spaces.Dict(list(held.items()))
+    if any(type(key) is not int or not 0 <= key < MOST_ITEMS for key in held):
+        raise ValueError("its observations are not where keys lead")
+    # What else a Tuple holds was nothing that a network takes.
+    return spaces.Tuple([held.get(i, _LEFT_OUT) for i in range(max(held) + 1)])
+
+
+_LEFT_OUT = spaces.Text(1)
 
 
 def _space(told: Mapping[str, Any]) -> spaces.Space[Any]:

@@ -88,18 +88,21 @@ def _playing(description: Mapping[str, Any]) -> list[str]:
     ].startswith("envpool.")
     imports, made = _making(environment)
     fed = ", reward=reward" if "last_reward" in description["inputs"] else ""
+    mask, info = description.get("mask", {}), "_"
+    if mask.get("from") == "info":  # one in an observation is found there
+        fed, info = f"{fed}, mask=info[{json.dumps(mask['key'])}]", "info"
     return [
         *imports,
         "from gossamer.export.hub import load_hub",
         "",
         'policy = load_hub(".")  # this folder',
         f"env = {made}",
-        f"obs, _ = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
+        f"obs, {info} = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
         "state, score, ended = None, 0.0, False",
         *(["reward = 0.0"] if fed else []),
         "while not ended:",
         f"    action, state = policy.act(obs, state{fed})",
-        "    obs, reward, terminated, truncated, _ = env.step(action)",
+        f"    obs, reward, terminated, truncated, {info} = env.step(action)",
         f"    score += float(reward{'[0]' if several else ''})",
         f"    ended = {'bool(terminated[0] or truncated[0])' if several else 'terminated or truncated'}",
         "print(score)",

@@ -28,6 +28,7 @@ from gossamer.record.metrics import plain
 from gossamer.run.evaluate import play_episodes, stop_on_interrupt, watched
 from gossamer.run.load_policy import config_of, policy_and_checkpoint, typed_again
 from gossamer.run.show import record_video
+from gossamer.spec import nested_obs
 from gossamer.system.devices import cpu_by_default
 from gossamer.system.reading import expand, quoted, visible
 
@@ -146,16 +147,6 @@ def _default_name(config: TrainConfig, kind: str) -> str:
 
 def _load(folder: RunFolder, config: TrainConfig, which: str | int, learner: int | None) -> _Loaded:
     policy, checkpoint = policy_and_checkpoint(folder, config, which, learner)
-    if policy.spec.mask is not None:
-        raise ConfigError(
-            f"{config.env_id} was trained with a mask of actions, and such a policy cannot be exported yet; "
-            "gossamer.load_policy(...).act(obs, mask=...) takes one, and a run with --env.mask off can be exported"
-        )
-    if not policy.spec.is_bare:
-        raise ConfigError(
-            f"{config.env_id} observes several arrays, and a policy of those cannot be exported yet; "
-            "gossamer.load_policy(...).act(obs) takes its observations"
-        )
     step = OneStep(policy, policy.interface.action).eval()
     with torch.no_grad(), threads(1):
         description = describe(
@@ -248,7 +239,7 @@ def module_step(step: OneStep) -> Callable[[Arrays], Arrays]:
 
     def take(inputs: Arrays) -> Arrays:
         with torch.no_grad(), threads(1):
-            said = step(**{name: torch.tensor(x) for name, x in inputs.items()})
+            said = step(**nested_obs({name: torch.tensor(x) for name, x in inputs.items()}))
         return {name: x.numpy() for name, x in said.items()}
 
     return take

@@ -60,7 +60,8 @@ def write_policy(folder: Path, policy: Policy, description: Mapping[str, Any]) -
 def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Policy:
     """Load a policy that was exported with `--format hub`, ready to act, in float32 on the CPU.
 
-    `action, state = policy.act(obs, state)` takes the environment's own observations.
+    `action, state = policy.act(obs, state)` takes the environment's own observations; a policy that was trained with a mask
+    of actions takes that too, as `mask=info["action_mask"]`, unless an observation holds it.
 
     Args:
         folder: what was written, or what was downloaded from the Hub.
@@ -73,8 +74,10 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
     try:
         content: Any = parse_json(read_plain(path / CONFIG))
         spec = _spec(content["spec"])
-        interface = interface_from(spec.env_id, content)
-        seen = tuple((x.name, x.kind, x.shape, x.sizes) for x in interface.obs_format.leaves)
+        interface = interface_from(spec.env_id, content, spec)
+        masks = () if interface.mask is None else (interface.mask.leaf,)
+        leaves = (*interface.obs_format.leaves, *masks)
+        seen = tuple((x.name, x.kind, x.shape, x.sizes) for x in leaves)
         known = tuple((x.name, x.kind, x.shape, x.sizes) for x in spec.leaves)
         if (seen, interface.action_format.spec) != (known, spec.action):
             raise ValueError("its environment's spaces are not those of the policy")

@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import gossamer
-from gossamer.export.step import CARRY
+from gossamer.envs.masks import MASK
+from gossamer.export.step import CARRY, input_of
+from gossamer.policies.actor_critic import MASKED
 from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import env_steps_of
 from gossamer.run.load_policy import whose
+from gossamer.spec import nested_obs
 
 if TYPE_CHECKING:
     from gossamer.config import TrainConfig
@@ -16,13 +19,15 @@ if TYPE_CHECKING:
     from gossamer.export.step import OneStep
     from gossamer.record.checkpoint import Checkpoint
     from gossamer.record.folder import RunFolder
+    from gossamer.spec import EnvSpec
 
-FORMAT = 1
-"""Version of this description."""
+FORMAT, FORMAT_OF_SEVERAL = 1, 2
+"""Versions of this description: where an observation is one array, and where there are several, or a mask of actions."""
 KEY = "gossamer"
 """Name of the description in an ONNX file; with .json, in a torch program's archive."""
 _INPUTS = {
     "obs": "observation, laid out as `observation` says",
+    "mask": "true where an action is allowed, one or more of each choice, laid out as `mask` says",
     "start": "true on the first step of an episode: state, last action and last reward are forgotten",
     "state": "recurrent state; next_state of the step before, zeros at first",
     "last_action": "next_last_action of the step before, zeros at first",
@@ -40,6 +45,7 @@ _PARAMS = {
     "multi_categorical": "logits of each component, one component after the other",
     "bernoulli": "logits of 1",
     "gaussian": "means, then logarithms of standard deviations, before squashing, scaling and clipping",
+    "joint": "logits of each combination of choices, the last choice changing quickest",
 }
 
 
@@ -77,26 +83,62 @@ def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[s
     """
     spec = step.policy.spec
     inputs = step.inputs(2)
-    outputs = step(**inputs)
+    outputs = step(**nested_obs(inputs))
+    params = _PARAMS["joint" if spec.mask_form == "joint" else spec.action.kind]
+    if spec.mask is not None:
+        params += f", {MASKED:g} where an action is forbidden"
     return plain(
         {
-            "format": FORMAT,
+            "format": FORMAT if spec.is_bare else FORMAT_OF_SEVERAL,
             "gossamer": gossamer.__version__,
             "env_id": spec.env_id,
             "protocol": spec.protocol,
             "max_episode_steps": spec.max_episode_steps,
             "environment": interface.environment,
-            "observation": {**interface.observation, "policy_shape": list(spec.obs_shape)},
+            "observation": _observation(spec, interface),
+            **_mask(spec, interface),
             "action": {"kind": spec.action.kind, **interface.action, "chosen": "greedy"},
-            "inputs": {name: _tensor(x, _INPUTS[name]) for name, x in inputs.items()},
+            "inputs": {name: _tensor(x, _input_meaning(name)) for name, x in inputs.items()},
             "outputs": {
-                name: _tensor(x, _OUTPUTS[name].format(params=_PARAMS[spec.action.kind]))
+                name: _tensor(x, _OUTPUTS[name].format(params=params))
                 for name, x in outputs.items()
             },
             "carry": {name: to for name, to in CARRY.items() if name in inputs},
             "run": run,
         }
     )
+
+
+def _observation(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
+    """Return what an environment's observation is and how it is laid out; of several arrays, each under `leaves`."""
+    told = interface.observation
+    if spec.sees_one:
+        return {**told, "policy_shape": list(spec.obs_shape)}
+    leaves = [
+        {"input": input_of(leaf), **x, "policy_shape": list(leaf.shape)}
+        for leaf, x in zip(spec.observed, told["leaves"], strict=True)
+    ]
+    return {**told, "leaves": leaves}
+
+
+def _mask(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
+    """Return where an environment says what it allows, and how that is laid out; nothing where it does not."""
+    form = interface.mask
+    if spec.mask is None or form is None:
+        return {}
+    layout = (
+        "combinations of the choices, an array of shape `sizes`, flattened with the last choice changing quickest"
+        if form.joint
+        else "the choices of each part of an action, one part after the other"
+    )
+    told = {"input": input_of(spec.mask), "from": form.source, "key": MASK}
+    told |= {"form": spec.mask_form, "sizes": list(form.sizes), "layout": layout}
+    return {"mask": told}
+
+
+def _input_meaning(name: str) -> str:
+    whole, _, leaf = name.partition("/")
+    return f"{leaf} of the observation, laid out as `observation` says" if leaf else _INPUTS[whole]
 
 
 def _tensor(x: Any, meaning: str) -> dict[str, Any]:

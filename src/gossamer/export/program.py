@@ -15,6 +15,7 @@ from torch.torch_version import TorchVersion
 from gossamer.errors import RunFailed
 from gossamer.export.metadata import KEY
 from gossamer.machine import threads
+from gossamer.spec import nested_obs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Generator
@@ -50,11 +51,15 @@ def make_program(step: OneStep) -> ExportedProgram:
         RunFailed: torch cannot follow the network, as feature layers of the user's may be written.
     """
     inputs = step.inputs(EXAMPLE_BATCH)
+    arguments = nested_obs(inputs)
     batch = torch.export.Dim("batch", min=1)
     try:
         with quiet(), torch.no_grad():
             program = torch.export.export(
-                step, (), inputs, dynamic_shapes={name: {0: batch} for name in inputs}
+                step,
+                (),
+                arguments,
+                dynamic_shapes=nested_obs({name: {0: batch} for name in inputs}),
             )
     except Exception as error:  # whatever the user's layers, or torch about them, raise
         raise unexportable("torch.export", error) from error
@@ -94,7 +99,7 @@ def program_step(data: bytes) -> Callable[[Arrays], Arrays]:
 
     def step(inputs: Arrays) -> Arrays:
         with torch.no_grad(), threads(1):
-            said = module(**{name: torch.tensor(x) for name, x in inputs.items()})
+            said = module(**nested_obs({name: torch.tensor(x) for name, x in inputs.items()}))
         return {name: x.numpy() for name, x in said.items()}
 
     return step

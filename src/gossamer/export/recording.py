@@ -12,8 +12,10 @@ import numpy as np
 import torch
 
 from gossamer.errors import RunFailed
+from gossamer.export.step import input_of
 from gossamer.roles.evaluator import Interrupted
 from gossamer.roles.inference import Inference, nothing_carried, take_step
+from gossamer.spec import leaves_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -34,6 +36,37 @@ TOLERANCE = 1e-5
 """Largest difference, in units of an output's largest number, or of 1 where that is smaller."""
 
 
+class Choices(NamedTuple):
+    """How discrete actions are choices of values that have logits."""
+
+    sizes: tuple[int, ...]
+    """Numbers of values."""
+    start: tuple[int, ...] = ()
+    """What the environment calls the first values; empty: 0."""
+    combined: tuple[int, ...] = ()
+    """Numbers of values of each part of an action of which every combination is a value; empty: none is."""
+
+    def of(self, output: str, action: NDArray[Any]) -> NDArray[Any]:
+        """Return the values [B, A] that an output tells of, actions [B, ...]; -1 is none."""
+        found = action.reshape(len(action), -1)
+        if output == "next_last_action":  # which is no environment's
+            return found
+        found = found - np.asarray(self.start or 0)
+        if self.combined:
+            inside = ((found >= 0) & (found < self.combined)).all(axis=1, keepdims=True)
+            kept = tuple(np.where(inside, found, 0).T)
+            index = np.asarray(np.ravel_multi_index(kept, self.combined))
+            return np.where(inside, index[:, None], -1)
+        return found
+
+    def are_allowed(self, values: NDArray[Any], mask: NDArray[np.bool_]) -> bool:
+        """Return whether a mask [B, M] allows all values [B, A]."""
+        sizes = np.asarray(self.sizes)
+        inside = (values >= 0) & (values < sizes)
+        index = (np.cumsum(sizes) - sizes) + np.where(inside, values, 0)
+        return bool((inside & np.take_along_axis(mask, index, axis=1)).all())
+
+
 class Recording(NamedTuple):
     """Steps of B environments, one behind the other, and the policy's greedy answers to them."""
 
@@ -42,7 +75,9 @@ class Recording(NamedTuple):
     outputs: Arrays
     """[T, B, ...] each."""
     margin: NDArray[np.float32]
-    """[T, B, A] by how much the parameters of a discrete action's two likeliest values differ; A = 0 for others."""
+    """[T, B, A] by how much the parameters of a discrete action's two likeliest allowed values differ; A = 0 for others."""
+    choices: Choices
+    """How to read discrete actions."""
 
     @property
     def steps(self) -> int:
@@ -55,7 +90,7 @@ class Recording(NamedTuple):
             {name: x[:steps, :columns] for name, x in held.items()}
             for held in (self.inputs, self.outputs)
         )
-        return Recording(inputs, outputs, self.margin[:steps, :columns])
+        return Recording(inputs, outputs, self.margin[:steps, :columns], self.choices)
 
 
 class Agreement(NamedTuple):
@@ -85,6 +120,7 @@ def record(
     """
     n = envs.num_envs
     rows: list[tuple[Arrays, Arrays]] = []
+    spec = policy.spec
     obs: Any = envs.start(np.zeros(n, dtype=np.int64))
     carried = nothing_carried(policy, n)
     was_over, over = np.ones(n, dtype=bool), np.zeros(n, dtype=bool)
@@ -93,12 +129,14 @@ def record(
         for _ in range(steps):
             if stop():
                 raise Interrupted
-            seen = {"obs": np.array(obs), "start": was_over.copy(), "last_reward": last_reward}
+            leaves = leaves_of(obs)
+            seen = {input_of(leaf): np.array(leaves[leaf.name]) for leaf in spec.leaves}
+            seen |= {"start": was_over.copy(), "last_reward": last_reward}
             seen["last_action"] = carried.action[0].numpy().copy()
             out, carried = take_step(
                 policy,
                 infer,
-                torch.from_numpy(seen["obs"]),
+                spec.obs_of({x.name: torch.from_numpy(seen[input_of(x)]) for x in spec.leaves}),
                 torch.from_numpy(seen["start"]),
                 torch.from_numpy(last_reward),
                 carried,
@@ -120,10 +158,14 @@ def record(
     seen, said = (
         {name: np.stack([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
     )
-    return Recording(seen, said, _margin(policy.spec.action, said["action_params"]))
+    params = said["action_params"]
+    if "mask" in seen:
+        params = np.where(seen["mask"], params, -np.inf)
+    return Recording(seen, said, _margin(spec.action, params), _choices(policy))
 
 
 def _margin(action: ActionSpec, params: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return what `Recording.margin` is; parameters of forbidden actions are -inf."""
     if action.kind == "gaussian":
         return params[..., :0]
     if action.kind == "bernoulli":
@@ -134,6 +176,12 @@ def _margin(action: ActionSpec, params: NDArray[np.float32]) -> NDArray[np.float
         two = np.sort(np.insert(part, 0, -np.inf, axis=-1), axis=-1)[..., -2:]
         found.append(two[..., 1] - two[..., 0])
     return np.stack(found, axis=-1)
+
+
+def _choices(policy: Policy) -> Choices:
+    told, joint = policy.interface.action, policy.spec.mask_form == "joint"
+    combined = tuple(told["sizes"]) if joint else ()
+    return Choices(policy.spec.action.sizes, tuple(told.get("start", ())), combined)
 
 
 def _size(x: NDArray[Any]) -> float:
@@ -159,7 +207,10 @@ def replay(
     Raises:
         RunFailed: it answers something else.
     """
-    scale = {name: max(1.0, _size(x)) for name, x in recording.outputs.items()}
+    sized, mask = dict(recording.outputs), recording.inputs.get("mask")
+    if mask is not None:  # beside the parameter of a forbidden action no difference would count
+        sized["action_params"] = np.where(mask, sized["action_params"], 0.0)
+    scale = {name: max(1.0, _size(x)) for name, x in sized.items()}
     largest: dict[str, float] = {}
     # Where an episode starts, a state has to be forgotten, whatever it was.
     state = np.ones_like(recording.outputs["next_state"][0])
@@ -177,9 +228,12 @@ def replay(
                 )
             if name in ("action", "next_last_action") and wanted.dtype.kind != "f":
                 # As likely but for rounding is as good.
-                other = (found != wanted).reshape(recording.margin[t].shape)
+                chosen = recording.choices.of(name, found)
+                other = chosen != recording.choices.of(name, wanted)
                 if (recording.margin[t][other] > 2.0 * TOLERANCE * scale["action_params"]).any():
                     raise _differs(f"{name} at step {t + 1} is another one")
+                if mask is not None and not recording.choices.are_allowed(chosen, mask[t]):
+                    raise _differs(f"{name} at step {t + 1} is forbidden")
                 continue
             apart = _size(found.astype(np.float64) - wanted.astype(np.float64)) / scale[name]
             largest[name] = max(largest.get(name, 0.0), apart)
@@ -187,7 +241,7 @@ def replay(
                 raise _differs(
                     f"{name} at step {t + 1} is off by {apart * scale[name]:.3g}, more than {TOLERANCE * scale[name]:.3g}"
                 )
-    return Agreement(recording.steps * recording.inputs["obs"].shape[1], largest)
+    return Agreement(recording.steps * recording.margin.shape[1], largest)
 
 
 def check(

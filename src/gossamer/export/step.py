@@ -11,13 +11,21 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor, nn
 
+from gossamer.spec import leaf_field, leaves_of, obs_at
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from gossamer.policies.actor_critic import ActorCritic
+    from gossamer.spec import Leaf, Obs
 
 CARRY = {"state": "next_state", "last_action": "next_last_action"}
 """Inputs, and the outputs of the step before that they are given."""
+
+
+def input_of(leaf: Leaf) -> str:
+    """Return the name of the input that is a leaf: `obs`, `obs/NAME` of several, or `mask`."""
+    return "mask" if leaf.kind == "mask" else leaf_field("obs", leaf.name)
 
 
 class OneStep(nn.Module):
@@ -39,6 +47,8 @@ class OneStep(nn.Module):
         self._shape = [int(n) for n in action["shape"]]
         self._dtype: torch.dtype = getattr(torch, str(action["dtype"]), torch.int64)
         self._clips, self._shifts = kind == "gaussian", any(action.get("start", ()))
+        joint = policy.spec.mask_form == "joint"
+        self._combined: list[int] = [int(n) for n in action["sizes"]] if joint else []
         # Bounds of float64 are no numbers of float32.
         exact = torch.float64 if self._dtype == torch.float64 else torch.float32
         low, high = (
@@ -48,13 +58,13 @@ class OneStep(nn.Module):
         self.register_buffer("low", torch.tensor(low, dtype=exact))
         self.register_buffer("high", torch.tensor(high, dtype=exact))
         offset = torch.tensor(action.get("start", ()), dtype=torch.int64)
-        self.register_buffer(
-            "offset", offset.view(policy.spec.action.shape) if self._shifts else offset
-        )
+        shaped = self._shifts and not joint
+        self.register_buffer("offset", offset.view(policy.spec.action.shape) if shaped else offset)
 
     def forward(
         self,
-        obs: Tensor,
+        obs: Obs[Tensor],
+        mask: Tensor | None = None,
         start: Tensor | None = None,
         state: Tensor | None = None,
         last_action: Tensor | None = None,
@@ -63,17 +73,22 @@ class OneStep(nn.Module):
         """Take a step in every column of a batch.
 
         Args:
-            obs: [B, *obs_shape] raw, uint8 for pixels, else float32.
+            obs: [B, *shape] of each leaf, raw: uint8 for pixels, int64 for whole numbers, else float32.
+            mask: [B, M] bool, True where an action is allowed.
             start: [B] bool, where an episode begins: everything of before is forgotten.
             state: [B, S] recurrent state; `next_state` of the step before.
             last_action: `next_last_action` of the step before.
             last_reward: [B] float32, of the step before.
         """
-        b = obs.shape[0]
-        starts = torch.zeros(b, dtype=torch.bool, device=obs.device) if start is None else start
-        core_state = obs.new_zeros((0, b), dtype=torch.float32) if state is None else state.T
+        one = next(iter(leaves_of(obs).values()))
+        b = one.shape[0]
+        starts = torch.zeros(b, dtype=torch.bool, device=one.device) if start is None else start
+        core_state = one.new_zeros((0, b), dtype=torch.float32) if state is None else state.T
+        if self.policy.spec.mask is not None:
+            assert mask is not None
+            obs = {**leaves_of(obs), self.policy.spec.mask.name: mask}
         out = self.policy(
-            obs[None],
+            obs_at(obs, None),
             starts[None],
             core_state,
             None if last_action is None else last_action[None],
@@ -91,6 +106,8 @@ class OneStep(nn.Module):
     def _finish(self, own: Tensor) -> Tensor:
         """Actions of the distribution as the environment takes them [B, ...]."""
         action = self.policy.env_action(own)
+        if self._combined:
+            action = _unravelled(action, self._combined)
         if self._clips:
             action = torch.minimum(torch.maximum(action.to(self.low.dtype), self.low), self.high)
         if self._shifts:
@@ -98,10 +115,16 @@ class OneStep(nn.Module):
         return action.to(self._dtype).reshape([-1, *self._shape])
 
     def inputs(self, batch_size: int) -> dict[str, Tensor]:
-        """Return what a first step is given: zeros, and starts that are set; only what this policy needs."""
+        """Return what a first step is given, by input; `nested_obs` makes arguments of it.
+
+        Zeros, starts that are set, and masks that allow everything; only what this policy needs.
+        """
         spec, config = self.policy.spec, self.policy.config
-        kind = torch.uint8 if spec.obs_kind == "pixels" else torch.float32
-        found = {"obs": torch.zeros((batch_size, *spec.obs_shape), dtype=kind)}
+        found: dict[str, Tensor] = {}
+        for leaf in spec.leaves:
+            filled = torch.ones if leaf.kind == "mask" else torch.zeros
+            shape, kind = (batch_size, *leaf.shape), getattr(torch, leaf.dtype)
+            found[input_of(leaf)] = filled(shape, dtype=kind)
         if self.policy.core_units or config.last_action or config.last_reward:
             found["start"] = torch.ones(batch_size, dtype=torch.bool)
         if self.policy.core_units:
@@ -112,3 +135,10 @@ class OneStep(nn.Module):
         if config.last_reward:
             found["last_reward"] = torch.zeros(batch_size, dtype=torch.float32)
         return found
+
+
+def _unravelled(combination: Tensor, sizes: list[int]) -> Tensor:
+    """Return the choices [B, k] that combinations [B] are of, the last one changing quickest."""
+    strides = [math.prod(sizes[i + 1 :]) for i in range(len(sizes))]
+    choices = [combination // stride % n for stride, n in zip(strides, sizes, strict=True)]
+    return torch.stack(choices, dim=-1)

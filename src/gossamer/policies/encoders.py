@@ -105,7 +105,7 @@ class OneHot(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """[N, k] -> [N, sum(sizes)]."""
-        found = x.new_zeros((len(x), self._size), dtype=self.one.dtype)
+        found = x.new_zeros((x.shape[0], self._size), dtype=self.one.dtype)
         return found.scatter(1, x + self.first, 1.0)
 
 
