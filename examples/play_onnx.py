@@ -85,7 +85,36 @@ class Policy:
         """Return which actions are allowed, as one row: an environment may say it of each part of an action."""
         about = self.about["mask"]
         said = (obs if about["from"] == "observation" else info)[about["key"]]
-        return np.concatenate([np.ravel(part) for part in said]).astype(bool)
+        if "parts" not in about:
+            return self._row(said)
+        rows: list[Any] = []
+        for part in about["parts"]:
+            one: Any = said
+            try:
+                for key in part["keys"]:
+                    one = one[key]
+            except (KeyError, IndexError, TypeError):
+                one = None  # of a part without a mask all is allowed
+            rows.append(np.ones(sum(part["sizes"]), bool) if one is None else self._row(one))
+        return np.concatenate(rows)
+
+    @staticmethod
+    def _row(said: Any) -> Any:
+        """Return a mask of one array, or of one for each choice, as a row."""
+        return np.concatenate([np.ravel(one) for one in said]).astype(bool)
+
+    def action_of(self, outputs: dict[str, Any]) -> Any:
+        """Return what the environment takes: one array [1, ...], or a Dict or Tuple of some."""
+        about = self.about["action"]
+        if "parts" not in about:
+            return outputs["action"][0]
+        whole: dict[Any, Any] = {}
+        for part in about["parts"]:
+            held, (*above, last) = whole, part["keys"]
+            for key in above:
+                held = held.setdefault(key, {})
+            held[last] = outputs[part["output"]][0]
+        return _with_tuples(whole)
 
     @staticmethod
     def _lay_out(obs: Any, about: dict[str, Any], dtype: str) -> Any:
@@ -99,6 +128,14 @@ class Policy:
         if about["layout"] in ("channels_first", "frames_channels_first"):
             obs = np.moveaxis(obs, -1, -3)
         return obs.astype(dtype).reshape(about["policy_shape"])
+
+
+def _with_tuples(held: Any) -> Any:
+    """Turn dicts whose keys are numbers into tuples."""
+    if not isinstance(held, dict):
+        return held
+    found = {key: _with_tuples(one) for key, one in held.items()}
+    return tuple(found.values()) if all(isinstance(key, int) for key in found) else found
 
 
 def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
@@ -119,14 +156,14 @@ def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
         while not ended:
             seen = obs[0].copy() if atari else obs
             outputs = policy(seen, info)
-            action = outputs["action"] if atari else outputs["action"][0]
-            obs, reward, terminated, truncated, info = env.step(action)
+            action = policy.action_of(outputs)
+            obs, reward, terminated, truncated, info = env.step(action[None] if atari else action)
             ended = bool(np.any(terminated) or np.any(truncated))
             reward = float(np.sum(reward))
             quiet_steps = 0 if reward else quiet_steps + 1
             ended = ended or quiet_steps == about.get("stuck_steps")
             policy.hear(reward)
-            yield Played(seen, outputs["action"][0], reward, float(outputs["value"][0]))
+            yield Played(seen, action, reward, float(outputs["value"][0]))
     finally:
         env.close()
 

@@ -202,7 +202,9 @@ def test_an_answer_that_is_slightly_off_or_forbidden_is_refused(name: str) -> No
     with pytest.raises(RunFailed, match=r"action at step \d is another one"):
         check(forbidden, given, recording)
     # Not even where the likeliest allowed ones are as good as each other.
-    tied = recording._replace(margin=np.zeros_like(recording.margin))
+    (part,) = recording.chosen.values()
+    tie = part._replace(margin=np.zeros_like(part.margin))
+    tied = recording._replace(chosen={"action": tie})
     with pytest.raises(RunFailed, match=r"action at step \d is forbidden"):
         check(forbidden, given, tied)
 

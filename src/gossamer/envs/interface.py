@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 MOST_NUMBERS = 2**30
 """Largest size of an observation or action that is believed."""
 MOST_LEVELS, MOST_ITEMS = 32, 65_536
-"""Depth of nested observations, and length of a Tuple of them, that are believed."""
+"""Depth of nested observations and actions, and length of a Tuple of them, that are believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -180,19 +180,20 @@ def interface_from(
     """
     obs, action = description["observation"], description["action"]
     observed = _nested_space(obs["leaves"]) if "leaves" in obs else _space(obs)
+    taken = _nested_space(action["parts"]) if "parts" in action else _space(action)
     if spec is not None and spec.mask is not None and spec.mask_from == "observation":
         held = dict_of(observed) | {MASK: spaces.MultiBinary(spec.mask.shape)}
         observed = spaces.Dict(list(held.items()))
-    return interface_of(env_id, dict(description["environment"]), observed, _space(action), spec)
+    return interface_of(env_id, dict(description["environment"]), observed, taken, spec)
 
 
 def _nested_space(leaves: Iterable[Mapping[str, Any]]) -> spaces.Space[Any]:
     """Return a space that holds arrays by the keys that lead to each."""
     found = [(tuple(leaf["keys"]), _space(leaf)) for leaf in leaves]
     if sum(math.prod(space.shape or ()) for _, space in found) > MOST_NUMBERS:
-        raise ValueError("its observations are too large")
+        raise ValueError("its spaces are too large")
     if any(not 0 < len(keys) <= MOST_LEVELS for keys, _ in found):
-        raise ValueError("its observations are not where keys lead")
+        raise ValueError("its spaces are not where keys lead")
     return _space_below(found)
 
 
@@ -202,13 +203,13 @@ def _space_below(found: list[tuple[tuple[Any, ...], spaces.Space[Any]]]) -> spac
     below: dict[Any, list[tuple[tuple[Any, ...], spaces.Space[Any]]]] = {}
     for keys, space in found:
         if not keys:
-            raise ValueError("two of its observations are in the same place")
+            raise ValueError("two of its spaces are in the same place")
         below.setdefault(keys[0], []).append((keys[1:], space))
     held = {key: _space_below(rest) for key, rest in below.items()}
     if all(isinstance(key, str) for key in held):
         return spaces.Dict(list(held.items()))
     if any(type(key) is not int or not 0 <= key < MOST_ITEMS for key in held):
-        raise ValueError("its observations are not where keys lead")
+        raise ValueError("its spaces are not where keys lead")
     # What else a Tuple holds was nothing that a network takes.
     return spaces.Tuple([held.get(i, _LEFT_OUT) for i in range(max(held) + 1)])
 

@@ -112,16 +112,27 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
 
 def _spec(content: Any) -> EnvSpec:
     held = cast("dict[str, Any]", dict(content))
-    action: dict[str, Any] = dict(held["action"])
-    for name, endless in (("low", -math.inf), ("high", math.inf)):  # which JSON has not got
-        action[name] = [endless if x is None else float(x) for x in action[name]]
     if "obs_shape" in held:  # of before observations could hold several arrays
         shape = tuple(int(n) for n in held.pop("obs_shape"))
         stack = {name: held.pop(name) for name in ("frame_stack", "stack_padding") if name in held}
         leaf = {"name": "", "kind": held.pop("obs_kind"), "shape": shape, **stack}
         held["leaves"] = [leaf]
-    found = msgspec.convert({**held, "action": action}, EnvSpec)
-    sizes = (*(n for x in found.leaves for n in (*x.shape, *x.sizes)), *found.action.sizes)
-    if not found.action.sizes or min(sizes) < 1 or math.prod(sizes) > 2**40:
+    found = msgspec.convert({**held, "action": _action(held["action"])}, EnvSpec)
+    each = found.action.each
+    sizes = [n for x in found.leaves for n in (*x.shape, *x.sizes)]
+    sizes += [n for part in each for n in part.sizes]
+    there_are = each and all(part.sizes for part in each) and min(sizes) >= 1
+    if not there_are or math.prod(sizes) > 2**40:
         raise ValueError("its spec has sizes that cannot be")
     return found
+
+
+def _action(content: Any, *, whole: bool = True) -> dict[str, Any]:
+    held: dict[str, Any] = dict(content)
+    for name, endless in (("low", -math.inf), ("high", math.inf)):  # which JSON has not got
+        held[name] = [endless if x is None else float(x) for x in held[name]]
+    if parts := held.pop("parts", []):
+        if not whole:
+            raise ValueError("a part of its actions has parts")
+        held["parts"] = [(name, _action(part, whole=False)) for name, part in parts]
+    return held

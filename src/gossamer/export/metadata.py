@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import gossamer
 from gossamer.envs.masks import MASK
-from gossamer.export.step import CARRY, input_of
+from gossamer.export.step import CARRY, input_of, outputs_of
 from gossamer.policies.actor_critic import MASKED
 from gossamer.record.metrics import plain
 from gossamer.run.checkpoint_contents import env_steps_of
@@ -45,8 +45,8 @@ _PARAMS = {
     "multi_categorical": "logits of each component, one component after the other",
     "bernoulli": "logits of 1",
     "gaussian": "means, then logarithms of standard deviations, before squashing, scaling and clipping",
-    "joint": "logits of each combination of choices, the last choice changing quickest",
 }
+_COMBINED = "logits of each combination of choices, the last choice changing quickest"
 
 
 def describe_run(
@@ -84,12 +84,12 @@ def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[s
     spec = step.policy.spec
     inputs = step.inputs(2)
     outputs = step(**nested_obs(inputs))
-    params = _PARAMS["joint" if spec.mask_form == "joint" else spec.action.kind]
+    params = _params(spec)
     if spec.mask is not None:
         params += f", {MASKED:g} where an action is forbidden"
     return plain(
         {
-            "format": FORMAT if spec.is_bare else FORMAT_OF_SEVERAL,
+            "format": FORMAT_OF_SEVERAL if spec.action.parts or not spec.is_bare else FORMAT,
             "gossamer": gossamer.__version__,
             "env_id": spec.env_id,
             "protocol": spec.protocol,
@@ -97,16 +97,40 @@ def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[s
             "environment": interface.environment,
             "observation": _observation(spec, interface),
             **_mask(spec, interface),
-            "action": {"kind": spec.action.kind, **interface.action, "chosen": "greedy"},
+            "action": {"kind": spec.action.kind, **_action(spec, interface), "chosen": "greedy"},
             "inputs": {name: _tensor(x, _input_meaning(name)) for name, x in inputs.items()},
             "outputs": {
-                name: _tensor(x, _OUTPUTS[name].format(params=params))
+                name: _tensor(x, _output_meaning(name).format(params=params))
                 for name, x in outputs.items()
             },
             "carry": {name: to for name, to in CARRY.items() if name in inputs},
             "run": run,
         }
     )
+
+
+def _params(spec: EnvSpec) -> str:
+    """Say what the parameters of a policy's distribution are."""
+    if spec.mask_form == "joint":
+        return _COMBINED
+    if not spec.action.parts:
+        return _PARAMS[spec.action.kind]
+    parts = (f"{name}: {_PARAMS[part.kind]}" for name, part in spec.action.parts)
+    return f"of each part, one part after the other ({'; '.join(parts)})"
+
+
+def _action(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
+    """Return what the environment takes; of a joint action, each part under `parts`, with the output that it is."""
+    told = interface.action
+    if not spec.action.parts:
+        return told
+    named = zip(outputs_of(spec.action), told["parts"], strict=True)
+    return {**told, "parts": [{"output": output, **part} for (output, _), part in named]}
+
+
+def _output_meaning(name: str) -> str:
+    whole, _, part = name.partition("/")
+    return f"{part}: {_OUTPUTS[whole]}" if part else _OUTPUTS[whole]
 
 
 def _observation(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
@@ -131,8 +155,12 @@ def _mask(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
         if form.joint
         else "the choices of each part of an action, one part after the other"
     )
-    told = {"input": input_of(spec.mask), "from": form.source, "key": MASK}
+    told: dict[str, Any] = {"input": input_of(spec.mask), "from": form.source, "key": MASK}
     told |= {"form": spec.mask_form, "sizes": list(form.sizes), "layout": layout}
+    if form.parts is not None:
+        told["parts"] = [
+            {"keys": list(keys), "sizes": list(part.sizes)} for keys, part in form.parts.items()
+        ]
     return {"mask": told}
 
 

@@ -12,7 +12,8 @@ import numpy as np
 import torch
 
 from gossamer.errors import RunFailed
-from gossamer.export.step import input_of
+from gossamer.export.step import input_of, outputs_of
+from gossamer.policies.actor_critic import MASKED
 from gossamer.roles.evaluator import Interrupted
 from gossamer.roles.inference import Inference, nothing_carried, take_step
 from gossamer.spec import leaves_of
@@ -67,6 +68,19 @@ class Choices(NamedTuple):
         return bool((inside & np.take_along_axis(mask, index, axis=1)).all())
 
 
+class Chosen(NamedTuple):
+    """Discrete actions, or a discrete part of joint ones."""
+
+    margin: NDArray[np.float32]
+    """[T, B, A] by how much the parameters of a choice's two likeliest allowed values differ."""
+    choices: Choices
+    """How to read them."""
+    columns: slice
+    """Where they are among the numbers of an action of the distribution."""
+    logits: slice | None
+    """Where their logits are in a mask; None: they have none."""
+
+
 class Recording(NamedTuple):
     """Steps of B environments, one behind the other, and the policy's greedy answers to them."""
 
@@ -74,15 +88,13 @@ class Recording(NamedTuple):
     """[T, B, ...] each; no recurrent state, which whoever replays carries along."""
     outputs: Arrays
     """[T, B, ...] each."""
-    margin: NDArray[np.float32]
-    """[T, B, A] by how much the parameters of a discrete action's two likeliest allowed values differ; A = 0 for others."""
-    choices: Choices
-    """How to read discrete actions."""
+    chosen: dict[str, Chosen]
+    """By output, the discrete actions, or parts of joint ones."""
 
     @property
     def steps(self) -> int:
         """T."""
-        return len(self.margin)
+        return len(self.outputs["value"])
 
     def only(self, columns: int, steps: int) -> Recording:
         """Return the first columns' first steps."""
@@ -90,7 +102,11 @@ class Recording(NamedTuple):
             {name: x[:steps, :columns] for name, x in held.items()}
             for held in (self.inputs, self.outputs)
         )
-        return Recording(inputs, outputs, self.margin[:steps, :columns], self.choices)
+        chosen = {
+            name: part._replace(margin=part.margin[:steps, :columns])
+            for name, part in self.chosen.items()
+        }
+        return Recording(inputs, outputs, chosen)
 
 
 class Agreement(NamedTuple):
@@ -144,7 +160,7 @@ def record(
             )
             given = policy.env_action(carried.action[0]).numpy()
             said = {
-                "action": np.array(policy.interface.action_format.decode(given)),
+                **_taken(policy, given),
                 "value": out.value[0].numpy(),
                 "action_params": out.action_params[0].numpy(),
                 "next_state": out.core_state.T.numpy().copy(),
@@ -158,16 +174,50 @@ def record(
     seen, said = (
         {name: np.stack([row[i][name] for row in rows]) for name in rows[0][i]} for i in (0, 1)
     )
-    params = said["action_params"]
-    if "mask" in seen:
-        params = np.where(seen["mask"], params, -np.inf)
-    return Recording(seen, said, _margin(spec.action, params), _choices(policy))
+    return Recording(seen, said, _chosen(policy, said["action_params"], seen.get("mask")))
+
+
+def _taken(policy: Policy, given: NDArray[Any]) -> Arrays:
+    """Return actions of the policy as the environment takes them, by output."""
+    form, outputs = policy.interface.action_format, outputs_of(policy.spec.action)
+    if form.batch is None:
+        return {"action": np.array(form.decode(given))}
+    whole = form.batch(given)
+    found: Arrays = {}
+    for (output, _), part in zip(outputs, policy.interface.action["parts"], strict=True):
+        one = whole
+        for key in part["keys"]:
+            one = one[key]
+        found[output] = np.array(one)
+    return found
+
+
+def _chosen(
+    policy: Policy, params: NDArray[np.float32], mask: NDArray[np.bool_] | None
+) -> dict[str, Chosen]:
+    """Return what there is to know of discrete actions, given parameters [T, B, P] and masks [T, B, M]."""
+    told, joint = policy.interface.action, policy.spec.mask_form == "joint"
+    found: dict[str, Chosen] = {}
+    param = column = logit = 0
+    parts = told.get("parts", [told])
+    for (output, spec), part in zip(outputs_of(policy.spec.action), parts, strict=True):
+        own = params[..., param : param + spec.num_params]
+        logits = None
+        if mask is not None and spec.choices:
+            logits = slice(logit, logit + spec.num_params)
+            own = np.where(mask[..., logits], own, -np.inf)
+            logit = logits.stop
+        columns = slice(column, column + spec.length)
+        if spec.kind != "gaussian":
+            combined = tuple(part["sizes"]) if joint else ()
+            choices = Choices(spec.sizes, tuple(part.get("start", ())), combined)
+            found[output] = Chosen(_margin(spec, own), choices, columns, logits)
+        param, column = param + spec.num_params, columns.stop
+    return found
 
 
 def _margin(action: ActionSpec, params: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return what `Recording.margin` is; parameters of forbidden actions are -inf."""
-    if action.kind == "gaussian":
-        return params[..., :0]
+    """Return what `Chosen.margin` is; parameters of forbidden actions are -inf."""
     if action.kind == "bernoulli":
         return np.abs(params)
     ends = np.cumsum(action.sizes)[:-1].tolist()
@@ -176,12 +226,6 @@ def _margin(action: ActionSpec, params: NDArray[np.float32]) -> NDArray[np.float
         two = np.sort(np.insert(part, 0, -np.inf, axis=-1), axis=-1)[..., -2:]
         found.append(two[..., 1] - two[..., 0])
     return np.stack(found, axis=-1)
-
-
-def _choices(policy: Policy) -> Choices:
-    told, joint = policy.interface.action, policy.spec.mask_form == "joint"
-    combined = tuple(told["sizes"]) if joint else ()
-    return Choices(policy.spec.action.sizes, tuple(told.get("start", ())), combined)
 
 
 def _size(x: NDArray[Any]) -> float:
@@ -208,8 +252,9 @@ def replay(
         RunFailed: it answers something else.
     """
     sized, mask = dict(recording.outputs), recording.inputs.get("mask")
-    if mask is not None:  # beside the parameter of a forbidden action no difference would count
-        sized["action_params"] = np.where(mask, sized["action_params"], 0.0)
+    # Beside the parameter of a forbidden action no difference would count.
+    params = sized["action_params"]
+    sized["action_params"] = np.where(params == MASKED, 0.0, params)
     scale = {name: max(1.0, _size(x)) for name, x in sized.items()}
     largest: dict[str, float] = {}
     # Where an episode starts, a state has to be forgotten, whatever it was.
@@ -226,22 +271,50 @@ def replay(
                 raise _differs(
                     f"{name} is {found.dtype} {list(found.shape)}, the policy's {wanted.dtype} {list(wanted.shape)}"
                 )
-            if name in ("action", "next_last_action") and wanted.dtype.kind != "f":
-                # As likely but for rounding is as good.
-                chosen = recording.choices.of(name, found)
-                other = chosen != recording.choices.of(name, wanted)
-                if (recording.margin[t][other] > 2.0 * TOLERANCE * scale["action_params"]).any():
-                    raise _differs(f"{name} at step {t + 1} is another one")
-                if mask is not None and not recording.choices.are_allowed(chosen, mask[t]):
-                    raise _differs(f"{name} at step {t + 1} is forbidden")
+            allowed = None if mask is None else mask[t]
+            parts = recording.chosen if name == "next_last_action" else {}
+            if name in recording.chosen:
+                parts = {name: recording.chosen[name]}
+            for part in parts.values():
+                if wrong := _wrong(part, t, name, found, wanted, allowed, scale["action_params"]):
+                    raise _differs(f"{name} at step {t + 1} is {wrong}")
+            if name in recording.chosen:
                 continue
+            if name == "next_last_action":
+                rest = np.ones(wanted[0].size, bool)
+                for part in parts.values():
+                    rest[part.columns] = False
+                found, wanted = (x.reshape(len(x), -1)[:, rest] for x in (found, wanted))
             apart = _size(found.astype(np.float64) - wanted.astype(np.float64)) / scale[name]
             largest[name] = max(largest.get(name, 0.0), apart)
             if not apart <= TOLERANCE:  # nor if it is no number
                 raise _differs(
                     f"{name} at step {t + 1} is off by {apart * scale[name]:.3g}, more than {TOLERANCE * scale[name]:.3g}"
                 )
-    return Agreement(recording.steps * recording.margin.shape[1], largest)
+    return Agreement(recording.outputs["value"].size, largest)
+
+
+def _wrong(
+    part: Chosen,
+    t: int,
+    name: str,
+    found: NDArray[Any],
+    wanted: NDArray[Any],
+    mask: NDArray[np.bool_] | None,
+    scale: float,
+) -> str:
+    """Say what is wrong with choices [B, ...] of a step; empty: nothing is."""
+    if name == "next_last_action":
+        found, wanted = (x.reshape(len(x), -1)[:, part.columns] for x in (found, wanted))
+    chosen = part.choices.of(name, found)
+    other = chosen != part.choices.of(name, wanted)
+    # As likely but for rounding is as good.
+    if (part.margin[t][other] > 2.0 * TOLERANCE * scale).any():
+        return "another one"
+    if mask is not None and part.logits is not None:
+        allowed = mask[:, part.logits]
+        return "" if part.choices.are_allowed(chosen, allowed) else "forbidden"
+    return ""
 
 
 def check(
