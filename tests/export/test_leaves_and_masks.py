@@ -14,6 +14,7 @@ import nested_envs
 import numpy as np
 import pytest
 import torch
+from gymnasium import spaces
 from playing import play, returns_told
 from sessions import slow
 
@@ -21,7 +22,7 @@ import gossamer
 from gossamer import cli
 from gossamer.build.roles import build_trained_policy
 from gossamer.config import make_config
-from gossamer.envs.interface import interface_from, read_interface
+from gossamer.envs.interface import interface_from, interface_of, read_interface
 from gossamer.envs.registry import make_vec_env, masked_as, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.errors import ConfigError, RunFailed
@@ -170,6 +171,23 @@ def test_an_interface_is_read_back_from_its_description(name: str) -> None:
     assert (again.observation, again.action) == (found.observation, found.action)
     assert again.obs_format.leaves == found.obs_format.leaves
     assert (again.mask is None) == (found.mask is None)
+
+
+def test_what_a_tuple_holds_keeps_its_place() -> None:
+    held = [
+        spaces.Text(3),
+        spaces.Box(-1, 1, (2,)),
+        spaces.Dict(b=spaces.Discrete(2), a=spaces.Text(2)),
+    ]
+    env_id, action = "Any-v0", spaces.Discrete(2)
+    found = interface_of(env_id, {}, spaces.Tuple(held), action)
+    told = {"environment": {}, "observation": found.observation, "action": found.action}
+    again = interface_from(env_id, told)
+    assert [leaf.name for leaf in again.obs_format.leaves] == ["1", "2/b"]
+    assert again.obs_format.leaves == found.obs_format.leaves
+    batch: Any = again.obs_format.empty(1)
+    again.obs_format.write(batch, 0, ("x", np.float32([0.5, 1.0]), {"a": "y", "b": 1}))
+    assert (batch["1"].tolist(), batch["2/b"].tolist()) == ([[0.5, 1.0]], [[1]])
 
 
 @pytest.mark.parametrize("name", ["Forbids", "Parts", "Combined"])
