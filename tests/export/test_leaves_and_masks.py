@@ -47,9 +47,16 @@ CASES: list[Any] = [
     ("masked_envs:Parts", {"last_action": True}, ["obs", "mask"]),
     ("masked_envs:Combined", {}, ["obs", "mask"]),
     ("masked_envs:Grid", {}, ["obs", "mask"]),
+    ("joint_envs:Joint", {"core": "lstm", "squash": True, **PAST}, ["obs", "start", "state"]),
+    ("joint_envs:Pair", {"last_action": True}, ["obs", "start", "last_action"]),
+    ("joint_envs:Forbidding", {"scale_actions": True, **PAST}, ["obs", "mask"]),
+    ("joint_envs:ObservedParts", {"core": "gru"}, ["obs/observation", "mask"]),
 ]  # fmt: skip
-QUICK = ["masked_envs:Forbids", "masked_envs:Parts", "masked_envs:Grid"]
+QUICK = [f"masked_envs:{x}" for x in ("Forbids", "Parts", "Grid")] + ["joint_envs:Forbidding"]
 """Those of which a torch program is made in every run of the tests; files for ONNX Runtime take three times as long."""
+
+
+PARTS = ["action/aim", "action/legs/move", "action/switches", "action/0", "action/1", "action/2"]
 
 
 def cases() -> list[Any]:
@@ -105,8 +112,11 @@ def test_a_file_answers_as_the_policy_does(
     description = describe(step, policy.interface, {})
     assert description["format"] == 2
     assert list(description["inputs"])[: len(inputs)] == inputs
-    chosen = recording.outputs["action"].reshape(120, -1)
-    assert len(np.unique(chosen, axis=0)) > 1, "the policy does choose"
+    taken = [name for name in description["outputs"] if name in ("action", *PARTS)]
+    assert len(taken) == (3 if env_id.startswith("joint") else 1)
+    for name in taken:
+        chosen = recording.outputs[name].reshape(120, -1)
+        assert len(np.unique(chosen, axis=0)) > 1, "the policy does choose"
     agreement = check(take(make(step, description)), description["inputs"], recording)
     assert set(agreement.largest) >= {"value", "action_params"}
     assert max(agreement.largest.values()) <= TOLERANCE
@@ -227,6 +237,38 @@ def test_an_answer_that_is_slightly_off_or_forbidden_is_refused(name: str) -> No
         check(forbidden, given, tied)
 
 
+def test_a_part_that_is_another_one_or_forbidden_is_refused() -> None:
+    policy = make_policy("joint_envs:Forbidding", {"last_action": True})
+    recording = recorded(policy, steps=8)
+    step, given = module_step(step_of(policy)), step_of(policy).inputs(1)
+    check(step, given, recording)
+
+    def changed(output: str, by: Any, column: int = -1) -> Any:
+        def answer(inputs: Any) -> Any:
+            said = step(inputs)
+            x = said[output].copy()
+            view = x if column < 0 else x[:, column]
+            view += by
+            return {**said, output: x}
+
+        return answer
+
+    for output, by, column, wrong in (
+        ("action/legs/move", 1, -1, "another one"),
+        ("action/switches", 1, 0, "another one"),
+        ("action/aim", 1e-2, 1, "off by 0.01"),
+        ("next_last_action", 1e-2, 0, "off by 0.01"),
+        ("next_last_action", 1, 2, "another one"),
+    ):
+        with pytest.raises(RunFailed, match=f"{output} at step \\d is {wrong}"):
+            check(changed(output, by, column), given, recording)
+    move = recording.chosen["action/legs/move"]
+    tie = move._replace(margin=np.zeros_like(move.margin))
+    tied = recording._replace(chosen={**recording.chosen, "action/legs/move": tie})
+    with pytest.raises(RunFailed, match=r"action/legs/move at step \d is forbidden"):
+        check(changed("action/legs/move", 1), given, tied)
+
+
 def test_choices_of_actions_are_found_again() -> None:
     combined = Choices((12,), (0, 7), (4, 3))
     actions = np.array([[0, 7], [3, 9], [2, 8], [4, 7], [0, 6]])
@@ -282,6 +324,8 @@ def greedy_returns(run: str, env: Any, seeds: list[int]) -> list[float]:
         ("registered_envs:Everything-v0", {}, ", ".join(EVERYTHING)),
         ("registered_envs:Combined-v0", {}, "obs, mask"),
         slow("registered_envs:Observed-v0", {"policy.core": "lstm"}, "obs/observation, mask, start, state"),
+        slow("registered_envs:Forbidding-v0", {}, "obs, mask"),
+        slow("registered_envs:ObservedParts-v0", {}, "obs/observation, mask"),
         slow("Taxi-v4", {"max_episode_steps": 30}, "obs, mask"),
     ],
 )  # fmt: skip
@@ -297,7 +341,7 @@ def test_an_onnx_file_plays_from_what_it_says_of_itself(
         pytest.skip("an older torch exports no recurrent core to ONNX")
     run = trained(env_id, here / "run", **settings)
     assert cli.main(["export", run, "--format", "onnx", "--output", "a.onnx"]) == 0
-    assert f"a.onnx: {inputs} -> action, value" in capsys.readouterr().out
+    assert f"a.onnx: {inputs} -> action" in capsys.readouterr().out
     limit = settings.get("max_episode_steps")
     env = gymnasium.make(env_id, max_episode_steps=limit, disable_env_checker=True)
     wanted = greedy_returns(run, env, [7, 8, 9])

@@ -4,5 +4,8 @@ from __future__ import annotations
 
 import gymnasium
 
-for kind in ("nested_envs:Everything", "masked_envs:Observed", "masked_envs:Combined"):
+for kind in (
+    *("nested_envs:Everything", "masked_envs:Observed", "masked_envs:Combined"),
+    *("joint_envs:Forbidding", "joint_envs:ObservedParts"),
+):
     gymnasium.register(f"{kind.rpartition(':')[2]}-v0", entry_point=kind)
