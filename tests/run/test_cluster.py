@@ -193,6 +193,7 @@ def test_actors_on_other_machines_collect_what_one_process_does(
     assert all(x["machine"] and x["pid"] for x in actors)
 
 
+@pytest.mark.slow  # beside learners that die, below, and actors on this machine, in `test_actor_processes`
 def test_an_actor_elsewhere_that_dies_comes_back(tmp_path: Path) -> None:
     folder = tmp_path / "run"
 

@@ -9,7 +9,7 @@ import gymnasium
 import numpy as np
 import pytest
 import torch
-from masked_envs import LENGTH, Combined, Forbids, Observed
+from masked_envs import LENGTH, Combined, Forbids, Maze, Observed
 from runs import SMALL, state_of
 from sessions import slow
 
@@ -18,6 +18,10 @@ from gossamer.config import make_config
 from gossamer.run.train import train
 
 NAMES = ["a2c", "vtrace", "laser", "ppo", "impact"]
+FEW_STEPS = {x: {"name": x} for x in NAMES} | {
+    "ppo": {"name": "ppo", "passes": 2, "num_minibatches": 2}
+}
+"""The suite's 40 steps of PPO's optimizer for each batch take long."""
 
 
 def settings(folder: Path, **more: Any) -> dict[str, Any]:
@@ -25,11 +29,19 @@ def settings(folder: Path, **more: Any) -> dict[str, Any]:
     return {**SMALL, "run_folder": str(folder), "total_env_steps": 1_500, **evaluation, **more}
 
 
-@pytest.mark.parametrize("core", ["none", "lstm", slow("gru")])
-@pytest.mark.parametrize("algorithm", NAMES)
+USUAL = [*zip(NAMES, ["none", "lstm", "none", "lstm", "lstm"], strict=True)]
+OTHERS = [
+    slow(algorithm, core)
+    for algorithm in NAMES
+    for core in ("none", "lstm", "gru")
+    if (algorithm, core) not in USUAL
+]
+
+
+@pytest.mark.parametrize(("algorithm", "core"), [*USUAL, *OTHERS])
 def test_no_forbidden_action_is_taken(tmp_path: Path, algorithm: str, core: str) -> None:
     """Neither in training nor in greedy and sampled evaluations, from replays that hold other policies' rows too."""
-    more: dict[str, Any] = {"algorithm": {"name": algorithm}, "policy.core": core}
+    more: dict[str, Any] = {"algorithm": FEW_STEPS[algorithm], "policy.core": core}
     if algorithm in ("laser", "vtrace"):
         quarter = {"fraction": 0.25, "capacity": 20}
         kinds = ("uniform", "elite", "attentive")
@@ -114,6 +126,43 @@ def test_it_learns_what_is_allowed(tmp_path: Path) -> None:
     )  # fmt: skip
     result = train(make_config("masked_envs:Forbids", given), quiet=True)
     assert gossamer.evaluate(result, episodes=20).mean > 0.8 * LENGTH
+
+
+OPTIMA: dict[str, dict[str, Any]] = {
+    "ppo": {"passes": 4, "num_minibatches": 4},
+    "vtrace": {"num_minibatches": 4, "passes": 2},
+    "laser": {"num_minibatches": 4},
+    "impact": {"num_minibatches": 4},
+    "a2c": {"num_minibatches": 4},
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_a_masked_bandit_is_solved_to_two_percent(tmp_path: Path, algorithm: str) -> None:
+    given = settings(
+        tmp_path / "run", placement="inline", total_env_steps=60_000, num_envs=16, unroll_length=16,
+        algorithm={"name": algorithm, "entropy_cost": 0.003, "discount": 0.0, **OPTIMA[algorithm]},
+        **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 2e-3,
+           "optimizer.schedule": "linear"},
+    )  # fmt: skip
+    result = train(make_config("masked_envs:Bandit", given), quiet=True)
+    assert gossamer.evaluate(result, episodes=100).mean > 0.98 * LENGTH
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("algorithm", NAMES)
+def test_a_masked_maze_is_solved_to_two_percent_by_who_remembers(
+    tmp_path: Path, algorithm: str
+) -> None:
+    given = settings(
+        tmp_path / "run", placement="inline", total_env_steps=100_000, num_envs=16, unroll_length=16,
+        algorithm={"name": algorithm, "entropy_cost": 0.003, **OPTIMA[algorithm]},
+        **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 2e-3,
+           "optimizer.schedule": "linear", "policy.core": "lstm"},
+    )  # fmt: skip
+    result = train(make_config("masked_envs:Maze", given), quiet=True)
+    assert gossamer.evaluate(result, episodes=100).mean > 0.98 * Maze.best
 
 
 @pytest.mark.parametrize("kind", [Forbids, Observed, Combined])

@@ -69,7 +69,7 @@ def test_resumed_equals_uninterrupted(
 
 def test_a_killed_run_goes_on_to_the_bit(tmp_path: Path) -> None:
     words = ["nested_envs:Vectors", "algorithm:ppo", *QUICK, "--policy.core", "lstm"]
-    words += ["--policy.core-size", "8", "--total-env-steps", "20000", "--run-folder", "run"]
+    words += ["--policy.core-size", "8", "--total-env-steps", "6000", "--run-folder", "run"]
     words += ["--checkpoint-every-seconds", "0.2", "--placement", "inline"]
     with Session(words, tmp_path) as session:
         there = lambda: len(list((tmp_path / "run/checkpoints").glob("*"))) > 2  # noqa: E731

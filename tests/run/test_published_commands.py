@@ -6,9 +6,11 @@ import json
 import re
 import shlex
 from pathlib import Path
+from typing import Any
 
 import pytest
 from script_runs import run_script
+from sessions import slow
 
 from gossamer import cli
 from gossamer.sweep.file import read_sweep
@@ -67,7 +69,13 @@ def test_the_page_has_commands_of_every_system() -> None:
         assert published in text
 
 
-@pytest.mark.parametrize("words", commands(), ids=lambda words: " ".join(words)[:60])
+def cases() -> list[Any]:
+    """Return every command; of those whose batches of a large network take a minute, all but one are for the slow tests."""
+    large = [words for words in commands() if "BreakoutNoFrameskip-v4" in words]
+    return [slow(words) if words in large[1:] else words for words in commands()]
+
+
+@pytest.mark.parametrize("words", cases(), ids=lambda words: " ".join(words)[:60])
 def test_a_command_trains(
     tmp_path: Path, words: list[str], capsys: pytest.CaptureFixture[str]
 ) -> None:

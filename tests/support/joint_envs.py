@@ -11,6 +11,12 @@ from gymnasium import spaces
 LENGTH = 5
 
 
+def numbers(rng: np.random.Generator) -> Any:
+    """Draw three numbers, none of which is nearly as large as another, or nearly 0."""
+    far = rng.permutation(np.float32([-0.7, 0.2, 0.9]))
+    return (far + rng.uniform(-0.1, 0.1, 3)).astype(np.float32)
+
+
 class Joint(gymnasium.Env[Any, Any]):
     """Move to the largest of three numbers, and aim, gun by gun, at the first two: 1 a step at best."""
 
@@ -38,7 +44,7 @@ class Joint(gymnasium.Env[Any, Any]):
         return self._next(), paid, self.steps == LENGTH, False, {}
 
     def _next(self) -> Any:
-        self.obs = self.rng.uniform(-1, 1, 3).astype(np.float32)
+        self.obs = numbers(self.rng)
         return self.obs
 
 
@@ -67,7 +73,7 @@ class Pair(gymnasium.Env[Any, Any]):
         return self._next(), float(np.mean(right)), self.steps == LENGTH, False, {}
 
     def _next(self) -> Any:
-        self.obs = self.rng.uniform(-1, 1, 3).astype(np.float32)
+        self.obs = numbers(self.rng)
         return self.obs
 
 

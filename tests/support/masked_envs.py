@@ -139,3 +139,68 @@ class Grid(Combined):
     """Its combinations are of a Box of whole numbers."""
 
     action_space: Any = spaces.Box(np.array([0, 7]), np.array([3, 9]), dtype=np.int32)
+
+
+class Bandit(gymnasium.Env[Any, Any]):
+    """Arms that pay what they are worth, of which some are allowed; what is observed tells nothing."""
+
+    worth = (0.1, 0.8, 0.3, 1.0, 0.5, 0.0)
+    observation_space: Any = spaces.Box(-1.0, 1.0, (1,), np.float32)
+    action_space: Any = spaces.Discrete(len(worth))
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.rng, self.steps = np.random.default_rng(seed), 0
+        return self._next()
+
+    def step(self, action: Any) -> Any:
+        if not self.allowed[action]:
+            raise RuntimeError(f"{action} is forbidden")
+        # 1 for the best of what is allowed.
+        paid = 1.0 + self.worth[action] - max(np.array(self.worth)[self.allowed])
+        self.steps += 1
+        obs, info = self._next()
+        return obs, paid, self.steps == LENGTH, False, info
+
+    def _next(self) -> Any:
+        self.allowed = self.rng.random(len(self.worth)) < 0.5
+        self.allowed[self.rng.integers(len(self.worth))] = True
+        return np.zeros(1, np.float32), {"action_mask": self.allowed.astype(np.int8)}
+
+
+class Maze(gymnasium.Env[Any, Any]):
+    """A corridor that ends in a fork: the way is shown at its beginning, and walls are masked.
+
+    1 for the right way, which only a policy with memory finds more often than not; a step costs 0.01, so that the best
+    return is 1 - 0.01 (length + 1).
+    """
+
+    length = 4
+    observation_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
+    action_space: Any = spaces.Discrete(4)
+    best = 1.0 - 0.01 * (length + 1)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        rng = np.random.default_rng(seed)
+        self.place, self.steps, self.way = 0, 0, int(rng.integers(2))
+        return self._seen()
+
+    def step(self, action: Any) -> Any:
+        if not self._allowed()[action]:
+            raise RuntimeError(f"{action} is a wall")
+        self.steps += 1
+        paid, over = -0.01, action >= 2
+        if over:
+            paid += float(action - 2 == self.way)
+        else:
+            self.place += 1 if action == 0 else -1
+        obs, info = self._seen()
+        return obs, paid, over, self.steps == 40, info
+
+    def _allowed(self) -> Any:
+        at_fork = self.place == self.length
+        return np.array([not at_fork, self.place > 0, at_fork, at_fork])
+
+    def _seen(self) -> Any:
+        shown = (2.0 * self.way - 1.0) * (self.place == 0 and self.steps == 0)
+        obs = np.float32([shown, self.place == self.length])
+        return obs, {"action_mask": self._allowed().astype(np.int8)}

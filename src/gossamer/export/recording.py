@@ -50,7 +50,9 @@ class Choices(NamedTuple):
     def of(self, output: str, action: NDArray[Any]) -> NDArray[Any]:
         """Return the values [B, A] that an output tells of, actions [B, ...]; -1 is none."""
         found = action.reshape(len(action), -1)
-        if output == "next_last_action":  # which is no environment's, and of real numbers if a part is
+        if (
+            output == "next_last_action"
+        ):  # which is no environment's, and of real numbers if a part is
             return np.where(found == np.floor(found), found, -1).astype(np.int64)
         found = found - np.asarray(self.start or 0)
         if self.combined:
