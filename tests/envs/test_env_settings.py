@@ -151,6 +151,9 @@ def test_counts_below_one_are_refused():
         ("PongNoFrameskip-v4", "ale_py", "atari"),
         ("HalfCheetah-v5", "mujoco", "mujoco"),
         ("envpool:Ant-v5", "envpool", "envpool"),
+        ("MiniGrid-DoorKey-5x5-v0", "minigrid", "minigrid"),
+        ("BabyAI-GoToRedBall-v0", "minigrid", "minigrid"),
+        ("VizdoomBasic-v1", "vizdoom", "vizdoom"),
     ],
 )
 def test_a_missing_extra_says_what_to_type(env_id, blocked, extra):

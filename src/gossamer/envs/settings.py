@@ -91,7 +91,7 @@ class EnvConfig:
     families."""
     mask: Literal["auto", "observation", "info", "off"] | None = None
     """Where the environment says which actions are allowed: in `action_mask` of its observations, in `action_mask` of the
-    infos that `reset` and `step` return, or nowhere. auto: where it is found at the first reset; the run keeps what that was.
+    infos that `reset` and `step` return (EnvPool: `legal_action_mask`), or nowhere. auto: where it is found at the first reset; the run keeps what that was.
     Default: auto."""
     mask_form: Literal["parts", "joint"] | None = None
     """What a mask of several choices tells: which of each part are allowed, or which combinations, by the shape of their
@@ -116,6 +116,8 @@ EXAMPLES = {
         "mujoco",
     ),
     "MuJoCoHopper-v5": ("single task: the same robot without wind", "mujoco"),
+    "MiniGrid-DoorKey-5x5-v0": ("MiniGrid's and BabyAI's tasks", "minigrid"),
+    "VizdoomBasic-v1": ("ViZDoom's scenarios", "vizdoom"),
     "envpool:Ant-v5": ("EnvPool's environments", "envpool"),
     "module:function": ("your own environment: a function that returns a gymnasium.Env", ""),
     "module:Name-v0": ("your own environment: an id that the module registers when imported", ""),
