@@ -42,6 +42,12 @@ FAMILIES = {
 """The first id of every family, and the words of its refusal; none: it trains."""
 
 
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """ViZDoom writes its settings into a file where it runs."""
+    monkeypatch.chdir(tmp_path)
+
+
 def make(name: str, num_envs: int = 3, seed: int = 1, settings: EnvConfig = AUTO) -> Any:
     return make_vec_env(f"envpool:{name}", num_envs=num_envs, seed=seed, settings=settings)
 
@@ -81,17 +87,21 @@ def test_arrays_of_a_dict_are_leaves_and_a_mission_is_left_out() -> None:
         "FetchReach-v1",
     ],
 )
-def test_batches_hold_what_is_written_row_by_row(name: str) -> None:
-    envs = make(name)
+def test_batches_hold_what_is_written_row_by_row(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     _, interface = read_interface(f"envpool:{name}", AUTO)
     seen: list[Any] = []
-    step = envs._envs.step
+    pool = envpool.make_gymnasium(name, num_envs=3, seed=1)
+    step = pool.step
 
     def watched(action: Any) -> Any:
         seen.append(step(action))
         return seen[-1]
 
-    envs._envs.step = watched
+    pool.step = watched
+    monkeypatch.setattr(envpool, "make_gymnasium", lambda *_, **__: pool)
+    envs = make(name)
     obs = envs.start(np.zeros(3, np.int64))
     rng = np.random.default_rng(0)
     for _ in range(30):

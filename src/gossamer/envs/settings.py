@@ -20,7 +20,7 @@ from gossamer.system.ranges import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Suite = Literal["atari", "box2d", "classic", "mujoco", "toy", "other"]
+Suite = Literal["atari", "box2d", "classic", "minigrid", "mujoco", "toy", "other"]
 
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
 _MUJOCO = re.compile(
@@ -34,6 +34,7 @@ _CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pend
 _TOY = re.compile(
     r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$"
 )
+_MINIGRID = re.compile(r"(^|:)(MiniGrid|BabyAI)-")
 _ENVPOOL_ATARI = re.compile(
     r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist"
     r"|BattleZone|BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede"
@@ -157,6 +158,8 @@ def suite_of(env_id: str) -> Suite:
         return "mujoco"
     if _BOX2D.search(env_id):
         return "box2d"
+    if _MINIGRID.search(env_id):
+        return "minigrid"
     if _TOY.search(env_id):
         return "toy"
     return "classic" if _CLASSIC.search(env_id) else "other"
