@@ -56,6 +56,8 @@ NEEDS: dict[str, list[tuple[str, list[str]]]] = {
     "Box2D": [("box2d", ["train", "LunarLander-v3", *TINY])],
     "mujoco": [("mujoco", ["train", "HalfCheetah-v5", *TINY])],
     "envpool": [("envpool", ["train", "envpool:CartPole-v1", *TINY])],
+    "minigrid": [("minigrid", ["train", "MiniGrid-Empty-5x5-v0", *TINY])],
+    "vizdoom": [("vizdoom", ["train", "VizdoomBasic-v1", *TINY])],
     "imageio": [
         ("video", ["eval", "run", "--episodes=1", "--video=a.mp4"]),
         ("video", ["train", "CartPole-v1", *TINY[:-1], "--evaluation.video"]),

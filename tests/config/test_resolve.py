@@ -36,6 +36,7 @@ SUITES = {
     "atari": "PongNoFrameskip-v4",
     "box2d": "LunarLander-v3",
     "classic": "CartPole-v1",
+    "minigrid": "MiniGrid-DoorKey-5x5-v0",
     "mujoco": "HalfCheetah-v5",
     "toy": "Taxi-v3",
     "other": "my_module:make_env",

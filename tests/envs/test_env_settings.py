@@ -29,7 +29,10 @@ from gossamer.machine import install_command
         ("LunarLander-v3", "box2d"),
         ("envpool:BipedalWalkerHardcore-v3", "box2d"),
         ("FrozenLake-v1", "toy"),
-        ("MiniGrid-Empty-5x5-v0", "other"),
+        ("MiniGrid-Empty-5x5-v0", "minigrid"),
+        ("envpool:BabyAI-GoToLocal-v0", "minigrid"),
+        ("my_module:MiniGrid-Own-v0", "minigrid"),
+        ("my_module:make_MiniGrid-v0", "other"),
         ("my_module:make_env", "other"),
         ("my_module:Thing-v0", "other"),
     ],
@@ -151,6 +154,9 @@ def test_counts_below_one_are_refused():
         ("PongNoFrameskip-v4", "ale_py", "atari"),
         ("HalfCheetah-v5", "mujoco", "mujoco"),
         ("envpool:Ant-v5", "envpool", "envpool"),
+        ("MiniGrid-DoorKey-5x5-v0", "minigrid", "minigrid"),
+        ("BabyAI-GoToRedBall-v0", "minigrid", "minigrid"),
+        ("VizdoomBasic-v1", "vizdoom", "vizdoom"),
     ],
 )
 def test_a_missing_extra_says_what_to_type(env_id, blocked, extra):

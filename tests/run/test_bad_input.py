@@ -258,6 +258,8 @@ def test_device_cuda_without_one(here: Path, monkeypatch: pytest.MonkeyPatch, ca
         ("train HalfCheetah-v5", "mujoco", '[mujoco]"'),
         ("train LunarLander-v3", "Box2D", '[box2d]"'),
         ("train envpool:Ant-v5", "envpool", '[envpool]"'),
+        ("train MiniGrid-DoorKey-5x5-v0", "minigrid", '[minigrid]"'),
+        ("train VizdoomBasic-v1", "vizdoom", '[vizdoom]"'),
         ("train CartPole-v1 --tensorboard", "tensorboard", '[tensorboard]"'),
         ("train CartPole-v1 --wandb", "wandb", '[wandb]"'),
         ("train --resume run --total-env-steps 512 --wandb", "wandb", '[wandb]"'),

@@ -4,33 +4,43 @@ from __future__ import annotations
 
 import difflib
 import warnings
+from dataclasses import dataclass, field, replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol, lost_life
-from gossamer.envs.gym import refuse_of_others
+from gossamer.envs.episodes import formats_of
+from gossamer.envs.gym import refuse_of_others, unseen
 from gossamer.envs.making import UNLIMITED_STEPS
+from gossamer.envs.masks import MASK, AllForbidden, find_mask
 from gossamer.envs.seeding import WithoutTasks
-from gossamer.envs.settings import (
-    FAMILIES_ONLY,
-    OF_OWN_ENVIRONMENTS,
-    flag_of,
-    refuse_settings,
-    suite_of,
-)
-from gossamer.envs.spaces import action_format, array_format, check_actions
-from gossamer.errors import ConfigError
+from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
+from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, dict_of, space_at
+from gossamer.errors import ConfigError, RunFailed
 from gossamer.machine import MissingExtra
-from gossamer.spec import EnvSpec, one_leaf
+from gossamer.spec import EnvSpec
+from gossamer.system.importing import RAISED
 from gossamer.system.signs import Sign
 from gossamer.types import StepResult
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
     from numpy.typing import NDArray
 
+    from gossamer.envs.masks import MaskFormat
     from gossamer.envs.seeding import SeedStream
     from gossamer.envs.settings import EnvConfig
+    from gossamer.spec import Obs
+
+LEGAL = "legal_action_mask"
+"""Key of masks in EnvPool's infos."""
+OWN_LIMITS = ("highway", "jumanji", "pgx")
+"""Families of which most ids take no notice of a time limit that they are given."""
+UNLIMITED = 2**31 - 1
+"""EnvPool's time limit of an id that has none; such ids take no notice of another."""
 
 
 class EnvpoolEnvs(WithoutTasks):
@@ -50,19 +60,17 @@ class EnvpoolEnvs(WithoutTasks):
         name = env_id.removeprefix("envpool:")
         envpool = _import_envpool(env_id)
         protocol: AtariProtocol | None = None
-        options: dict[str, Any] = {}
         if suite_of(env_id) == "atari":
             protocol = atari_protocol(env_id, settings)
             if not protocol.grayscale and protocol.frame_stack > 10:
                 raise ConfigError(f"{flag_of('frame_stack')} above 10 needs grey frames in EnvPool")
-            options = atari_options(protocol)
             stuck_steps = protocol.stuck_steps
         else:
             refuse_settings(env_id, settings, ("workers",), "its simulator has threads of its own")
             refuse_settings(
                 env_id,
                 settings,
-                (*FAMILIES_ONLY, *OF_OWN_ENVIRONMENTS),
+                (*FAMILIES_ONLY, "family", "episode_info"),
                 "it is not a family of tasks",
             )
             stuck_steps = refuse_of_others(env_id, settings).stuck_steps
@@ -74,56 +82,81 @@ class EnvpoolEnvs(WithoutTasks):
             hint = f"; did you mean {' or '.join('envpool:' + x for x in near)}?" if near else ""
             raise ConfigError(f"unknown environment {env_id!r}{hint}")
         limit = max_episode_steps or (MAX_EPISODE_STEPS if protocol else 0)
+        told = Told() if protocol else _look(envpool, env_id, name, max_episode_steps)
+        self.options = atari_options(protocol) if protocol else dict(told.options)
+        """What EnvPool is told beside the id, its seed, and the number of environments and threads."""
         if limit:
-            options["max_episode_steps"] = limit
-        # one seed for the pool: env i is given this plus i
-        options["seed"] = seeds.seed(0, 0) % (2**30)
-        self._envs: Any = envpool.make_gymnasium(
-            name, num_envs=num_envs, num_threads=max(1, num_threads), **options
-        )
+            self.options["max_episode_steps"] = limit
+        try:
+            self._envs: Any = envpool.make_gymnasium(
+                name,
+                num_envs=num_envs,
+                num_threads=max(1, num_threads),
+                **self.options,
+                # one seed for the pool: env i is given this plus i
+                seed=seeds.seed(0, 0) % (2**30),
+            )
+        except RAISED as error:
+            raise _unmade(env_id, error) from error
         with warnings.catch_warnings():
             # EnvPool writes bounds in float64 into float32 spaces, which Gymnasium remarks upon
             warnings.filterwarnings("ignore", message=".*precision lowered")
-            self._obs = array_format(env_id, self._envs.observation_space)
-            self._action = action_format(env_id, self._envs.action_space)
-        self._is_vector = self._obs.kind == "vector"
+            self._obs_space = _observed(self._envs.observation_space, told.family)
+            held = SimpleNamespace(
+                observation_space=self._obs_space, action_space=self._envs.action_space
+            )
+            settings = _with_mask(env_id, held, told, settings)
+            obs, self._mask, self._action = formats_of(env_id, held, settings)
+        nested = isinstance(obs, NestedFormat)
+        self._arrays = [
+            (leaf, keys, form, space_at(self._obs_space, keys))
+            for leaf, (keys, form) in (obs.parts if nested else {"": ((), obs)}).items()
+        ]
+        """Of every leaf but the mask: its name, the keys that lead to it, its format, and its space."""
         self._watches_lives = protocol is not None and protocol.life_loss_terminal and training
         self._lives: NDArray[Any] = np.zeros(num_envs, np.int64)
         self._ended = np.zeros(num_envs, np.bool_)
+        self._episode = np.zeros(num_envs, np.int64)
+        self._steps = np.zeros(num_envs, np.int64)
         self._sent: Any = None
+        self._first_env = seeds.first_env
         self.sign = Sign(seeds.whose)
         self.num_envs = num_envs
         limit = limit or int(self._envs.spec.config.max_episode_steps) or UNLIMITED_STEPS
+        stack = protocol.frame_stack if protocol else 1
+        leaves = tuple(
+            replace(leaf, frame_stack=stack, stack_padding="repeat" if stack > 1 else "none")
+            for leaf in obs.leaves
+        )
+        left_out = obs.left_out if nested else ()
         self.spec = EnvSpec(
             env_id=env_id,
-            leaves=one_leaf(
-                self._obs.kind,
-                self._obs.shape,
-                frame_stack=protocol.frame_stack if protocol else 1,
-                stack_padding="repeat" if protocol and protocol.frame_stack > 1 else "none",
-            ),
+            leaves=leaves if self._mask is None else (*leaves, self._mask.leaf),
             action=self._action.spec,
-            protocol=(
-                protocol.describe(env_id, limit)
-                if protocol
-                else f"{env_id}: EnvPool, truncated after {limit:,} steps"
-            ),
+            protocol=protocol.describe(env_id, limit)
+            if protocol
+            else "; ".join(_protocol(env_id, told, limit, left_out, self._mask)),
             max_episode_steps=limit,
             action_repeat=protocol.frame_skip if protocol else 1,
             differs="EnvPool draws the seeds of episodes itself",
+            remarks=(unseen(env_id, left_out),) if left_out else (),
+            mask_from="" if self._mask is None else self._mask.source,
+            mask_form="" if self._mask is None else "joint" if self._mask.joint else "parts",
         )
 
     def spaces(self) -> tuple[Any, Any]:
         """Return the spaces of one environment's observations and actions."""
-        return self._envs.observation_space, self._envs.action_space
+        return self._obs_space, self._envs.action_space
 
-    def start(self, episodes: NDArray[np.int64]) -> NDArray[Any]:
+    def start(self, episodes: NDArray[np.int64]) -> Obs[NDArray[Any]]:
         """Begin an episode in every env; EnvPool draws their seeds itself."""
         assert len(episodes) == self.num_envs
         obs, info = self._envs.reset()
         self._lives = np.asarray(info.get("lives", self._lives))
         self._ended = np.zeros(self.num_envs, np.bool_)
-        return self._batch(obs)
+        self._episode = np.array(episodes, np.int64)
+        self._steps = np.zeros(self.num_envs, np.int64)
+        return self._batch(obs, info)
 
     def send(self, action: NDArray[Any]) -> None:
         """Begin a step; the actions are copied."""
@@ -141,33 +174,141 @@ class EnvpoolEnvs(WithoutTasks):
         self.sign.doing = ""
         self.sign.beats += 1
         terminated, truncated = np.asarray(terminated, np.bool_), np.asarray(truncated, np.bool_)
-        ended = terminated | truncated
+        ended, begins = terminated | truncated, self._ended
         if self._watches_lives:
             lives = np.asarray(info["lives"])
-            terminated = terminated | lost_life(self._lives, lives, self._ended)
-            self._lives, self._ended = lives.copy(), ended
-        return StepResult(
-            self._batch(obs), np.asarray(reward, np.float32), terminated, truncated, ended
-        )
+            terminated = terminated | lost_life(self._lives, lives, begins)
+            self._lives = lives.copy()
+        self._ended = ended
+        self._episode += begins
+        self._steps = np.where(begins, 0, self._steps + 1)
+        batch = self._batch(obs, info)
+        return StepResult(batch, np.asarray(reward, np.float32), terminated, truncated, ended)
 
-    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> NDArray[Any]:
+    def restore(self, episodes: NDArray[np.int64], logs: list[NDArray[Any]]) -> Obs[NDArray[Any]]:
         """Begin new episodes: EnvPool can neither save a state nor seed an episode."""
         del logs
         return self.start(episodes)
 
-    def _batch(self, obs: Any) -> NDArray[Any]:
-        if self._obs.kind == "pixels" and obs.shape[1:] == self._obs.shape:
-            return np.asarray(obs)
-        if self._is_vector and obs.shape[1:] == self._obs.shape:
-            return np.asarray(obs, np.float32)
-        batch = self._obs.empty(self.num_envs)
-        for i in range(self.num_envs):
-            self._obs.write(batch, i, obs[i])
-        return batch
+    def _batch(self, obs: Any, info: Any) -> Obs[NDArray[Any]]:
+        """Return what policies see of all environments, leaf by leaf."""
+        arrays: dict[str, NDArray[Any]] = {}
+        for name, keys, form, space in self._arrays:
+            try:
+                arrays[name] = form.batch(space_at(obs, keys), space)
+            except (Misfit, KeyError) as error:
+                raise RunFailed(
+                    f"{self.spec.env_id} returned an observation that is not in its observation_space"
+                    f"{f', its {name}' * bool(name)}: {error}"
+                ) from error
+        if self._mask is not None:
+            held = obs[MASK] if self._mask.source == "observation" else info[LEGAL]
+            arrays[MASK] = self._allowed(self._mask, np.asarray(held))
+        return self.spec.obs_of(arrays)
+
+    def _allowed(self, form: MaskFormat, said: NDArray[Any]) -> NDArray[np.bool_]:
+        """Return masks [N, M]; all is allowed where an episode is over and no action is chosen any more."""
+        rows = said.reshape(self.num_envs, -1).astype(np.bool_)
+        rows[self._ended] = True
+        first = np.cumsum((0, *form.logits[:-1]))
+        for i in np.flatnonzero(~np.logical_or.reduceat(rows, first, axis=1).all(axis=1)):
+            try:
+                form.write(rows, int(i), {MASK: rows[i]})
+            except AllForbidden as error:
+                raise RunFailed(
+                    f"environment {self._first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}; {flag_of('mask')} "
+                    "off lets it choose one all the same"
+                ) from None
+        return rows
 
     def close(self) -> None:
         """Free the pool and its threads."""
         self._envs.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What EnvPool tells of an id before it is made."""
+
+    family: str = ""
+    """Module of its simulator: minigrid, vizdoom."""
+    options: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """What it has to be told, that policies can act in it."""
+    legal: tuple[int, ...] | None = None
+    """Shape of the mask of actions beside observations; None: there is none."""
+
+
+def _look(envpool: Any, env_id: str, name: str, max_episode_steps: int) -> Told:
+    """Ask EnvPool what an id is; refuse those that one agent cannot play."""
+    try:
+        spec = envpool.make_spec(name)
+    except RAISED as error:
+        raise _unmade(env_id, error) from error
+    players = int(getattr(spec.config, "max_num_players", 1))
+    if players > 1:
+        raise ConfigError(
+            f"{env_id} is for {players} players, and gossamer trains one agent; choose an id for one player"
+        )
+    family = type(spec).__mro__[1].__module__.removeprefix("envpool.").partition(".")[0]
+    ends_itself = family in OWN_LIMITS or spec.config.max_episode_steps >= UNLIMITED
+    if max_episode_steps and ends_itself:
+        raise ConfigError(
+            f"--max-episode-steps {max_episode_steps} does not apply to {env_id}: its simulator ends episodes by rules of its "
+            "own; leave it out"
+        )
+    legal = spec.state_array_spec.get(f"info:{LEGAL}")
+    return Told(
+        family,
+        # Without this a choice of buttons is a Box, whose bounds mean nothing.
+        {"use_combined_action": True} if family == "vizdoom" else {},
+        None if legal is None else tuple(int(n) for n in legal.shape),
+    )
+
+
+def _protocol(
+    env_id: str, told: Told, limit: int, left_out: tuple[str, ...], mask: MaskFormat | None
+) -> Iterator[str]:
+    """Yield how an id is played, in words."""
+    if limit >= UNLIMITED:
+        yield f"{env_id}: EnvPool, without a time limit"
+    elif told.family in OWN_LIMITS:
+        yield f"{env_id}: EnvPool, with its simulator's time limit of {limit:,} steps"
+    else:
+        yield f"{env_id}: EnvPool, truncated after {limit:,} steps"
+    if left_out:
+        yield f"not observed: {', '.join(left_out)}"
+    if mask is not None:
+        yield f"actions masked as its {mask.source} says"
+
+
+def _observed(space: Any, family: str) -> Any:
+    """Return the space of observations, in which bytes of a text are a text."""
+    held = dict_of(space)
+    if family != "minigrid" or "mission" not in held:
+        return space
+    from gymnasium import spaces
+
+    return spaces.Dict([*(held | {"mission": spaces.Text(held["mission"].shape[0])}).items()])
+
+
+def _with_mask(env_id: str, held: Any, told: Told, settings: EnvConfig) -> EnvConfig:
+    """Return settings that say where masks of actions are, and of what, where they leave that to be found."""
+    if settings.mask in (None, "off"):
+        return settings
+    info = {} if told.legal is None else {MASK: np.zeros(told.legal, np.bool_)}
+    spaces = held.observation_space, held.action_space
+    source, form = find_mask(env_id, *spaces, info, settings)
+    if source != "off":
+        return replace(settings, mask=source, mask_form=form)
+    if settings.mask == "info":
+        raise ConfigError(
+            f"--env.mask info: {env_id} has no {LEGAL} in its info; use --env.mask observation, or off"
+        )
+    return replace(settings, mask="off") if settings.mask == "auto" else settings
+
+
+def _unmade(env_id: str, error: BaseException) -> ConfigError:
+    return ConfigError(f"{env_id} cannot be made: {' '.join(str(error).split())}")
 
 
 def _import_envpool(env_id: str) -> Any:

@@ -148,7 +148,7 @@ def gym_spec(env_id: str, env: Any, settings: EnvConfig) -> EnvSpec:
 def _remarks(env_id: str, env: Any, family: Family, left_out: tuple[str, ...]) -> Iterator[str]:
     """Yield what a user may not expect of such an environment."""
     if left_out:
-        yield f"{env_id}: the policy does not see {', '.join(left_out)}, which no network of ours takes"
+        yield unseen(env_id, left_out)
     if family.uncalled:
         yield (
             f"{env_id} has a method set_task, which is not called; if it is a family of tasks, as set_task(seed) "
@@ -166,6 +166,13 @@ def _remarks(env_id: str, env: Any, family: Family, left_out: tuple[str, ...]) -
             f"nor with one another; leave {'it' if len(kept) == 1 else 'them'} out, and use "
             + " and ".join(advice[kind] for kind in kept)
         )
+
+
+def unseen(env_id: str, left_out: tuple[str, ...]) -> str:
+    """Return the line that tells which parts of an observation are left out."""
+    return (
+        f"{env_id}: the policy does not see {', '.join(left_out)}, which no network of ours takes"
+    )
 
 
 def try_out(env_id: str, env: Any, settings: EnvConfig) -> None:

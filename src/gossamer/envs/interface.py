@@ -18,10 +18,16 @@ from gossamer.envs.atari import (
 )
 from gossamer.envs.families import registered_spec
 from gossamer.envs.gym import gym_spec, refuse_of_others
-from gossamer.envs.making import close_env, make_gym_env, space_of, time_limit, unknown_id
+from gossamer.envs.making import (
+    close_env,
+    make_gym_env,
+    module_of,
+    space_of,
+    time_limit,
+    unknown_id,
+)
 from gossamer.envs.masks import MASK, mask_format
 from gossamer.envs.registry import read_spec
-from gossamer.envs.settings import suite_of
 from gossamer.envs.spaces import (
     NestedFormat,
     action_format,
@@ -30,10 +36,11 @@ from gossamer.envs.spaces import (
     frames_format,
     obs_format,
     parts_in,
+    space_at,
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping
+    from collections.abc import Mapping
 
     from gossamer.envs.masks import MaskFormat
     from gossamer.envs.settings import EnvConfig
@@ -100,6 +107,8 @@ def _making(env_id: str, env: Any) -> dict[str, Any]:
     made: dict[str, Any] = {"make": "gymnasium.make", "arguments": arguments}
     if not module and str(registered.entry_point).startswith("gossamer"):
         made["import"] = "gossamer.envs.multitask"
+    elif not module and (needed := module_of(name)):
+        made["import"] = needed
     return made
 
 
@@ -125,7 +134,7 @@ def interface_of(
     observation: dict[str, Any] = {}
     if isinstance(obs, NestedFormat):
         observation["leaves"] = [
-            {"keys": list(keys), **_layout_of(form, _space_at(obs_space, keys))}
+            {"keys": list(keys), **_layout_of(form, space_at(obs_space, keys))}
             for keys, form in obs.parts.values()
         ]
     else:
@@ -160,12 +169,6 @@ def _taken(spec: ActionSpec, space: Any) -> dict[str, Any]:
     if spec.kind == "gaussian":
         return told | {"low": _bounds(spec.low), "high": _bounds(spec.high)}
     return told
-
-
-def _space_at(space: Any, keys: Iterable[Any]) -> Any:
-    for key in keys:
-        space = space[key]
-    return space
 
 
 def interface_from(
@@ -300,7 +303,7 @@ def _action_names(game: str, *, full: bool) -> list[str]:
 def _of_envpool(
     env_id: str, settings: EnvConfig, max_episode_steps: int
 ) -> tuple[EnvSpec, Interface]:
-    from gossamer.envs.envpool import EnvpoolEnvs, atari_options
+    from gossamer.envs.envpool import EnvpoolEnvs
     from gossamer.envs.seeding import EVALUATION_RANK, SeedStream
 
     envs = EnvpoolEnvs(
@@ -316,10 +319,9 @@ def _of_envpool(
         arguments: dict[str, Any] = {
             "task_id": env_id.removeprefix("envpool:"),
             "max_episode_steps": envs.spec.max_episode_steps,
+            **envs.options,
         }
-        if suite_of(env_id) == "atari":
-            arguments |= atari_options(atari_protocol(env_id, settings))
         environment = {"make": "envpool.make_gymnasium", "arguments": arguments}
-        return envs.spec, interface_of(env_id, environment, *envs.spaces())
+        return envs.spec, interface_of(env_id, environment, *envs.spaces(), envs.spec)
     finally:
         envs.close()

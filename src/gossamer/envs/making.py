@@ -5,11 +5,13 @@ from __future__ import annotations
 import difflib
 import importlib
 import inspect
+import math
+import os
 import re
 import subprocess
 import sys
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from gossamer.envs.atari import atari_ids
 from gossamer.envs.settings import suite_of
@@ -39,6 +41,7 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         render_mode: Gymnasium's; None for no pictures.
     """
     import gymnasium
+    from gymnasium.wrappers import TimeLimit
 
     module_name, _, name = env_id.rpartition(":")
     if module_name.endswith(".py"):
@@ -49,16 +52,22 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         module = import_module(module_name, env_id, "an environment")
         if name not in gymnasium.registry:
             return _call_maker(module, env_id, max_episode_steps, render_mode)
+    _register_package(name)
     if name not in _registered_ids():
         raise unknown_id(env_id)
     registered = gymnasium.registry[name]
-    limit = max_episode_steps or registered.max_episode_steps or UNLIMITED_STEPS
+    limit = max_episode_steps or registered.max_episode_steps
+    if limit is None and _package_of(name) is None:
+        limit = UNLIMITED_STEPS
     try:
         if suite_of(name) == "mujoco":
             _hear_mujoco()
         # the checker costs as much as a step of CartPole; it is for those who write environments
         shown = {} if render_mode is None else {"render_mode": render_mode}
-        return gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
+        if name.startswith("Vizdoom"):  # which writes its settings into a file where it runs
+            shown["doom_config_path"] = os.devnull
+        env = gymnasium.make(name, max_episode_steps=limit, disable_env_checker=True, **shown)
+        return env if limit else TimeLimit(env, _own_limit(env) or UNLIMITED_STEPS)
     except gymnasium.error.DependencyNotInstalled as error:
         suite = suite_of(name)
         if suite in _ENGINES:
@@ -69,6 +78,56 @@ def make_gym_env(env_id: str, max_episode_steps: int, render_mode: str | None = 
         raise ConfigError(f"{name} cannot be made: {message}{_suggestion(name)}") from error
     except RAISED as error:
         raise failed(env_id, "cannot be made", error) from error
+
+
+class _Package(NamedTuple):
+    """A package that registers ids with Gymnasium when it is imported."""
+
+    prefixes: tuple[str, ...]
+    """Of its ids, in lower case."""
+    module: str
+    name: str
+    extra: str
+
+
+_PACKAGES = (
+    _Package(("minigrid-", "babyai-"), "minigrid", "MiniGrid", "minigrid"),
+    _Package(("vizdoom",), "vizdoom.gymnasium_wrapper", "ViZDoom", "vizdoom"),
+)
+
+
+def _package_of(env_id: str) -> _Package | None:
+    """Return the package that an id belongs to by its spelling."""
+    return next((x for x in _PACKAGES if env_id.lower().startswith(x.prefixes)), None)
+
+
+def module_of(env_id: str) -> str:
+    """Return the module whose import registers an id with Gymnasium; nothing where none is needed or known."""
+    package = _package_of(env_id)
+    return "" if package is None else package.module
+
+
+def _register_package(env_id: str) -> None:
+    """Import the package whose ids are spelt like this one."""
+    import gymnasium
+
+    package = _package_of(env_id)
+    if package is None or env_id in gymnasium.registry:
+        return
+    try:
+        importlib.import_module(package.module)
+    except ModuleNotFoundError as error:
+        raise MissingExtra(f"{env_id} needs {package.name}", package.extra) from error
+    except RAISED as error:
+        raise failed(env_id, "cannot be made", error) from error
+
+
+def _own_limit(env: Any) -> int:
+    """Return after how many steps MiniGrid or ViZDoom truncates an episode by itself; 0: not known."""
+    inner = env.unwrapped
+    if (game := getattr(inner, "game", None)) is not None:
+        return math.ceil(game.get_episode_timeout() / inner.frame_skip)
+    return int(getattr(inner, "max_steps", 0))
 
 
 _ENGINES = {"box2d": "Box2D", "mujoco": "MuJoCo"}
@@ -198,7 +257,7 @@ def registered_here_alone(env_id: str) -> bool:
         return False
     maker = registered.entry_point
     module = maker.partition(":")[0] if isinstance(maker, str) else getattr(maker, "__module__", "")
-    if module.partition(".")[0] in ("gymnasium", "gossamer", "ale_py"):
+    if module.partition(".")[0] in ("gymnasium", "gossamer", "ale_py", "minigrid", "vizdoom"):
         return False
     # A package may register its ids wherever Gymnasium is imported.
     look = f"import sys, gymnasium; sys.exit({env_id!r} not in gymnasium.registry)"
@@ -254,7 +313,10 @@ def _bare_name(env_id: str) -> str:
 
 def refuse_unknown(env_id: str) -> None:
     """Refuse an id that nobody registered; one of a module's is not looked up, as that would import the module."""
-    if ":" not in env_id and env_id not in known_ids():
+    if ":" in env_id:
+        return
+    _register_package(env_id)
+    if env_id not in known_ids():
         raise unknown_id(env_id)
 
 

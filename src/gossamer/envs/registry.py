@@ -11,6 +11,7 @@ from gossamer.envs.atari import AtariEnvs, atari_game, atari_protocol, is_atari
 from gossamer.envs.making import known_ids, nearest_ids, unknown_id
 from gossamer.envs.repeats import what_differs
 from gossamer.envs.seeding import ONE_TASK, Part, SeedStream
+from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -27,6 +28,7 @@ __all__ = [
     "make_vec_env",
     "make_worker_groups",
     "masked_as",
+    "may_mask",
     "nearest_ids",
     "read_spec",
     "try_to_repeat",
@@ -174,6 +176,11 @@ def _atari(
 def is_native(env_id: str) -> bool:
     """Whether an id's environments are stepped by threads of a simulator, without the interpreter's lock."""
     return is_atari(env_id) or env_id.startswith("envpool:")
+
+
+def may_mask(env_id: str) -> bool:
+    """Whether environments of an id may say which actions they allow; Atari games never do."""
+    return suite_of(env_id) != "atari" and not is_atari(env_id)
 
 
 def read_spec(

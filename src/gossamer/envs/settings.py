@@ -20,7 +20,7 @@ from gossamer.system.ranges import (
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-Suite = Literal["atari", "box2d", "classic", "mujoco", "toy", "other"]
+Suite = Literal["atari", "box2d", "classic", "minigrid", "mujoco", "toy", "other"]
 
 _ATARI = re.compile(r"^ALE/\w+-v\d+$|^\w+NoFrameskip-v\d+$")
 _MUJOCO = re.compile(
@@ -34,6 +34,7 @@ _CLASSIC = re.compile(r"(CartPole|Acrobot|MountainCar|MountainCarContinuous|Pend
 _TOY = re.compile(
     r"(FrozenLake|FrozenLake8x8|Taxi|CliffWalking|CliffWalkingSlippery|Blackjack)-v\d+$"
 )
+_MINIGRID = re.compile(r"(^|:)(MiniGrid|BabyAI)-")
 _ENVPOOL_ATARI = re.compile(
     r"(Adventure|AirRaid|Alien|Amidar|Assault|Asterix|Asteroids|Atlantis|BankHeist"
     r"|BattleZone|BeamRider|Berzerk|Bowling|Boxing|Breakout|Carnival|Centipede"
@@ -91,7 +92,7 @@ class EnvConfig:
     families."""
     mask: Literal["auto", "observation", "info", "off"] | None = None
     """Where the environment says which actions are allowed: in `action_mask` of its observations, in `action_mask` of the
-    infos that `reset` and `step` return, or nowhere. auto: where it is found at the first reset; the run keeps what that was.
+    infos that `reset` and `step` return (EnvPool: `legal_action_mask`), or nowhere. auto: where it is found at the first reset; the run keeps what that was.
     Default: auto."""
     mask_form: Literal["parts", "joint"] | None = None
     """What a mask of several choices tells: which of each part are allowed, or which combinations, by the shape of their
@@ -116,6 +117,8 @@ EXAMPLES = {
         "mujoco",
     ),
     "MuJoCoHopper-v5": ("single task: the same robot without wind", "mujoco"),
+    "MiniGrid-DoorKey-5x5-v0": ("MiniGrid's and BabyAI's tasks", "minigrid"),
+    "VizdoomBasic-v1": ("ViZDoom's scenarios", "vizdoom"),
     "envpool:Ant-v5": ("EnvPool's environments", "envpool"),
     "module:function": ("your own environment: a function that returns a gymnasium.Env", ""),
     "module:Name-v0": ("your own environment: an id that the module registers when imported", ""),
@@ -155,6 +158,8 @@ def suite_of(env_id: str) -> Suite:
         return "mujoco"
     if _BOX2D.search(env_id):
         return "box2d"
+    if _MINIGRID.search(env_id):
+        return "minigrid"
     if _TOY.search(env_id):
         return "toy"
     return "classic" if _CLASSIC.search(env_id) else "other"

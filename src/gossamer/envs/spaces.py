@@ -13,7 +13,7 @@ from gossamer.errors import ConfigError
 from gossamer.spec import DTYPES, EXACT, ActionSpec, Leaf
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -35,6 +35,12 @@ _WRAP_HINT = (
 Layout = Literal["reshape", "channels_first", "frames_channels_first", "one_hot", "from_zero"]
 """How an observation becomes a policy's: the same numbers in another shape; an image, or several, whose channels come
 first; each whole number as so many zeros and a one; or the same whole numbers, of which the first is 0."""
+
+_AXES: Mapping[Layout, tuple[int, ...]] = {
+    "channels_first": (2, 0, 1),
+    "frames_channels_first": (0, 3, 1, 2),
+}
+"""Where the axes of images come from."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +82,26 @@ class ObsFormat:
                 f"obs has shape {shape}; the environment's have {self.declared}, those of B environments ({several})"
             )
         return shape[0]
+
+    def batch(self, obs: NDArray[Any], space: Any) -> NDArray[Any]:
+        """Return observations [N, ...] of this space, of a simulator that keeps to it, as a batch [N, *shape], at once.
+
+        Misfit: a whole number is none of its space.
+        """
+        num_envs = len(obs)
+        if self.layout in ("one_hot", "from_zero"):
+            sizes, start = _numbers_of(space)
+            index = obs.reshape(num_envs, -1) - start
+            if (wrong := (index < 0) | (index >= sizes)).any():
+                raise Misfit(f"it is {obs[wrong.any(axis=1).argmax()]}, outside {space}")
+            if self.layout == "from_zero":
+                return index
+            batch = np.zeros((num_envs, *self.shape), np.float32)
+            np.put_along_axis(batch, index + np.cumsum(sizes) - sizes, 1.0, axis=1)
+            return batch
+        if (axes := _AXES.get(self.layout)) is not None:
+            obs = obs.transpose(0, *(axis + 1 for axis in axes))
+        return np.ascontiguousarray(obs.reshape(num_envs, *self.shape), DTYPES[self.kind])
 
     def write_all(self, batch: NDArray[Any], obs: Any) -> None:
         """Store observations [N, ...] as all rows; Misfit: as of `write`."""
@@ -129,6 +155,13 @@ class NestedFormat:
                 form.write_all(batch[name], rows)
             except Misfit as error:
                 raise Misfit(f"its {name}: {error}") from None
+
+
+def space_at(held: Any, keys: Iterable[Any]) -> Any:
+    """Return what keys lead to, of a space or of an observation."""
+    for key in keys:
+        held = held[key]
+    return held
 
 
 def _below(obs: Any, keys: tuple[Any, ...]) -> Any:
@@ -303,6 +336,15 @@ def _arrays_in(
         yield from _arrays_in(env_id, one, (*above, key), does)
 
 
+def _numbers_of(space: Any) -> tuple[NDArray[Any], NDArray[Any]]:
+    """Return how many values each number of a Discrete or MultiDiscrete has, and the first of them."""
+    from gymnasium import spaces
+
+    if isinstance(space, spaces.Discrete):
+        return np.array([space.n]), np.array([space.start])
+    return space.nvec.ravel(), space.start.ravel()
+
+
 def _discrete_format(space: Any, sizes: NDArray[Any], start: NDArray[Any]) -> ObsFormat:
     declared = _Declared(space, exact=False)
 
@@ -358,7 +400,7 @@ def _format(
 ) -> ObsFormat:
     """Return the format of a space whose numbers are written as they are, in another shape."""
     declared = _Declared(space, exact=kind == "pixels")
-    axes = {"channels_first": (2, 0, 1), "frames_channels_first": (0, 3, 1, 2)}.get(layout)
+    axes = _AXES.get(layout)
 
     def write(batch: NDArray[Any], i: int, obs: Any) -> None:
         try:  # the usual way first, which every step of every environment takes

@@ -114,8 +114,11 @@ def _making(environment: Mapping[str, Any]) -> tuple[list[str], str]:
     made: str = environment["make"]
     arguments: dict[str, Any] = environment["arguments"]
     if made == "gymnasium.make":
-        ours = ["from gossamer.envs import multitask"] if "import" in environment else []
-        lines = ["import gymnasium", *ours, *(["", "multitask.register()"] if ours else [])]
+        lines = ["import gymnasium"]
+        if (needed := environment.get("import")) == "gossamer.envs.multitask":
+            lines += ["from gossamer.envs import multitask", "", "multitask.register()"]
+        elif needed:
+            lines += [f"import {needed}"]
         rest = ", ".join(f"{name}={x!r}" for name, x in arguments.items() if name != "id")
         return lines, f"gymnasium.make({arguments['id']!r}, {rest})"
     if made == "ale_py.vector_env.AtariVectorEnv":

@@ -19,6 +19,8 @@ _PACKAGES = (
     "ale-py",
     "mujoco",
     "envpool",
+    "minigrid",
+    "vizdoom",
     "safetensors",
     "rich",
 )

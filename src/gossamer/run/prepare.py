@@ -15,7 +15,7 @@ from gossamer.build.preflight import (
     refuse_what_memory_cannot_hold,
 )
 from gossamer.config import TrainConfig, to_dict
-from gossamer.envs.registry import is_native, masked_as, read_spec, try_to_repeat
+from gossamer.envs.registry import masked_as, may_mask, read_spec, try_to_repeat
 from gossamer.machine import same_folder, this_machine
 from gossamer.run.best_videos import refuse_no_videos
 from gossamer.run.checkpoint_contents import RunState, SavedPolicy, from_disk, tensors_of
@@ -112,7 +112,7 @@ def prepare(
             print(f"gossamer: {visible(warning)}", file=sys.stderr)
         if (finished := _find_end(config, folder, state)) is not None:
             return finished
-    if folder is None and config.env.mask is None and not is_native(config.env_id):
+    if folder is None and config.env.mask is None and may_mask(config.env_id):
         config = replace(config, env=replace(config.env, mask="auto"))
     spec, tried = _try_environment(config, folder, checkpoint, layout, beginning, torso)
     config = replace(config, env=masked_as(config.env, spec))

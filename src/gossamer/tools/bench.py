@@ -27,7 +27,7 @@ from torch import Tensor
 from gossamer.build.auto import PRECISIONS, make_plan, stream_seed
 from gossamer.build.roles import build_inference_policy, build_policy
 from gossamer.config import TrainConfig, make_config, to_dict
-from gossamer.envs.registry import is_native, make_vec_env, masked_as, read_spec
+from gossamer.envs.registry import make_vec_env, masked_as, may_mask, read_spec
 from gossamer.envs.spaces import draw_actions
 from gossamer.errors import RunFailed
 from gossamer.links.stopping import StopSignal
@@ -186,7 +186,7 @@ def limit_of(rates: Mapping[str, float], *, on_gpu: bool) -> float:
 def _read(config: TrainConfig) -> tuple[TrainConfig, EnvSpec]:
     """Return what is known of the environment, and settings that say where masks of its actions are, as a run finds them."""
     env = config.env
-    if env.mask is None and not is_native(config.env_id):
+    if env.mask is None and may_mask(config.env_id):
         env = replace(env, mask="auto")
     spec = read_spec(config.env_id, env, config.max_episode_steps)
     return replace(config, env=masked_as(env, spec)), spec

@@ -56,7 +56,7 @@ SAID_SECONDS = 5.0
 """After which it is said whom there is to wait for."""
 IMPORT_SECONDS = 20.0
 """Longest time for a package to be imported."""
-EXTRAS = ("ale_py", "Box2D", "envpool", "mujoco")
+EXTRAS = ("ale_py", "Box2D", "envpool", "minigrid", "mujoco", "vizdoom")
 
 
 def here() -> dict[str, Any]:

@@ -1,0 +1,122 @@
+"""Ids of MiniGrid and ViZDoom, which their packages register when they are imported."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+from rolling import Rolling, random_actions
+from waiting import PATIENCE_SECONDS
+
+import gossamer
+from gossamer.envs.interface import read_interface
+from gossamer.envs.making import make_gym_env, time_limit
+from gossamer.envs.registry import make_vec_env, read_spec
+from gossamer.envs.settings import EnvConfig
+from gossamer.errors import ConfigError
+from gossamer.spec import Leaf
+
+DOOR_KEY = "MiniGrid-DoorKey-5x5-v0"
+
+
+def test_an_id_of_minigrid_is_known_by_its_beginning() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    code = (
+        "import sys\n"
+        "from gossamer.envs.making import refuse_unknown, registered_here_alone\n"
+        f"refuse_unknown({DOOR_KEY!r}), refuse_unknown('BabyAI-GoToRedBall-v0')\n"
+        f"print(registered_here_alone({DOOR_KEY!r}), 'vizdoom' in sys.modules)\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, timeout=PATIENCE_SECONDS
+    )
+    assert done.stdout == "False False\n", done.stderr
+    with pytest.raises(ConfigError, match=f"did you mean {DOOR_KEY}"):
+        read_spec("minigrid-doorkey-5x5-v0", EnvConfig())
+
+
+def test_of_minigrid_a_policy_sees_the_direction_and_the_symbols() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    spec, interface = read_interface(DOOR_KEY, EnvConfig())
+    assert spec.leaves == (
+        Leaf("direction", "discrete", (1,), (4,)),
+        Leaf("image", "vector", (147,)),
+    )
+    assert spec.action.sizes == (7,)
+    assert "not observed: mission (MissionSpace)" in spec.protocol
+    assert [x for x in spec.remarks if "mission" in x] == list(spec.remarks)
+    assert interface.environment["import"] == "minigrid"
+    read_spec(DOOR_KEY, EnvConfig(mask="auto"), tries=True)
+
+
+def test_minigrids_own_time_limit_is_told_and_kept() -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    spec = read_spec(DOOR_KEY, EnvConfig())
+    assert spec.max_episode_steps == 250
+    assert "truncated after 250 steps" in spec.protocol
+    assert read_spec("MiniGrid-MemoryS17Random-v0", EnvConfig()).max_episode_steps == 1445
+    assert read_spec("BabyAI-GoTo-v0", EnvConfig()).max_episode_steps == 1000, "of each episode"
+    assert time_limit(make_gym_env(DOOR_KEY, 30)) == 30
+
+
+@pytest.mark.parametrize("workers", [0, 2])
+def test_episodes_of_minigrid_come_back(workers: int) -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    settings = EnvConfig(workers=workers)
+    rolling = Rolling(make_vec_env(DOOR_KEY, num_envs=2, seed=3, settings=settings)).start()
+    for action in random_actions(rolling.envs, 20):
+        rolling.step(action)
+    again = Rolling(make_vec_env(DOOR_KEY, num_envs=2, seed=3, settings=settings)).resume(rolling)
+    for name, x in rolling.obs.items():
+        np.testing.assert_array_equal(again.obs[name], x)
+    rolling.envs.close()
+    again.envs.close()
+
+
+def test_an_id_of_minigrid_trains(tmp_path: Path) -> None:
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    settings = {
+        "run_folder": str(tmp_path / "run"),
+        "total_env_steps": 64,
+        "num_envs": 2,
+        "unroll_length": 8,
+        "algorithm": "a2c",
+        "placement": "inline",
+        "evaluation.every_seconds": 0,
+    }
+    gossamer.train(gossamer.make_config(DOOR_KEY, settings), quiet=True)
+    assert gossamer.evaluate(str(tmp_path / "run"), episodes=1).returns is not None
+
+
+def test_an_id_of_vizdoom_shows_screens_and_numbers() -> None:
+    pytest.importorskip("vizdoom", reason="needs the extra vizdoom")
+    spec = read_spec("VizdoomBasic-v1", EnvConfig(mask="auto"), tries=True)
+    assert spec.leaves == (
+        Leaf("gamevariables", "vector", (1,)),
+        Leaf("screen", "pixels", (3, 240, 320)),
+    )
+    assert spec.action.sizes == (4,)
+    assert spec.max_episode_steps == 300
+
+
+@pytest.mark.slow
+def test_an_id_of_vizdoom_trains_and_writes_no_settings_where_it_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pytest.importorskip("vizdoom", reason="needs the extra vizdoom")
+    monkeypatch.chdir(tmp_path)
+    settings = {
+        "run_folder": str(tmp_path / "run"),
+        "total_env_steps": 64,
+        "num_envs": 2,
+        "unroll_length": 8,
+        "algorithm": "a2c",
+        "placement": "inline",
+        "evaluation.every_seconds": 0,
+    }
+    gossamer.train(gossamer.make_config("VizdoomBasic-v1", settings), quiet=True)
+    assert (tmp_path / "run" / "summary.json").is_file()
+    assert {x.name for x in tmp_path.iterdir()} <= {"run", "_vizdoom"}, "an empty folder"
