@@ -68,6 +68,13 @@ class Plan:
     """Worker processes that step the environments, chosen here; 0: none, or `env.workers` says."""
 
 
+def _torsos(config: TrainConfig, spec: EnvSpec) -> set[str]:
+    """Return the kinds of layers that images go through."""
+    torso = config.policy.torso
+    images = (config.policy.encoder_of(x.name) for x in spec.leaves if x.kind == "pixels")
+    return {torso if own is None or own.name == "auto" else own.name for own in images}
+
+
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
     """Resolve every "auto" for an environment and a machine; None: this one."""
     machine = learners_machine(config, machine or this_machine())
@@ -77,10 +84,15 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
             "--cluster.gpus-per-learner 1, or --device cpu"
         )
     device = find_device(config.device, has_gpu=bool(machine.gpus))
-    if device == "cuda" and config.deterministic and config.policy.torso == "impala":
+    pooling = [
+        f"policy.encoders.{x}" for x, own in config.policy.encoders.items() if own.name == "impala"
+    ]
+    if config.policy.torso == "impala":
+        pooling.insert(0, "policy.torso")
+    if device == "cuda" and config.deterministic and pooling:
         raise ConfigError(
-            "deterministic is on, but policy.torso is impala, whose pooling has no deterministic form on a GPU; "
-            "use --policy.torso nature, --device cpu, or leave deterministic out"
+            f"deterministic is on, but {pooling[0]} is impala, whose pooling has no deterministic form on a GPU; "
+            f"use --{pooling[0]} nature, --device cpu, or leave deterministic out"
         )
     if device == "cuda" and config.learner_threads > 1:
         raise ConfigError(
@@ -115,7 +127,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     beside = "0" if each else lag
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
-    micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
+    micro = rows
+    if pixels and device == "cpu":
+        micro = min(map(rows_that_fit, _torsos(config, spec)))
     cpu_pixels = pixels and device == "cpu"
     learning = config.learner_threads or (_learner_threads(cores, beside) if cpu_pixels else 1)
     acting = _actor_threads(each or cores, beside) if pixels and (each or cpu_pixels) else 1
