@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import tomllib
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -103,6 +104,8 @@ def test_shown_saved_and_preset_settings_are_read_back() -> None:
     config, layers = resolve(given=settings)
     assert from_dict(tomllib.loads(show_config(config, layers))) == config
     assert from_dict(json.loads(json.dumps(to_dict(config)))) == config
+    exported = json.loads(json.dumps(asdict(config.policy)))
+    assert from_dict({"policy": exported}).policy == config.policy
     text, _ = preset_of(settings)
     assert make_config(settings=tomllib.loads(text)).policy == config.policy
 

@@ -19,7 +19,7 @@ from seen_leaves import ask, observe, seeded
 from gossamer.envs.spaces import obs_format
 from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import ActorCritic
-from gossamer.policies.encoders import Embedding, Encoders, refuse_encoders
+from gossamer.policies.encoders import Embedding, Encoders, refuse_encoders, seen_leaves
 from gossamer.policies.settings import EncoderConfig, PolicyConfig
 from gossamer.spec import EnvSpec, Leaf
 
@@ -258,6 +258,56 @@ def test_names_from_settings_are_not_told_apart_by_hyphens() -> None:
     assert set(policy.normalizers) == {"right-eye"}
 
 
+KINDS = st.sampled_from(
+    [
+        "auto",
+        "nature",
+        "impala",
+        "a3c",
+        "elite",
+        "mlp",
+        "one_hot",
+        "embedding",
+        "none",
+        "like:a",
+        "like:b",
+        "like:c",
+        "own_encoders:Keeps",
+    ]
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    st.lists(st.sampled_from([IMAGE, VECTOR, NUMBERS, MASK]), min_size=1, max_size=4),
+    st.dictionaries(st.sampled_from("abcd"), KINDS, max_size=4),
+    st.sampled_from(["none", "gru"]),
+)
+def test_any_layers_compute_and_learn_or_are_refused(
+    kinds: list[Leaf], asked: dict[str, str], core: Any
+) -> None:
+    leaves = tuple(replace(leaf, name=name) for leaf, name in zip(kinds, "abcd", strict=False))
+    config = replace(chosen(**asked), core=core, core_size=4, join_size=8)
+    try:
+        torso = Encoders(leaves, config, seeded())
+    except ConfigError as error:
+        assert "\n" not in str(error)  # noqa: PT017
+        assert str(error).startswith("policy.encoders")  # noqa: PT017
+        return
+    rng = torch.Generator().manual_seed(2)
+    obs: dict[str, torch.Tensor] = {}
+    for leaf in seen_leaves(leaves, config):
+        x = torch.rand((3, *leaf.shape), generator=rng)
+        whole = {"discrete": (3 * x).long(), "mask": x < 0.5}
+        obs[leaf.name] = whole.get(leaf.kind, x)
+    out = torso(obs)
+    assert out.shape == (3, torso.feature_size)
+    out.square().sum().backward()
+    assert all(p.grad is not None and p.grad.isfinite().all() for p in torso.parameters())
+    again = Encoders(leaves, config, seeded())
+    assert torch.equal(again(obs), out)
+
+
 REFUSED: list[tuple[PolicyConfig, tuple[Leaf, ...], str]] = [
     (chosen(imge="nature"), (IMAGE, VECTOR), "policy.encoders.imge is nature, but this environment does not observe imge; it observes image, state/speed"),
     (chosen(state__speed="nature"), (IMAGE, VECTOR), "state/speed is a vector of 4 numbers; allowed: auto, mlp, none, like:LEAF, module:NAME"),
@@ -276,7 +326,7 @@ REFUSED: list[tuple[PolicyConfig, tuple[Leaf, ...], str]] = [
     (chosen(image=EncoderConfig("impala", hidden_sizes=(8,))), (IMAGE, VECTOR), "hidden_sizes is 8, but image has impala, without such a size"),
     (chosen(numbers=EncoderConfig(embedding_size=8)), (NUMBERS, VECTOR), "use --policy.encoders.numbers embedding"),
     (chosen(image="elite", numbers="none"), (replace(IMAGE, shape=(3, 4, 4)), NUMBERS), "policy.encoders.image elite is too deep for images of 4 x 4; use --policy.encoders.image impala or mlp"),
-    (chosen(image="none", state__speed="none"), (IMAGE, VECTOR), "nothing is left to be seen"),
+    (chosen(image="none", state__speed="none"), (IMAGE, VECTOR), "leaves out all that this environment observes (image, state/speed), a mask by itself; leave one in: --policy.encoders.image auto"),
     (chosen(image="nature"), (replace(IMAGE, name=""),), "policy.encoders.image is nature, but Fake-v0 observes one array, whose layers have no name; use --policy.torso nature"),
     (chosen(image="none"), (replace(IMAGE, name=""), MASK), "observes one array"),
     (replace(chosen(image="nature"), torso="own_encoders:Keeps"), (IMAGE, VECTOR), "policy.torso is own_encoders:Keeps, which is given all that is observed; leave one of the two out"),

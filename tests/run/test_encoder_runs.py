@@ -13,7 +13,10 @@ from runs import assert_same, state_of
 
 import gossamer
 from gossamer import cli
+from gossamer.build.auto import make_plan
 from gossamer.config import make_config
+from gossamer.envs.registry import read_spec
+from gossamer.machine import Machine
 from gossamer.run.train import train
 
 SMALL: dict[str, Any] = {
@@ -43,6 +46,26 @@ def run(folder: Path, steps: int, *, resume: bool = False, **settings: Any) -> P
     config = make_config("nested_envs:Everything", given)
     train(config, quiet=True, resume=folder if resume else None)
     return folder
+
+
+@pytest.mark.parametrize(
+    ("encoders", "precision", "rows"),
+    [
+        ({}, "bf16", 136),
+        ({"image": "a3c"}, "bf16", 288),
+        ({"image": "auto"}, "bf16", 136),
+        ({"image": "none"}, "fp32", 136),
+    ],
+)
+def test_the_plan_is_that_of_the_layers(
+    encoders: dict[str, str], precision: str, rows: int
+) -> None:
+    settings = {**SMALL, "policy.encoders": encoders, "policy.torso": "elite"}
+    config = make_config("nested_envs:Everything", settings)
+    spec = read_spec(config.env_id, config.env, 0, tries=False)
+    machine = Machine(2, "a processor", (), ("cpu",), "2.13.0")
+    plan = make_plan(config, spec, machine)
+    assert (plan.precision, plan.micro_batch_rows) == (precision, rows)
 
 
 @pytest.fixture(scope="module")

@@ -20,6 +20,7 @@ from gossamer.envs.atari import is_atari
 from gossamer.errors import ConfigError
 from gossamer.machine import free_memory, has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
+from gossamer.policies.settings import LIKE
 from gossamer.system.importing import main_is_ours
 from gossamer.system.ranges import CountToMillion, UpToBillion, Whole
 
@@ -69,10 +70,11 @@ class Plan:
 
 
 def _torsos(config: TrainConfig, spec: EnvSpec) -> set[str]:
-    """Return the kinds of layers that images go through."""
+    """Return the kinds of layers that images go through; there are none where all images are left out."""
     torso = config.policy.torso
     images = (config.policy.encoder_of(x.name) for x in spec.leaves if x.kind == "pixels")
-    return {torso if own is None or own.name == "auto" else own.name for own in images}
+    named = ("auto" if own is None else own.name for own in images)
+    return {torso if x == "auto" else x for x in named if x != "none" and not x.startswith(LIKE)}
 
 
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
@@ -108,7 +110,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     precision = config.precision
     if precision == "auto":
         # A small MLP gains nothing from bf16 and loses precision.
-        precision = "bf16" if pixels and device in machine.bf16 else "fp32"
+        convolves = bool(_torsos(config, spec))
+        precision = "bf16" if convolves and device in machine.bf16 else "fp32"
     lag = config.lag
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
@@ -129,7 +132,7 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
     micro = rows
     if pixels and device == "cpu":
-        micro = min(map(rows_that_fit, _torsos(config, spec)))
+        micro = min(map(rows_that_fit, _torsos(config, spec) or {config.policy.torso}))
     cpu_pixels = pixels and device == "cpu"
     learning = config.learner_threads or (_learner_threads(cores, beside) if cpu_pixels else 1)
     acting = _actor_threads(each or cores, beside) if pixels and (each or cpu_pixels) else 1

@@ -31,8 +31,9 @@ EMBEDDING_SIZE = 32
 SHARED = "shared"
 """Kind of a leaf whose numbers go through the MLP that they share, as they are."""
 CONVOLUTIONS = ("nature", "impala", "a3c", "elite")
+TORSOS = (*CONVOLUTIONS, "mlp")
 FITTING: Mapping[LeafKind, tuple[str, ...]] = {
-    "pixels": ("auto", *CONVOLUTIONS, "mlp", "none"),
+    "pixels": ("auto", *TORSOS, "none"),
     "vector": ("auto", "mlp", "none"),
     "discrete": ("auto", "one_hot", "embedding", "mlp", "none"),
     "mask": ("auto", "mlp", "none"),
@@ -122,7 +123,7 @@ def refuse_encoders(spec: EnvSpec, config: PolicyConfig, torso: nn.Module | None
         beside = {leaf.name for leaf in spec.leaves if leaf.kind == "mask"}
         for name, asked in config.encoders.items():
             if name not in beside:
-                kind = asked.name if asked.name in (*CONVOLUTIONS, "mlp") else "KIND"
+                kind = asked.name if asked.name in TORSOS or asked.is_own else "KIND"
                 raise ConfigError(
                     f"{setting_of(name)} is {asked.name}, but {spec.env_id} observes one array, whose layers have no "
                     f"name; use --policy.torso {kind}"
@@ -146,9 +147,9 @@ def plan_encoders(leaves: Sequence[Leaf], config: PolicyConfig) -> list[Encoder]
         _check_kind(by_name[name], asked)
     seen = seen_leaves(leaves, config)
     if not seen:
-        name = next(iter(config.encoders))
         raise ConfigError(
-            f"{setting_of(name)} is none, but then nothing is left to be seen; leave one of them in"
+            f"policy.encoders leaves out all that this environment observes ({', '.join(by_name)}), a mask by itself; "
+            f"leave one in: --{setting_of(leaves[0].name)} auto"
         )
     if not any(x.kind == "pixels" for x in leaves) and config.torso not in ("auto", "mlp"):
         raise needs_images(config.torso, ", ".join(x.name for x in seen))
