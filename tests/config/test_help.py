@@ -15,7 +15,7 @@ EVERY = {row.name for group in setting_groups() for row in group.rows} - {"env_i
 
 
 def flags(text: str) -> set[str]:
-    return {x.replace("-", "_") for x in re.findall(r"^  --([a-z0-9.-]+)", text, re.MULTILINE)}
+    return {x.replace("-", "_") for x in re.findall(r"^  --([a-zA-Z0-9.-]+)", text, re.MULTILINE)}
 
 
 def test_the_short_help_has_forty_settings_in_their_first_sentence() -> None:

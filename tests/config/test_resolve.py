@@ -25,7 +25,7 @@ from gossamer.config import (
 from gossamer.config.files import suite_layer
 from gossamer.config.merging import merge
 from gossamer.config.tree import fields_of, find_annotation, flatten, members
-from gossamer.config.values import bare, is_list, kinds_of, range_words
+from gossamer.config.values import bare, is_list, is_mapping, kinds_of, range_words
 from gossamer.errors import ConfigError
 from gossamer.replay.settings import QueueSettings
 
@@ -408,6 +408,8 @@ def values_for(annotation: Any) -> st.SearchStrategy[Any]:
     """Values that a setting may hold."""
     if kinds := members(annotation):
         one = st.one_of([sections(kind) for kind in kinds])
+        if is_mapping(annotation):
+            return st.dictionaries(st.from_regex(r"[\w/ ]+", fullmatch=True), one, max_size=3)
         return st.lists(one, min_size=1, max_size=3).map(tuple) if is_list(annotation) else one
     if len(kinds_of(annotation)) > 1:
         return st.one_of([values_for(kind) for kind in kinds_of(annotation)])

@@ -32,6 +32,7 @@ from gossamer.dashboard.app import Dashboard
 from gossamer.dashboard.ranges import requested
 from gossamer.dashboard.root import RunFiles
 from gossamer.dashboard.thinning import thin
+from gossamer.policies.settings import EncoderConfig
 from gossamer.record.folder import RunFolder
 from gossamer.system.cores import machine_cores
 
@@ -693,8 +694,10 @@ def test_every_setting_of_a_run_has_its_meaning(root: Path) -> None:
     run = ids(root)[0]
     config = json.loads((root / run / "config.json").read_text())
     config["replays"] = [{"name": "queue", "fraction": 0.5}, {"name": "elite", "fraction": 0.5}]
+    config["policy"]["encoders"] = {"pair/0": to_dict(EncoderConfig("mlp"))}
     (root / run / "config.json").write_text(json.dumps(config))
     told = ask(root, "/api/meanings", run=run)["meanings"]
+    assert told["policy.encoders.pair/0.fc_size"].startswith("Units of")
     names = [x["name"] for x in ask(root, "/api/run", run=run)["settings"]]
     assert [name for name in names if not told.get(name)] == []
     text = train_help(every=True, width=10_000)

@@ -6,44 +6,19 @@ from dataclasses import replace
 from typing import Any
 
 import nested_envs
-import numpy as np
 import pytest
 import torch
 from core_fakes import DISCRETE, spec_of
+from seen_leaves import ask, observe, seeded
 
 from gossamer.envs.spaces import obs_format
 from gossamer.errors import ConfigError
 from gossamer.policies.actor_critic import ActorCritic
-from gossamer.policies.encoders import EMBEDDING_SIZE, JOIN_SIZE, Embedding, Encoders, OneHot
+from gossamer.policies.encoders import EMBEDDING_SIZE, Embedding, Encoders, OneHot
 from gossamer.policies.settings import PolicyConfig
-from gossamer.spec import Leaf, Obs, leaves_of
 
 VECTORS = obs_format("", nested_envs.Vectors.observation_space).leaves
 EVERYTHING = obs_format("", nested_envs.Everything.observation_space).leaves
-
-
-def seeded() -> torch.Generator:
-    return torch.Generator().manual_seed(5)
-
-
-def draw(leaf: Leaf, rows: int, columns: int, rng: np.random.Generator) -> torch.Tensor:
-    shape = (rows, columns, *leaf.shape)
-    if leaf.kind == "pixels":
-        return torch.from_numpy(rng.integers(0, 256, shape).astype(np.uint8))
-    if leaf.kind == "discrete":
-        return torch.from_numpy(rng.integers(0, leaf.sizes, shape))
-    return torch.from_numpy(rng.normal(3.0, 2.0, size=shape).astype(np.float32))
-
-
-def observe(leaves: tuple[Leaf, ...], rows: int = 3, columns: int = 6) -> dict[str, Any]:
-    rng = np.random.default_rng(1)
-    return {leaf.name: draw(leaf, rows, columns, rng) for leaf in leaves}
-
-
-def ask(policy: ActorCritic, obs: Obs[torch.Tensor]) -> Any:
-    rows, columns = next(iter(leaves_of(obs).values())).shape[:2]
-    starts = torch.zeros((rows, columns), dtype=torch.bool)
-    return policy(obs, starts, policy.initial_state(columns))
 
 
 @pytest.mark.parametrize("core", ["none", "lstm"])
@@ -76,7 +51,7 @@ def test_whole_numbers_are_zeros_and_a_one() -> None:
 def test_streams_meet_in_one_layer_but_before_a_core() -> None:
     config = PolicyConfig(fc_size=16, hidden_sizes=(12, 10))
     joined = Encoders(EVERYTHING, config, seeded())
-    assert joined.feature_size == JOIN_SIZE
+    assert joined.feature_size == config.join_size == 256
     apart = Encoders(EVERYTHING, replace(config, core="lstm"), seeded())
     assert apart.feature_size == 10 + 16
     assert [tuple(x.shape) for x in apart.discrete.parameters()] == [(74, EMBEDDING_SIZE)]

@@ -13,6 +13,7 @@ from random_envs import RandomEnvs
 from recorder import calling, recording
 from sessions import slow
 
+from gossamer.policies.settings import EncoderConfig
 from gossamer.roles.actor import Actor
 from gossamer.roles.evaluator import Steps, play
 from gossamer.spec import ActionSpec, Leaf
@@ -143,6 +144,32 @@ def test_masked_actions_are_replayed_as_they_are_called_and_none_is_forbidden(wa
         allowed = one["obs/action_mask"][:-1]
         assert allowed.gather(2, one["action"][..., None]).all()
         assert torch.equal(one["behavior"] < -1e8, ~allowed)
+        for name, x in one.items():
+            assert torch.equal(other[name], third[name]), name
+            torch.testing.assert_close(other[name], x, rtol=1e-4, atol=1e-5, msg=name)
+
+
+@pytest.mark.parametrize("core", ["none", "lstm"])
+def test_layers_of_single_arrays_are_replayed_as_they_are_called(ways, core):
+    mask = Leaf("action_mask", "mask", (ACTIONS["categorical"].num_params,))
+    twins = [replace(leaf, name=f"{leaf.name}-2") for leaf in NESTED]
+    spec = replace(
+        spec_of(ACTIONS["categorical"]), leaves=(*NESTED, *twins, mask), mask_from="info"
+    )
+    kinds = {
+        "image": "a3c",
+        "image_2": "like:image",
+        "pair": "one_hot",
+        "pair_2": "mlp",
+        "state/speed": "none",
+        "action_mask": "auto",
+    }
+    encoders = {name: EncoderConfig(kind) for name, kind in kinds.items()}
+    (cpu, _), (called, _), (replayed, _) = (
+        collected(policy_of(spec, core, encoders=encoders), graphs) for graphs in ways()
+    )
+    for one, other, third in zip(cpu, called, replayed, strict=True):
+        assert "obs/state/speed" in one, "what the network does not see is stored all the same"
         for name, x in one.items():
             assert torch.equal(other[name], third[name]), name
             torch.testing.assert_close(other[name], x, rtol=1e-4, atol=1e-5, msg=name)

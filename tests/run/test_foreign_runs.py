@@ -82,6 +82,17 @@ def test_a_run_that_began_here_is_played_and_continued(here: Path) -> None:
     assert (here / "sprung").exists()
 
 
+def test_an_encoder_from_elsewhere_is_refused(
+    here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
+) -> None:
+    come_from_elsewhere(here, monkeypatch)
+    policy = json.loads(Path("run/config.json").read_text())["policy"]
+    encoders = {"a": {"name": "like:b"}, "b": {"name": "trap:Net"}}
+    rewrite(Path("run/config.json"), env_id="CartPole-v1", policy={**policy, "encoders": encoders})
+    for words in ("eval run", "train --resume run --total-env-steps 128"):
+        refused(words, here, capsys, "import and call trap:Net (policy.encoders.b.name", "--trust")
+
+
 def test_one_from_elsewhere_is_refused(
     here: Path, monkeypatch: pytest.MonkeyPatch, capsys: Any
 ) -> None:

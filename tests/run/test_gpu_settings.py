@@ -281,6 +281,8 @@ def test_exactness_is_claimed_only_where_sums_have_an_order():
 def test_what_cannot_be_deterministic_is_refused():
     with pytest.raises(ConfigError, match=r"--policy\.torso nature"):
         planned(**{"deterministic": True, "policy.torso": "impala"})
+    with pytest.raises(ConfigError, match=r"--policy\.encoders\.image nature"):
+        planned(**{"deterministic": True, "policy.encoders.image": "impala"})
     planned(**{"deterministic": True, "policy.torso": "impala", "device": "cpu"})
     with pytest.raises(ConfigError, match="--lag 1"):
         planned(deterministic=True, lag="free")

@@ -20,6 +20,7 @@ from gossamer.envs.atari import is_atari
 from gossamer.errors import ConfigError
 from gossamer.machine import free_memory, has_bf16, this_machine
 from gossamer.ops.micro_batches import rows_that_fit
+from gossamer.policies.settings import LIKE
 from gossamer.system.importing import main_is_ours
 from gossamer.system.ranges import CountToMillion, UpToBillion, Whole
 
@@ -68,6 +69,14 @@ class Plan:
     """Worker processes that step the environments, chosen here; 0: none, or `env.workers` says."""
 
 
+def _torsos(config: TrainConfig, spec: EnvSpec) -> set[str]:
+    """Return the kinds of layers that images go through; there are none where all images are left out."""
+    torso = config.policy.torso
+    images = (config.policy.encoder_of(x.name) for x in spec.leaves if x.kind == "pixels")
+    named = ("auto" if own is None else own.name for own in images)
+    return {torso if x == "auto" else x for x in named if x != "none" and not x.startswith(LIKE)}
+
+
 def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None) -> Plan:
     """Resolve every "auto" for an environment and a machine; None: this one."""
     machine = learners_machine(config, machine or this_machine())
@@ -77,10 +86,15 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
             "--cluster.gpus-per-learner 1, or --device cpu"
         )
     device = find_device(config.device, has_gpu=bool(machine.gpus))
-    if device == "cuda" and config.deterministic and config.policy.torso == "impala":
+    pooling = [
+        f"policy.encoders.{x}" for x, own in config.policy.encoders.items() if own.name == "impala"
+    ]
+    if config.policy.torso == "impala":
+        pooling.insert(0, "policy.torso")
+    if device == "cuda" and config.deterministic and pooling:
         raise ConfigError(
-            "deterministic is on, but policy.torso is impala, whose pooling has no deterministic form on a GPU; "
-            "use --policy.torso nature, --device cpu, or leave deterministic out"
+            f"deterministic is on, but {pooling[0]} is impala, whose pooling has no deterministic form on a GPU; "
+            f"use --{pooling[0]} nature, --device cpu, or leave deterministic out"
         )
     if device == "cuda" and config.learner_threads > 1:
         raise ConfigError(
@@ -96,7 +110,8 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     precision = config.precision
     if precision == "auto":
         # A small MLP gains nothing from bf16 and loses precision.
-        precision = "bf16" if pixels and device in machine.bf16 else "fp32"
+        convolves = bool(_torsos(config, spec))
+        precision = "bf16" if convolves and device in machine.bf16 else "fp32"
     lag = config.lag
     if lag == "auto":
         lag = "1" if config.algorithm.corrects else "0"
@@ -115,7 +130,9 @@ def make_plan(config: TrainConfig, spec: EnvSpec, machine: Machine | None = None
     beside = "0" if each else lag
     groups = min(config.env_groups or actors or (2 if halves else 1), num_envs)
     rows = share_out(config, num_envs).total * (config.unroll_length + 1)
-    micro = rows_that_fit(config.policy.torso) if pixels and device == "cpu" else rows
+    micro = rows
+    if pixels and device == "cpu":
+        micro = min(map(rows_that_fit, _torsos(config, spec) or {config.policy.torso}))
     cpu_pixels = pixels and device == "cpu"
     learning = config.learner_threads or (_learner_threads(cores, beside) if cpu_pixels else 1)
     acting = _actor_threads(each or cores, beside) if pixels and (each or cpu_pixels) else 1

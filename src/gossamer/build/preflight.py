@@ -23,6 +23,7 @@ from gossamer.build.replays import (
 from gossamer.build.roles import build_policy
 from gossamer.errors import ConfigError
 from gossamer.machine import disk_of, free_disk, free_memory
+from gossamer.policies.encoders import refuse_encoders
 from gossamer.spec import obs_at
 from gossamer.types import empty_trajectory
 
@@ -60,8 +61,10 @@ def refuse_large(
 ) -> list[str]:
     """Refuse trajectories and networks that there is no room for; say how large those are that are large.
 
-    Before either is made, and before an observation is asked for. Arguments as below.
+    Before either is made, and before an observation is asked for. Encoders that fit no such observation are refused too.
+    Arguments as below.
     """
+    refuse_encoders(spec, config.policy, torso)
     free, size = free_memory(), config.num_learners
     trajectories = size * plan.num_envs * _bytes_per_env(config, spec, plan)
     has = (
@@ -118,7 +121,9 @@ def _bytes_per_env(config: TrainConfig, spec: EnvSpec, plan: Plan) -> int:
 def _network_size(config: TrainConfig, spec: EnvSpec, torso: nn.Module | None) -> tuple[int, int]:
     """Return parameters and bytes of a network, without making it; zeros for one of the usual size."""
     policy = config.policy
-    inside = (*policy.hidden_sizes, policy.fc_size, policy.core_size)
+    inside = [*policy.hidden_sizes, policy.fc_size, policy.core_size, policy.join_size]
+    for own in policy.encoders.values():
+        inside += [*own.hidden_sizes, own.fc_size, own.embedding_size]
     outside = max(spec.obs_numbers, spec.action.num_params)
     if outside < LARGE and max(inside) < LARGE_LAYER:
         return 0, 0

@@ -16,10 +16,10 @@ from typing import Any, Literal, NamedTuple, cast
 
 from gossamer.config import own_parts
 from gossamer.config.arguments import Options
-from gossamer.config.names import flag
+from gossamer.config.names import ANY, flag
 from gossamer.config.train_config import TrainConfig
 from gossamer.config.tree import choices, fields_of, flatten, member_name, members, to_tree
-from gossamer.config.values import bare, is_list, is_switch, kinds_of
+from gossamer.config.values import bare, is_list, is_mapping, is_switch, kinds_of
 
 if typing.TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -85,11 +85,15 @@ def _intro(section: type) -> str:
 
 def _rows(section: type, path: str = "") -> tuple[Row, ...]:
     docs = field_docs(section)
-    return tuple(
-        Row(path + name, field.annotation, field.default, docs[name])
-        for name, field in fields_of(section).items()
-        if not members(field.annotation)
-    )
+    rows: list[Row] = []
+    for name, field in fields_of(section).items():
+        kinds = members(field.annotation)
+        if is_mapping(field.annotation):  # whose sections are told by what chooses them
+            chosen = fields_of(kinds[0])["name"]
+            rows.append(Row(f"{path}{name}.{ANY}", *chosen, docs[name]))
+        elif not kinds:
+            rows.append(Row(path + name, *field, docs[name]))
+    return tuple(rows)
 
 
 def setting_groups() -> tuple[Group, ...]:
@@ -232,7 +236,7 @@ def values_of(annotation: Any) -> str:
             words.append(f"{values_of(typing.get_args(base)[0])} ...")
         elif base is not type(None):
             plain = {bool: "on or off", int: "N", float: "X", str: "TEXT"}
-            words.append("module:NAME" if meta.pattern else meta.title or plain[base])
+            words.append(meta.title or ("module:NAME" if meta.pattern else plain[base]))
     return "|".join(words)
 
 

@@ -29,6 +29,7 @@ from gossamer.config.values import spells_number
 from gossamer.envs.settings import suite_of
 from gossamer.errors import ConfigError
 from gossamer.machine import visible_gpus
+from gossamer.policies.settings import LIKE
 from gossamer.record.machines import TUNABLE, tuned_settings
 from gossamer.record.origin import began_here, is_found
 from gossamer.replay.selectors.uniform import UniformSettings
@@ -452,17 +453,25 @@ def code_in(settings: Tree) -> dict[str, str]:
     """
     tree = nested(settings)
     named = {name: tree.get(name) for name in ("env_id", "algorithm", "topology")}
-    named["policy.torso"] = entries_of(tree.get("policy")).get("torso")
+    policy = entries_of(tree.get("policy"))
+    named["policy.torso"] = policy.get("torso")
+    encoders = entries_of(policy.get("encoders"))
+    named |= {f"policy.encoders.{name}": encoder for name, encoder in encoders.items()}
     named |= {f"replays.{key}": replay for key, replay in entries_of(tree.get("replays")).items()}
     found: dict[str, str] = {}
     for path, value in named.items():
         if isinstance(value, Mapping):
             path, value = f"{path}.name", nested(cast("Tree", value)).get("name")
-        if isinstance(value, str) and ":" in value:
+        if isinstance(value, str) and ":" in value and not _is_like(path, value):
             found[path] = value
     if found.get("env_id", "").startswith("envpool:"):
         del found["env_id"]
     return found
+
+
+def _is_like(path: str, value: str) -> bool:
+    """Whether a setting names another leaf's encoder, and no code."""
+    return path.startswith("policy.encoders.") and value.startswith(LIKE)
 
 
 def explicit(layers: Mapping[str, str]) -> set[str]:

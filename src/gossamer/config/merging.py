@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, TypeVar, cast
 
 from gossamer.config import own_parts
-from gossamer.config.names import Entries, flag, nested
+from gossamer.config.names import ANY, Entries, flag, nested
 from gossamer.config.suggestions import KINDS_ELSEWHERE, did_you_mean, unknown_setting
 from gossamer.config.tree import Field, Tree, fields_of, member_name, members, names_of
-from gossamer.config.values import is_list, read_value, remedy, shown
+from gossamer.config.values import is_list, is_mapping, read_value, remedy, shown
 from gossamer.errors import ConfigError
 
 T = TypeVar("T")
@@ -62,6 +62,7 @@ def merge(root: type[T], layers: Iterable[Layer]) -> tuple[T, dict[str, str]]:
     5. A setting that only other members have is dropped where it is overruled, and refused elsewhere (`fit`).
     6. The highest layer's plain value holds; those below it have to be readable too, unless overruled (`read`).
     7. A whole list replaces the one below; an index changes one entry, or adds one (`read_list`).
+    8. Of sections by free names each is merged with those below that have its name (`read_mapping`).
     """
     merging = _Merging(root, {})
     given = [Given(layer, layer.settings) for layer in layers]
@@ -92,6 +93,8 @@ class _Merging:
                 values[name] = self.read(field, start, of_it, path + name)
             elif is_list(field.annotation):
                 values[name] = self.read_list(below, start, of_it, path + name)
+            elif is_mapping(field.annotation):
+                values[name] = self.read_mapping(below[0], start, of_it, path + name)
             else:
                 values[name] = self.section(below, start, of_it, f"{path}{name}.")
         return chosen(**values)
@@ -198,6 +201,27 @@ class _Merging:
             self.section(kinds, default, given, f"{dotted}.{i}.")
             for i, (default, given) in enumerate(entries)
         )
+
+    def read_mapping(
+        self, kind: type, start: Tree, given: Sequence[Given], dotted: str
+    ) -> dict[str, Any]:
+        """Return sections by free names; what is given to a name is dropped where a higher layer calls it something else."""
+        entries = {name: (default, list[Given]()) for name, default in start.items()}
+        for layer, value, _ in given:
+            if isinstance(value, str):
+                how = f"it needs a name: {layer.shown(f'{dotted}.{ANY}')} {value}"
+                raise ConfigError(f"{layer.shown(dotted)} is {shown(value)}; {how}")
+            for name, one in _table(layer, dotted, value).items():
+                table = _table(layer, f"{dotted}.{name}", one)
+                _, below = entries.setdefault(name, (kind(), []))
+                called = [x.value["name"] for x in below if "name" in x.value]
+                if "name" in table and called and called[-1] != table["name"]:
+                    below.clear()
+                below.append(Given(layer, table))
+        return {
+            name: self.section((kind,), default, given, f"{dotted}.{name}.")
+            for name, (default, given) in entries.items()
+        }
 
 
 def _table(layer: Layer, dotted: str, value: Any) -> dict[str, Any]:

@@ -7,10 +7,22 @@ from typing import Any, cast
 
 from gossamer.errors import ConfigError
 
+ANY = "NAME"
+"""Stands in dotted names of settings for a name that is the user's to choose."""
+
 
 def flag(name: str) -> str:
     """Return the command-line flag of a dotted setting name."""
     return "--" + name.replace("_", "-")
+
+
+def with_any(name: str, known: Iterable[str]) -> str:
+    """Return a dotted name as `settings_of` has it: with NAME for the name that is the user's to choose, if there is one."""
+    for mapping in (one.removesuffix(ANY) for one in known if one.endswith(f".{ANY}")):
+        if name.startswith(mapping):
+            own, dot, rest = name.removeprefix(mapping).partition(".")
+            return f"{mapping}{ANY}{dot}{rest}" if own else name
+    return name
 
 
 class Entries(dict[str, Any]):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from typing import TYPE_CHECKING
 
-from gossamer.config.names import flag
+from gossamer.config.names import ANY, flag, with_any
 from gossamer.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -78,13 +78,15 @@ def unknown_setting(layer: Layer, name: str, known: Iterable[str]) -> ConfigErro
     """Build the error for a name that is no setting, with the nearest one."""
     if name in REMOVED:
         return ConfigError(f"{layer.shown(name)} is no longer a setting: {REMOVED[name]}")
-    path, dot, last = name.rpartition(".")
+    names = [*known]
+    path, dot, last = with_any(name, names).rpartition(".")
+    names = [one for one in names if not one.endswith(f".{ANY}")]  # which is no word
     # A type is the kind of something below which it stands.
     ours = (x for x, others in ELSEWHERE.items() if last in others and (path or x != "name"))
-    meant = nearest(path + dot + next(ours, last), known)
+    meant = nearest(path + dot + next(ours, last), names)
     if meant and name.count(".") == meant.count("."):  # of the entry that was named
         parts = zip(name.split("."), meant.split("."), strict=True)
-        meant = ".".join(given if given.isdecimal() else part for given, part in parts)
+        meant = ".".join(x if x.isdecimal() or part == ANY else part for x, part in parts)
     # The environment has no flag of its own: it is the one positional argument.
     hint = f"did you mean {flag(meant) if layer.typed else meant}?" if meant else ""
     listed = "gossamer train --help-all lists all settings"

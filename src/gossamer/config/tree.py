@@ -1,6 +1,7 @@
 """Settings as trees of frozen dataclasses: what each is called, what it accepts, how it is written down.
 
-A section is a dataclass; a field holding one of several dataclasses is chosen by their `name`.
+A section is a dataclass; a field holding one of several dataclasses is chosen by their `name`. Sections may be listed, or
+have names of the user's.
 """
 
 from __future__ import annotations
@@ -13,7 +14,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, cast
 
 from gossamer.config import own_parts
-from gossamer.config.values import is_list, kinds_of
+from gossamer.config.names import ANY, with_any
+from gossamer.config.values import is_list, is_mapping, kinds_of
 
 Tree = Mapping[str, Any]
 
@@ -38,11 +40,12 @@ def fields_of(section: type) -> dict[str, Field]:
 
 
 def members(annotation: Any) -> tuple[type, ...]:
-    """Return the sections that a field, or an entry of its list, may hold; empty for plain values.
+    """Return the sections that a field, or an entry of its list or mapping, may hold; empty for plain values.
 
     The user's own that are in use are among them.
     """
-    declared = _declared(typing.get_args(annotation)[0] if is_list(annotation) else annotation)
+    entry = 1 if is_mapping(annotation) else 0 if is_list(annotation) else None
+    declared = _declared(annotation if entry is None else typing.get_args(annotation)[entry])
     base = own_parts.open_base(declared)
     return (*declared, *own_parts.parts_of(base)) if base is not None else declared
 
@@ -69,12 +72,16 @@ def choices(annotation: Any) -> dict[str, Any]:
 def settings_of(root: type, path: str = "") -> Iterator[tuple[str, Any]]:
     """Yield every dotted name below a section, of every member, with what it accepts.
 
-    Entries of lists appear as `.0.` if they are of the first kind, else as `.1.`: so they are by default.
+    Entries of lists appear as `.0.` if they are of the first kind, else as `.1.`: so they are by default. Those of mappings
+    appear as `.NAME.`.
     """
     for name, field in fields_of(root).items():
         yield path + name, field.annotation
         for i, section in enumerate(members(field.annotation)):
             below = f"{path}{name}.{min(i, 1)}." if is_list(field.annotation) else f"{path}{name}."
+            if is_mapping(field.annotation):
+                yield f"{below}{ANY}", section
+                below = f"{below}{ANY}."
             if member_name(section) is not None:
                 yield f"{below}name", str
             yield from settings_of(section, below)
@@ -90,7 +97,8 @@ def find_annotation(root: type, name: str) -> Any | None:
     known: dict[str, Any] = {}
     for one, annotation in settings_of(root):
         known.setdefault(one, annotation)
-    names = [name, *(re.sub(r"\.\d+\.", entry, name, count=1) for entry in (".1.", ".0."))]
+    names = [with_any(name, known)]
+    names += [re.sub(r"\.\d+\.", entry, name, count=1) for entry in (".1.", ".0.")]
     return next((known[one] for one in names if one in known), None)
 
 
@@ -117,6 +125,8 @@ def to_tree(section: Any) -> Any:
     """Return a section as nested dicts of JSON values, which `merge` reads back; other values as they are."""
     if isinstance(section, (list, tuple)):
         return [to_tree(one) for one in cast("Sequence[Any]", section)]
+    if isinstance(section, Mapping):
+        return {name: to_tree(one) for name, one in cast("Tree", section).items()}
     return _tree_of(section, to_tree) if dataclasses.is_dataclass(section) else section
 
 

@@ -7,6 +7,7 @@ import math
 import re
 import types
 import typing
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Annotated, Any, Literal, cast
 
@@ -44,6 +45,11 @@ def bare(kind: Any) -> tuple[Any, msgspec.Meta]:
 def is_list(annotation: Any) -> bool:
     """Whether a setting holds a list of values."""
     return typing.get_origin(bare(annotation)[0]) is tuple
+
+
+def is_mapping(annotation: Any) -> bool:
+    """Whether a setting holds values by names that are free."""
+    return typing.get_origin(annotation) is Mapping
 
 
 def is_switch(annotation: Any) -> bool:
@@ -124,7 +130,7 @@ def _words(kind: Any, written: Any, typed: bool) -> str:
         best = max(wanted, key=lambda words: (words not in plain, len(words)))
         return best if len(wanted) == 1 else f"a list, each entry {best}"
     if meta.pattern:
-        return "module:NAME"
+        return meta.title or "module:NAME"
     number = _spelt(written, kind, typed)
     if base is float and isinstance(number, float) and not math.isfinite(number):
         return "a finite number"
@@ -177,6 +183,12 @@ def spell(value: Any) -> str:
     plain: Any = list(cast("tuple[Any, ...]", value)) if isinstance(value, tuple) else value
     # TOML refuses a raw DEL, the one character that JSON lets through.
     return json.dumps(plain, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def spell_name(name: str) -> str:
+    """Write a dotted name the way files spell it (TOML): what is no plain word is quoted."""
+    parts = name.split(".")
+    return ".".join(x if re.fullmatch(r"[A-Za-z0-9_-]+", x) else spell(x) for x in parts)
 
 
 def spells_number(value: Any) -> bool:

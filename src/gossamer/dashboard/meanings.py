@@ -6,7 +6,9 @@ import functools
 import re
 from typing import TYPE_CHECKING, Any
 
+from gossamer.config.names import ANY
 from gossamer.dashboard.values import listed, mapping, word
+from gossamer.policies.settings import EncoderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -27,6 +29,8 @@ def meanings(config: Mapping[str, Any]) -> dict[str, str]:
         if not isinstance(value, list):
             kind = word(mapping(value).get("name", ""))
             found |= {**rows, **_of_kind(section, kind, intro)}
+            if section == "policy":
+                found |= _of_encoders(mapping(mapping(value).get("encoders")), rows)
             continue
         for i, entry in enumerate(listed(value)):
             kind = word(mapping(entry).get("name", ""))
@@ -34,6 +38,19 @@ def meanings(config: Mapping[str, Any]) -> dict[str, str]:
             named = {**rows, **_of_kind(section, kind, intro)}
             found |= {re.sub(r"\.\d+\.", f".{i}.", x, count=1): text for x, text in named.items()}
     return found
+
+
+def _of_encoders(encoders: Mapping[str, Any], rows: Mapping[str, str]) -> dict[str, str]:
+    """Return what the settings of each leaf's layers mean, which one row tells together."""
+    from gossamer.config.help import field_docs  # as below
+
+    (row,) = (x for x in rows if x.endswith(f".{ANY}"))
+    told = {**field_docs(EncoderConfig), "name": rows[row]}
+    return {
+        f"{row.removesuffix(ANY)}{leaf}.{setting}": text
+        for leaf in encoders
+        for setting, text in told.items()
+    }
 
 
 def _of_kind(section: str, kind: str, intro: str) -> dict[str, str]:

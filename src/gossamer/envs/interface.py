@@ -40,7 +40,7 @@ from gossamer.envs.spaces import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterable, Mapping
 
     from gossamer.envs.masks import MaskFormat
     from gossamer.envs.settings import EnvConfig

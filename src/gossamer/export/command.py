@@ -216,7 +216,7 @@ def _write_hub(
         hub.write_policy(
             partial, policy, {**loaded.description, "settings": _without_paths(settings)}
         )
-        own = policy.torso if ":" in policy.config.torso else None
+        own = policy.torso if policy.config.has_own_code else None
         step = OneStep(hub.load_hub(partial, torso=own), policy.interface.action).eval()
         agreement = check(module_step(step), loaded.description["inputs"], recording)
         shown = _video(loaded, partial, seed, say)

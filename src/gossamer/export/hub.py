@@ -99,9 +99,10 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:100]
         raise ConfigError(f"{path} is no folder of an exported policy: {reason}") from None
-    if torso is None and "policy.torso" in code_in({"policy": content["policy"]}):
+    if torso is None and (own := code_in({"policy": content["policy"]})):
+        what = "a torso" if "policy.torso" in own else "an encoder"
         raise ConfigError(
-            f"{path} is of a network with a torso of its own; make it and give it: torso=..."
+            f"{path} is of a network with {what} of its own; make its torso and give it: torso=..."
         )
     saved = SavedPolicy(tensors, str(path))
     refuse_misfit(config, spec, saved, torso)

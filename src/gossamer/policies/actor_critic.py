@@ -20,7 +20,7 @@ from gossamer.ops.distributions import (
     make_distribution,
 )
 from gossamer.policies.core import Core
-from gossamer.policies.encoders import Encoders
+from gossamer.policies.encoders import Encoders, refuse_encoders, seen_leaves
 from gossamer.policies.layers import linear
 from gossamer.policies.moments import Moments
 from gossamer.policies.normalizer import Normalizer
@@ -70,8 +70,12 @@ class ActorCritic(nn.Module):
         super().__init__()
         _check(spec, config)
         self.spec, self.config, self.value_norm = spec, config, value_norm
-        self.pixels = spec.has_pixels
         self._mask = None if spec.mask is None else spec.mask.name
+        if torso is None:
+            refuse_encoders(spec, config)
+        seen = seen_leaves(spec.leaves, config)
+        self._seen = tuple(leaf.name for leaf in seen)
+        self.pixels = any(leaf.kind == "pixels" for leaf in seen)
         self.torso = torso if torso is not None else _torso(spec, config, generator)
         size = int(self.torso.feature_size)  # type: ignore[arg-type]
         past_size = config.last_reward + config.last_action * spec.action.encoded_size
@@ -90,7 +94,7 @@ class ActorCritic(nn.Module):
         if self.value_torso is not None:
             value_size = int(self.value_torso.feature_size) + past_size  # type: ignore[arg-type]
         self.value_head = linear(value_size, 1, 1.0, generator)
-        scaled = [x for x in spec.observed if x.kind in ("pixels", "vector")]
+        scaled = [x for x in seen if x.kind in ("pixels", "vector")]
         made = {x.name: Normalizer(x, config) for x in scaled}
         # Names such as "type" or "keys" are taken in a ModuleDict.
         self.obs_moments: nn.Module = (
@@ -200,11 +204,14 @@ class ActorCritic(nn.Module):
         return {name[1:]: x for name, x in held.items()}
 
     def normalize(self, obs: Obs[Tensor]) -> Obs[Tensor]:
-        """Scale raw observations [..., *shape] for the torso, in its precision; whole numbers stay, a mask goes."""
+        """Scale raw observations [..., *shape] for the torso, in its precision; whole numbers and a mask stay.
+
+        What the torso does not see is left out.
+        """
         leaves = leaves_of(obs)
-        if isinstance(self.obs_moments, Normalizer):
+        if isinstance(self.obs_moments, Normalizer) and self._seen == ("",):
             return self.obs_moments.normalize(leaves[""], self.compute_dtype)
-        found = {name: x for name, x in leaves.items() if name != self._mask}
+        found = {name: leaves[name] for name in self._seen}
         for name, normalizer in self.normalizers.items():
             found[name] = normalizer.normalize(found[name], self.compute_dtype)
         return found
@@ -350,15 +357,15 @@ class ActorCritic(nn.Module):
 
 
 def _torso(spec: EnvSpec, config: PolicyConfig, generator: torch.Generator | None) -> nn.Module:
-    if spec.sees_one:
+    if spec.sees_one and len(seen_leaves(spec.leaves, config)) == 1:
         return make_torso(config, spec.obs_shape, generator)
     if ":" in config.torso:
         return own_torso(config.torso, {leaf.name: leaf.shape for leaf in spec.observed}, generator)
-    return Encoders(spec.observed, config, generator)
+    return Encoders(spec.leaves, config, generator)
 
 
 def _is_mlp(torso: nn.Module) -> bool:
-    return isinstance(torso, MLP) or (isinstance(torso, Encoders) and not len(torso.images))
+    return isinstance(torso, MLP) or (isinstance(torso, Encoders) and torso.is_mlp)
 
 
 def _rows(x: Tensor) -> Tensor:

@@ -2,12 +2,45 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping  # noqa: TC003 - settings read their annotations
+from dataclasses import dataclass, field
 from typing import Annotated, Literal
 
 from msgspec import Meta
 
 from gossamer.system.ranges import BelowOne, Imported, Positive, Units, Whole
+
+LIKE = "like:"
+"""Begins the name of an encoder that is another leaf's."""
+Like = Annotated[str, Meta(pattern=rf"^{LIKE}[^.]+\Z", title="like:LEAF")]
+
+
+@dataclass(frozen=True)
+class EncoderConfig:
+    """Layers of one leaf of observations that hold several arrays."""
+
+    name: (
+        Literal["auto", "nature", "impala", "a3c", "elite", "mlp", "one_hot", "embedding", "none"]
+        | Like
+        | Imported
+    ) = "auto"
+    """Kind of layers."""
+    fc_size: Annotated[int, Meta(ge=0, le=65536)] = 0
+    """Units of the fully connected layer after convolutions. 0: policy.fc_size."""
+    hidden_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = ()
+    """Units of each layer of an mlp. Empty: policy.hidden_sizes."""
+    embedding_size: Annotated[int, Meta(ge=0, le=65536)] = 0
+    """Units of an embedding. 0: 32."""
+
+    @property
+    def like(self) -> str | None:
+        """Leaf whose layers these are; None: they are its own."""
+        return self.name.removeprefix(LIKE) if self.name.startswith(LIKE) else None
+
+    @property
+    def is_own(self) -> bool:
+        """Whether they are the user's, module:NAME."""
+        return ":" in self.name and self.like is None
 
 
 @dataclass(frozen=True)
@@ -18,6 +51,16 @@ class PolicyConfig:
     """Feature layers. auto: nature for pixels, mlp for vectors. a3c: the small network of Mnih et al. 2016, a
     third of the cost of nature. elite: the network of the elite replay platform, with small strides and many
     filters. module:NAME: your own, made by calling NAME with the shape of an observation."""
+    encoders: Mapping[str, EncoderConfig] = field(default_factory=dict[str, EncoderConfig])
+    """Observations of several arrays: layers of the one that is called NAME. auto: those of policy.torso for an image;
+    numbers share one mlp, in which whole numbers are zeros and a one each, embeddings if they have more than 64 values
+    together. nature, impala, a3c, elite: for an image. mlp: an mlp of its own. one_hot, embedding: of whole numbers in the
+    shared mlp. none: left out. like:LEAF: the layers of another one that is alike, with the same weights. module:NAME: your
+    own, as in policy.torso. Sizes, else those of the policy: --policy.encoders.NAME.fc-size, .hidden-sizes and
+    .embedding-size (32). A mask of actions, action_mask, is seen only if it is named here."""
+    join_size: Units = 256
+    """Observations of several arrays, without a recurrent core: units of the layer in which images, the shared mlp and
+    mlps of their own meet, >= 1."""
     hidden_sizes: Annotated[tuple[Units, ...], Meta(max_length=64)] = (64, 64)
     """Units of each layer of the mlp torso, each >= 1; 64-64 as in OpenAI Baselines."""
     activation: Literal["tanh", "relu", "elu"] = "tanh"
@@ -65,3 +108,17 @@ class PolicyConfig:
     """Gaussian actions: correlation between the noise of successive actions, in [0, 1). Correlated noise
     explores further than white noise, which cancels out; the distribution of each single action stays the
     same. Evaluations draw white noise. An autoregressive process; Hollenstein et al. 2024 (arXiv:2312.11091) use coloured noise for PPO."""
+
+    @property
+    def has_own_code(self) -> bool:
+        """Whether some of its layers are the user's, named as module:NAME."""
+        return ":" in self.torso or any(x.is_own for x in self.encoders.values())
+
+    def encoder_of(self, leaf: str) -> EncoderConfig | None:
+        """Return what is set for a leaf; None: nothing, or it is the whole observation."""
+        return self.encoders.get(folded(leaf)) if leaf else None
+
+
+def folded(leaf: str) -> str:
+    """Return the name of a leaf as settings have it."""
+    return leaf.replace("-", "_")

@@ -61,6 +61,7 @@ class Convolutions(nn.Module):
         layers: (filters, kernel, stride) of each convolution.
         fc_size: F.
         name: of the network, for the message when an image is too small.
+        setting: that chose it, for that message.
         generator: of initial weights; None: torch's own.
     """
 
@@ -71,6 +72,7 @@ class Convolutions(nn.Module):
         *,
         fc_size: int,
         name: str,
+        setting: str = "policy.torso",
         generator: torch.Generator | None = None,
     ):
         super().__init__()
@@ -79,8 +81,8 @@ class Convolutions(nn.Module):
         for filters, kernel, stride in layers:
             if min(height, width) < kernel:
                 raise ConfigError(
-                    f"policy.torso {name} is too deep for images of {obs_shape[1]} x {obs_shape[2]}; "
-                    "use --policy.torso impala or mlp"
+                    f"{setting} {name} is too deep for images of {obs_shape[1]} x {obs_shape[2]}; "
+                    f"use --{setting} impala or mlp"
                 )
             conv = conv2d(channels, filters, kernel, stride=stride, generator=generator)
             convs += [conv, nn.ReLU()]
@@ -190,9 +192,19 @@ def needs_images(kind: str, observed: str) -> ConfigError:
 
 
 def make_torso(
-    config: PolicyConfig, obs_shape: tuple[int, ...], generator: torch.Generator | None = None
+    config: PolicyConfig,
+    obs_shape: tuple[int, ...],
+    generator: torch.Generator | None = None,
+    setting: str = "policy.torso",
 ) -> nn.Module:
-    """Build the torso that fits an observation; it has `feature_size`. Without a generator torch's own stream is used."""
+    """Build the torso that fits an observation; it has `feature_size`. Without a generator torch's own stream is used.
+
+    Args:
+        config: the network's settings.
+        obs_shape: of the observation.
+        generator: of initial weights.
+        setting: that chose the torso, for messages.
+    """
     if ":" in config.torso:
         return own_torso(config.torso, obs_shape, generator)
     pixels = len(obs_shape) == 3
@@ -210,5 +222,10 @@ def make_torso(
     elif kind == "elite":
         layers = ((64, 3, 3), (64, 3, 2), (128, 3, 2))
     return Convolutions(
-        obs_shape, layers, fc_size=config.fc_size or size, name=kind, generator=generator
+        obs_shape,
+        layers,
+        fc_size=config.fc_size or size,
+        name=kind,
+        setting=setting,
+        generator=generator,
     )

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, cast
 from gossamer.config import resolve, to_dict
 from gossamer.config.names import place
 from gossamer.config.tree import flatten
-from gossamer.config.values import spell
+from gossamer.config.values import spell, spell_name
 from gossamer.system.reading import parse_toml
 
 if TYPE_CHECKING:
@@ -72,11 +72,12 @@ def _lines(tree: Mapping[str, Any], path: str = "") -> Iterator[str]:
     lists = {x: y for x, y in tree.items() if _holds_tables(y)}
     for name, value in tree.items():
         if name not in tables and name not in lists:
-            yield f"{name} = {spell(value)}"
+            yield f"{spell_name(name)} = {spell(value)}"
     for name, table in tables.items():
         yield ""
-        yield f"[{path}{name}]"
-        yield from _lines(cast("Mapping[str, Any]", table), f"{path}{name}.")
+        below = f"{path}{spell_name(name)}"
+        yield f"[{below}]"
+        yield from _lines(cast("Mapping[str, Any]", table), f"{below}.")
     for name, entries in lists.items():
         for entry in cast("list[Mapping[str, Any]]", entries):
             yield ""
