@@ -199,7 +199,7 @@ def test_without_leaves_it_is_the_network_of_an_environment_that_lacks_them(data
 def test_layers_of_the_users_own_are_given_their_leaf(leaf: Leaf) -> None:
     name = leaf.name.replace("/", "__")
     policy = policy_of(chosen(**{name: "own_encoders:Keeps"}), OTHER, leaf)
-    own = policy.torso.apart[f"/{leaf.name}"]  # type: ignore[union-attr,index]
+    own: Any = policy.torso.apart[f"/{leaf.name}"]  # type: ignore[union-attr,index]
     assert isinstance(own, own_encoders.Keeps)
     assert own.shape == leaf.shape
     obs = see(policy)

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from gossamer.config.names import ANY
 from gossamer.dashboard.values import listed, mapping, word
-from gossamer.policies.settings import EncoderConfig
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -43,9 +42,12 @@ def meanings(config: Mapping[str, Any]) -> dict[str, str]:
 def _of_encoders(encoders: Mapping[str, Any], rows: Mapping[str, str]) -> dict[str, str]:
     """Return what the settings of each leaf's layers mean, which one row tells together."""
     from gossamer.config.help import field_docs  # as below
+    from gossamer.config.train_config import TrainConfig
+    from gossamer.config.tree import find_annotation
 
     (row,) = (x for x in rows if x.endswith(f".{ANY}"))
-    told = {**field_docs(EncoderConfig), "name": rows[row]}
+    section: Any = find_annotation(TrainConfig, row)
+    told = {**field_docs(section), "name": rows[row]}
     return {
         f"{row.removesuffix(ANY)}{leaf}.{setting}": text
         for leaf in encoders
