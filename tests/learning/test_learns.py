@@ -41,3 +41,13 @@ def test_pong(tmp_path: Path) -> None:
     config = gossamer.make_config("PongNoFrameskip-v4", settings, presets=("pong",))
     gossamer.train(config, quiet=True)
     assert gossamer.evaluate(str(tmp_path / "run"), episodes=5).mean >= 17.0
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", [1, 2, 3])
+def test_minigrid(tmp_path: Path, seed: int) -> None:
+    """The shortest ways to the door's key and the goal pay 0.96 on average."""
+    pytest.importorskip("minigrid", reason="needs the extra minigrid")
+    settings = {"seed": seed, "run_folder": str(tmp_path / "run"), "stop_at_return": 0.95}
+    gossamer.train(gossamer.make_config("MiniGrid-DoorKey-5x5-v0", settings), quiet=True)
+    assert gossamer.evaluate(str(tmp_path / "run"), episodes=100, sample=True).mean >= 0.9
