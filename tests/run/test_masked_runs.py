@@ -156,7 +156,7 @@ def test_a_masked_maze_is_solved_to_two_percent_by_who_remembers(
     tmp_path: Path, algorithm: str
 ) -> None:
     given = settings(
-        tmp_path / "run", placement="inline", total_env_steps=100_000, num_envs=16, unroll_length=16,
+        tmp_path / "run", placement="inline", total_env_steps=40_000, num_envs=16, unroll_length=16,
         algorithm={"name": algorithm, "entropy_cost": 0.003, **OPTIMA[algorithm]},
         **{"evaluation.every_seconds": 0.0, "optimizer.learning_rate": 2e-3,
            "optimizer.schedule": "linear", "policy.core": "lstm"},

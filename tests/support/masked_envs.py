@@ -174,7 +174,7 @@ class Maze(gymnasium.Env[Any, Any]):
     return is 1 - 0.01 (length + 1).
     """
 
-    length = 4
+    length = 3
     observation_space: Any = spaces.Box(-1.0, 1.0, (2,), np.float32)
     action_space: Any = spaces.Discrete(4)
     best = 1.0 - 0.01 * (length + 1)
