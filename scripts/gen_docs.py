@@ -101,7 +101,7 @@ def metrics_page() -> str:
     """Return docs/metrics.md: one table for each prefix of a name, in the order of the code."""
     sections: dict[str, list[str]] = {}
     for name, metric in METRICS.items():
-        prefix = name.rpartition("/")[0]
+        prefix = name.partition("/")[0] if "/" in name else ""
         meaning = shown(metric.meaning).replace("|", "\\|")
         sections.setdefault(prefix, []).append(f"| `{name}` | {metric.unit} | {meaning} |")
     lines: list[str] = []
