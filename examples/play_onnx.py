@@ -142,9 +142,11 @@ def play(policy: Policy, seed: int | None = None) -> Iterator[Played]:
     """Play one episode greedily."""
     about = policy.about["environment"]
     module, _, name = about["make"].rpartition(".")
-    if module not in ("gymnasium", "ale_py.vector_env") or "import" in about:
-        needed = about.get("import", about["make"])
+    needed = about.get("import", about["make"])
+    if module not in ("gymnasium", "ale_py.vector_env") or needed.startswith("gossamer"):
         raise SystemExit(f"this program does not make environments of {needed}; make yours here")
+    if "import" in about:  # which registers the id
+        importlib.import_module(needed)
     make = getattr(importlib.import_module(module), name)
     atari = module == "ale_py.vector_env"
     # Atari comes as a vector of games, here of one, whose arrays have one row.

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING, Any, Literal, TypeVar, cast
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ DTYPES: Mapping[LeafKind, str] = {
     "discrete": "int64",
     "mask": "bool",
 }
-EXACT = 1 << 24
+EXACT_BELOW = 1 << 24
 """Whole numbers below it are float32 numbers."""
 X = TypeVar("X")
 Y = TypeVar("Y")
@@ -28,14 +29,14 @@ Obs = X | Mapping[str, X]
 """Observations: a bare array exactly where the only leaf of the spec is the observation itself, else arrays by leaf."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ActionSpec:
     """Which distribution acts in an environment, and how its actions are laid out.
 
     categorical: int64 scalar in [0, sizes[0]); multi_categorical: int64 [len(sizes)];
     bernoulli: int64 0/1 [sizes[0]]; gaussian: float32 [sizes[0]], clipped to [low, high] by the env.
     joint: independent parts, their actions, parameters and noise side by side; float32 if one of them is Gaussian, where
-    whole numbers are exact below `EXACT`.
+    whole numbers are exact below `EXACT_BELOW`.
     """
 
     kind: ActionKind
@@ -45,17 +46,17 @@ class ActionSpec:
     parts: tuple[tuple[str, ActionSpec], ...] = ()
     """Of a joint action, none of which is joint: keys that lead to each, joined by "/", and what it is."""
 
-    @property
+    @cached_property
     def each(self) -> tuple[ActionSpec, ...]:
         """Parts of a joint action; any other is its only one."""
         return tuple(part for _, part in self.parts) if self.kind == "joint" else (self,)
 
-    @property
+    @cached_property
     def shape(self) -> tuple[int, ...]:
         """Shape of one action."""
         return () if self.kind == "categorical" else (self.length,)
 
-    @property
+    @cached_property
     def length(self) -> int:
         """A: numbers of one action."""
         if self.kind == "joint":
@@ -63,28 +64,28 @@ class ActionSpec:
         one_each = self.kind in ("categorical", "multi_categorical")
         return len(self.sizes) if one_each else self.sizes[0]
 
-    @property
+    @cached_property
     def dtype(self) -> Literal["int64", "float32"]:
         """Name of the dtype of actions in numpy and torch."""
         return "float32" if self.num_gaussian else "int64"
 
-    @property
+    @cached_property
     def choices(self) -> tuple[int, ...]:
         """Numbers of values of every categorical choice, in order: those of which some can be forbidden."""
         found = [x.sizes for x in self.each if x.kind in ("categorical", "multi_categorical")]
         return tuple(size for sizes in found for size in sizes)
 
-    @property
+    @cached_property
     def num_gaussian(self) -> int:
         """Numbers that a Gaussian draws."""
         return sum(part.sizes[0] for part in self.each if part.kind == "gaussian")
 
-    @property
+    @cached_property
     def num_outputs(self) -> int:
         """What a network computes for one state: all parameters but the standard deviations."""
         return sum(sum(part.sizes) for part in self.each)
 
-    @property
+    @cached_property
     def num_params(self) -> int:
         """P: parameters of the distribution for one state (mean and log-std for a Gaussian)."""
         return self.num_outputs + self.num_gaussian

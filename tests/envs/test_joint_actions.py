@@ -73,6 +73,7 @@ def test_actions_that_are_none_are_refused() -> None:
     [
         (spaces.Dict({}), "not supported"),
         (spaces.Dict({"a": spaces.Text(3)}), "not supported, Text"),
+        (spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Dict({})}), "not supported, Dict"),
         (spaces.Dict({"a.b": spaces.Discrete(3)}), r"takes 'a.b'; keys must be words"),
         (
             spaces.Tuple((spaces.Discrete(2**24 + 1), spaces.Box(-1, 1, (1,)))),
@@ -109,9 +110,34 @@ def test_a_part_without_a_mask_is_free() -> None:
     assert row.tolist() == [True] * 3 + [False, True, True, True, False] + [True] * 4
     row = form.flat((None, np.array([0, 1, 1, 1, 0])))
     assert row.tolist() == [True] * 3 + [False, True, True, True, False] + [True] * 4
-    for wrong in (np.ones(12), (np.ones(2),), ([1, 1, 1], None, None, [1])):
+    row = form.flat((None, (None, np.array([1, 1, 0]))))
+    assert row.tolist() == [True] * 7 + [False] + [True] * 4
+    for wrong in (np.ones(12), (np.ones(2),)):
         with pytest.raises(Misfit):
             form.flat(wrong)
+    form.refuse_strays((None, (np.ones(2), np.ones(3)), None))
+    for stray in (np.ones(12), ([1, 1, 1], None, None, [1]), {"x": np.ones(3)}):
+        with pytest.raises(Misfit, match="it must be a Dict or Tuple as the action is"):
+            form.refuse_strays(stray)
+
+
+def test_combinations_of_parts_of_a_dict_are_refused() -> None:
+    with pytest.raises(
+        ConfigError, match=r"--env\.mask-form joint: .* whose masks are of each part"
+    ):
+        mask_format("x", "info", joint_envs.Pair.action_space, joint=True)
+
+
+def test_choices_have_the_type_of_their_space() -> None:
+    for space in (spaces.Discrete(3, dtype=np.int32), spaces.Discrete(3, start=2, dtype=np.int16)):
+        (taken,) = action_format("x", space).decode(np.array([1]))
+        assert taken.dtype == space.dtype
+        assert taken == 1 + space.start
+
+
+def test_a_box_beyond_int64_is_refused_in_words() -> None:
+    with pytest.raises(ConfigError, match="not supported"):
+        action_format("x", spaces.Box(2**63, 2**63 + 3, (1,), np.uint64))
 
 
 def test_a_part_of_which_nothing_is_allowed_is_named() -> None:

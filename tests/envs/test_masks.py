@@ -9,7 +9,7 @@ import pytest
 from masked_envs import LENGTH
 from rolling import Rolling
 
-from gossamer.envs.masks import MaskFormat
+from gossamer.envs.masks import AllForbidden, MaskFormat
 from gossamer.envs.registry import make_vec_env, read_spec
 from gossamer.envs.settings import EnvConfig
 from gossamer.envs.spaces import Misfit, draw_actions
@@ -169,3 +169,16 @@ def test_random_actions_are_allowed_ones_and_each_of_them() -> None:
     mask = np.array([[1, 0, 1, 0, 1, 1, 1, 0, 0]] * 400, bool)
     drawn = draw_actions(spec, 400, np.random.default_rng(0), mask)
     assert [sorted(set(part)) for part in drawn.T.tolist()] == [[0, 2], [1], [0, 1]]
+
+
+def test_a_mask_in_infos_leaves_no_leaf_of_its_name() -> None:
+    spec = read_spec("masked_envs:Twice", EnvConfig(mask="info"))
+    assert [leaf.name for leaf in spec.leaves] == ["observation", "action_mask"]
+
+
+def test_combinations_of_which_none_is_allowed_are_said_to_be() -> None:
+    form = MaskFormat("info", (2, 3), True)
+    with pytest.raises(AllForbidden, match=r"^action_mask forbids every action$"):
+        form.write(np.empty((1, 6), bool), 0, {"action_mask": np.zeros((2, 3))})
+    with pytest.raises(AllForbidden):
+        form.refuse_all_forbidden(np.zeros(6, bool))

@@ -25,14 +25,16 @@ from gossamer.config import make_config
 from gossamer.envs.interface import interface_from, interface_of, read_interface
 from gossamer.envs.registry import make_vec_env, masked_as, read_spec
 from gossamer.envs.settings import EnvConfig
+from gossamer.envs.spaces import draw_actions
 from gossamer.errors import ConfigError, RunFailed
 from gossamer.export.command import module_step
 from gossamer.export.hub import load_hub, write_policy
-from gossamer.export.metadata import describe
+from gossamer.export.metadata import describe, output_meaning
 from gossamer.export.onnx_file import onnx_bytes, onnx_step
 from gossamer.export.program import has_old_exporters, program_bytes, program_step
 from gossamer.export.recording import TOLERANCE, Choices, check, record
-from gossamer.export.step import OneStep
+from gossamer.export.step import OneStep, outputs_of
+from gossamer.spec import ActionSpec
 
 # One process imports what exports to ONNX, which takes seconds.
 pytestmark = pytest.mark.xdist_group("export")
@@ -181,6 +183,44 @@ def test_an_interface_is_read_back_from_its_description(name: str) -> None:
     assert (again.observation, again.action) == (found.observation, found.action)
     assert again.obs_format.leaves == found.obs_format.leaves
     assert (again.mask is None) == (found.mask is None)
+
+
+def as_read_back(observation: Any, action: Any) -> tuple[Any, Any]:
+    found = interface_of("Any-v0", {}, observation, action)
+    told = {x: getattr(found, x) for x in ("environment", "observation", "action")}
+    return found, interface_from("Any-v0", json.loads(json.dumps(told)))
+
+
+@pytest.mark.parametrize(
+    "box",
+    [
+        spaces.Box(0, 255, (2,), np.uint8),
+        spaces.Box(-128, 127, (1,), np.int8),
+        spaces.Box(0, 3, (), np.int32),
+        spaces.Box(-3, 4, (2, 2), np.int64),
+    ],
+)
+def test_a_box_of_whole_numbers_is_read_back(box: Any) -> None:
+    for action in (box, spaces.Dict({"a": box, "b": spaces.Discrete(3, start=2)})):
+        found, again = as_read_back(spaces.Box(-1, 1, (2,)), action)
+        assert again.action_format.spec == found.action_format.spec
+        assert again.action_space == action
+        rows = draw_actions(found.action_format.spec, 3, np.random.default_rng(0))
+        for one, other in zip(*(x.action_format.decode(rows) for x in (found, again)), strict=True):
+            assert not box.shape or action.contains(one), "Gymnasium wants an array of no dimension"
+            np.testing.assert_equal(one, other)
+
+
+def test_braces_in_a_name_are_letters() -> None:
+    parts = ActionSpec("joint", parts=(("a{b}", ActionSpec("categorical", (2,))),))
+    assert outputs_of(parts)[0][0] == "action/a{b}"
+    assert "a{b}: greedy action" in output_meaning("action/a{b}", "logits")
+
+
+def test_large_observations_of_several_arrays_load_again(tmp_path: Path) -> None:
+    policy = make_policy("nested_envs:Eyes", {"torso": "a3c"})
+    write_policy(tmp_path, policy, describe(step_of(policy), policy.interface, {}))
+    assert load_hub(tmp_path).spec == policy.spec
 
 
 def test_what_a_tuple_holds_keeps_its_place() -> None:

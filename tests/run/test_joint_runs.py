@@ -118,6 +118,21 @@ def test_act_takes_and_returns_what_the_spaces_say(tmp_path: Path) -> None:
     assert np.abs(several["aim"]).max() <= 2.0, "squashed between its bounds"
 
 
+def test_observed_masks_of_several_environments_are_taken_apart(tmp_path: Path) -> None:
+    more = {"evaluation.every_seconds": 0.0, "placement": "inline", "total_env_steps": 128}
+    result = train(
+        make_config("joint_envs:ObservedParts", settings(tmp_path / "run", **more)), quiet=True
+    )
+    policy = gossamer.load_policy(result)
+    mask = (
+        np.array([[1, 0, 0], [0, 0, 1]]),
+        (np.array([[0, 1], [1, 0]]), np.array([[0, 1, 0], [0, 0, 1]])),
+    )
+    several = {"observation": np.zeros((2, 3), np.float32), "action_mask": mask}
+    one, two, _ = policy.act(several)[0]
+    assert (one.tolist(), two.tolist()) == ([0, 2], [[1, 1], [0, 2]])
+
+
 OPTIMA = {
     "ppo": {"passes": 4, "num_minibatches": 4},
     "vtrace": {"num_minibatches": 4, "passes": 2},

@@ -71,6 +71,13 @@ class Observed(Forbids):
         return ({**obs, "action_mask": np.zeros(5, np.int8)} if over else obs), info
 
 
+class Twice(Observed):
+    """Says what it allows in its infos too."""
+
+    def told(self, obs: Any, mask: Any) -> Any:
+        return super().told(obs, mask)[0], {"action_mask": mask}
+
+
 class Parts(Forbids):
     """Three choices at once, each with a mask of its own, in a tuple."""
 

@@ -92,3 +92,19 @@ class Forgets(Vectors):
 def flat() -> Any:
     """Return `Vectors` as one array."""
     return gymnasium.wrappers.FlattenObservation(Vectors())
+
+
+class Eyes(gymnasium.Env[Any, Any]):
+    """Three cameras; nothing pays."""
+
+    observation_space: Any = spaces.Dict(
+        {name: spaces.Box(0, 255, (84, 84, 3), np.uint8) for name in ("left", "right", "top")}
+    )
+    action_space: Any = spaces.Discrete(3)
+
+    def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
+        self.observation_space.seed(seed)
+        return self.observation_space.sample(), {}
+
+    def step(self, action: Any) -> Any:
+        return self.observation_space.sample(), 0.0, False, False, {}

@@ -425,8 +425,8 @@ def common_metrics(
             "learner/error_square": (returns.target - value).square(),
         }
         if isinstance(now, Joint):
-            for (name, _), part in zip(now.spec.parts, now.parts, strict=True):
-                more[f"learner/entropy_nats/{name}"] = part.entropy()
+            for (name, _), entropy in zip(now.spec.parts, now.entropies, strict=True):
+                more[f"learner/entropy_nats/{name}"] = entropy.detach()
         metrics: Metrics = {name: (x.detach(), count) for name, x in sums.items()}
         valid, groups = count, [(keep, count, more | apart)]
         if keep is not batch.valid:

@@ -80,7 +80,7 @@ def _of_leaf(leaf: Mapping[str, Any]) -> str:
 def _of_action(part: Mapping[str, Any]) -> str:
     sizes = ", ".join(str(whole(n)) for n in listed(part.get("sizes"))[:99])
     kind = word(part.get("kind", ""))
-    acts = _ACTS.get(kind, kind + " {}").format(sizes)
+    acts = _ACTS[kind].format(sizes) if kind in _ACTS else f"{kind} {sizes}".strip()
     masked = "(some may be forbidden)" if part.get("masked") else ""
     return word(" ".join(filter(None, (_name_of(part), acts, masked))))
 

@@ -14,7 +14,7 @@ from gossamer.envs.atari import MAX_EPISODE_STEPS, AtariProtocol, atari_protocol
 from gossamer.envs.episodes import formats_of
 from gossamer.envs.gym import refuse_of_others, unseen
 from gossamer.envs.making import UNLIMITED_STEPS
-from gossamer.envs.masks import MASK, AllForbidden, find_mask
+from gossamer.envs.masks import LEGAL_MASK, MASK, AllForbidden, find_mask
 from gossamer.envs.seeding import WithoutTasks
 from gossamer.envs.settings import FAMILIES_ONLY, flag_of, refuse_settings, suite_of
 from gossamer.envs.spaces import Misfit, NestedFormat, check_actions, dict_of, space_at
@@ -35,8 +35,6 @@ if TYPE_CHECKING:
     from gossamer.envs.settings import EnvConfig
     from gossamer.spec import Obs
 
-LEGAL = "legal_action_mask"
-"""Key of masks in EnvPool's infos."""
 OWN_LIMITS = ("highway", "jumanji", "pgx")
 """Families of which most ids take no notice of a time limit that they are given."""
 UNLIMITED = 2**31 - 1
@@ -107,6 +105,10 @@ class EnvpoolEnvs(WithoutTasks):
             )
             settings = _with_mask(env_id, held, told, settings)
             obs, self._mask, self._action = formats_of(env_id, held, settings)
+        if self._action.spec.kind == "joint":  # no id of EnvPool 1.2
+            raise ConfigError(
+                f"{env_id} takes a Dict or Tuple of actions, which EnvPool's ids are not trained with"
+            )
         nested = isinstance(obs, NestedFormat)
         self._arrays = [
             (leaf, keys, form, space_at(self._obs_space, keys))
@@ -202,7 +204,7 @@ class EnvpoolEnvs(WithoutTasks):
                     f"{f', its {name}' * bool(name)}: {error}"
                 ) from error
         if self._mask is not None:
-            held = obs[MASK] if self._mask.source == "observation" else info[LEGAL]
+            held = (obs if self._mask.source == "observation" else info)[self._mask.key]
             arrays[MASK] = self._allowed(self._mask, np.asarray(held))
         return self.spec.obs_of(arrays)
 
@@ -213,7 +215,7 @@ class EnvpoolEnvs(WithoutTasks):
         first = np.cumsum((0, *form.logits[:-1]))
         for i in np.flatnonzero(~np.logical_or.reduceat(rows, first, axis=1).all(axis=1)):
             try:
-                form.write(rows, int(i), {MASK: rows[i]})
+                form.refuse_all_forbidden(rows[i])
             except AllForbidden as error:
                 raise RunFailed(
                     f"environment {self._first_env + i}, episode {self._episode[i]}, step {self._steps[i]}: {error}; {flag_of('mask')} "
@@ -256,7 +258,7 @@ def _look(envpool: Any, env_id: str, name: str, max_episode_steps: int) -> Told:
             f"--max-episode-steps {max_episode_steps} does not apply to {env_id}: its simulator ends episodes by rules of its "
             "own; leave it out"
         )
-    legal = spec.state_array_spec.get(f"info:{LEGAL}")
+    legal = spec.state_array_spec.get(f"info:{LEGAL_MASK}")
     return Told(
         family,
         # Without this a choice of buttons is a Box, whose bounds mean nothing.
@@ -302,7 +304,7 @@ def _with_mask(env_id: str, held: Any, told: Told, settings: EnvConfig) -> EnvCo
         return replace(settings, mask=source, mask_form=form)
     if settings.mask == "info":
         raise ConfigError(
-            f"--env.mask info: {env_id} has no {LEGAL} in its info; use --env.mask observation, or off"
+            f"--env.mask info: {env_id} has no {LEGAL_MASK} in its info; use --env.mask observation, or off"
         )
     return replace(settings, mask="off") if settings.mask == "auto" else settings
 

@@ -54,15 +54,15 @@ def formats_of(env_id: str, env: Any, settings: EnvConfig) -> Formats:
                 f"--env.mask-form {settings.mask_form}: {env_id} has no mask of actions; leave it out"
             )
         return Formats(obs_format(env_id, space), None, action_format(env_id, actions))
-    hidden = MASK if source == "observation" else ""
-    if hidden and hidden not in dict_of(space):
+    if source == "observation" and MASK not in dict_of(space):
         raise ConfigError(
             f"--env.mask observation: {env_id} observes no {MASK} at the top of a Dict; use --env.mask info, or off"
         )
     joint = settings.mask_form == "joint"
     mask = mask_format(env_id, source, actions, joint=joint)
     action = action_format(env_id, actions, joint=joint)
-    return Formats(obs_format(env_id, space, without=hidden), mask, action)
+    # No leaf is called as the mask is, wherever that is said.
+    return Formats(obs_format(env_id, space, without=MASK), mask, action)
 
 
 def with_mask(env_id: str, env: Any, settings: EnvConfig) -> EnvConfig:

@@ -49,8 +49,8 @@ if TYPE_CHECKING:
 
 MOST_NUMBERS = 2**30
 """Largest size of an observation or action that is believed."""
-MOST_LEVELS, MOST_ITEMS = 32, 65_536
-"""Depth of nested observations and actions, and length of a Tuple of them, that are believed."""
+MOST_LEVELS, MOST_ITEMS = 32, 4096
+"""Depth of nested observations and actions, and items of their Tuples together, that are believed."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,9 +60,11 @@ class Interface:
     environment: dict[str, Any]
     """Function that makes it, and its arguments."""
     observation: dict[str, Any]
-    """Shape and type that the environment returns, and the layout that the policy takes; see `Layout`."""
+    """Shape and type that the environment returns, and the layout that the policy takes, see `Layout`; of a Dict or Tuple
+    those of each array, as `leaves`, with the keys that lead to it."""
     action: dict[str, Any]
-    """Shape, type and bounds that the environment takes, and the number that its first choice has."""
+    """Shape, type and bounds that the environment takes, and the number that its first choice has; of a Dict or Tuple those
+    of each part, as `parts`, with the keys that lead to it."""
     observation_space: spaces.Space[Any]
     """Of one environment."""
     action_space: spaces.Space[Any]
@@ -127,7 +129,7 @@ def interface_of(
     masked_from, joint = (
         ("", False) if spec is None else (spec.mask_from, spec.mask_form == "joint")
     )
-    hidden = MASK if masked_from == "observation" else ""
+    hidden = MASK if masked_from else ""
     obs = frames_format(obs_space) if stacked else obs_format(env_id, obs_space, without=hidden)
     mask = mask_format(env_id, masked_from, action_space, joint=joint) if masked_from else None
     action = action_format(env_id, action_space, joint=joint)
@@ -165,7 +167,9 @@ def _taken(spec: ActionSpec, space: Any) -> dict[str, Any]:
     """Return the shape and type of an action that the environment takes, and its bounds or its choices."""
     told: dict[str, Any] = {"shape": list(space.shape or ()), "dtype": str(space.dtype)}
     if spec.choices:
-        return told | _choices(space)
+        # Its type can hold its bounds, but not how many numbers lie between them.
+        box = {"space": "Box"} if isinstance(space, spaces.Box) else {}
+        return told | _choices(space) | box
     if spec.kind == "gaussian":
         return told | {"low": _bounds(spec.low), "high": _bounds(spec.high)}
     return told
@@ -197,10 +201,13 @@ def _nested_space(leaves: Iterable[Mapping[str, Any]]) -> spaces.Space[Any]:
         raise ValueError("its spaces are too large")
     if any(not 0 < len(keys) <= MOST_LEVELS for keys, _ in found):
         raise ValueError("its spaces are not where keys lead")
-    return _space_below(found)
+    return _space_below(found, [MOST_ITEMS])
 
 
-def _space_below(found: list[tuple[tuple[Any, ...], spaces.Space[Any]]]) -> spaces.Space[Any]:
+def _space_below(
+    found: list[tuple[tuple[Any, ...], spaces.Space[Any]]], left: list[int]
+) -> spaces.Space[Any]:
+    """Return what holds spaces by keys; `left` is how many items Tuples may still have."""
     if len(found) == 1 and not found[0][0]:
         return found[0][1]
     below: dict[Any, list[tuple[tuple[Any, ...], spaces.Space[Any]]]] = {}
@@ -208,12 +215,15 @@ def _space_below(found: list[tuple[tuple[Any, ...], spaces.Space[Any]]]) -> spac
         if not keys:
             raise ValueError("two of its spaces are in the same place")
         below.setdefault(keys[0], []).append((keys[1:], space))
-    held = {key: _space_below(rest) for key, rest in below.items()}
+    held = {key: _space_below(rest, left) for key, rest in below.items()}
     if all(isinstance(key, str) for key in held):
         return spaces.Dict(list(held.items()))
     if any(type(key) is not int or not 0 <= key < MOST_ITEMS for key in held):
         raise ValueError("its spaces are not where keys lead")
-    # What else a Tuple holds was nothing that a network takes.
+    left[0] -= max(held) + 1
+    if left[0] < 0:
+        raise ValueError("its Tuples are too long")
+    # The other items were left out: no network takes them.
     return spaces.Tuple([held.get(i, _LEFT_OUT) for i in range(max(held) + 1)])
 
 
@@ -227,6 +237,9 @@ def _space(told: Mapping[str, Any]) -> spaces.Space[Any]:
         raise ValueError(f"there is no space of {dtype} {list(shape)}")
     if "sizes" in told:
         sizes, start = (np.asarray(told[name], np.int64) for name in ("sizes", "start"))
+        if told.get("space") == "Box":
+            low, high = (x.astype(dtype).reshape(shape) for x in (start, start + sizes - 1))
+            return spaces.Box(low, high, dtype=dtype.type)
         if not shape:
             return spaces.Discrete(int(sizes[0]), start=int(start[0]))
         return spaces.MultiDiscrete(sizes.reshape(shape), dtype.type, start=start.reshape(shape))

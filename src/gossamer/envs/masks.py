@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 
 MASK = "action_mask"
 """Key of masks in observations and infos (Gymnasium's and PettingZoo's habit), and name of their leaf."""
+LEGAL_MASK = "legal_action_mask"
+"""Key of masks in EnvPool's infos."""
 MaskSource = Literal["observation", "info"]
 
 
@@ -45,6 +47,8 @@ class MaskFormat:
     """Combinations of these choices are allowed or not, instead of each."""
     parts: Mapping[tuple[Any, ...], MaskFormat] | None = None
     """Of an action that is a Dict or Tuple: the format of each part that can be masked, by the keys that lead to it."""
+    key: str = MASK
+    """Under which the observation or the info holds it."""
 
     @property
     def logits(self) -> tuple[int, ...]:
@@ -55,9 +59,11 @@ class MaskFormat:
     def names(self) -> list[str]:
         """What an error calls that of which nothing is allowed, for each of `logits`."""
         if self.parts is not None:
-            found = ((_path(keys), form) for keys, form in self.parts.items())
-            return [f" of {name}{own[3:]}" for name, form in found for own in form.names]
-        return [f" of part {i}" * (len(self.logits) > 1) for i in range(len(self.logits))]
+            found = ((_path(keys), form.names) for keys, form in self.parts.items())
+            return [f"{own} of {name}" if own else name for name, names in found for own in names]
+        if len(self.logits) == 1:
+            return [""]
+        return [f"part {i}" for i in range(len(self.logits))]
 
     @property
     def leaf(self) -> Leaf:
@@ -81,15 +87,32 @@ class MaskFormat:
             batch[i] = True
             return
         try:
-            said = held[MASK]
+            said = held[self.key]
         except (KeyError, TypeError, IndexError):
-            raise Misfit(f"there is no {MASK} in its {self.source}") from None
+            raise Misfit(f"there is no {self.key} in its {self.source}") from None
         batch[i] = row = self.flat(said)
+        self.refuse_all_forbidden(row)
+
+    def refuse_all_forbidden(self, row: NDArray[np.bool_]) -> None:
+        """Raise AllForbidden where a mask [M] allows nothing of an action, or of a part of it."""
         first = 0
         for part, size in enumerate(self.logits):
             if not row[first : first + size].any():
-                raise AllForbidden(f"{MASK} forbids every action{self.names[part]}")
+                of = f" of {self.names[part]}" * bool(self.names[part])
+                raise AllForbidden(f"{self.key} forbids every action{of}")
             first += size
+
+    def refuse_strays(self, said: Any) -> None:
+        """Raise Misfit where a mask in a Dict or Tuple says something of what is no part that can be masked."""
+        if self.parts is None:
+            return
+        for keys, one in _leaves_in(said, ()):
+            if one is not None and not any(keys[: len(known)] == known for known in self.parts):
+                held = ", ".join(map(_path, self.parts))
+                raise Misfit(
+                    f"its {self.key} says something of {_path(keys) or 'no part'}; it must be a Dict or Tuple as the action "
+                    f"is, with masks of {held}, and None elsewhere"
+                )
 
     def flat(self, said: Any) -> NDArray[np.bool_]:
         """Return a mask, in any of its forms, as one row [M]; Misfit: it has none of them."""
@@ -98,40 +121,38 @@ class MaskFormat:
         parts = len(self.sizes)
         if isinstance(said, (tuple, list)) and parts > 1 and not self.joint:
             listed = cast("Sequence[Any]", said)
-            held = [np.asarray(x) for x in listed]
-            if [x.shape for x in held] == [(size,) for size in self.sizes]:
+            # A component without a mask is free.
+            each = zip(listed, self.sizes, strict=False)
+            held = [np.ones(n, np.bool_) if x is None else np.asarray(x) for x, n in each]
+            if len(listed) == parts and [x.shape for x in held] == [(size,) for size in self.sizes]:
                 return _of_bools(np.concatenate(held))
         try:
             array = np.asarray(said)
         except ValueError:
-            raise Misfit(f"its {MASK} is no array; {self._wanted()}") from None
+            raise Misfit(f"its {self.key} is no array; {self._wanted()}") from None
         shapes: set[tuple[int, ...]] = {self.sizes if self.joint else (sum(self.sizes),)}
         if not self.joint and len(set(self.sizes)) == 1:
             shapes.add((parts, self.sizes[0]))
         if array.shape not in shapes:
-            raise Misfit(f"its {MASK} has shape {array.shape}; {self._wanted()}")
+            raise Misfit(f"its {self.key} has shape {array.shape}; {self._wanted()}")
         return _of_bools(array.reshape(-1))
 
     def _flat_of_parts(
         self, parts: Mapping[tuple[Any, ...], MaskFormat], said: Any
     ) -> NDArray[np.bool_]:
-        """Return the masks of parts, in a Dict or Tuple as the action's; all of a part is allowed that has none."""
-        given = dict(_leaves_in(said, ()))
+        """Return the masks of parts, in a Dict or Tuple as the action's; a part without one allows all."""
         rows: list[NDArray[np.bool_]] = []
         for keys, form in parts.items():
-            # What lies below are arrays of the components of one part.
-            below = {name: given.pop(name) for name in list(given) if name[: len(keys)] == keys}
-            one = below.get(keys, tuple(below.values()) or None)
+            one = said
+            try:
+                for key in keys:
+                    one = None if one is None else one[key]
+            except (LookupError, TypeError):
+                one = None
             try:
                 rows.append(np.ones(form.leaf.shape, np.bool_) if one is None else form.flat(one))
             except Misfit as error:
                 raise Misfit(f"of {_path(keys)}: {error}") from None
-        if other := [_path(keys) for keys, one in given.items() if one is not None]:
-            held = ", ".join(map(_path, parts))
-            raise Misfit(
-                f"its {MASK} says something of {other[0] or 'no part'}; it must be a Dict or Tuple as the action is, with "
-                f"masks of {held}, and None elsewhere"
-            )
         return np.concatenate(rows)
 
     def _wanted(self) -> str:
@@ -194,13 +215,18 @@ def mask_format(
         joint: masks are of combinations.
     """
     action = action_format(env_id, action_space).spec
+    key = LEGAL_MASK if source == "info" and env_id.startswith("envpool:") else MASK
+    if action.kind == "joint" and joint:
+        raise ConfigError(
+            f"--env.mask-form joint: {env_id} takes a Dict or Tuple of actions, whose masks are of each part; leave it out"
+        )
     if action.kind == "joint" and action.choices:
         parts = {
             keys: MaskFormat(source, spec.sizes)
             for (keys, _), spec in zip(parts_in(env_id, action_space), action.each, strict=True)
             if spec.choices
         }
-        return MaskFormat(source, action.choices, parts=parts)
+        return MaskFormat(source, action.choices, parts=parts, key=key)
     if action.kind == "bernoulli":
         raise ConfigError(
             f"--env.mask {source}: {env_id} has MultiBinary actions, of whose masks there are several readings; make it "
@@ -215,7 +241,7 @@ def mask_format(
             f"{env_id} masks {math.prod(action.sizes):,} combinations of actions; each is a logit, of which there may be "
             f"{MOST_CHOICES:,}"
         )
-    return MaskFormat(source, action.sizes, joint)
+    return MaskFormat(source, action.sizes, joint, key=key)
 
 
 def find_mask(
@@ -253,7 +279,9 @@ def find_mask(
             )
         joint = True
     try:
-        mask_format(env_id, source, action_space, joint=joint).flat(said)
+        form = mask_format(env_id, source, action_space, joint=joint)
+        form.refuse_strays(said)
+        form.flat(said)
     except Misfit as error:
         raise ConfigError(
             f"{env_id}: {error}; if it is no mask of actions: --env.mask off"

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, Literal, cast
 import numpy as np
 
 from gossamer.errors import ConfigError
-from gossamer.spec import DTYPES, EXACT, ActionSpec, Leaf
+from gossamer.spec import DTYPES, EXACT_BELOW, ActionSpec, Leaf
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -326,6 +326,8 @@ def _arrays_in(
         yield above, space
         return
     held = cast("Mapping[Any, Any] | Sequence[Any]", space.spaces)
+    if does == "takes" and not held:
+        raise _refused(env_id, "action", space, "Dict and Tuple that hold an action")
     for key, one in held.items() if isinstance(held, Mapping) else enumerate(held):
         if isinstance(space, spaces.Dict) and (
             not isinstance(key, str) or not key or set(key) & set("/.")
@@ -433,7 +435,13 @@ def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionForm
     if isinstance(space, spaces.Discrete):
         start = int(space.start)
         spec = ActionSpec("categorical", (int(space.n),))
-        return ActionFormat(spec, _same if start == 0 else lambda action: action + start)
+        if start == 0 and space.dtype == np.int64:
+            return ActionFormat(spec, _same)
+
+        def to_choice(action: NDArray[Any]) -> NDArray[Any]:
+            return (action + start).astype(space.dtype)
+
+        return ActionFormat(spec, to_choice)
     if (choices := choices_of(space)) is not None:
         sizes, starts = tuple(choices[0].tolist()), choices[1]
         dtype = space.dtype
@@ -484,11 +492,9 @@ def _joint_format(env_id: str, space: Any) -> ActionFormat:
         for keys, one in parts_in(env_id, space)
     }
     spec = ActionSpec("joint", parts=tuple((name, form.spec) for name, form in held.items()))
-    if not held:
-        raise _refused(env_id, "action", space, "Dict and Tuple that hold an action")
-    if spec.num_gaussian and max((0, *spec.choices)) > EXACT:
+    if spec.num_gaussian and max((0, *spec.choices)) > EXACT_BELOW:
         raise ConfigError(
-            f"{env_id} takes one of {max(spec.choices):,} values beside real numbers; at most {EXACT:,} are possible; {_WRAP_HINT}"
+            f"{env_id} takes one of {max(spec.choices):,} values beside real numbers; at most {EXACT_BELOW:,} are possible; {_WRAP_HINT}"
         )
     ends = np.cumsum([part.length for part in spec.each])[:-1]
 
@@ -496,12 +502,14 @@ def _joint_format(env_id: str, space: Any) -> ActionFormat:
         for form, x in zip(held.values(), np.split(action, ends, axis=1), strict=True):
             yield form, (x if form.spec.shape else x[:, 0]).astype(form.spec.dtype)
 
+    build = _builder(space)
+
     def decode(action: NDArray[Any]) -> list[Any]:
         columns = [form.decode(x) for form, x in pieces(action)]
-        return [_nested(space, iter(row)) for row in zip(*columns, strict=True)]
+        return [build(iter(row)) for row in zip(*columns, strict=True)]
 
     def batch(action: NDArray[Any]) -> Any:
-        return _nested(space, (form.decode(x) for form, x in pieces(action)))
+        return build(form.decode(x) for form, x in pieces(action))
 
     return ActionFormat(spec, decode, batch)
 
@@ -511,15 +519,17 @@ def parts_in(env_id: str, space: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:
     return _arrays_in(env_id, space, (), "takes")
 
 
-def _nested(space: Any, parts: Iterator[Any]) -> Any:
-    """Return parts, in the order of `_arrays_in`, as a Dict or Tuple holds them."""
+def _builder(space: Any) -> Callable[[Iterator[Any]], Any]:
+    """Return what makes a Dict or Tuple of parts in the order of `parts_in`."""
     from gymnasium import spaces
 
     if isinstance(space, spaces.Dict):
-        return {key: _nested(one, parts) for key, one in space.spaces.items()}
+        named = [(key, _builder(one)) for key, one in space.spaces.items()]
+        return lambda parts: {key: build(parts) for key, build in named}
     if isinstance(space, spaces.Tuple):
-        return tuple(_nested(one, parts) for one in space.spaces)
-    return next(parts)
+        each = [_builder(one) for one in space.spaces]
+        return lambda parts: tuple(build(parts) for build in each)
+    return next
 
 
 def choices_of(space: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None:
@@ -534,7 +544,10 @@ def choices_of(space: Any) -> tuple[NDArray[np.int64], NDArray[np.int64]] | None
     elif isinstance(space, spaces.Box) and np.issubdtype(space.dtype, np.integer):
         # Of Python's numbers: the difference of two of the type may not be one of it.
         low, high = (np.asarray(x).ravel().astype(object) for x in (space.low, space.high))
-        if not low.size or sum(high - low + 1) > MOST_CHOICES:
+        exact = np.iinfo(np.int64)
+        if not low.size or min(low) < exact.min or max(high) > exact.max:
+            return None
+        if sum(high - low + 1) > MOST_CHOICES:
             return None
         sizes, starts = high - low + 1, low
     else:
@@ -607,7 +620,7 @@ def check_actions(action: NDArray[Any], num_envs: int, spec: EnvSpec) -> None:
 
 
 def _check_range(action: NDArray[Any], env_id: str, spec: ActionSpec) -> None:
-    """Raise ValueError unless actions [N, ...] of one kind are such that there are."""
+    """Raise ValueError unless every action [N, ...] of one kind lies in its range and is whole."""
     if spec.kind == "gaussian":
         return
     limit = np.asarray(spec.sizes) if spec.kind == "multi_categorical" else spec.sizes[0]

@@ -99,7 +99,7 @@ def _playing(description: Mapping[str, Any]) -> list[str]:
         f"env = {made}",
         f"obs, {info} = env.reset({'' if environment['make'].startswith('envpool.') else 'seed=1'})",
         "state, score, ended = None, 0.0, False",
-        *(["reward = 0.0"] if fed else []),
+        *(["reward = 0.0"] if "last_reward" in description["inputs"] else []),
         "while not ended:",
         f"    action, state = policy.act(obs, state{fed})",
         f"    obs, reward, terminated, truncated, {info} = env.step(action)",

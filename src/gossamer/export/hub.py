@@ -14,7 +14,7 @@ import msgspec
 
 from gossamer.build.roles import build_trained_policy
 from gossamer.config import check_ranges, code_in, from_dict
-from gossamer.envs.interface import interface_from
+from gossamer.envs.interface import MOST_NUMBERS, interface_from
 from gossamer.errors import ConfigError
 from gossamer.record.files import read_safetensors, safetensors_chunks, write_hashed
 from gossamer.record.metrics import plain
@@ -96,7 +96,7 @@ def load_hub(folder: str | Path, *, torso: torch.nn.Module | None = None) -> Pol
         raise ConfigError(
             f"{path} is no folder of an exported policy that can be read: {reason}"
         ) from None
-    except (KeyError, TypeError, ValueError, OverflowError) as error:
+    except (LookupError, TypeError, ValueError, OverflowError) as error:
         reason = " ".join(str(error).split())[:100]
         raise ConfigError(f"{path} is no folder of an exported policy: {reason}") from None
     if torso is None and (own := code_in({"policy": content["policy"]})):
@@ -123,7 +123,8 @@ def _spec(content: Any) -> EnvSpec:
     sizes = [n for x in found.leaves for n in (*x.shape, *x.sizes)]
     sizes += [n for part in each for n in part.sizes]
     there_are = each and all(part.sizes for part in each) and min(sizes) >= 1
-    if not there_are or math.prod(sizes) > 2**40:
+    numbers = found.obs_numbers + sum(n for x in found.leaves for n in x.sizes)
+    if not there_are or numbers + found.action.num_params > MOST_NUMBERS:
         raise ValueError("its spec has sizes that cannot be")
     return found
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 import gossamer
-from gossamer.envs.masks import MASK
 from gossamer.export.step import CARRY, input_of, outputs_of
 from gossamer.policies.actor_critic import MASKED
 from gossamer.record.metrics import plain
@@ -100,8 +99,7 @@ def describe(step: OneStep, interface: Interface, run: dict[str, Any]) -> dict[s
             "action": {"kind": spec.action.kind, **_action(spec, interface), "chosen": "greedy"},
             "inputs": {name: _tensor(x, _input_meaning(name)) for name, x in inputs.items()},
             "outputs": {
-                name: _tensor(x, _output_meaning(name).format(params=params))
-                for name, x in outputs.items()
+                name: _tensor(x, output_meaning(name, params)) for name, x in outputs.items()
             },
             "carry": {name: to for name, to in CARRY.items() if name in inputs},
             "run": run,
@@ -128,9 +126,11 @@ def _action(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
     return {**told, "parts": [{"output": output, **part} for (output, _), part in named]}
 
 
-def _output_meaning(name: str) -> str:
+def output_meaning(name: str, params: str) -> str:
+    """Say what an output is, with `params` for what the parameters of the distribution are."""
     whole, _, part = name.partition("/")
-    return f"{part}: {_OUTPUTS[whole]}" if part else _OUTPUTS[whole]
+    meaning = _OUTPUTS[whole].format(params=params)
+    return f"{part}: {meaning}" if part else meaning
 
 
 def _observation(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
@@ -155,7 +155,7 @@ def _mask(spec: EnvSpec, interface: Interface) -> dict[str, Any]:
         if form.joint
         else "the choices of each part of an action, one part after the other"
     )
-    told: dict[str, Any] = {"input": input_of(spec.mask), "from": form.source, "key": MASK}
+    told: dict[str, Any] = {"input": input_of(spec.mask), "from": form.source, "key": form.key}
     told |= {"form": spec.mask_form, "sizes": list(form.sizes), "layout": layout}
     if form.parts is not None:
         told["parts"] = [

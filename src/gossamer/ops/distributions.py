@@ -291,9 +291,14 @@ class Joint(ActionDistribution):
         each = zip(self.parts, split_action(self.spec, action), strict=True)
         return sum_of([part.log_prob(x) for part, x in each])
 
+    @cached_property
+    def entropies(self) -> list[Tensor]:
+        """Entropy [...] of every part, nats."""
+        return [part.entropy() for part in self.parts]
+
     def entropy(self) -> Tensor:
         """Return the sum over parts [...]."""
-        return sum_of([part.entropy() for part in self.parts])
+        return sum_of(self.entropies)
 
     def kl(self, other: ActionDistribution) -> Tensor:
         """Return the sum over parts [...]."""

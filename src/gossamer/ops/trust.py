@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from gossamer.spec import ActionSpec
 
 MAX_JOINT_ACTIONS = 4096
-"""Up to which every combination of the components of an action that has several is looked at."""
+"""Most combinations of an action's components that `implied_kl` enumerates."""
 
 
 def has_implied_policy(now: ActionDistribution) -> bool:

@@ -106,9 +106,10 @@ class ActorCritic(nn.Module):
         self.core_units = self.core.state_size
         self.looks_back = config.last_reward or config.last_action
         self._bounds = _bounds(spec, config)
-        gaussian = [(p.kind == "gaussian",) * p.length for p in spec.action.each]
-        which = torch.tensor([x for part in gaussian for x in part])
-        self._scaled = which if spec.action.kind == "joint" else None
+        self._scaled = None  # of an action that is scaled as a whole
+        if self._bounds is not None and spec.action.kind == "joint":
+            real = [(p.kind == "gaussian",) * p.length for p in spec.action.each]
+            self._scaled = torch.tensor([x for part in real for x in part])
         self.compute_dtype = torch.float32
         # Tensors, as a compiled network would be compiled anew for other numbers.
         for name, x in (("value_mean", 0.0), ("value_std", 1.0)):
@@ -167,18 +168,18 @@ class ActorCritic(nn.Module):
             return outputs
         each = self.spec.action.each
         parts: list[Tensor] = []
-        logits = gaussian = 0
+        first_logit = first_real = 0
         for spec, x in zip(each, outputs.split([p.num_outputs for p in each], dim=-1), strict=True):
             if spec.kind == "gaussian":
-                log_std = self.log_std[gaussian : gaussian + spec.num_gaussian]
+                log_std = self.log_std[first_real : first_real + spec.num_gaussian]
                 parts += [x, log_std.expand_as(x)]
             elif allowed is not None and spec.choices:
-                part = allowed[:, logits : logits + spec.num_outputs]
+                part = allowed[:, first_logit : first_logit + spec.num_outputs]
                 parts.append(torch.where(part, x, MASKED))
-                logits += spec.num_outputs
+                first_logit += spec.num_outputs
             else:
                 parts.append(x)
-            gaussian += spec.num_gaussian
+            first_real += spec.num_gaussian
         return torch.cat(parts, dim=-1)
 
     def distribution(self, action_params: Tensor) -> ActionDistribution:
@@ -241,6 +242,9 @@ class ActorCritic(nn.Module):
             return distribution.choose(noise)
         # An autoregressive process of order 1, whose variance stays 1.
         kept, each = self.config.noise_correlation, self.spec.action.each
+        if self.spec.action.kind == "gaussian":
+            carried.mul_(kept).add_(noise, alpha=math.sqrt(1.0 - kept * kept))
+            return distribution.choose(carried)
         parts = list(noise.split([spec.noise_size for spec in each], dim=-1))
         drawn = [i for i, spec in enumerate(each) if spec.kind == "gaussian"]
         fresh = torch.cat([parts[i] for i in drawn], dim=-1)

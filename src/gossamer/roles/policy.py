@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import torch
@@ -105,7 +106,7 @@ class Policy(ActorCritic):
             greedy=deterministic,
             generator=generator,
         )
-        chosen = self.env_action(carried.action[0]).cpu().numpy()
+        chosen = self.env_action(carried.action[0].cpu()).numpy()
         actions = self.interface.action_format
         if alone:
             return actions.decode(chosen)[0], carried
@@ -115,21 +116,40 @@ class Policy(ActorCritic):
         """Return the masks [B, M] of actions of environments."""
         form = self.interface.mask
         assert form is not None
-        if mask is None and form.source == "observation":
-            mask = obs.get(MASK)
+        observed = mask is None and form.source == "observation"
+        if observed:
+            mask = obs.get(form.key)
         if mask is None:
-            what = f'act(obs, mask=info["{MASK}"])' if form.source == "info" else f"obs['{MASK}']"
+            key = form.key
+            what = f'act(obs, mask=info["{key}"])' if form.source == "info" else f"obs['{key}']"
             raise ValueError(f"this policy was trained with a mask of actions: {what}")
-        said = [mask] if alone else list(mask)
-        if len(said) != rows:
-            raise ValueError(f"mask is of {len(said)} environments, obs of {rows}")
+        said = [mask] if alone else _each(mask, rows) if observed else _listed(mask, rows)
         held = np.empty((rows, *form.leaf.shape), np.bool_)
         for i, one in enumerate(said):
             try:
-                form.write(held, i, {MASK: one})
+                form.write(held, i, {form.key: one})
             except AllForbidden as error:
                 raise ValueError(str(error)) from None
         return held
+
+
+def _listed(masks: Any, rows: int) -> list[Any]:
+    """Return the mask of each environment."""
+    if len(masks) != rows:
+        raise ValueError(f"mask is of {len(masks)} environments, obs of {rows}")
+    return list(masks)
+
+
+def _each(masks: Any, rows: int) -> list[Any]:
+    """Return the mask of each environment, given those of all in an array, or in a Dict or Tuple of arrays."""
+    if isinstance(masks, Mapping):
+        held = cast("Mapping[Any, Any]", masks)
+        named = {key: _each(one, rows) for key, one in held.items()}
+        return [{key: one[i] for key, one in named.items()} for i in range(rows)]
+    if isinstance(masks, tuple):
+        parts = [_each(one, rows) for one in cast("tuple[Any, ...]", masks)]
+        return [tuple(one[i] for one in parts) for i in range(rows)]
+    return _listed(masks, rows)
 
 
 def _of_each(x: ArrayLike, count: int, dtype: type[np.generic]) -> Any:
