@@ -595,6 +595,11 @@ class FakeWatch:
                 "command": ["gossamer", "train", run["env_id"]],
                 "sessions": 1,
             },
+            "environment": {
+                "protocol": f"{run['env_id']}: Gymnasium, truncated after 500 steps",
+                "observes": ["vector 4"],
+                "acts": ["one of 2"],
+            },
         }
 
     def difference(self, asked: dict[str, str]) -> Any:

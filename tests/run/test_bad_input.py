@@ -88,7 +88,7 @@ ENVIRONMENT = [
     ("train broken_envs:DictObs", "Dict"),
     ("train broken_envs:TupleObs", "Tuple"),
     ("train broken_envs:TextObs", "Text"),
-    ("train broken_envs:DictAction", "Dict"),
+    ("train broken_envs:TextAction", "Text"),
     ("train CartPole-v1 --env.frame-skip 4", "--env.frame-skip 4 does not apply to CartPole-v1"),
     (
         "train PongNoFrameskip-v4 --env.workers 3",

@@ -325,8 +325,8 @@ class TextObs(Plain):
     observation_space = spaces.Text(4)
 
 
-class DictAction(Plain):
-    action_space = spaces.Dict({"a": spaces.Discrete(2)})
+class TextAction(Plain):
+    action_space = spaces.Dict({"a": spaces.Discrete(2), "b": spaces.Text(4)})
 
 
 def nothing() -> None:

@@ -31,7 +31,7 @@ class Joint(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.rng, self.steps = np.random.default_rng(seed), 0
-        return self._next(), {}
+        return self.draw(), {}
 
     def step(self, action: Any) -> Any:
         if not self.action_space.contains(action):
@@ -41,9 +41,9 @@ class Joint(gymnasium.Env[Any, Any]):
         on = float((action["switches"] == (self.obs[1:] > 0)).mean())
         self.steps += 1
         paid = 0.4 * right + 0.3 * on + 0.3 * max(1.0 - missed, -1.0)
-        return self._next(), paid, self.steps == LENGTH, False, {}
+        return self.draw(), paid, self.steps == LENGTH, False, {}
 
-    def _next(self) -> Any:
+    def draw(self) -> Any:
         self.obs = numbers(self.rng)
         return self.obs
 
@@ -62,7 +62,7 @@ class Pair(gymnasium.Env[Any, Any]):
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         self.rng, self.steps = np.random.default_rng(seed), 0
-        return self._next(), {}
+        return self.draw(), {}
 
     def step(self, action: Any) -> Any:
         if not self.action_space.contains(action):
@@ -70,9 +70,9 @@ class Pair(gymnasium.Env[Any, Any]):
         largest = int(self.obs.argmax())
         right = action[0] == largest, action[1][1] == largest, action[2][0] == largest - 1
         self.steps += 1
-        return self._next(), float(np.mean(right)), self.steps == LENGTH, False, {}
+        return self.draw(), float(np.mean(right)), self.steps == LENGTH, False, {}
 
-    def _next(self) -> Any:
+    def draw(self) -> Any:
         self.obs = numbers(self.rng)
         return self.obs
 
@@ -84,17 +84,17 @@ class Forbidding(Joint):
         if not self.allowed[int(action["legs"]["move"]) - 1]:
             raise RuntimeError(f"{action} is forbidden")
         result = super().step(action)
-        return (*result[:4], self._told())
+        return (*result[:4], self.told())
 
     def reset(self, *, seed: int | None = None, options: Any = None) -> Any:
         obs, _ = super().reset(seed=seed)
-        return obs, self._told()
+        return obs, self.told()
 
-    def _told(self) -> Any:
+    def told(self) -> Any:
         return {"action_mask": {"legs": {"move": self.allowed.astype(np.int8)}}}
 
-    def _next(self) -> Any:
-        obs = super()._next()
+    def draw(self) -> Any:
+        obs = super().draw()
         self.allowed = self.rng.random(3) < 0.5
         self.allowed[self.rng.integers(3)] = True
         return obs
@@ -122,8 +122,8 @@ class ObservedParts(Pair):
                 raise RuntimeError(f"{action} is forbidden")
         return super().step(action)
 
-    def _next(self) -> Any:
-        obs = super()._next()
+    def draw(self) -> Any:
+        obs = super().draw()
         self.allowed = [self.rng.random(n) < 0.5 for n in (3, 2, 3)]
         for part in self.allowed:
             part[self.rng.integers(len(part))] = True
@@ -134,8 +134,8 @@ class ObservedParts(Pair):
 class AllForbidden(Forbidding):
     """Forbids every move at its third step."""
 
-    def _told(self) -> Any:
-        told = super()._told()
+    def told(self) -> Any:
+        told = super().told()
         told["action_mask"]["legs"]["move"][:] *= self.steps != 2
         return told
 
@@ -143,7 +143,7 @@ class AllForbidden(Forbidding):
 class Wrong(Forbidding):
     """Has a mask of what cannot be masked."""
 
-    def _told(self) -> Any:
-        told = super()._told()
+    def told(self) -> Any:
+        told = super().told()
         told["action_mask"]["aim"] = np.ones(2)
         return told

@@ -561,10 +561,10 @@ def _same(action: NDArray[Any]) -> NDArray[Any]:
 
 def _refused(env_id: str, which: str, space: Any, allowed: str) -> ConfigError:
     text = " ".join(str(space).split())
-    text = text if len(text) <= 120 else text[:117] + "..."
+    text = text if len(text) <= 80 else text[:77] + "..."
     return ConfigError(
-        f"{env_id} has an {which} space that is not supported, {text}; supported are {allowed}; "
-        f"{_WRAP_HINT}"
+        f"{env_id} has an {which} space that is not supported, {text}; supported are {allowed}; wrap the environment "
+        f"(gymnasium.wrappers.Transform{which.title()}) in a function of your own and train 'module:function'"
     )
 
 
