@@ -480,8 +480,8 @@ def action_format(env_id: str, space: Any, *, joint: bool = False) -> ActionForm
         env_id,
         "action",
         space,
-        f"Discrete, MultiDiscrete, MultiBinary and Box, of real numbers or of up to {MOST_CHOICES:,} whole ones between "
-        "finite bounds, and Dict and Tuple of these",
+        f"Discrete, MultiDiscrete, MultiBinary, Box (of whole numbers: {MOST_CHOICES:,} at most between its bounds), and Dict "
+        "and Tuple of these",
     )
 
 
@@ -561,7 +561,7 @@ def _same(action: NDArray[Any]) -> NDArray[Any]:
 
 def _refused(env_id: str, which: str, space: Any, allowed: str) -> ConfigError:
     text = " ".join(str(space).split())
-    text = text if len(text) <= 80 else text[:77] + "..."
+    text = text if len(text) <= 60 else text[:57] + "..."
     return ConfigError(
         f"{env_id} has an {which} space that is not supported, {text}; supported are {allowed}; wrap the environment "
         f"(gymnasium.wrappers.Transform{which.title()}) in a function of your own and train 'module:function'"
